@@ -1,0 +1,146 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["trl==1.16.0", "transformers==5.23.0", "torch==2.13.0", "datasets>=5", "accelerate>=1.15"]
+# ///
+"""Seconds per GRPO step in TRL 1.16's own trainer: the other side of `benchmarks/train_step.py`.
+
+    uv run --script benchmarks/trl_step.py --model DIR --rows ROWS.jsonl --steps 25 --seed 0 --out RESULT.json
+
+The head above is inline script metadata (PEP 723): uv makes an environment for this file alone, because TRL 1.16 wants
+transformers 5 and the trainer of rg_env wants 4. The first run downloads torch; where a wheel of torch for CPUs lies in
+a folder, `UV_FIND_LINKS=FOLDER` spares the CUDA libraries. It trains on the CPU, whatever the machine has.
+
+ROWS.jsonl has one object a line: `prompt` (a list of messages) and `answer` (a string). Every step takes the next
+`--prompts` rows, in the order of the file. The result is one JSON object, written to `--out` and printed as the last
+line: `step_seconds` (from the end of one optimizer step to the end of the next) with their median and mean without the
+first step, `rewards` and `completion_tokens` (means over a step's rollouts), `peak_rss_mb`.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import re
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+# Everything needed lies on the disk; these must be set before the libraries are imported.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+def correct(completions: list, answer: list[str], **_: object) -> list[float]:
+    """1.0 where the last <answer>…</answer> of a completion equals the row's answer."""
+    found = [ANSWER.findall(completion[0]["content"]) for completion in completions]
+    return [float(bool(texts) and texts[-1].strip() == gold) for texts, gold in zip(found, answer, strict=True)]
+
+
+def peak_rss_mb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10  # bytes on macOS, KiB elsewhere
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, required=True, help="folder with weights, tokenizer and chat template")
+    parser.add_argument("--rows", type=Path, required=True, help="JSONL with the columns prompt and answer")
+    parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True, help="where the JSON result goes")
+    parser.add_argument("--prompts", type=int, default=16, help="prompts per step (default 16)")
+    parser.add_argument("--rollouts", type=int, default=8, help="rollouts per prompt (default 8)")
+    parser.add_argument("--max-new-tokens", type=int, default=90)
+    parser.add_argument("--learning-rate", type=float, default=1e-4)
+    parser.add_argument("--micro-batches", type=int, default=2, help="backward passes per step (default 2)")
+    return parser.parse_args()
+
+
+def train(options: argparse.Namespace, scratch: str) -> dict:
+    import torch
+    import transformers
+    import trl
+    from datasets import load_dataset
+
+    step_ends = []
+
+    class Clock(transformers.TrainerCallback):
+        def on_train_begin(self, *_: object, **__: object) -> None:
+            step_ends.append(time.perf_counter())
+
+        on_step_end = on_train_begin
+
+    # The same settings as on our side: group-normalised advantages, no KL term, temperature 1, constant rate.
+    config = trl.GRPOConfig(
+        output_dir=scratch,
+        seed=options.seed,
+        max_steps=options.steps,
+        learning_rate=options.learning_rate,
+        lr_scheduler_type="constant",
+        per_device_train_batch_size=options.prompts * options.rollouts // options.micro_batches,
+        gradient_accumulation_steps=options.micro_batches,
+        num_generations=options.rollouts,
+        max_completion_length=options.max_new_tokens,
+        temperature=1.0,
+        beta=0.0,
+        scale_rewards="group",
+        loss_type="bnpo",
+        shuffle_dataset=False,
+        gradient_checkpointing=False,
+        bf16=False,
+        use_cpu=True,
+        dataloader_pin_memory=False,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+    rows = load_dataset("json", data_files=str(options.rows), split="train", cache_dir=f"{scratch}/datasets")
+    trainer = trl.GRPOTrainer(
+        model=str(options.model), args=config, reward_funcs=correct, train_dataset=rows, callbacks=[Clock()]
+    )
+    trainer.remove_callback(transformers.PrinterCallback)  # its log lines would mix with the result on stdout
+    trainer.train()
+
+    seconds = [end - start for start, end in itertools.pairwise(step_ends)]
+    log = [entry for entry in trainer.state.log_history if "reward" in entry]
+    return {
+        "system": f"TRL {trl.__version__}",
+        "versions": {"transformers": transformers.__version__, "torch": torch.__version__},
+        "threads": torch.get_num_threads(),
+        "seconds_per_step_median": statistics.median(seconds[1:]),
+        "seconds_per_step_mean": statistics.fmean(seconds[1:]),
+        "step_seconds": seconds,
+        "rewards": [entry["reward"] for entry in log],
+        "completion_tokens": [entry["completions/mean_length"] for entry in log],
+        "peak_rss_mb": peak_rss_mb(),
+        "options": {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()},
+    }
+
+
+def main() -> int:
+    options = parse_arguments()
+    if options.steps < 2:
+        print("--steps must be at least 2: the first step is warm-up and not counted", file=sys.stderr)
+        return 2
+    if (options.prompts * options.rollouts) % options.micro_batches:
+        print("--micro-batches must divide prompts x rollouts", file=sys.stderr)
+        return 2
+    for path in (options.model / "config.json", options.rows):
+        if not path.is_file():
+            print(f"no such file: {path}", file=sys.stderr)
+            return 2
+    with tempfile.TemporaryDirectory() as scratch:
+        result = json.dumps(train(options, scratch))
+    options.out.write_text(result + "\n")
+    print(result)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""GRPO with nothing hidden: your own dataset, your own reward functions, every training argument on the page.
+
+    python examples/train_minimal.py                                     # tiny policy, questions made by hand below
+    python examples/train_minimal.py --data problems.jsonl --model Qwen/Qwen2.5-1.5B-Instruct --max-steps 200
+    python examples/train_minimal.py --data openai/gsm8k --data-config main --answer-after "####" --model ...
+
+--data takes a .csv, .json, .jsonl or .parquet file, or a dataset on the hub, with columns `question` and `answer`.
+
+Two terminals, on a GPU node:
+
+    CUDA_VISIBLE_DEVICES=0 vf-vllm --model Qwen/Qwen2.5-7B-Instruct --host 127.0.0.1 --port 8000
+    CUDA_VISIBLE_DEVICES=1,2,3 accelerate launch --config-file configs/zero3.yaml --num-processes 3 \\
+        examples/train_minimal.py --data problems.jsonl --model Qwen/Qwen2.5-7B-Instruct --engine vllm
+"""
+
+import argparse
+import random
+import re
+from pathlib import Path
+
+from rg_env.commands import run_command
+from rg_env.errors import InputError
+
+SYSTEM_PROMPT = "Think step by step, then give the final answer as <answer>your answer here</answer>."
+
+
+def sums(count, seed):
+    """The dataset when none is given: sums that the tiny policy can learn. Any list of such dicts will do."""
+    rng = random.Random(seed)
+    terms = [[rng.randint(1, 99) for _ in range(rng.randint(2, 4))] for _ in range(count)]
+    wording = "State the final answer to the following arithmetic problem: {} ="
+    return [{"question": wording.format(" + ".join(map(str, t))), "answer": str(sum(t))} for t in terms]
+
+
+def distinct(data):
+    """Each question once: a question that stands twice could be in training and in evaluation."""
+    seen = set()
+    return data.filter(lambda row: not (row["question"] in seen or seen.add(row["question"])))
+
+
+def load_data(options):
+    """A `datasets.Dataset` with the columns question and answer (text)."""
+    from datasets import Dataset, load_dataset
+
+    if options.data is None:
+        return Dataset.from_list(sums(2200, options.seed))
+    kind = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}.get(Path(options.data).suffix)
+    try:
+        if kind:
+            data = load_dataset(kind, data_files=options.data, split="train")
+        else:
+            data = load_dataset(options.data, options.data_config, split="train")
+    except Exception as error:
+        raise InputError(f"cannot read the dataset {options.data!r}: {error}".splitlines()[0]) from error
+    if missing := {"question", "answer"} - set(data.column_names):
+        raise InputError(
+            f"{options.data} has no column {', '.join(sorted(missing))}; it has {', '.join(data.column_names)}"
+        )
+    return data.select_columns(["question", "answer"]).map(
+        lambda row: {"answer": str(row["answer"]).split(options.answer_after or "\0")[-1].strip()}
+    )
+
+
+# Reward functions: any of prompt, completion, answer, state, info, parser by name; a finite number back.
+# What they see of the model's text is data: compare it, never run it.
+
+
+def correct(completion, answer):
+    found = re.findall(r"<answer>([^<]*)</answer>", completion[-1]["content"])
+    return float(bool(found) and found[-1].strip() == answer)
+
+
+def answers_once(completion):
+    return float(completion[-1]["content"].count("<answer>") == 1)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", help="file or hub dataset with the columns question and answer")
+    parser.add_argument("--data-config", help="configuration of a hub dataset")
+    parser.add_argument("--answer-after", help="the gold answer is what follows this text in the answer column")
+    parser.add_argument("--num-eval", type=int, default=200)
+    parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
+    parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded")
+    parser.add_argument("--output-dir")
+    parser.add_argument("--max-steps", type=int, default=25)
+    parser.add_argument("--batch-size", type=int, default=64, help="rollouts a device and micro-batch")
+    parser.add_argument("--accumulation", type=int, default=2, help="micro-batches a step")
+    parser.add_argument("--num-generations", type=int, default=8, help="rollouts a prompt")
+    parser.add_argument("--learning-rate", type=float, default=1e-4, help="1e-6 is usual from 1B parameters on")
+    parser.add_argument("--max-prompt-length", type=int, default=160)
+    parser.add_argument("--max-tokens", type=int, default=90, help="new tokens at most")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--vllm-host", default="127.0.0.1")
+    parser.add_argument("--vllm-port", type=int, default=8000)
+    options = parser.parse_args()
+
+    import torch
+    import verifiers as vf
+
+    # The subclass, not vf.GRPOTrainer: that one trains without seeing the prompt (docs in rg_env/training/trainer.py).
+    from rg_env.training import GRPOConfig, GRPOTrainer, load_policy, run_folder, train
+
+    policy = load_policy(options.model)
+    data = distinct(load_data(options)).train_test_split(test_size=options.num_eval, seed=options.seed)
+    env = vf.SingleTurnEnv(
+        dataset=data["train"],
+        eval_dataset=data["test"],
+        system_prompt=SYSTEM_PROMPT,
+        rubric=vf.Rubric(funcs=[correct, answers_once], weights=[1.0, 0.1]),
+    )
+    args = GRPOConfig(
+        output_dir=str(run_folder(options.output_dir, f"minimal-{policy.label}")),
+        seed=options.seed,
+        max_steps=options.max_steps,
+        # rollouts: batch x accumulation x processes a step, in groups of num_generations
+        per_device_train_batch_size=options.batch_size,
+        gradient_accumulation_steps=options.accumulation,
+        num_generations=options.num_generations,
+        temperature=1.0,
+        max_prompt_length=options.max_prompt_length,
+        max_tokens=options.max_tokens,
+        max_seq_len=options.max_prompt_length + options.max_tokens,
+        num_batches_ahead=0,  # the embedded engine is synchronous; 1 overlaps generation and training with vLLM
+        # loss
+        loss_type="bnpo",  # token-level mean; also "grpo" and "dr_grpo"
+        scale_rewards=True,  # advantages divided by the group's standard deviation
+        beta=0.0,  # weight of the KL term; above 0 a reference model is loaded
+        sync_ref_model=False,
+        num_iterations=1,  # updates a batch
+        epsilon=0.2,  # clipping, which matters from the second update on
+        # optimizer
+        learning_rate=options.learning_rate,
+        lr_scheduler_type="constant",
+        adam_beta2=0.95,
+        max_grad_norm=1.0,
+        # machine
+        bf16=torch.cuda.is_available(),
+        use_cpu=not torch.cuda.is_available(),
+        gradient_checkpointing=False,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        vllm_server_host=options.vllm_host,
+        vllm_server_port=options.vllm_port,
+        vllm_server_timeout=10.0,
+        # records
+        logging_steps=1,
+        report_to="none",  # "wandb", "tensorboard"
+        save_strategy="no",  # the end is saved in any case
+        disable_tqdm=True,
+    )
+    trainer = GRPOTrainer(
+        model=policy.model, env=env, args=args, processing_class=policy.tokenizer, engine=options.engine
+    )
+    results = train(trainer, settings=vars(options))
+    return 130 if results.get("interrupted") else 0
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,48 @@
+"""Train a language model by GRPO on a Reasoning Gym task.
+
+    python examples/train_ultra_minimal.py                               # any machine: the tiny policy, about a minute
+    python examples/train_ultra_minimal.py --task leg_counting chain_sum simple_equations
+    python examples/train_ultra_minimal.py --model Qwen/Qwen2.5-1.5B-Instruct      # one GPU, no server
+
+On a GPU node, generation by vLLM on one GPU and training on the others:
+
+    CUDA_VISIBLE_DEVICES=0 vf-vllm --model Qwen/Qwen2.5-7B-Instruct --host 127.0.0.1 --port 8000
+    CUDA_VISIBLE_DEVICES=1,2,3 accelerate launch --config-file configs/zero3.yaml --num-processes 3 \\
+        examples/train_ultra_minimal.py --model Qwen/Qwen2.5-7B-Instruct --engine vllm
+"""
+
+import argparse
+
+from rg_env.commands import run_command
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", nargs="+", default=["leg_counting"], help="Reasoning Gym tasks (`rg-env tasks`)")
+    parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
+    parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded")
+    parser.add_argument("--steps", type=int, help="optimizer steps (default: by model)")
+    parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--vllm-host", default="127.0.0.1")
+    parser.add_argument("--vllm-port", type=int, default=8000)
+    options = parser.parse_args()
+
+    # vf.GRPOTrainer's subclass: verifiers' own trains without seeing the prompt (docs in rg_env/training/trainer.py).
+    from rg_env import load_environment
+    from rg_env.training import GRPOTrainer, default_config, load_policy, run_folder, train
+
+    policy = load_policy(options.model)
+    env = load_environment(gym=policy.mixture(options.task), seed=options.seed)
+    folder = run_folder(options.output_dir, f"{'+'.join(options.task)}-{policy.label}")
+    args = default_config(policy, folder, max_steps=options.steps, seed=options.seed,
+                          vllm_server_host=options.vllm_host, vllm_server_port=options.vllm_port)  # fmt: skip
+    trainer = GRPOTrainer(
+        model=policy.model, env=env, args=args, processing_class=policy.tokenizer, engine=options.engine
+    )
+    results = train(trainer, settings=vars(options))
+    return 130 if results.get("interrupted") else 0
+
+
+if __name__ == "__main__":
+    run_command(main)

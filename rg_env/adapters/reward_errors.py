@@ -1,0 +1,140 @@
+"""Make the errors of reward functions visible where Verifiers (v0) turns them into 0.0.
+
+`vf.Rubric` catches whatever a reward function raises, logs it and goes on with 0.0, and NaN goes into the weighted sum.
+`record_reward_errors(rubric)` wraps the functions of any rubric in place, so that such an error is recorded first; who
+runs the batch then calls `record.raise_first()`. Imports no verifiers: it works on attributes alone.
+"""
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from rg_env.core.extraction import completion_text, extract
+from rg_env.core.rewards import checked_value, describe
+from rg_env.errors import RewardError
+
+_RECORD = "_rg_env_reward_errors"
+_RECORDS = "_rg_env_records"
+_FUNCTIONS = ("reward_funcs", "funcs")  # verifiers up to 0.1.6, and from 0.1.9
+_GROUP_PARAMETERS = {"states", "prompts", "completions", "answers", "tasks", "infos"}
+
+
+class ErrorRecord:
+    """The first error of a batch. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._first: RewardError | None = None
+        self.count = 0
+        """Errors since the last `raise_first`."""
+
+    def add(self, error: RewardError) -> None:
+        """Keep `error` if it is the first, and count it."""
+        with self._lock:
+            self.count += 1
+            if self._first is None:
+                self._first = error
+
+    def raise_first(self) -> None:
+        """Raise the first error, if there is one, and forget all of them."""
+        with self._lock:
+            error, self._first, self.count = self._first, None, 0
+        if error is not None:
+            raise error
+
+
+def record_reward_errors(rubric: Any) -> ErrorRecord:
+    """Wrap every reward function of `rubric`, and of the rubrics in a `RubricGroup`, in place.
+
+    Calling it again gives the same record and wraps only functions added since. The wrapped functions keep name and
+    signature, by which Verifiers decides what to pass.
+    """
+    record = getattr(rubric, _RECORD, None)
+    if not isinstance(record, ErrorRecord):
+        record = ErrorRecord()
+        setattr(rubric, _RECORD, record)
+    _wrap_all(rubric, record)
+    return record
+
+
+def _wrap_all(rubric: Any, record: ErrorRecord) -> None:
+    for attribute in _FUNCTIONS:
+        functions = getattr(rubric, attribute, None)
+        if isinstance(functions, list):
+            functions[:] = [_wrap(function, record) for function in functions]
+    for inner in getattr(rubric, "rubrics", None) or []:
+        _wrap_all(inner, record)
+
+
+def _wrap(function: Callable[..., Any], record: ErrorRecord) -> Callable[..., Any]:
+    records: list[ErrorRecord] | None = getattr(function, _RECORDS, None)
+    if records is not None:  # wrapped before, maybe for another record: a rubric that is part of a group
+        if record not in records:
+            records.append(record)
+        return function
+    records = [record]
+    name = str(getattr(function, "__name__", None) or type(function).__name__)
+    is_group = bool(_GROUP_PARAMETERS & _parameters(function))
+
+    def fail(error: Exception, arguments: Mapping[str, Any]) -> NoReturn:
+        if isinstance(error, RewardError):
+            found = error
+        else:
+            found = RewardError(f"reward {name!r} raised {type(error).__name__}: {error}; {_where(arguments)}")
+            found.__cause__ = error
+        for each in records:
+            each.add(found)
+        raise found
+
+    def checked(value: Any, arguments: Mapping[str, Any]) -> Any:
+        values = value if is_group and isinstance(value, list | tuple) else [value]
+        numbers = [checked_value(name, each, _where(arguments)) for each in values]
+        return numbers if is_group else numbers[0]
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            value = function(*args, **kwargs)
+            if inspect.isawaitable(value):
+                return finish(value, kwargs)
+            return checked(value, kwargs)
+        except Exception as error:
+            fail(error, kwargs)
+
+    async def finish(value: Any, kwargs: Mapping[str, Any]) -> Any:
+        try:
+            return checked(await value, kwargs)
+        except Exception as error:
+            fail(error, kwargs)
+
+    @functools.wraps(function)
+    async def call_async(*args: Any, **kwargs: Any) -> Any:
+        return await call(*args, **kwargs)
+
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+    wrapper = call_async if is_async else call
+    wrapper.__name__ = name
+    setattr(wrapper, _RECORDS, records)
+    return wrapper
+
+
+def _parameters(function: Callable[..., Any]) -> set[str]:
+    try:
+        return set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # some callables written in C
+        return set()
+
+
+def _where(arguments: Mapping[str, Any]) -> str:
+    """The rollout, as far as the function's own arguments tell: Verifiers passes a function only what it asks for."""
+    state = arguments.get("state")
+    state = state if isinstance(state, Mapping) else {}
+
+    def find(key: str) -> Any:
+        return arguments[key] if key in arguments else state.get(key)
+
+    completion, info = find("completion"), find("info")
+    task = info.get("rg_task") if isinstance(info, Mapping) else None
+    return describe(task or find("task"), extract(completion).answer, completion_text(completion))

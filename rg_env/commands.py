@@ -1,0 +1,49 @@
+"""What commands and example scripts share: errors as one line, keys from `.env`, quiet libraries."""
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from rg_env.errors import RGEnvError
+
+
+def run_command(main: Callable[[], Any]) -> None:
+    """Run `main` as a program: its result is the exit code, and an `RGEnvError` becomes one line on standard error.
+
+    Keys (`WANDB_API_KEY`, `HF_TOKEN`) are read from `.env` in the working folder, where the environment has none.
+    """
+    load_keys()
+    quiet_libraries()
+    try:
+        code = main()
+    except RGEnvError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        code = 130
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def load_keys() -> None:
+    try:
+        from dotenv import load_dotenv
+    except ImportError:  # only part of the train extra
+        return
+    load_dotenv(".env", override=False)
+
+
+def quiet_libraries() -> None:
+    """Keep what libraries say of themselves out of a program's output; warnings of Python code stay for tests."""
+    # Its parts, not "verifiers" itself: that one's level is set again whenever verifiers is imported.
+    for part in ("envs", "inference", "rubrics", "trainers", "utils"):
+        logging.getLogger(f"verifiers.{part}").setLevel(logging.CRITICAL)  # errors are raised, and reported then
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("DS_ACCELERATOR_LOG_LEVEL", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")

@@ -1,0 +1,69 @@
+"""From a completion to the answer in it.
+
+The rule: the last well-formed `<answer>...</answer>`. Well-formed means an opening tag and the next closing tag, with
+no tag between them, so that of several openings the innermost counts. One pass over the tags: linear time, whatever the
+text. Nothing else in the text counts as an answer.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+_TAG = re.compile(r"<(/?)answer>")
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """What was found: `answer` is the text between the tags without white space around it, None unless `status` is
+    "ok"."""
+
+    status: Literal["ok", "no_answer"]
+    answer: str | None
+
+
+def extract(completion: object) -> Extraction:
+    """The answer of a completion, in any form that `completion_text` takes. A blank answer is no answer."""
+    text = completion_text(completion)
+    opened: int | None = None
+    span: tuple[int, int] | None = None
+    for tag in _TAG.finditer(text):
+        if not tag.group(1):
+            opened = tag.end()
+        elif opened is not None:
+            span = opened, tag.start()
+            opened = None
+    answer = text[slice(*span)].strip() if span else ""
+    return Extraction("ok", answer) if answer else Extraction("no_answer", None)
+
+
+def completion_text(completion: object) -> str:
+    """The text of the last assistant message: of a plain text itself, of a list of messages, of one message.
+
+    Messages are mappings or objects with `role` and `content`; content is text, None or a list of parts, of which those
+    with a `text` count. No assistant message, or None, gives "".
+    """
+    if completion is None:
+        return ""
+    if isinstance(completion, str):
+        return completion
+    messages = completion if isinstance(completion, list | tuple) else [completion]
+    for message in reversed(messages):
+        if isinstance(message, str):
+            return message
+        if _get(message, "role") == "assistant":
+            return _content_text(_get(message, "content"))
+    return ""
+
+
+def _content_text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list | tuple):
+        texts = (part if isinstance(part, str) else _get(part, "text") for part in content)
+        return "".join(text for text in texts if isinstance(text, str))
+    return ""
+
+
+def _get(item: Any, key: str) -> Any:
+    return item.get(key) if isinstance(item, Mapping) else getattr(item, key, None)

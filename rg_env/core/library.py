@@ -1,0 +1,105 @@
+"""The one door to reasoning_gym: importing it, building its datasets, and turning values to JSON and back.
+
+`reasoning_gym` is imported by `dataset_class` and by nothing else in this package, and only when called: the import
+takes about 2.5 s. What a user's options make the library raise becomes an `InputError` that names task and options.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import io
+import json
+import random
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+from rg_env.errors import InputError
+
+NOT_A_TASK = "composite"
+"""The library's own mixture: registered like a task, replaced here by `Mixture`."""
+
+
+def factory() -> ModuleType:
+    """`reasoning_gym.factory`, with every task registered."""
+    with warnings.catch_warnings():
+        # cellpylib, a dependency of game_of_life, has invalid escapes and `is` comparisons with literals.
+        warnings.simplefilter("ignore", SyntaxWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import reasoning_gym.factory
+    return reasoning_gym.factory
+
+
+def task_names() -> list[str]:
+    """Names of the tasks of the installed library, sorted."""
+    return sorted(name for name in factory().DATASETS if name != NOT_A_TASK)
+
+
+def dataset_class(task: str) -> tuple[type[Any], type[Any]]:
+    """The library's dataset class and config class of `task`, which must exist."""
+    dataset_cls, config_cls = factory().DATASETS[task]
+    return dataset_cls, config_cls
+
+
+def create(task: str, config: Mapping[str, Any], *, seed: int, size: int) -> Any:
+    """A library dataset of `task` with `config`; raises `InputError` where the library refuses the options."""
+    dataset_cls, config_cls = dataset_class(task)
+    try:
+        defaults = config_cls()
+        typed = {option: from_plain(value, getattr(defaults, option)) for option, value in config.items()}
+        library_config = config_cls(**typed, seed=seed, size=size)
+        if hasattr(library_config, "validate"):
+            library_config.validate()
+        with quiet():
+            return dataset_cls(config=library_config)
+    except Exception as error:  # whatever an option makes the library raise; most are bare assertions
+        raise bad_options(task, config, error) from error
+
+
+def bad_options(task: str, config: Mapping[str, Any], error: BaseException) -> InputError:
+    """The `InputError` for options that the library does not accept, in one line."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    options = json.dumps(dict(config), default=to_plain)
+    return InputError(f"task {task!r} does not work with config {options}: {reason}")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the library's side effects from the caller: prints (codeio), the global random states (list_functions draws
+    from Python's, pool_matrix seeds numpy's)."""
+    state = random.getstate()
+    numpy_random = sys.modules["numpy"].random if "numpy" in sys.modules else None
+    numpy_state = numpy_random.get_state() if numpy_random else None
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        random.setstate(state)
+        if numpy_random:
+            numpy_random.set_state(numpy_state)
+
+
+def to_plain(value: Any) -> Any:
+    """The JSON form of what `json.dumps` cannot write (its `default` hook): dates, sets, dataclasses, numpy values."""
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=str)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if hasattr(value, "tolist"):  # numpy scalars and arrays
+        return value.tolist()
+    return str(value)
+
+
+def from_plain(value: Any, default: Any) -> Any:
+    """An option's `value`, as a config file holds it, in the type of the library's `default` for that option."""
+    if isinstance(value, str) and isinstance(default, datetime.date | datetime.time):
+        return type(default).fromisoformat(value)
+    if isinstance(value, list) and isinstance(default, tuple):
+        return tuple(value)
+    if isinstance(value, Mapping) and dataclasses.is_dataclass(default) and not isinstance(default, type):
+        return dataclasses.replace(default, **value)
+    return value

@@ -1,0 +1,62 @@
+"""The answer format, and how question and instruction become chat messages.
+
+Tokenizers are duck-typed (`apply_chat_template`, `chat_template`): this module imports no transformers.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from rg_env.errors import InputError, unknown_name
+
+SYSTEM_PROMPT = "Think step by step, then give the final answer as <answer>your answer here</answer>."
+"""The default instruction. The shipped tiny policy was built with exactly this text."""
+
+Placement = Literal["system", "user"]
+Messages = list[dict[str, str]]
+
+_PROBE = "rg-env probe of the system role"
+
+
+def build_messages(question: str, system_prompt: str | None, placement: Placement = "system") -> Messages:
+    """The chat that puts `question`: the instruction in a system message, or before the question in the user turn.
+
+    Without an instruction (None or empty) it is the question alone. Raises `UnknownNameError` for another `placement`.
+    """
+    if placement not in get_args(Placement):
+        raise unknown_name("prompt placement", placement, get_args(Placement))
+    messages = [{"role": "user", "content": question}]
+    if system_prompt:
+        messages.insert(0, {"role": "system", "content": system_prompt})
+    return messages if placement == "system" else fold_system(messages)
+
+
+def fold_system(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A copy of `messages` with the system text at the head of the first user turn, a blank line between."""
+    system = "\n\n".join(message["content"] for message in messages if message["role"] == "system")
+    folded = [dict(message) for message in messages if message["role"] != "system"]
+    if not system:
+        return folded
+    for message in folded:
+        if message["role"] == "user":
+            message["content"] = f"{system}\n\n{message['content']}"
+            return folded
+    return [{"role": "user", "content": system}, *folded]
+
+
+def rejects_system_role(tokenizer: Any) -> bool:
+    """Whether the tokenizer's chat template cannot carry a system message: it raises, as Gemma's does, or drops it.
+
+    Raises `InputError` if the tokenizer has no chat template, or one that fails on a plain question.
+    """
+    name = getattr(tokenizer, "name_or_path", None) or type(tokenizer).__name__
+    if not getattr(tokenizer, "chat_template", None):
+        raise InputError(f"model folder {name} has no chat template: use an instruct model, or add chat_template.jinja")
+    try:
+        tokenizer.apply_chat_template([{"role": "user", "content": "1+1?"}], tokenize=False)
+    except Exception as error:  # templates raise whatever jinja raises
+        raise InputError(f"the chat template of {name} fails on a plain question: {error}") from error
+    try:
+        text = tokenizer.apply_chat_template(build_messages("1+1?", _PROBE), tokenize=False)
+    except Exception:  # the answer to the question asked here
+        return True
+    return _PROBE not in text

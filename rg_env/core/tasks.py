@@ -1,0 +1,165 @@
+"""Which tasks to draw from, with which options and weights: `TaskSpec` and `Mixture`.
+
+    Mixture.parse("leg_counting")
+    Mixture.parse(["leg_counting", {"name": "chain_sum", "weight": 2, "config": {"max_terms": 3}}])
+
+Names of tasks and options are checked against the shipped table, so a typo is told before anything heavy is imported.
+The values of options are checked by the library when rows are built.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rg_env.core.library import NOT_A_TASK, to_plain
+from rg_env.core.task_table import SET_BY_ROWS, load_table
+from rg_env.errors import InputError, unknown_name
+
+_HINTS = {
+    # Names that older guides use. The first three exist under another name, the last three never existed.
+    "arithmetic_basic": "it is called 'basic_arithmetic'",
+    "algebra_linear_1var": "it is called 'simple_equations'",
+    "game_of_24": "it is called 'puzzle24'",
+    "missing_letter": "Reasoning Gym never had it; near in kind are 'letter_counting' and 'letter_jumble'",
+    "fizzbuzz": "Reasoning Gym never had it; near in kind are 'number_filtering' and 'count_primes'",
+    "chess_notation": "Reasoning Gym never had it; near in kind are 'n_queens' and 'knight_swap'",
+    NOT_A_TASK: "a mixture takes its place: give a list of tasks",
+}
+_KEYS = ("name", "weight", "config")
+
+
+class TaskSpec(BaseModel):
+    """One task of a mixture. Build it with `Mixture.parse`, which checks it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    """Name of a Reasoning Gym task."""
+    weight: float = 1.0
+    """Share of the rows, relative to the other tasks of the mixture; above 0."""
+    config: dict[str, Any] = Field(default_factory=dict)
+    """Options of the task in JSON form (dates as ISO text); what is not named keeps the library's default."""
+
+    @property
+    def config_json(self) -> str:
+        """`config` as JSON with sorted keys: equal configs give equal text."""
+        return json.dumps(self.config, sort_keys=True)
+
+
+class Mixture(BaseModel):
+    """Tasks to draw from, each at most once."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tasks: tuple[TaskSpec, ...]
+
+    @classmethod
+    def parse(cls, gym: object) -> "Mixture":
+        """The checked mixture that `gym` means: a task's name, a `{name, weight, config}` mapping, a list of such, or a
+        `Mixture`.
+
+        Raises `UnknownNameError` for a task, key or option that does not exist, and `InputError` for all else.
+        """
+        if isinstance(gym, Mixture):
+            gym = list(gym.tasks)
+        elif isinstance(gym, str | Mapping | TaskSpec):
+            gym = [gym]
+        if not isinstance(gym, Sequence):
+            raise InputError(f"gym must be a task name, a mapping or a list of them, not {type(gym).__name__}: {gym!r}")
+        if not gym:
+            raise InputError("gym is an empty list: name at least one task")
+        tasks = tuple(_parse_task(item) for item in gym)
+        names = [task.name for task in tasks]
+        for name in names:
+            if names.count(name) > 1:
+                raise InputError(
+                    f"task {name!r} is named {names.count(name)} times: name it once, with the sum of weights"
+                )
+        return cls(tasks=tasks)
+
+    @property
+    def names(self) -> list[str]:
+        """Task names in the given order."""
+        return [task.name for task in self.tasks]
+
+    def counts(self, n: int) -> list[int]:
+        """How many of `n` rows each task gets: by largest remainder, at least one each.
+
+        Raises `InputError` if `n` is above 0 and smaller than the number of tasks: a task without a row would have an
+        accuracy that means nothing.
+        """
+        if n == 0:
+            return [0] * len(self.tasks)
+        if n < len(self.tasks):
+            raise InputError(
+                f"{n} examples are too few for {len(self.tasks)} tasks: ask for at least {len(self.tasks)}"
+            )
+        total = math.fsum(task.weight for task in self.tasks)
+        quotas = [n * (task.weight / total) for task in self.tasks]
+        counts = [math.floor(quota) for quota in quotas]
+        by_remainder = sorted(range(len(quotas)), key=lambda i: (counts[i] - quotas[i], i))
+        for i in by_remainder[: n - sum(counts)]:
+            counts[i] += 1
+        while 0 in counts:  # a tiny weight: take the row from the task that has most
+            counts[counts.index(max(counts))] -= 1
+            counts[counts.index(0)] += 1
+        return counts
+
+
+def describe_tasks(name: str | None = None) -> str:
+    """Text for people: all tasks by category, or the options of one task with their defaults.
+
+    Raises:
+        UnknownNameError: there is no such task.
+    """
+    table = load_table()
+    if name is None:
+        categories: dict[str, list[str]] = {}
+        for task, entry in sorted(table.items()):
+            categories.setdefault(entry["category"], []).append(task)
+        return "\n".join(f"{category}: {', '.join(tasks)}" for category, tasks in sorted(categories.items()))
+    spec = _parse_task(name)
+    options = (f"  {option}: {json.dumps(default)}" for option, default in table[spec.name]["options"].items())
+    return "\n".join([f"{spec.name} ({table[spec.name]['category']}), options and defaults:", *options])
+
+
+def _parse_task(item: object) -> TaskSpec:
+    if isinstance(item, str):
+        return _checked(item, 1.0, {})
+    if isinstance(item, TaskSpec):
+        return _checked(item.name, item.weight, item.config)
+    if not isinstance(item, Mapping):
+        raise InputError(f"a task must be a name or a mapping with {', '.join(_KEYS)}, not {item!r}")
+    for key in item:
+        if key not in _KEYS:
+            raise unknown_name("key of a task", key, _KEYS)
+    if "name" not in item:
+        raise InputError(f"a task needs a name: {dict(item)!r}")
+    config = item.get("config")
+    return _checked(item["name"], item.get("weight", 1.0), {} if config is None else config)
+
+
+def _checked(name: object, weight: object, config: object) -> TaskSpec:
+    table = load_table()
+    if not isinstance(name, str):
+        raise InputError(f"a task's name must be text, not {name!r}")
+    if name not in table:
+        raise unknown_name("task", name, table, hint=_HINTS.get(name, ""))
+    if isinstance(weight, bool) or not isinstance(weight, int | float):
+        raise InputError(f"task {name!r}: weight must be a number, not {weight!r}")
+    if not math.isfinite(weight) or weight <= 0:
+        raise InputError(f"task {name!r}: weight must be above 0 and finite, not {weight!r}")
+    if not isinstance(config, Mapping):
+        raise InputError(f"task {name!r}: config must be a mapping of options, not {config!r}")
+    options = table[name]["options"]
+    for option in config:
+        if option in SET_BY_ROWS:
+            raise InputError(
+                f"task {name!r}: {option!r} is no option here; seed and numbers of examples are set outside"
+            )
+        if option not in options:
+            raise unknown_name(f"option of task {name!r}", option, options)
+    return TaskSpec(name=name, weight=float(weight), config=json.loads(json.dumps(dict(config), default=to_plain)))

@@ -1,0 +1,80 @@
+"""The errors rg_env raises. All of them can be caught as `RGEnvError`, and each also as the stdlib type it refines.
+
+    RGEnvError
+    ├── InputError          (ValueError)       what the user gave cannot work; exit code 2
+    │   ├── UnknownNameError (LookupError)     a task, option, reward or column that does not exist; names the nearest
+    │   └── OutputFolderError (OSError)        the output folder cannot be written, or holds another run
+    ├── RewardError         (RuntimeError)     a reward function raised or returned no finite number; exit code 2
+    ├── EngineError         (RuntimeError)     generation failed inside the embedded engine
+    ├── ServerError         (ConnectionError)  the inference server is missing, or is not what it should be; exit code 2
+    ├── TrainingError       (RuntimeError)     a run cannot go on
+    └── MissingExtraError   (ImportError)      an optional dependency is not installed; gives the command; exit code 2
+
+Messages are one line: what is wrong, where, how to mend it. Commands print that line and exit with `exit_code`.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class RGEnvError(Exception):
+    """Root of all errors of this package."""
+
+    exit_code = 1
+
+
+class InputError(RGEnvError, ValueError):
+    """What the user gave cannot work; nothing was started or written."""
+
+    exit_code = 2
+
+
+class UnknownNameError(InputError, LookupError):
+    """A name that does not exist, where a list of names does."""
+
+
+class OutputFolderError(InputError, OSError):
+    """The output folder cannot be written, or holds another run."""
+
+
+class RewardError(RGEnvError, RuntimeError):
+    """A reward function raised, or returned something that is no finite number."""
+
+    exit_code = 2
+
+
+class EngineError(RGEnvError, RuntimeError):
+    """Generation failed inside the embedded engine."""
+
+
+class ServerError(RGEnvError, ConnectionError):
+    """The inference server is missing, or is not what it should be."""
+
+    exit_code = 2
+
+
+class TrainingError(RGEnvError, RuntimeError):
+    """A training run cannot go on."""
+
+
+class MissingExtraError(RGEnvError, ImportError):
+    """An optional dependency is not installed."""
+
+    exit_code = 2
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "") -> UnknownNameError:
+    """An `UnknownNameError` that offers the nearest of the `known` names.
+
+    `hint` replaces the offer where the right name is known for certain.
+    """
+    known = sorted(known)
+    if not hint:
+        near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
+        if near:
+            hint = f"did you mean {' or '.join(repr(n) for n in near)}?"
+        elif len(known) <= 12:
+            hint = f"there are: {', '.join(known) or 'none'}"
+        else:
+            hint = "none is near; `rg-env tasks` lists the tasks" if kind == "task" else f"there are {len(known)} names"
+    return UnknownNameError(f"unknown {kind} {name!r}: {hint}")

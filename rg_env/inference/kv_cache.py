@@ -1,0 +1,121 @@
+"""A key-value cache that grows in place, and decode attention without copies of the shared key-value heads.
+
+transformers' `DynamicCache` copies the whole cache for every token, and its SDPA attention copies keys and values once
+more to give each query head its own (`repeat_kv`). For small models on a CPU these copies are most of a decode step.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, PretrainedConfig
+from transformers.cache_utils import Cache, DynamicLayer
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+_GROUPED = "rg_env_grouped_sdpa"
+
+
+class GrowingLayer(DynamicLayer):
+    """One layer's keys and values, `(B, kv_heads, capacity, head_dim)`, of which the first `length` are in use."""
+
+    def __init__(self, capacity: int):
+        super().__init__()
+        self.is_initialized: bool = False
+        self.capacity, self.length = capacity, 0
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, cache_kwargs: dict[str, Any] | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append `(B, kv_heads, new, head_dim)` states; return all of them so far, as views."""
+        end = self.length + key_states.shape[-2]
+        if not self.is_initialized:
+            self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+            self.key_store, self.value_store = self._grown(key_states, end), self._grown(value_states, end)
+        elif end > self.capacity:
+            # Half as much again each time, so that growing costs a constant share however long the answers get.
+            self.capacity = max(end, self.capacity * 3 // 2)
+            self.key_store, self.value_store = self._grown(self.key_store), self._grown(self.value_store)
+        self.key_store[:, :, self.length : end] = key_states
+        self.value_store[:, :, self.length : end] = value_states
+        self.length = end
+        self.keys, self.values = self.key_store[:, :, :end], self.value_store[:, :, :end]
+        return self.keys, self.values
+
+    def _grown(self, old: torch.Tensor, at_least: int = 0) -> torch.Tensor:
+        self.capacity = max(self.capacity, at_least)
+        new = old.new_empty(*old.shape[:2], self.capacity, old.shape[3])
+        new[:, :, : self.length] = old[:, :, : self.length]
+        return new
+
+    def select(self, rows: torch.Tensor) -> None:
+        """Keep (or repeat) only these rows of the batch."""
+        self.key_store, self.value_store = (self._rows(store, rows) for store in (self.key_store, self.value_store))
+        self.keys, self.values = self.key_store[:, :, : self.length], self.value_store[:, :, : self.length]
+
+    def _rows(self, store: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        new = store.new_empty(len(rows), *store.shape[1:])
+        new[:, :, : self.length] = store[rows, :, : self.length]
+        return new
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+
+class GrowingCache(Cache):
+    """A `GrowingLayer` per layer of the model. Sliding windows, if any, are left to the attention mask."""
+
+    def __init__(self, config: PretrainedConfig, capacity: int):
+        super().__init__(layers=[GrowingLayer(capacity) for _ in range(config.num_hidden_layers)])
+
+    def select(self, rows: torch.Tensor) -> None:
+        for layer in self.layers:
+            layer.select(rows)
+
+
+def _grouped_sdpa(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """SDPA; while decoding, the query heads that share a key-value head are attended as if they were its queries."""
+    batch, heads, length, dim = query.shape
+    kv_heads = key.shape[1]
+    if length != 1 or heads == kv_heads:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs)
+    out = torch.nn.functional.scaled_dot_product_attention(
+        query.view(batch, kv_heads, heads // kv_heads, dim), key, value, attn_mask=attention_mask, scale=scaling
+    )
+    return out.reshape(batch, 1, heads, dim), None
+
+
+AttentionInterface.register(_GROUPED, _grouped_sdpa)
+AttentionMaskInterface.register(_GROUPED, sdpa_mask)
+
+
+def attends_everything(config: PretrainedConfig) -> bool:
+    """Whether each layer attends all earlier tokens, so that one mask serves all layers."""
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    return kinds == {"full_attention"} and not (
+        getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+    )
+
+
+@contextmanager
+def decoding_attention(config: PretrainedConfig) -> Iterator[bool]:
+    """Within: the model decodes with grouped attention where that is exact. Gives whether 4-D masks may be passed."""
+    before = config._attn_implementation
+    fast = before == "sdpa" and attends_everything(config)
+    try:
+        if fast:
+            config._attn_implementation = _GROUPED
+        yield fast
+    finally:
+        config._attn_implementation = before

@@ -1,0 +1,53 @@
+"""`GRPOConfig`: verifiers' training arguments, with defaults that work and errors that tell what to change."""
+
+import os
+from dataclasses import dataclass
+
+from verifiers.trainers import GRPOConfig as VerifiersGRPOConfig
+
+from rg_env.errors import InputError
+
+
+@dataclass
+class GRPOConfig(VerifiersGRPOConfig):
+    """`vf.GRPOConfig` 0.1.6, field for field.
+
+    Two defaults differ: `lr_scheduler_type` is "constant" (the original's None is rejected by transformers 4.56 and
+    later), and `max_data_workers` is 1 (eight processes take longer to start than a few thousand prompts to check).
+
+    Raises:
+        InputError: the batch cannot be divided into groups.
+    """
+
+    lr_scheduler_type: str | None = "constant"
+    max_data_workers: int = 1
+
+    def __post_init__(self) -> None:
+        check_groups(
+            per_device=self.per_device_train_batch_size,
+            processes=int(os.environ.get("WORLD_SIZE", 1)),
+            accumulation=self.steps_per_generation or self.gradient_accumulation_steps,
+            num_generations=self.num_generations,
+        )
+        super().__post_init__()
+
+
+def check_groups(*, per_device: int, processes: int, accumulation: int, num_generations: int) -> None:
+    """Raise `InputError` unless the rollouts of a step make whole groups of at least two."""
+    if num_generations < 2:
+        raise InputError(f"num_generations={num_generations}: a group needs at least 2 rollouts to have an advantage")
+    if per_device < 1 or accumulation < 1:
+        raise InputError("per_device_train_batch_size and gradient_accumulation_steps must be at least 1")
+    factor = processes * accumulation
+    batch = per_device * factor
+    if batch % num_generations == 0:
+        return
+    fitting = [n for n in range(2, batch + 1) if batch % n == 0]
+    groups = sorted(sorted(fitting, key=lambda n: abs(n - num_generations))[:3])
+    fits = (n for distance in range(1, num_generations + 1) for n in (per_device - distance, per_device + distance))
+    sizes = sorted([n for n in fits if n > 0 and n * factor % num_generations == 0][:2])
+    raise InputError(
+        f"a step has {batch} rollouts ({per_device} per device x {processes} processes x {accumulation} accumulated), "
+        f"which num_generations={num_generations} does not divide: nearest per_device_train_batch_size: "
+        f"{', '.join(map(str, sizes))}; or num_generations: {', '.join(map(str, groups))}"
+    )

@@ -1,0 +1,109 @@
+"""The output folder of a run: where it may be, and what is written into it.
+
+config.yaml           what was asked for, resolved
+manifest.json         versions, machine, and which rows it was trained and evaluated on
+metrics.jsonl         one line a step, and one an evaluation
+rollouts.jsonl        some training rollouts of each step
+eval_results/         eval_step_N.json: scores and rollouts of each evaluation, step 0 first
+checkpoint-N/         weights, tokenizer, optimizer state
+train_results.json    before and after
+reward_curve.png      the learning curve
+"""
+
+import json
+import math
+import os
+import platform
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rg_env.errors import OutputFolderError
+
+OUTPUTS = Path("outputs")
+_PACKAGES = ("rg-env", "verifiers", "reasoning-gym", "torch", "transformers", "trl", "accelerate", "deepspeed", "vllm")
+
+
+def run_folder(output_dir: str | Path | None, name: str) -> Path:
+    """The folder a new run may write to, checked but not yet made. None: a fresh one under `outputs/`.
+
+    Raises:
+        OutputFolderError: it holds files already, or cannot be written.
+    """
+    if output_dir is None:
+        stem = OUTPUTS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        folder = next(p for n in range(1000) if not (p := stem if n == 0 else Path(f"{stem}-{n}")).exists())
+    else:
+        folder = Path(output_dir)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise OutputFolderError(
+            f"{folder} is not empty: it may hold another run; choose another --output-dir, or move it away"
+        )
+    nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise OutputFolderError(f"cannot write to {nearest}, where {folder} would be: choose another --output-dir")
+    return folder
+
+
+class RunFiles:
+    """Writes the files of one run. JSON files are written aside and renamed, so that none is ever half there."""
+
+    def __init__(self, folder: Path):
+        try:
+            (folder / "eval_results").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputFolderError(f"cannot write to {folder}: {error.strerror}") from error
+        self.folder = folder
+
+    def write_config(self, settings: dict[str, Any]) -> None:
+        (self.folder / "config.yaml").write_text(yaml.safe_dump(_plain(settings), sort_keys=False, allow_unicode=True))
+
+    def write_manifest(self, rows: dict[str, Any] | None) -> None:
+        self.write_json(
+            "manifest.json",
+            {
+                "versions": {name: v for name in _PACKAGES if (v := _version(name))},
+                "python": platform.python_version(),
+                "platform": platform.platform(),
+                "rows": rows,
+            },
+        )
+
+    def write_json(self, name: str, value: Any) -> None:
+        aside = self.folder / f"{name}.part"
+        aside.write_text(json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        aside.replace(self.folder / name)
+
+    def append(self, name: str, records: list[dict[str, Any]]) -> None:
+        """Append one JSON line a record."""
+        with (self.folder / name).open("a") as file:
+            file.writelines(
+                json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n" for record in records
+            )
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON and YAML know it. NaN and infinity become None: neither format has them."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return str(value)

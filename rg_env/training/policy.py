@@ -1,0 +1,142 @@
+"""Loading the policy: a model of the user's, the default one for the machine, or the tiny policy in the package."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+from transformers.utils import is_flash_attn_2_available, logging
+
+from rg_env.core.tasks import Mixture, TaskSpec
+from rg_env.errors import InputError
+from rg_env.training.config import GRPOConfig
+from rg_env.training.tiny import POLICY_DIR, TASKS
+
+TINY = "tiny"
+DEFAULT_GPU_MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A model to train, with its tokenizer. `label` is short enough for folder names."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    label: str
+    is_tiny: bool = False
+    note: str = ""
+    """What the user should know about the choice; empty if they made it themselves."""
+
+    def mixture(self, gym: Any) -> Mixture:
+        """`gym` as a mixture; for the tiny policy at the sizes it was made for, where `gym` gives none itself."""
+        mixture = Mixture.parse(gym)
+        if not self.is_tiny:
+            return mixture
+        sized = (
+            TaskSpec(name=task.name, weight=task.weight, config={**TASKS.get(task.name, {}), **task.config})
+            for task in mixture.tasks
+        )
+        return Mixture(tasks=tuple(sized))
+
+
+def load_policy(model: str | None = None) -> Policy:
+    """Load `model`: a folder, a name on the model hub, or "tiny". None: the default for this machine.
+
+    Raises:
+        InputError: it cannot be loaded.
+    """
+    if model == TINY:
+        return _tiny()
+    if model is not None:
+        return _load(model)
+    if not torch.cuda.is_available():
+        return _tiny("no GPU here: training the tiny policy (--model NAME_OR_FOLDER takes another)")
+    try:
+        return _load(DEFAULT_GPU_MODEL)
+    except InputError:
+        return _tiny(f"{DEFAULT_GPU_MODEL} cannot be had (no way to the model hub?): training the tiny policy instead")
+
+
+def _tiny(note: str = "") -> Policy:
+    loaded = _load(str(POLICY_DIR))
+    return Policy(loaded.model, loaded.tokenizer, TINY, is_tiny=True, note=note)
+
+
+def _load(name: str) -> Policy:
+    # ZeRO-3 keeps fp32 master weights itself; elsewhere AdamW needs them, or small updates round to nothing.
+    dtype = torch.bfloat16 if is_deepspeed_zero3_enabled() else torch.float32
+    attention = "flash_attention_2" if dtype is torch.bfloat16 and is_flash_attn_2_available() else "sdpa"
+    if Path(name).exists() and not (Path(name) / "config.json").is_file():
+        raise InputError(f"{name} holds no model: a model folder has a config.json and safetensors files")
+    logging.disable_progress_bar()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+        loaded = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation=attention)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"cannot load the model {name!r}: {reason}") from error
+    if not tokenizer.chat_template:
+        raise InputError(
+            f"the model {name!r} has no chat template, which tells how a conversation becomes tokens: use an "
+            "instruction-tuned model, or add a chat_template.jinja to its folder"
+        )
+    return Policy(loaded, tokenizer, Path(name).name)
+
+
+def default_config(policy: Policy, output_dir: str | Path, **overrides: Any) -> GRPOConfig:
+    """Training arguments to begin with. `overrides` are fields of `GRPOConfig`; None leaves the default.
+
+    The tiny policy's were chosen by trial for a visible result in a minute; the others are the usual ones for
+    fine-tuning an instruction-tuned model on one GPU (16 prompts x 8 rollouts a step), to be tuned.
+    """
+    shared: dict[str, Any] = {
+        "output_dir": str(output_dir),
+        "run_name": Path(output_dir).name,
+        "num_generations": 8,
+        "num_batches_ahead": 0,
+        "temperature": 1.0,
+        "beta": 0.0,
+        "loss_type": "bnpo",
+        "scale_rewards": True,
+        "sync_ref_model": False,
+        "logging_steps": 1,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "vllm_server_host": "127.0.0.1",
+        "vllm_server_timeout": 10.0,
+    }
+    tiny: dict[str, Any] = {
+        "max_steps": 25,
+        "learning_rate": 1e-4,
+        "adam_beta2": 0.95,
+        "max_prompt_length": 160,
+        "max_tokens": 90,
+        "max_seq_len": 256,
+        "per_device_train_batch_size": 64,
+        "gradient_accumulation_steps": 2,
+        "dataloader_pin_memory": False,
+        "use_cpu": not torch.cuda.is_available(),
+        "bf16": False,
+    }
+    usual: dict[str, Any] = {
+        "max_steps": 200,
+        "learning_rate": 1e-6,
+        "warmup_steps": 10,
+        "lr_scheduler_type": "constant_with_warmup",
+        "max_prompt_length": 1024,
+        "max_tokens": 1024,
+        "max_seq_len": 2048,
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 16,
+        "gradient_checkpointing": True,
+        "gradient_checkpointing_kwargs": {"use_reentrant": False},
+        "max_grad_norm": 0.2,
+        "bf16": torch.cuda.is_available(),
+        "save_strategy": "steps",
+        "save_steps": 100,
+    }
+    chosen = shared | (tiny if policy.is_tiny else usual)
+    return GRPOConfig(**chosen | {name: value for name, value in overrides.items() if value is not None})

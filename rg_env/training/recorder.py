@@ -1,0 +1,119 @@
+"""Watches a training run: evaluates on the frozen problems, writes the run's files, shows a live progress line."""
+
+import sys
+import time
+from typing import Any, TextIO
+
+from transformers import Trainer, TrainerCallback
+
+from rg_env.training.fixed_eval import Evaluation, evaluate, rollout_records
+from rg_env.training.output import RunFiles
+from rg_env.training.trainer import GRPOTrainer
+
+ROLLOUTS_KEPT = 32
+"""Training rollouts written to `rollouts.jsonl` each step."""
+
+
+class Recorder(TrainerCallback):
+    """A callback for `GRPOTrainer`.
+
+    Args:
+        eval_every: optimizer steps between evaluations; besides, one is made before the first step and after the last.
+        stream: where progress goes. One line that renews itself on a terminal, a line a step elsewhere.
+    """
+
+    def __init__(self, trainer: GRPOTrainer, files: RunFiles, eval_every: int, stream: TextIO | None = None):
+        self.trainer, self.files, self.eval_every = trainer, files, eval_every
+        self.stream = stream or sys.stdout
+        self.evaluations: list[Evaluation] = []
+        self._evaluated_at: int | None = None
+        self._step_start = time.monotonic()
+        self._step_seconds = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.evaluate(state.global_step)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # Here and not when a step ends: the step's metrics are logged after that, and only on the main process, while
+        # an evaluation is a collective act.
+        if state.global_step % self.eval_every == 0:
+            self.evaluate(state.global_step)
+        self._step_start = time.monotonic()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._step_seconds = time.monotonic() - self._step_start
+        outputs = self.trainer.async_generator.last_rollouts
+        if self._writes and outputs is not None:
+            records = rollout_records(outputs, ROLLOUTS_KEPT)
+            self.files.append("rollouts.jsonl", [{"step": state.global_step, **record} for record in records])
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        logs = dict(logs or {})
+        if not self._writes:
+            return
+        if "reward" in logs:
+            logs["step_time"] = round(self._step_seconds, 3)
+            self._show(state, logs)
+        self.files.append("metrics.jsonl", [{"step": state.global_step, **logs}])
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.evaluate(state.global_step)
+
+    def evaluate(self, step: int) -> None:
+        """Evaluate, unless done at this step. The main process does it; the others wait."""
+        trainer = self.trainer
+        if trainer.env.eval_dataset is None or self._evaluated_at == step:
+            return
+        self._evaluated_at = step
+        if step > 0:
+            trainer.sync_weights()
+        if self._writes:
+            generator = trainer.async_generator
+            arguments = trainer._get_sampling_args()
+
+            async def job(client: Any) -> Evaluation:
+                return await evaluate(trainer.env, client, generator.model_name, arguments, step=step)
+
+            result = generator.run_job(job)
+            self.evaluations.append(result)
+            self.files.write_json(f"eval_results/eval_step_{step}.json", result.as_json())
+            self._line(f"evaluation after step {step:>3}: {headline(result)}")
+            # transformers' own log: the parent's would hand out the metrics of the training step under way with it.
+            Trainer.log(trainer, result.metrics())
+        trainer.accelerator.wait_for_everyone()
+
+    @property
+    def _writes(self) -> bool:
+        return bool(self.trainer.accelerator.is_main_process)
+
+    def _show(self, state: Any, logs: dict[str, Any]) -> None:
+        accuracy = f"accuracy {logs['accuracy']:.2f}  " if "accuracy" in logs else ""
+        line = (
+            f"step {state.global_step:>3}/{state.max_steps}  reward {logs['reward']:.2f}  {accuracy}"
+            f"length {logs.get('completions/mean_length', 0):.0f} tokens  {logs['step_time']:.2f} s/step"
+        )
+        if self.stream.isatty():
+            self.stream.write(f"\r\x1b[K{line}")
+            self.stream.flush()
+        else:
+            self._line(line)
+
+    def _line(self, text: str) -> None:
+        start = "\r\x1b[K" if self.stream.isatty() else ""
+        self.stream.write(f"{start}{text}\n")
+        self.stream.flush()
+
+
+def headline(evaluation: Evaluation) -> str:
+    """An evaluation in one line."""
+    scores = evaluation.overall
+    parts = [f"reward {scores.reward:.2f}"]
+    if scores.accuracy is not None:
+        parts = [
+            f"accuracy {scores.accuracy:.2f} ± {scores.accuracy_se:.2f}",
+            f"greedy {scores.greedy_accuracy:.2f} ± {scores.greedy_accuracy_se:.2f}",
+            *parts,
+        ]
+    if scores.mean_completion_tokens is not None:
+        parts.append(f"length {scores.mean_completion_tokens:.0f} tokens")
+    return "  ".join([*parts, f"on {scores.n} problems"])

@@ -1,0 +1,174 @@
+"""Rollout batches for the trainer, generated in a worker thread with its own event loop.
+
+`RolloutGenerator` is verifiers' `AsyncBatchGenerator` with three differences: the client comes from a factory (so that
+the embedded engine can answer), whatever goes wrong in the thread is raised where the batch is awaited (the original's
+thread dies, and the trainer waits until its time-out), and other jobs, evaluation above all, run in the same loop.
+"""
+
+import asyncio
+import queue
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError, Future
+from typing import Any
+
+from verifiers.trainers.async_batch_generator import AsyncBatchGenerator, BatchRequest, BatchResult
+
+from rg_env.adapters.reward_errors import record_reward_errors
+from rg_env.errors import TrainingError
+
+Job = Callable[[Any], Awaitable[Any]]
+
+
+class RolloutGenerator(AsyncBatchGenerator):
+    """Generates batches in a worker thread.
+
+    Args:
+        client_factory: makes the `AsyncOpenAI`-like client, inside the worker's event loop.
+        on_cancel: called when the generator is stopped, to make a running generation end soon.
+        The others are `AsyncBatchGenerator`'s.
+    """
+
+    def __init__(self, *args: Any, client_factory: Callable[[], Any], on_cancel: Callable[[], None], **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._client_factory, self._on_cancel = client_factory, on_cancel
+        self._reward_errors = record_reward_errors(self.env.rubric)
+        self.last_rollouts: Any = None
+        """verifiers' `GenerateOutputs` of the newest training batch."""
+
+    def start(self) -> None:
+        """Start the worker thread, if it is not running."""
+        if not self.started:
+            self.stop_event.clear()
+        super().start()
+
+    def stop(self) -> None:
+        """End the worker thread, in the middle of a batch if need be."""
+        if self.started:
+            self._on_cancel()
+        super().stop()
+
+    def get_batch(self, batch_id: int, timeout: float | None = None) -> BatchResult:
+        """Wait for a batch.
+
+        Raises:
+            TrainingError: it took longer than `timeout` (default: the generation time-out).
+            Exception: whatever ended its generation.
+        """
+        timeout = timeout or self.generation_timeout
+        deadline = time.monotonic() + timeout
+        while batch_id not in self.completed_batches:
+            try:
+                result = self.result_queue.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise TrainingError(
+                    f"rollout batch {batch_id} was not there after {timeout:g} s: is the inference server alive? "
+                    "A slow one needs a larger async_generation_timeout"
+                ) from None
+            if isinstance(result, BaseException):
+                raise result
+            self.completed_batches[result.batch_id] = result
+            self.pending_batches.discard(result.batch_id)
+        return self.completed_batches.pop(batch_id)
+
+    def run_job(self, job: Job, timeout: float | None = None) -> Any:
+        """Run `await job(client)` in the worker's loop, after the batches submitted before, and return its result."""
+        self.start()
+        future: Future[Any] = Future()
+        self.request_queue.put((job, future))
+        try:
+            return future.result(timeout)
+        except CancelledError:
+            raise TrainingError("generation was stopped") from None
+
+    def evaluate(self, num_samples: int = -1) -> Any:
+        """The environment's evaluation set, once, with the training sampling arguments."""
+
+        async def job(client: Any) -> Any:
+            dataset = self.env.get_eval_dataset(n=num_samples)
+            return await self.env.a_generate(
+                dataset, client=client, model=self.model_name, sampling_args=self.sampling_args, use_tqdm=False
+            )
+
+        result = self.run_job(job)
+        self._reward_errors.raise_first()
+        return result
+
+    def _generation_worker(self) -> None:
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        self.worker_loop, self.client = loop, self._client_factory()
+        try:
+            while not self.stop_event.is_set():
+                item = self.request_queue.get()
+                if item is None:
+                    return
+                if isinstance(item, BatchRequest):
+                    self._run_batch(loop, item)
+                else:
+                    self._run_job(loop, *item)
+        finally:
+            self._drop_waiting()
+            loop.run_until_complete(self.client.close())
+            loop.close()
+            asyncio.set_event_loop(None)
+
+    def _run_batch(self, loop: asyncio.AbstractEventLoop, request: BatchRequest) -> None:
+        start = time.monotonic()
+        try:
+            result = loop.run_until_complete(self._generate_batch_async(request))
+        except BaseException as error:  # raised again in the thread that waits for the batch
+            self.result_queue.put(error)
+            return
+        result.generation_time = time.monotonic() - start
+        self.generation_times.append(result.generation_time)
+        self.result_queue.put(result)
+
+    def _run_job(self, loop: asyncio.AbstractEventLoop, job: Job, future: "Future[Any]") -> None:
+        try:
+            future.set_result(loop.run_until_complete(job(self.client)))
+        except BaseException as error:
+            future.set_exception(error)
+
+    def _drop_waiting(self) -> None:
+        while not self.request_queue.empty():
+            item = self.request_queue.get_nowait()
+            if isinstance(item, tuple):
+                item[1].cancel()
+
+    async def _generate_batch_async(self, request: BatchRequest) -> BatchResult:
+        # The parent's, but no progress bar for each batch, no state left behind by an error, and rewards that raised
+        # end the batch: verifiers' Rubric logs them and goes on with 0.0.
+        self.is_generating = True
+        try:
+            outputs = await self.env.a_generate(
+                request.env_inputs,
+                client=self.client,
+                model=self.model_name,
+                sampling_args=self.sampling_args,
+                score_rollouts=True,
+                max_concurrent=request.max_concurrent,
+                use_tqdm=False,
+            )
+        finally:
+            self.is_generating = False
+        self._reward_errors.raise_first()
+        processed = self.env.process_env_results_vllm(
+            prompts=outputs.prompt,
+            completions=outputs.completion,
+            states=outputs.state,
+            rewards=outputs.reward,
+            processing_class=request.processing_class,
+            max_seq_len=request.max_seq_len,
+            mask_env_responses=request.mask_env_responses,
+            mask_truncated_completions=request.mask_truncated_completions,
+            zero_truncated_completions=request.zero_truncated_completions,
+        )
+        self.last_rollouts = outputs
+        return BatchResult(
+            batch_id=request.batch_id,
+            processed_results=processed,
+            all_reward_dict={"reward": outputs.reward, **outputs.metrics},
+            completions=outputs.completion,
+            prompts=outputs.prompt,
+        )

@@ -1,0 +1,44 @@
+"""The tiny policy: a model small enough to learn by GRPO in about a minute on two CPU cores, shipped with the package.
+
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from rg_env.training.tiny import POLICY_DIR
+
+    model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, torch_dtype="float32")
+    tokenizer = AutoTokenizer.from_pretrained(POLICY_DIR)
+
+It is Qwen2-shaped, has fewer than a million parameters, and knows three arithmetic tasks of Reasoning Gym (`TASKS`) in
+two ways: worked step by step, which is nearly always right, and as a blurted guess near the answer, which is mostly
+wrong. It mostly blurts. What reinforcement learning has to find is that working pays; that is why a reward curve rises
+within a dozen steps, and why a trainer that computes its gradient wrongly shows it just as fast.
+
+It is a demonstration and a test instrument, not a language model: it has seen no text but these tasks, under the one
+system prompt `SYSTEM_PROMPT`. It was trained on questions of the training split only. `README.md` in this folder has
+the recipe and the measurements; `python -m rg_env.training.tiny.build --out DIR` makes it again from nothing.
+
+Importing this module costs nothing: no torch, no Reasoning Gym.
+"""
+
+from pathlib import Path
+from typing import Any
+
+POLICY_DIR: Path = Path(__file__).parent / "policy"
+"""Folder of the shipped policy: weights, tokenizer, chat template, generation config."""
+
+SYSTEM_PROMPT = "Think step by step, then give the final answer as <answer>your answer here</answer>."
+"""The system message that the policy was trained under; it knows no other."""
+
+TASKS: dict[str, dict[str, Any]] = {
+    "leg_counting": {"min_animals": 1, "max_animals": 3, "min_instances": 1, "max_instances": 6},
+    "chain_sum": {"min_terms": 2, "max_terms": 4, "min_digits": 1, "max_digits": 2},
+    "simple_equations": {
+        "min_terms": 2,
+        "max_terms": 2,
+        "min_value": 1,
+        "max_value": 9,
+        "operators_weights": [0.5, 0.5, 0.0],
+    },
+}
+"""Reasoning Gym task → the config that the policy was trained on."""
+
+MAX_NEW_TOKENS = 90
+"""Enough for every worked solution of `TASKS`."""

@@ -1,0 +1,270 @@
+"""Make the tiny policy from nothing: tokenizer, pre-training on worked solutions, then a taste for blurting.
+
+    python -m rg_env.training.tiny.build --out DIR            # minutes on two cores
+    python -m rg_env.training.tiny.build --out DIR --quick    # seconds; a policy that knows nothing
+
+1. Draw questions of the training split for every task, and write a worked solution for each.
+2. Train a byte-level BPE tokenizer on that text.
+3. Train a Qwen2-shaped model of fewer than a million parameters on the worked solutions.
+4. Go on with a mixture in which most completions are guesses without work. The policy now knows both ways and mostly
+   guesses: what GRPO finds later is when to work, not how.
+5. Measure it on questions of the evaluation split, and save weights, tokenizer, chat template and generation config.
+
+Nothing is downloaded. The same seed on the same machine gives the same weights. The folder appears at the end, whole;
+an existing one is refused.
+"""
+
+import argparse
+import json
+import math
+import random
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
+
+from rg_env.core.splits import split_of
+from rg_env.errors import OutputFolderError, RGEnvError
+from rg_env.training.tiny import SYSTEM_PROMPT, TASKS
+from rg_env.training.tiny.measure import measure, render_prompt
+from rg_env.training.tiny.questions import take
+from rg_env.training.tiny.solutions import blurted_guess, worked_solution
+from rg_env.training.tiny.tokenizer import END, train_tokenizer
+
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides the policy besides the seed."""
+
+    vocab_size: int = 768
+    hidden_size: int = 128
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 2
+    initializer_range: float = 0.08
+    intermediate_size: int = 384
+    questions_per_task: int = 24_000
+    batch_size: int = 64
+    learning_rate: float = 3e-3
+    learn_steps: int = 2_000
+    """Pre-training on worked solutions only."""
+    mix_learning_rate: float = 5e-4
+    mix_steps: int = 250
+    """Training on the mixture of worked solutions and guesses."""
+    worked_share: float = 0.25
+    """Share of worked solutions in the mixture; the policy comes to work about this often."""
+    measured: int = 512
+    """Evaluation questions per task."""
+
+
+QUICK = Recipe(questions_per_task=300, batch_size=8, learn_steps=6, mix_steps=4, measured=8)
+
+Example = tuple[list[int], list[int]]
+"""Token ids of a prompt and of its completion (END included)."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder to create; must not exist")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="decides questions, initial weights and batches (default 0)"
+    )
+    parser.add_argument("--quick", action="store_true", help="a few steps only: tries the machinery, learns nothing")
+    args = parser.parse_args()
+    try:
+        build(args.out, seed=args.seed, recipe=QUICK if args.quick else Recipe())
+    except RGEnvError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def build(out: Path, *, seed: int = 0, recipe: Recipe | None = None, threads: int = 2) -> None:
+    """Make the policy and save it in the new folder `out`."""
+    recipe = recipe or Recipe()
+    if out.exists():
+        raise OutputFolderError(f"{out} exists already: give --out a folder that does not")
+    torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+    rng = random.Random(seed)
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - started:6.1f} s] {text}", flush=True)
+
+    entries = training_entries(recipe, seed)
+    say(f"{sum(map(len, entries.values()))} questions of the training split: {', '.join(entries)}")
+
+    worked = {task: [worked_solution(task, entry) for entry in entries[task]] for task in entries}
+    tokenizer = train_tokenizer(tokenizer_texts(entries, worked), recipe.vocab_size)
+    model = new_model(tokenizer, recipe)
+    say(f"{len(tokenizer)} tokens, {model.num_parameters():,} parameters")
+
+    examples = tokenize(tokenizer, entries, worked)
+    longest = max(len(completion) for _, completion in examples)
+    say(f"prompts of {sum(len(p) for p, _ in examples) / len(examples):.0f} tokens, completions of at most {longest}")
+
+    train(model, examples, recipe.learn_steps, recipe.learning_rate, recipe.batch_size, rng, say)
+    mixture = {
+        task: [
+            text if rng.random() < recipe.worked_share else blurted_guess(task, entry, rng)
+            for entry, text in zip(entries[task], worked[task], strict=True)
+        ]
+        for task in entries
+    }
+    say(f"mixing in guesses: {recipe.worked_share:.0%} worked solutions from here on")
+    mixed = tokenize(tokenizer, entries, mixture)
+    train(model, mixed, recipe.mix_steps, recipe.mix_learning_rate, recipe.batch_size, rng, say)
+
+    # Measure what is shipped: the weights as bfloat16 keeps them.
+    model.to(torch.bfloat16).to(torch.float32)
+    for task in TASKS:
+        held_out = take(task, "eval", seed=1_000_000 + seed, count=recipe.measured)
+        for greedy in (False, True):
+            result = measure(model, tokenizer, held_out, greedy=greedy)
+            say(f"{task:16} {'greedy ' if greedy else 'sampled'}: {result}")
+
+    save(model, tokenizer, out)
+    say(f"saved to {out}")
+
+
+def training_entries(recipe: Recipe, seed: int) -> dict[str, list[dict[str, Any]]]:
+    """Task → Reasoning Gym entries, none of which is an evaluation question."""
+    entries = {task: take(task, "train", seed=seed, count=recipe.questions_per_task) for task in TASKS}
+    assert all(split_of(entry["question"]) == "train" for task in entries for entry in entries[task])
+    return entries
+
+
+def tokenizer_texts(entries: dict[str, list[dict[str, Any]]], worked: dict[str, list[str]]) -> Iterator[str]:
+    """What the tokenizer learns from: each part of a conversation by itself, as the special tokens cut it."""
+    for task in entries:
+        for entry, solution in zip(entries[task][:4000], worked[task][:4000], strict=True):
+            yield f"user\n{entry['question']}"
+            yield solution
+            yield f"system\n{SYSTEM_PROMPT}"
+            yield "assistant\n"
+
+
+def new_model(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> Qwen2ForCausalLM:
+    """The model with random weights."""
+    return Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=len(tokenizer),
+            hidden_size=recipe.hidden_size,
+            intermediate_size=recipe.intermediate_size,
+            num_hidden_layers=recipe.layers,
+            num_attention_heads=recipe.heads,
+            num_key_value_heads=recipe.kv_heads,
+            max_position_embeddings=512,
+            initializer_range=recipe.initializer_range,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+
+
+def tokenize(
+    tokenizer: PreTrainedTokenizerBase, entries: dict[str, list[dict[str, Any]]], completions: dict[str, list[str]]
+) -> list[Example]:
+    """All tasks' prompts and completions as token ids."""
+    examples = []
+    for task in entries:
+        prompts = tokenizer([render_prompt(tokenizer, entry["question"]) for entry in entries[task]])["input_ids"]
+        answers = tokenizer([text + END for text in completions[task]])["input_ids"]
+        examples.extend(zip(prompts, answers, strict=True))
+    return examples
+
+
+def batches(examples: Sequence[Example], size: int, rng: random.Random) -> Iterator[list[Example]]:
+    """Random batches without end, each sorted by length."""
+    while True:
+        order = rng.sample(range(len(examples)), len(examples))
+        for start in range(0, len(order) - size + 1, size):
+            yield sorted((examples[i] for i in order[start : start + size]), key=lambda e: len(e[0]) + len(e[1]))
+
+
+def collate(batch: Sequence[Example], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`ids`, `labels`: (B, T) int64, padded on the right; the labels of prompts and padding are ignored."""
+    length = max(len(prompt) + len(completion) for prompt, completion in batch)
+    ids = torch.full((len(batch), length), pad)
+    labels = torch.full((len(batch), length), IGNORED)
+    for row, (prompt, completion) in enumerate(batch):
+        end = len(prompt) + len(completion)
+        ids[row, :end] = torch.tensor(prompt + completion)
+        labels[row, len(prompt) : end] = torch.tensor(completion)
+    return ids, labels
+
+
+def train(
+    model: Qwen2ForCausalLM,
+    examples: Sequence[Example],
+    steps: int,
+    peak: float,
+    batch_size: int,
+    rng: random.Random,
+    say: Any,
+) -> None:
+    """AdamW on the tokens of the completions; the learning rate warms up to `peak` and falls along a cosine."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=peak, weight_decay=0.01, betas=(0.9, 0.98), fused=True)
+    warmup = min(100, steps // 10 + 1)
+    model.train()
+    for step, batch in zip(range(steps), batches(examples, batch_size, rng), strict=False):
+        cosine = 0.5 + 0.5 * math.cos(math.pi * step / steps)
+        optimizer.param_groups[0]["lr"] = peak * min((step + 1) / warmup, cosine)
+        # Two halves, the shorter sequences and the longer ones, cost less padding than one batch.
+        half = len(batch) // 2
+        wanted_tokens = sum(len(completion) for _, completion in batch)
+        loss = sum(backward(model, part, wanted_tokens) for part in (batch[:half], batch[half:]))
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % 100 == 0 or step == steps - 1:
+            say(f"step {step:5d}/{steps}: loss {loss:.4f}")
+
+
+def backward(model: Qwen2ForCausalLM, examples: Sequence[Example], wanted_tokens: int) -> float:
+    """Add the gradient of these examples' share in the mean loss of `wanted_tokens` tokens; the share."""
+    ids, labels = collate(examples, model.config.pad_token_id)
+    # Padding stands on the right, where causal attention never looks: no attention mask is needed. Only the
+    # positions that predict a completion go through the output layer.
+    hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
+    wanted = labels[:, 1:] != IGNORED
+    loss = F.cross_entropy(model.lm_head(hidden[wanted]), labels[:, 1:][wanted], reduction="sum") / wanted_tokens
+    loss.backward()
+    return loss.item()
+
+
+def save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:
+    """Write the folder beside its place, then move it there: nobody finds half a policy."""
+    aside = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(aside, ignore_errors=True)
+    model.to(torch.bfloat16)
+    model.generation_config = GenerationConfig(
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model.save_pretrained(aside)
+    # The file is bfloat16 to be small, but steps of 1e-4 vanish in that format: dtype "auto" shall mean float32.
+    config = aside / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"dtype": "float32"}, indent=2) + "\n")
+    tokenizer.save_pretrained(aside)
+    aside.rename(out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

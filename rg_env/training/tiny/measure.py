@@ -1,0 +1,86 @@
+"""How well a policy answers one task: accuracy, format and how often it works before it answers, sampled or greedy."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rg_env.training.tiny import MAX_NEW_TOKENS, SYSTEM_PROMPT
+
+_ANSWER = re.compile(r"<answer>(.*?)</answer>")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Shares of the completions, each between 0 and 1, and their mean length."""
+
+    accuracy: float
+    """The answer is the right one."""
+    well_formed: float
+    """There is exactly one answer in tags, and the completion ended by itself."""
+    worked: float
+    """Something stands before the answer."""
+    accuracy_when_worked: float
+    """Accuracy among those (0 if there are none)."""
+    tokens: float
+    """Mean tokens of a completion, its end token included."""
+
+    def __str__(self) -> str:
+        return (
+            f"accuracy {self.accuracy:.3f}, well-formed {self.well_formed:.3f}, worked {self.worked:.3f} "
+            f"(right {self.accuracy_when_worked:.3f}), {self.tokens:.1f} tokens"
+        )
+
+
+def render_prompt(tokenizer: PreTrainedTokenizerBase, question: str) -> str:
+    """The prompt of one question, as every trainer and server of this package renders it."""
+    messages = [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": question}]
+    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+
+
+@torch.inference_mode()
+def measure(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, entries: Sequence[dict[str, Any]], *, greedy: bool
+) -> Measurement:
+    """One completion per entry: the most likely tokens if `greedy`, else sampled at temperature 1."""
+    prompts = [render_prompt(tokenizer, entry["question"]) for entry in entries]
+    batch = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
+    was_training = model.training
+    model.eval()
+    output = model.generate(
+        **batch,
+        do_sample=not greedy,
+        temperature=1.0,
+        top_k=None if greedy else 0,
+        top_p=1.0,
+        max_new_tokens=MAX_NEW_TOKENS,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    model.train(was_training)
+    completions = output[:, batch["input_ids"].shape[1] :]
+    ended = (completions == tokenizer.eos_token_id).any(dim=1).tolist()
+    lengths = (completions != tokenizer.pad_token_id).sum(dim=1).tolist()
+    texts = tokenizer.batch_decode(completions, skip_special_tokens=True)
+
+    right, formed, worked = [], [], []
+    for entry, text, end in zip(entries, texts, ended, strict=True):
+        answers = _ANSWER.findall(text)
+        right.append(bool(answers) and answers[-1].strip() == entry["answer"])
+        formed.append(end and len(answers) == 1)
+        worked.append(not text.startswith("<answer>"))
+    right_worked = [r for r, w in zip(right, worked, strict=True) if w]
+    return Measurement(
+        accuracy=_share(right),
+        well_formed=_share(formed),
+        worked=_share(worked),
+        accuracy_when_worked=_share(right_worked),
+        tokens=sum(lengths) / len(lengths),
+    )
+
+
+def _share(flags: Sequence[bool]) -> float:
+    return sum(flags) / len(flags) if flags else 0.0

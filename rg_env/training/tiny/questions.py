@@ -1,0 +1,26 @@
+"""Questions of one task from one split, as Reasoning Gym makes them and `rg_env.core.splits` divides them."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import reasoning_gym
+
+from rg_env.core.splits import Split, split_of
+from rg_env.training.tiny import TASKS
+
+_CHUNK = 1024
+
+
+def questions(task: str, split: Split, seed: int) -> Iterator[dict[str, Any]]:
+    """Entries of `task` under its config in `TASKS`, without end, only those whose question belongs to `split`."""
+    # Reasoning Gym draws item i of seed s from Random(s + i): chunks whose seeds are a chunk apart go on seamlessly.
+    for start in itertools.count(seed, _CHUNK):
+        for entry in reasoning_gym.create_dataset(task, size=_CHUNK, seed=start, **TASKS[task]):
+            if split_of(entry["question"]) == split:
+                yield entry
+
+
+def take(task: str, split: Split, seed: int, count: int) -> list[dict[str, Any]]:
+    """The first `count` entries of `questions`."""
+    return list(itertools.islice(questions(task, split, seed), count))

@@ -1,0 +1,53 @@
+"""The tiny policy's tokenizer: byte-level BPE with single digits and ChatML, in which a whole phrase may be one token.
+
+Most tokenizers split text into words before they merge; this one splits only at digits, line ends and the punctuation
+that joins facts. The fixed sentences of the tasks so become one token each, and a prompt takes about a third of the
+tokens, which is a third of the time on two cores. Line ends stay alone so that the tokens of a prompt are always a
+prefix of the tokens of prompt and completion, as trainers that re-tokenize conversations need.
+"""
+
+from collections.abc import Iterable
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+PAD, START, END = "<pad>", "<|im_start|>", "<|im_end|>"
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+_BOUNDARY = Regex(r"\d|-(?=\d)|\n|, |: |\?")
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """A tokenizer of `vocab_size` tokens, trained on `texts` (none of which holds a special token)."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(_BOUNDARY, behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[PAD, START, END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        pad_token=PAD,
+        eos_token=END,
+        additional_special_tokens=[START],
+        chat_template=CHAT_TEMPLATE,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+        model_max_length=512,
+    )

@@ -1,0 +1,271 @@
+"""`GRPOTrainer`: verifiers' trainer with what is broken or slow in it mended. Same constructor, same `GRPOConfig`.
+
+    trainer = GRPOTrainer(model=model, env=env, args=args, processing_class=tokenizer, engine="embedded")
+    trainer.train()
+
+What differs from `vf.GRPOTrainer` 0.1.6, each with a test that fails on the parent:
+
+- The model sees the prompt. The parent hands its loss mask, in which prompts are 0, to the model as attention mask, so
+  that every log-probability but the first is computed without the question.
+- Logits are made for completions only, and the log-probabilities "before the update" are not computed a second time
+  when there is one update a batch.
+- Rollouts without advantage are left out of forward and backward when `beta` is 0: their gradient is exactly zero.
+- An error in a rollout or a reward ends the run with that error; the parent waits for a batch that never comes.
+- Prompts that are too long are an error; the parent drops them in silence.
+- `engine="embedded"` samples from the very model being trained, in this process, without vLLM.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Literal, get_args
+
+import httpx
+import torch
+from openai import AsyncOpenAI
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+from trl.trainer.utils import selective_log_softmax
+from verifiers import Environment
+from verifiers.trainers import GRPOTrainer as VerifiersGRPOTrainer
+
+from rg_env.core.prompts import fold_system, rejects_system_role
+from rg_env.errors import InputError
+from rg_env.inference.client import InProcessClient
+from rg_env.inference.engine import EmbeddedEngine
+from rg_env.training.config import GRPOConfig
+from rg_env.training.fixed_eval import accuracies
+from rg_env.training.rollouts import RolloutGenerator
+from rg_env.training.seams import SharedWeights, vllm_client, wait_for_server, weight_client
+
+EngineName = Literal["embedded", "vllm"]
+
+
+class GRPOTrainer(VerifiersGRPOTrainer):
+    """Group-relative policy optimisation (Shao et al., 2024, arXiv:2402.03300) over a Verifiers environment.
+
+    Args:
+        model, env, args, processing_class, callbacks, optimizers, peft_config: as `vf.GRPOTrainer`.
+        engine: `"vllm"`, a running `vf-vllm` server at `args.vllm_server_host:vllm_server_port`, as in the parent; or
+            `"embedded"`, the model itself.
+
+    Raises:
+        InputError: a combination that cannot work; prompts longer than `args.max_prompt_length`; no chat template.
+        ServerError: no server within `args.vllm_server_timeout` seconds.
+        MissingExtraError: `engine="vllm"` without vLLM.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        env: Environment,
+        args: GRPOConfig,
+        processing_class: PreTrainedTokenizerBase,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        peft_config: Any = None,
+        *,
+        engine: EngineName = "vllm",
+        **kwargs: Any,
+    ):
+        check_engine(engine, args)
+        if rejects_system_role(processing_class):
+            _fold_system_prompts(env)
+        if args.max_prompt_length or args.max_seq_len:
+            check_prompt_lengths(env, processing_class, args.max_prompt_length or args.max_seq_len)
+        if engine == "vllm":
+            client_class: Callable[..., Any] = vllm_client()
+            wait_for_server(args.vllm_server_host, args.vllm_server_port, args.vllm_server_timeout)
+        else:
+            client_class = SharedWeights
+        with weight_client(client_class):
+            super().__init__(model, env, args, processing_class, callbacks, optimizers, peft_config, **kwargs)
+        self.engine: EmbeddedEngine | None = None
+        if engine == "embedded":
+            self.engine = EmbeddedEngine(
+                self.model, processing_class, model_name=self._get_model_name(), seed=self.args.seed
+            )
+        self.async_generator = RolloutGenerator(
+            env=env,
+            client_config=self.client_config,
+            model_name=self._get_model_name(),
+            sampling_args=self._get_sampling_args(),
+            num_batches_ahead=self.num_batches_ahead,
+            max_queue_size=args.async_max_queue_size,
+            generation_timeout=args.async_generation_timeout,
+            client_factory=self._make_client,
+            on_cancel=self.engine.cancel if self.engine else lambda: None,
+        )
+        self._weights_guard = _WeightsGuard(self.engine)
+        self.add_callback(self._weights_guard)
+        self._preparing = False
+
+    def _make_client(self) -> Any:
+        if self.engine:
+            self.engine.resume()
+            return InProcessClient(self.engine)
+        limits = httpx.Limits(max_connections=self.args.max_concurrent)
+        http = httpx.AsyncClient(limits=limits, timeout=self.args.async_generation_timeout)
+        return AsyncOpenAI(base_url=self.client_config["base_url"], api_key="EMPTY", http_client=http)
+
+    def sync_weights(self) -> None:
+        """Bring the engine's weights up to those of the model. Nothing to do for the embedded engine."""
+        if self.engine is None:
+            super()._move_model_to_vllm()
+
+    def _move_model_to_vllm(self) -> None:
+        self.sync_weights()
+
+    def _prepare_inputs(self, inputs: Any) -> dict[str, Any]:
+        self._preparing = True
+        try:
+            return super()._prepare_inputs(inputs)
+        finally:
+            self._preparing = False
+
+    def _get_per_token_logps(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+    ) -> torch.Tensor | None:
+        """Log-probabilities `(B, L - 1) float32` of `input_ids (B, L)[:, 1:]`, 0 at positions that carry no loss.
+
+        `attention_mask (B, L)` is what verifiers calls so: 1 where a token carries loss. It is no attention mask: the
+        rows are padded on the right, so that plain causal attention is right for every real token, and the model gets
+        no mask. None stands for "as the model is now", which `compute_loss` takes to mean the log-probabilities that it
+        computes itself: with one update a batch they are the same.
+        """
+        if self._preparing and self.num_iterations == 1:
+            return None
+        loss_mask = attention_mask[:, 1:].bool()
+        first = int(loss_mask.any(dim=0).int().argmax())  # no completion begins before this position
+        keep = loss_mask.shape[1] - first
+        logps = []
+        for rows in torch.arange(len(input_ids), device=input_ids.device).split(batch_size or len(input_ids)):
+            ids = input_ids[rows]
+            logits = model(input_ids=ids, logits_to_keep=keep + 1).logits[:, :-1]
+            if self.temperature != 1.0:
+                logits = logits / self.temperature
+            logps.append(selective_log_softmax(logits, ids[:, -keep:]).float())
+        kept = torch.cat(logps)
+        return torch.nn.functional.pad(kept, (first, 0)) * loss_mask
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> torch.Tensor:
+        """The parent's loss, over the rows that have a gradient.
+
+        With `beta = 0` a row's loss is its advantage times something, so that rows of advantage 0 (whole groups, where
+        all rollouts got the same reward) change neither loss nor gradient, except through the loss type's normaliser,
+        which is put back. One row always stays, so that every rank runs forward and backward the same number of times
+        whatever its data: no rank can wait for another, and an optimizer step without any signal stays what it was.
+        """
+        if self.beta != 0.0:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        mask, advantages = inputs["attention_mask"], inputs["advantages"]
+        useful = ((advantages != 0) & mask[:, 1:].any(dim=1)).nonzero().squeeze(1)
+        rows = useful if len(useful) else useful.new_zeros(1)
+        # Columns after the last token that carries loss are padding for these rows.
+        width = (
+            max(2, int(mask[rows].any(dim=0).nonzero().max(dim=0).values) + 1) if mask[rows].any() else mask.shape[1]
+        )
+        old = inputs["old_per_token_logps"]
+        kept = {
+            "input_ids": inputs["input_ids"][rows, :width],
+            "attention_mask": mask[rows, :width],
+            "advantages": advantages[rows],
+            "old_per_token_logps": None if old is None else old[rows, : width - 1],
+        }
+        loss = super().compute_loss(model, kept, return_outputs, num_items_in_batch)
+        if self.loss_type == "bnpo":  # normalised by the tokens of the micro-batch
+            share = mask[rows, 1:].sum().clamp(min=1) / mask[:, 1:].sum().clamp(min=1)
+        else:  # grpo and dr_grpo: by its rows
+            share = len(rows) / len(mask)
+        return loss * share
+
+    def _log_reward_metrics_primary(
+        self, mode: str, all_reward_dict: dict[str, Any], all_rewards: torch.Tensor, generation_batch_size: int
+    ) -> None:
+        # The parent logs `rewards/<name>`; the field's names have mean and std, and the share of groups without signal.
+        metrics = self._metrics[mode]
+        groups = all_rewards.float().view(-1, self.num_generations)
+        metrics["reward"].append(groups.mean().item())
+        metrics["reward_std"].append(groups.std(dim=1).mean().item())
+        metrics["frac_reward_zero_std"].append((groups.std(dim=1) < 1e-6).float().mean().item())
+        for name, values in all_reward_dict.items():
+            if name != "reward" and not name.startswith("accuracy"):
+                column = torch.as_tensor(values, dtype=torch.float32)
+                metrics[f"rewards/{name}/mean"].append(column.mean().item())
+                metrics[f"rewards/{name}/std"].append(column.std().item())
+        for name, value in accuracies(self.async_generator.last_rollouts).items():
+            metrics[name].append(value)
+
+    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super()._inner_training_loop(*args, **kwargs)
+        finally:
+            self._weights_guard.release()
+            self.async_generator.stop()  # also where only an evaluation started it
+
+
+class _WeightsGuard(TrainerCallback):
+    """Keeps the embedded engine from generating while the optimizer writes the weights."""
+
+    def __init__(self, engine: EmbeddedEngine | None):
+        self._engine = engine
+        self._held: ExitStack | None = None
+
+    def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        if self._engine:
+            self._held = ExitStack()
+            self._held.enter_context(self._engine.weights_fixed())
+
+    def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        self.release()
+
+    def release(self) -> None:
+        if self._held:
+            self._held.close()
+            self._held = None
+
+
+def check_engine(engine: str, args: GRPOConfig) -> None:
+    """Raise `InputError` where `engine` cannot work with `args`."""
+    if engine not in get_args(EngineName):
+        raise InputError(f"unknown engine {engine!r}: there are {', '.join(get_args(EngineName))}")
+    if engine == "embedded" and is_deepspeed_zero3_enabled():
+        raise InputError(
+            "the embedded engine cannot generate from ZeRO-3's shards: start a vf-vllm server and use engine='vllm', "
+            "or train without ZeRO-3"
+        )
+    if engine == "embedded" and args.num_batches_ahead > 0:
+        raise InputError(
+            f"num_batches_ahead={args.num_batches_ahead} generates while the model trains, and the embedded engine is "
+            "that model: set num_batches_ahead=0, or use engine='vllm'"
+        )
+
+
+def check_prompt_lengths(env: Environment, tokenizer: PreTrainedTokenizerBase, limit: int) -> None:
+    """Raise `InputError` if a training prompt exceeds `limit` tokens: the parent drops such prompts in silence."""
+    prompts = env.get_dataset()["prompt"]
+    lengths = [len(ids) for ids in tokenizer.apply_chat_template(list(prompts), add_generation_prompt=True)]
+    too_long = sum(length > limit for length in lengths)
+    if too_long:
+        raise InputError(
+            f"{too_long} of {len(lengths)} training prompts are longer than max_prompt_length={limit} tokens (the "
+            f"longest has {max(lengths)}): raise max_prompt_length and max_seq_len, or choose an easier task config"
+        )
+
+
+def _fold_system_prompts(env: Environment) -> None:
+    """Put system prompts into the user's turn: the model's chat template has no system role."""
+    for split in ("dataset", "eval_dataset"):
+        dataset = getattr(env, split)
+        if dataset is not None:
+            setattr(env, split, dataset.map(lambda row: {"prompt": fold_system(row["prompt"])}))

@@ -1,0 +1,196 @@
+#!/usr/bin/env bash
+# Sets rg_env up in this checkout; run it again at any time.
+#
+# It finds or installs uv, looks at the machine, fills .venv with the locked packages and writes .env for your keys.
+# Nothing outside the checkout changes, except uv's own caches. It runs under bash 3.2 (macOS) too.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+usage() {
+  cat <<'EOF'
+Usage: ./setup.sh [--cpu | --gpu] [--dry-run]
+
+Installs uv if it is missing, then everything that rg_env needs into .venv, and writes .env if there is none.
+
+  --cpu      no CUDA packages, whatever the machine has (enough for the tiny policy and the tests)
+  --gpu      vLLM and, if it can be had, flash-attn, even where no GPU is seen (to build an image, say)
+  --dry-run  print the commands, change nothing
+  --help     this text
+EOF
+}
+
+device=auto dry_run=false
+for flag in "$@"; do
+  case $flag in
+    --cpu | --gpu)
+      if [ "$device" != auto ] && [ "$device" != "${flag#--}" ]; then
+        echo "setup.sh: --cpu and --gpu exclude each other" >&2
+        exit 2
+      fi
+      device=${flag#--}
+      ;;
+    --dry-run) dry_run=true ;;
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    *)
+      echo "setup.sh: unknown flag '$flag' (see ./setup.sh --help)" >&2
+      exit 2
+      ;;
+  esac
+done
+
+say() { printf '%s\n' "$*"; }
+die() {
+  printf 'setup.sh: %s\n' "$*" >&2
+  exit 1
+}
+# Prints a command, then runs it unless this is a dry run.
+run() {
+  local shown
+  printf -v shown ' %q' "$@"
+  say "+$shown"
+  $dry_run || "$@"
+}
+
+# --- the machine -----------------------------------------------------------------------------------------------------
+
+platform=$(uname -s)-$(uname -m)
+case $platform in
+  Linux-x86_64 | Darwin-arm64) ;;
+  *) die "the lock file covers Linux on x86-64 and macOS on Apple silicon, not $platform; try: pip install -e '.[train]'" ;;
+esac
+
+# nvidia-smi is found on machines without a working driver too: only its answer counts.
+gpus=$(nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader 2>/dev/null) || gpus=
+if [ -n "$gpus" ]; then
+  say "GPU (name, memory, driver):"
+  printf '%s\n' "$gpus" | sed 's/^/  /'
+elif [ "$platform" = Darwin-arm64 ]; then
+  say "Machine: Apple silicon; torch can use its GPU (MPS), vLLM cannot."
+else
+  say "Machine: no NVIDIA GPU seen; the tiny policy trains on the CPU."
+fi
+if [ "$device" = auto ]; then
+  if [ -n "$gpus" ]; then device=gpu; else device=cpu; fi
+elif [ "$device" = cpu ] && [ -n "$gpus" ]; then
+  say "--cpu: vLLM and flash-attn are left out."
+fi
+if [ "$device" = gpu ] && [ "$platform" = Darwin-arm64 ]; then
+  die "--gpu means CUDA, which macOS does not have; run ./setup.sh"
+fi
+# The locked torch is built for CUDA 12, whose minor versions all run on drivers from 525 on.
+driver=$(printf '%s\n' "$gpus" | sed -n '1s/.*, *\([0-9][0-9]*\)\..*/\1/p')
+if [ "$device" = gpu ] && [ -n "$driver" ] && [ "$driver" -lt 525 ]; then
+  say "Warning: driver $driver is too old for CUDA 12 (525 or newer); torch will not see the GPU until it is updated."
+fi
+
+# --- uv --------------------------------------------------------------------------------------------------------------
+
+bootstrap=$PWD/.uv-bootstrap
+
+# A uv older than pyproject.toml's required-version fails here.
+usable() { [ -n "$1" ] && "$1" python dir >/dev/null 2>&1; }
+
+find_uv() {
+  local candidate
+  for candidate in "$(command -v uv || true)" "${HOME:-}/.local/bin/uv" "$bootstrap/bin/uv"; do
+    if usable "$candidate"; then
+      uv=$candidate
+      return 0
+    fi
+  done
+  return 1
+}
+
+download() { if command -v curl >/dev/null; then curl -LsSf "$1"; else wget -qO- "$1"; fi; }
+
+# pip --target needs no right to write anywhere else, and works where the system's Python refuses `pip install`
+# (PEP 668) or has no venv module. The installer script is the last resort: it does not come from the registry.
+install_uv() {
+  export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1  # their warnings do not apply to a --target
+  run python3 -m pip install --quiet --upgrade --target "$bootstrap" uv || true
+  if $dry_run; then
+    uv=$bootstrap/bin/uv
+    return
+  fi
+  find_uv && return
+  if command -v pipx >/dev/null; then
+    run pipx install --force uv || true
+    find_uv && return
+  fi
+  { run python3 -m venv --clear "$bootstrap" && run "$bootstrap/bin/python" -m pip install --quiet uv; } || true
+  find_uv && return
+  say "The Python registry gave no uv; trying its installer script."
+  mkdir -p "$bootstrap/bin"
+  # To a file first: half a script must not run.
+  if download https://astral.sh/uv/install.sh >"$bootstrap/install.sh"; then
+    UV_INSTALL_DIR=$bootstrap/bin UV_NO_MODIFY_PATH=1 run sh "$bootstrap/install.sh" || true
+  fi
+  find_uv || die "uv could not be installed; install it by hand (pip install uv) and run ./setup.sh again"
+}
+
+uv=
+find_uv || install_uv
+
+# --- packages --------------------------------------------------------------------------------------------------------
+
+# The commands of the README name .venv, so an environment that happens to be active elsewhere must not count.
+unset VIRTUAL_ENV
+export UV_PROJECT_ENVIRONMENT="$PWD/.venv"
+
+pythons='>=3.11,<3.13'
+if usable "$uv" && ! "$uv" python find "$pythons" >/dev/null 2>&1; then
+  run "$uv" python install 3.12 ||
+    die "Python 3.11 or 3.12 is needed; none is here and none could be downloaded. Install one and run ./setup.sh again"
+fi
+
+# --inexact keeps what you have added to .venv yourself.
+sync=("$uv" sync --frozen --inexact --python "$pythons")
+
+flash_attn_works() { .venv/bin/python -c 'import flash_attn' >/dev/null 2>&1; }
+
+# Only a ready-made wheel is taken: compiling takes an hour and much memory. Without one the build is told to leave the
+# CUDA part out; what that makes cannot be imported, so it is taken off again, and --no-cache keeps uv from offering it
+# the next time.
+install_flash_attn() {
+  if ! $dry_run && flash_attn_works; then return 0; fi
+  run env FLASH_ATTENTION_SKIP_CUDA_BUILD=TRUE "${sync[@]}" --no-cache --extra vllm --extra flash-attn || true
+  if $dry_run || flash_attn_works; then return 0; fi
+  "$uv" pip uninstall --quiet --python .venv flash-attn >/dev/null 2>&1 || true
+  say "flash-attn: no ready-made wheel for this machine; attention falls back to PyTorch's SDPA."
+}
+
+if [ "$device" = gpu ]; then
+  run "${sync[@]}" --extra vllm
+  install_flash_attn
+else
+  run "${sync[@]}"
+fi
+
+# --- keys ------------------------------------------------------------------------------------------------------------
+
+if [ -e .env ]; then
+  say ".env is there already and stays as it is."
+else
+  # Mode 600 from the start: keys will stand in it.
+  run install -m 600 .env.example .env
+fi
+
+# --- next ------------------------------------------------------------------------------------------------------------
+
+if $dry_run; then
+  say "Dry run: nothing was changed."
+  exit 0
+fi
+cat <<'EOF'
+
+Ready. What to run next:
+  .venv/bin/python examples/train_ultra_minimal.py   train a model by GRPO
+  .venv/bin/rg-env --help                            everything else
+  .venv/bin/pytest                                   the quick tests
+EOF
+case $uv in
+  "$bootstrap"/*) say "uv itself is $uv (not on your PATH)." ;;
+esac

@@ -1,0 +1,216 @@
+"""The environment under Verifiers' v0 API (the installed version), over a real local server."""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import verifiers as vf
+from openai import AsyncOpenAI
+
+import rg_env
+from rg_env.adapters import v0
+from rg_env.core.prompts import SYSTEM_PROMPT
+from rg_env.core.rewards import Rollout
+from rg_env.core.splits import split_of
+from rg_env.errors import InputError, RewardError, UnknownNameError
+
+SMALL: dict[str, Any] = {"num_train_examples": 8, "num_eval_examples": 6}
+
+
+def _evaluate(env: vf.Environment, url: str, **kwargs: Any) -> Any:
+    async def run() -> Any:
+        async with AsyncOpenAI(base_url=url, api_key="none") as client:
+            return await env.evaluate(client, "fake", use_tqdm=False, **kwargs)
+
+    return asyncio.run(run())
+
+
+def _oracle(env: vf.Environment, right: Callable[[str], bool] = lambda task: True) -> Callable[[list[Any]], str]:
+    rows = {row["question"]: row for row in [*env.dataset, *env.eval_dataset]}
+
+    def reply(messages: list[dict[str, Any]]) -> str:
+        row = rows[messages[-1]["content"].removeprefix(f"{SYSTEM_PROMPT}\n\n")]
+        return f"<answer>{row['answer'] if right(row['info']['rg_task']) else 'no'}</answer>"
+
+    return reply
+
+
+def test_verifiers_loads_it_by_name() -> None:
+    """`vf.load_environment("rg-env", gym="leg_counting")` gives the environment, with the columns v0 wants."""
+    env = vf.load_environment("rg-env", gym="leg_counting")
+    assert isinstance(env, rg_env.ReasoningGymEnv)
+    assert (len(env.dataset), len(env.eval_dataset)) == (2000, 200)
+    assert set(env.dataset.column_names) == {"question", "answer", "info", "prompt", "example_id"}
+    row = env.dataset[3]
+    assert row["example_id"] == 3
+    assert row["prompt"] == [
+        {"role": "system", "content": SYSTEM_PROMPT},
+        {"role": "user", "content": row["question"]},
+    ]
+    assert all(isinstance(value, str) for value in row["info"].values())
+    assert {split_of(q) for q in env.dataset["question"]} == {"train"}
+    assert {split_of(q) for q in env.eval_dataset["question"]} == {"eval"}
+    assert env.mixture.names == ["leg_counting"]
+    assert env.manifest["splits"]["eval"]["size"] == 200
+    assert env.rubric.get_reward_func_names() == ["correctness", "format", "accuracy"]
+    assert env.rubric.get_reward_weights() == [1.0, 0.1, 0.0]
+
+
+def test_parameters_follow_upstream() -> None:
+    """Names and defaults of upstream's own environment, in both entry points."""
+    parameters = inspect.signature(rg_env.load_environment).parameters
+    upstream = ["gym", "num_train_examples", "num_eval_examples", "system_prompt", "parser", "seed"]
+    assert list(parameters)[:6] == upstream
+    defaults = {name: parameters[name].default for name in parameters if name != "kwargs"}
+    own = inspect.signature(rg_env.ReasoningGymEnv.__init__).parameters
+    assert {name: own[name].default for name in own if name not in ("self", "kwargs")} == defaults
+
+
+def test_a_rollout_is_scored_over_http(fake_server: Any) -> None:
+    """Right answers earn correctness, format and brevity, through a real client and server."""
+    env = rg_env.load_environment(**SMALL, rewards=[("correctness", 1), ("format", 0.5), ("brevity", 1)])
+    fake_server.reply = _oracle(env)
+    results = _evaluate(env, fake_server.url)
+    assert results.reward == [1 + 0.5 + 0.75] * 6
+    assert results.metrics["accuracy"] == [1.0] * 6
+    assert [message["role"] for message in fake_server.requests[0]["messages"]] == ["system", "user"]
+    rollout = results.state[0][v0._CACHE_KEY]
+    assert isinstance(rollout, Rollout)
+    assert (rollout.completion_tokens, rollout.truncated, rollout.score.status) == (128, False, "correct")
+
+
+def test_wrong_and_missing_answers_earn_less(fake_server: Any) -> None:
+    """A wrong answer earns the format only, a missing one nothing."""
+    env = rg_env.load_environment(**SMALL)
+    for reply, reward in (("<answer>no</answer>", 0.1), ("no", 0.0)):
+        fake_server.reply = lambda messages, reply=reply: reply
+        assert _evaluate(env, fake_server.url, num_examples=2).reward == [pytest.approx(reward)] * 2
+
+
+def test_the_instruction_can_stand_in_the_user_turn(fake_server: Any) -> None:
+    """`prompt_placement="user"` sends no system message; few-shot messages keep their place."""
+    shots = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<answer>1</answer>"}]
+    env = rg_env.load_environment(**SMALL, prompt_placement="user", few_shot=shots)
+    _evaluate(env, fake_server.url, num_examples=1)
+    messages = fake_server.requests[0]["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "user"]
+    assert messages[0]["content"] == f"{SYSTEM_PROMPT}\n\n1?"
+    plain = rg_env.load_environment(**SMALL, system_prompt=None)
+    assert plain.dataset[0]["prompt"] == [{"role": "user", "content": plain.dataset[0]["question"]}]
+
+
+def test_accuracy_by_task_is_exact_over_a_dataset(fake_server: Any) -> None:
+    """The mean of `accuracy/<task>` over the environment's own rows is that task's accuracy, with repeats too."""
+    gym = [{"name": "leg_counting", "weight": 2}, "chain_sum", {"name": "gcd", "weight": 0.3}]
+    env = rg_env.load_environment(gym=gym, num_train_examples=8, num_eval_examples=17)
+    fake_server.reply = _oracle(env, right=lambda task: task != "chain_sum")
+    metrics = _evaluate(env, fake_server.url, rollouts_per_example=2).metrics
+    means = {name: sum(values) / len(values) for name, values in metrics.items()}
+    assert means["accuracy/leg_counting"] == pytest.approx(1.0, abs=1e-12)
+    assert means["accuracy/gcd"] == pytest.approx(1.0, abs=1e-12)
+    assert means["accuracy/chain_sum"] == 0.0
+    tasks = [info["rg_task"] for info in env.eval_dataset["info"]]
+    assert means["accuracy"] == pytest.approx(1 - tasks.count("chain_sum") / 17)
+
+
+def test_each_rollout_is_scored_once(fake_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All reward functions of a rollout share one extraction and one grading."""
+    calls: list[object] = []
+    score_once = Rollout.of
+
+    def counted(**kwargs: Any) -> Rollout:
+        calls.append(kwargs["completion"])
+        return score_once(**kwargs)
+
+    monkeypatch.setattr(v0.Rollout, "of", counted)
+    env = rg_env.load_environment(**SMALL, rewards=["correctness", "format", "brevity"])
+    _evaluate(env, fake_server.url)
+    assert len(calls) == 6
+
+
+def test_another_completion_in_the_same_state_is_scored_anew() -> None:
+    """The rollout kept in `state` is used only for the completion it belongs to."""
+    env = rg_env.load_environment(**SMALL)
+    row = env.dataset[0]
+    state: dict[str, Any] = {}
+    right, wrong = (
+        v0.rollout_of("?", f"<answer>{answer}</answer>", row["answer"], state, row["info"])
+        for answer in (row["answer"], "no")
+    )
+    assert (right.score.status, wrong.score.status) == ("correct", "wrong")
+
+
+@pytest.mark.parametrize("name", ["generate", "a_generate"])
+@pytest.mark.parametrize("value", [float("nan"), "raise"])
+def test_a_reward_that_fails_ends_the_batch(name: str, value: Any, fake_server: Any) -> None:
+    """An error or NaN in a reward comes out of generate as a RewardError naming it, and only once."""
+    broken = True
+
+    def bad(rollout: Rollout) -> float:
+        if broken and value == "raise":
+            raise KeyError("x")
+        return value if broken else 1.0
+
+    env = rg_env.load_environment(**SMALL, rewards=["correctness", bad])
+
+    async def run() -> Any:
+        async with AsyncOpenAI(base_url=fake_server.url, api_key="none") as client:
+            return await getattr(env, name)(env.get_eval_dataset(2), client=client, model="fake", use_tqdm=False)
+
+    with pytest.raises(RewardError, match=r"reward 'bad' .*task leg_counting, answer '0'"):
+        asyncio.run(run())
+    broken = False
+    assert asyncio.run(run()).reward == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "message"),
+    [
+        ({"num_train_exmaples": 1}, UnknownNameError, "'num_train_exmaples': did you mean 'num_train_examples'"),
+        ({"dataset": None}, InputError, "'dataset' cannot be given"),
+        ({"rubric": None}, InputError, "'rubric' cannot be given"),
+        ({"gym": "leg_countin"}, UnknownNameError, "did you mean 'leg_counting'"),
+        ({"rewards": ["corectness"]}, UnknownNameError, "did you mean 'correctness'"),
+        ({"prompt_placement": "sytem"}, UnknownNameError, "did you mean 'system'"),
+        ({"num_train_examples": 0, "num_eval_examples": 0}, InputError, "both 0"),
+        ({"num_eval_examples": -1}, InputError, "number of eval examples"),
+    ],
+)
+def test_bad_arguments_are_told_at_once(kwargs: dict[str, Any], error: type[Exception], message: str) -> None:
+    """What cannot work is an `InputError` of one line."""
+    with pytest.raises(error, match=message):
+        rg_env.load_environment(**{**SMALL, **kwargs})
+
+
+def test_a_reward_named_like_a_metric_is_refused() -> None:
+    """Metrics are told apart by name, so a reward may not take one of ours."""
+
+    def accuracy(rollout: Rollout) -> float:
+        return 0.0
+
+    with pytest.raises(InputError, match="'accuracy' has the name of a metric"):
+        rg_env.load_environment(**SMALL, rewards=[accuracy])
+
+
+def test_one_split_alone_and_parent_arguments() -> None:
+    """0 examples leave a split out; arguments of the parent class go through."""
+    env = rg_env.load_environment(num_train_examples=0, num_eval_examples=2, sampling_args={"temperature": 0.5})
+    assert env.dataset is None
+    assert env.sampling_args["temperature"] == 0.5
+
+
+def test_usage_is_read_from_either_kind_of_state() -> None:
+    """Token counts and truncation where the state tells them, else None."""
+
+    class Box:
+        def __init__(self, **values: Any) -> None:
+            vars(self).update(values)
+
+    old = Box(usage=Box(completion_tokens=7), choices=[Box(finish_reason="length")])
+    new = Box(usage=Box(completion_tokens=8), message=Box(finish_reason="stop"))
+    assert v0._usage({"responses": [old]}) == (7, True)
+    assert v0._usage({"trajectory": [{"response": new}]}) == (8, False)
+    assert v0._usage({"responses": [Box(usage=None, choices=[Box(finish_reason=None)])]}) == (None, None)
+    assert v0._usage({}) == (None, None)

@@ -1,0 +1,207 @@
+"""Rows and splits. Sweeps over all 105 tasks are in the tier `slow`."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rg_env.core import dataset, library
+from rg_env.core.dataset import build_rows, build_splits
+from rg_env.core.scoring import score
+from rg_env.core.splits import EVAL_SHARE, question_hash, split_of
+from rg_env.core.task_table import load_table
+from rg_env.errors import InputError
+
+QUICK = ["leg_counting", "chain_sum", "coin_flip", "list_functions", "word_ladder", "tower_of_hanoi"]
+NO_GOLD = {"rush_hour", "boxnet"}
+
+
+def _questions(rows: list[dataset.Row]) -> list[str]:
+    return [row["question"] for row in rows]
+
+
+def test_a_row_holds_all_that_scoring_needs() -> None:
+    """A row is JSON: question, gold answer, and an info of texts with the whole entry."""
+    row = build_rows("leg_counting", "train", 1, seed=0)[0]
+    assert json.loads(json.dumps(row)) == row
+    assert set(row["info"]) == {"rg_task", "config", "entry", "share"}
+    assert all(isinstance(value, str) for value in row["info"].values())
+    entry = json.loads(row["info"]["entry"])
+    assert (entry["question"], entry["answer"]) == (row["question"], row["answer"])
+    assert row["info"]["share"] == "1/1"
+
+
+def test_the_librarys_own_seeds_leak() -> None:
+    """The premise: with the library's seeds 1 and 2 the evaluation items are training items."""
+    train, evaluation = (library.create("leg_counting", {}, seed=seed, size=50) for seed in (1, 2))
+    leaked = {item["question"] for item in evaluation} & {item["question"] for item in train}
+    assert len(leaked) >= 49
+
+
+@pytest.mark.parametrize("task", QUICK)
+@pytest.mark.parametrize(("seed", "eval_seed"), [(0, 0), (1, 2), (2, 1), (7, 0), (-3, 10**12)])
+def test_splits_are_disjoint_for_any_seeds(task: str, seed: int, eval_seed: int) -> None:
+    """No evaluation question is a training question, under this pair of seeds or against another run's."""
+    train, evaluation, _ = build_splits(task, 40, 15, seed, eval_seed)
+    others = build_rows(task, "train", 40, seed=eval_seed)
+    assert not set(_questions(evaluation)) & (set(_questions(train)) | set(_questions(others)))
+    assert len({question_hash(q) for q in _questions(train + evaluation)}) == 55
+    assert {split_of(q) for q in _questions(train)} == {"train"}
+    assert {split_of(q) for q in _questions(evaluation)} == {"eval"}
+
+
+def test_mixtures_are_disjoint_weighted_and_shuffled() -> None:
+    """Counts follow the weights, tasks are interleaved, and splits share no question."""
+    gym = [{"name": "leg_counting", "weight": 3}, "chain_sum"]
+    train, evaluation, _ = build_splits(gym, 40, 20, seed=1, eval_seed=2)
+    tasks = [row["info"]["rg_task"] for row in train]
+    assert (tasks.count("leg_counting"), tasks.count("chain_sum")) == (30, 10)
+    assert tasks != sorted(tasks)
+    assert tasks != sorted(tasks, reverse=True)
+    assert {row["info"]["share"] for row in train} == {"30/40", "10/40"}
+    assert not set(_questions(train)) & set(_questions(evaluation))
+
+
+def test_rows_depend_on_the_seed_alone() -> None:
+    """The same seed gives the same rows, in another process too; nearby seeds share next to nothing."""
+    code = (
+        "from rg_env.core.dataset import build_rows; import hashlib, json;"
+        "print(hashlib.sha256(json.dumps(build_rows(['leg_counting', 'maze'], 'train', 30, 5)).encode()).hexdigest())"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, env=environment)
+    import hashlib
+
+    here = build_rows(["leg_counting", "maze"], "train", 30, 5)
+    assert run.stdout.strip() == hashlib.sha256(json.dumps(here).encode()).hexdigest(), run.stderr
+    sets = [set(_questions(build_rows("leg_counting", "train", 100, seed))) for seed in range(4)]
+    assert all(len(a & b) == 0 for a, b in pairwise(sets))
+
+
+def test_more_rows_begin_with_the_same_questions() -> None:
+    """Asking for more of a task adds questions and takes none away."""
+    few, many = (set(_questions(build_rows("maze", "eval", n, 0))) for n in (5, 20))
+    assert few < many
+
+
+def test_the_evaluation_set_is_frozen_across_training_seeds() -> None:
+    """`seed` moves the training rows only, `eval_seed` the evaluation rows only."""
+    train0, eval0, manifest0 = build_splits("chain_sum", 20, 10, seed=0)
+    train1, eval1, manifest1 = build_splits("chain_sum", 20, 10, seed=1)
+    assert eval0 == eval1
+    assert train0 != train1
+    assert manifest0["splits"]["eval"] == manifest1["splits"]["eval"]
+    train2, eval2, _ = build_splits("chain_sum", 20, 10, seed=0, eval_seed=9)
+    assert train2 == train0
+    assert eval2 != eval0
+
+
+def test_the_manifest_describes_the_rows() -> None:
+    """Versions, tasks, seeds, sizes and the hash of every question in order; it is JSON."""
+    train, evaluation, manifest = build_splits({"name": "maze", "config": {"min_dist": 6}}, 8, 3, seed=4, eval_seed=5)
+    assert json.loads(json.dumps(manifest)) == json.loads(json.dumps(manifest))
+    assert set(manifest["versions"]) == {"rg-env", "reasoning-gym"}
+    assert [dict(task) for task in manifest["tasks"]] == [{"name": "maze", "weight": 1.0, "config": {"min_dist": 6}}]
+    for split, rows, seed in (("train", train, 4), ("eval", evaluation, 5)):
+        described = manifest["splits"][split]
+        assert (described["seed"], described["size"]) == (seed, len(rows))
+        assert described["question_hashes"] == [question_hash(row["question"]) for row in rows]
+        assert len(described["sha256"]) == 64
+
+
+def test_a_task_too_small_says_how_much_it_has() -> None:
+    """A task with too few distinct questions is an error with the number found, quickly."""
+    with pytest.raises(InputError, match=r"'tower_of_hanoi'.*500 asked for the train split, \d+ found in \d+ draws"):
+        build_rows("tower_of_hanoi", "train", 500, seed=0)
+
+
+def test_a_slow_task_is_given_up_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds without a new question end the search too, so that slow tasks do not take for ever."""
+    monkeypatch.setattr(dataset, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(dataset, "PATIENCE_MIN_DRAWS", 20)
+    with pytest.raises(InputError, match="too few distinct questions"):
+        build_rows("coin_flip", "eval", 400, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("gym", "message"),
+    [
+        ({"name": "leg_counting", "config": {"min_animals": 0}}, 'leg_counting.*"min_animals": 0.*min_animals must be'),
+        (
+            {"name": "leg_counting", "config": {"min_animals": "x"}},
+            "leg_counting.*does not work with config.*not supported",
+        ),
+        ({"name": "time_intervals", "config": {"min_time": "25 o'clock"}}, "time_intervals.*min_time"),
+    ],
+)
+def test_bad_option_values_name_task_and_option(gym: Any, message: str) -> None:
+    """What the library asserts or stumbles over becomes one line with task and options."""
+    with pytest.raises(InputError, match=message) as caught:
+        build_rows(gym, "train", 1, seed=0)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("n", [-1, 1.5, True, "3"])
+def test_bad_sizes_and_seeds_are_refused(n: Any) -> None:
+    """Numbers of examples are whole numbers from 0 up, seeds whole numbers."""
+    with pytest.raises(InputError, match="number of train examples"):
+        build_rows("maze", "train", n, seed=0)
+    with pytest.raises(InputError, match="seed must be a whole number"):
+        build_rows("maze", "train", 1, seed=1.5)  # type: ignore[arg-type]
+    assert build_rows("maze", "train", 0, seed=0) == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"name": "time_intervals", "config": {"min_date": "1990-01-01", "min_time": "08:00:00"}},
+        {"name": "basic_arithmetic", "config": {"operators": ["+"]}},
+        {"name": "arc_agi", "config": {"board_format_opts": {"row_delimiter": " ; "}}},
+    ],
+)
+def test_options_work_in_json_form(config: Any) -> None:
+    """Dates as text, tuples as lists and nested options as mappings reach the library in its own types."""
+    row = build_rows(config, "train", 1, seed=0)[0]
+    assert score(f"<answer>{row['answer']}</answer>", row["info"]).status == "correct"
+
+
+def test_global_random_states_are_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """Building rows moves neither Python's nor numpy's generator and prints nothing."""
+    random.seed(1)
+    np.random.seed(1)
+    expected = random.Random(1).random(), np.random.RandomState(1).rand()
+    build_rows(["pool_matrix", "list_functions", "codeio"], "train", 30, seed=0)
+    assert (random.random(), np.random.rand()) == expected
+    assert capsys.readouterr().out == ""
+
+
+def test_acre_goes_on_beyond_one_block() -> None:
+    """Items beyond the library's dataset size come from the next block, with other questions."""
+    rows = build_rows("acre", "train", 500, seed=0)
+    assert len(set(_questions(rows))) == 500
+
+
+def test_the_evaluation_share_is_about_a_quarter() -> None:
+    """The hash splits questions as it says."""
+    share = sum(split_of(f"question {i}") == "eval" for i in range(4000)) / 4000
+    assert abs(share - EVAL_SHARE) < 0.03
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", sorted(load_table()))
+def test_every_task_gives_disjoint_rows_whose_gold_answer_scores_one(task: str) -> None:
+    """For each task: rows in both splits, no question on both sides, and every gold answer is correct when scored."""
+    train, evaluation, _ = build_splits(task, 4, 2, seed=1, eval_seed=1)
+    assert not set(_questions(train)) & set(_questions(evaluation))
+    for row in train + evaluation:
+        if task in NO_GOLD:
+            assert row["answer"] == ""
+        elif row["answer"] or task != "propositional_logic":
+            result = score(f"so <answer>{row['answer']}</answer>", row["info"])
+            assert (result.status, result.task) == ("correct", task), result

@@ -1,0 +1,25 @@
+"""The error tree."""
+
+import pickle
+
+import pytest
+
+from rg_env import errors
+from rg_env.errors import RGEnvError, unknown_name
+
+CLASSES = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, RGEnvError)]
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_errors_survive_pickling(cls: type[RGEnvError]) -> None:
+    """An error comes out of a worker process as it went in."""
+    copy = pickle.loads(pickle.dumps(cls("one line")))
+    assert type(copy) is cls
+    assert str(copy) == "one line"
+    assert copy.exit_code in (1, 2)
+
+
+def test_unknown_name_offers_the_nearest() -> None:
+    """The nearest names are offered; few names are all listed."""
+    assert "did you mean 'leg_counting'" in str(unknown_name("task", "leg_countin", ["leg_counting", "maze"]))
+    assert "there are: a, b" in str(unknown_name("column", "zzz", ["b", "a"]))

@@ -1,0 +1,95 @@
+"""The layer rule, and what importing costs."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rg_env
+
+PACKAGE = Path(rg_env.__file__).parent
+LAYERS = ["errors", "core", ("adapters", "inference"), "evaluation", "training", "cli"]
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in ([layer] if isinstance(layer, str) else layer)}
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def _run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _layer_of(name: str) -> str:
+    """The layer of a part of the package: each folder is one, errors.py is one, other single files belong to cli."""
+    if name in rg_env._LAZY:  # a public name, imported from rg_env itself
+        name = rg_env._LAZY[name].split(".")[1]
+    if name in RANK:
+        return name
+    assert not name or not (PACKAGE / name).is_dir(), f"{name} belongs to no layer"
+    return "cli" if (PACKAGE / f"{name}.py").exists() else "errors"  # errors and __version__, from rg_env itself
+
+
+def _modules_of_ours(path: Path) -> set[str]:
+    """Dotted names under rg_env that the file imports, anywhere in it, those for type checkers left out."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in names if name.split(".")[0] == "rg_env"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_one_way(path: Path) -> None:
+    """A module imports from its own layer and earlier ones only: core -> adapters, inference -> ... -> cli."""
+    name = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if name in ("__init__", "__main__"):
+        return
+    layer = _layer_of(name)
+    for name in _modules_of_ours(path):
+        other = [*name.split("."), ""][1]
+        other = _layer_of(other)
+        if other != layer:
+            assert RANK[other] < RANK[layer], f"{path} imports {name}"
+
+
+def test_core_imports_nothing_heavy() -> None:
+    """All modules of core import without torch, verifiers, vllm, datasets and reasoning_gym."""
+    modules = sorted(
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+        for path in FILES
+        if path.relative_to(PACKAGE).parts[0] == "core"
+    )
+    heavy = "{'torch', 'verifiers', 'vllm', 'reasoning_gym', 'datasets', 'transformers'}"
+    assert _run(f"import sys, {', '.join(modules)}; print(sorted({heavy} & set(sys.modules)))") == "[]"
+
+
+def test_import_is_light() -> None:
+    """`import rg_env` takes under 0.2 s and imports none of the libraries underneath."""
+    heavy = "{'torch', 'verifiers', 'reasoning_gym', 'datasets', 'pydantic', 'yaml', 'numpy'}"
+    code = f"""
+import sys, time
+start = time.perf_counter()
+import rg_env
+seconds = time.perf_counter() - start
+dir(rg_env), rg_env.__version__
+print(seconds, sorted({heavy} & set(sys.modules)))
+"""
+    runs = [_run(code).split(" ", 1) for _ in range(3)]
+    assert min(float(seconds) for seconds, _ in runs) < 0.2
+    assert {modules for _, modules in runs} == {"[]"}
+
+
+def test_public_names_resolve() -> None:
+    """Every name in `dir(rg_env)` can be had, and no other."""
+    for name in dir(rg_env):
+        assert getattr(rg_env, name) is not None
+    assert {"load_environment", "ReasoningGymEnv", "reward", "Rollout", "Score", "RGEnvError"} <= set(dir(rg_env))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = rg_env.nothing

@@ -1,0 +1,197 @@
+"""Rewards: registry, weights, values."""
+
+import dataclasses
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rg_env.core import rewards
+from rg_env.core.extraction import Extraction
+from rg_env.core.rewards import Rollout, call_reward, get_reward, resolve_rewards, reward
+from rg_env.core.scoring import Score, Status
+from rg_env.errors import InputError, RewardError, UnknownNameError
+
+TEXT = "so <answer>12</answer>"
+
+
+def make(status: Status = "correct", value: float = 1.0, tokens: int | None = 128) -> Rollout:
+    """A rollout on leg_counting with that outcome."""
+    answer = None if status == "no_answer" else "12"
+    extraction = Extraction("no_answer" if answer is None else "ok", answer)
+    return Rollout(
+        "?", TEXT, "12", extraction, Score(value, answer, status, "leg_counting"), "leg_counting", {}, tokens
+    )
+
+
+@pytest.fixture(autouse=True)
+def _clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewards, "_REGISTRY", dict(rewards._REGISTRY))
+
+
+@pytest.mark.parametrize(
+    ("name", "rollout", "value"),
+    [
+        ("correctness", make(), 1.0),
+        ("correctness", make("partial", 0.25), 0.25),
+        ("correctness", make("no_answer", 0.0), 0.0),
+        ("format", make("wrong", 0.0), 1.0),
+        ("format", make("ungradable", 0.0), 1.0),
+        ("format", make("no_answer", 0.0), 0.0),
+        ("brevity", make(tokens=0), 1.0),
+        ("brevity", make(tokens=128), 0.75),
+        ("brevity", make(tokens=512), 0.0),
+        ("brevity", make(tokens=5000), 0.0),
+        ("brevity", make("wrong", 0.0, tokens=1), 0.0),
+        ("brevity", make("partial", 0.5, tokens=1), 0.0),
+        ("brevity", make("wrong", 0.0, tokens=None), 0.0),
+    ],
+)
+def test_built_in_rewards(name: str, rollout: Rollout, value: float) -> None:
+    """What the three built-in rewards pay."""
+    assert call_reward(name, get_reward(name), rollout, {}) == value
+
+
+def test_brevity_needs_usage() -> None:
+    """Without a token count `brevity` is an error that says why, not a number."""
+    with pytest.raises(RewardError, match=r"'brevity': the server reported no usage.*task leg_counting"):
+        call_reward("brevity", get_reward("brevity"), make(tokens=None), {})
+
+
+def test_registering_and_asking_by_parameter_name() -> None:
+    """One decorator registers; a reward gets what its parameters name, and defaults stay."""
+
+    @reward
+    def mine(rollout, answer, bonus=0.5):  # type: ignore[no-untyped-def]
+        return bonus if rollout.answer == answer else 0
+
+    @reward("other")
+    def _other(task, **rest):  # type: ignore[no-untyped-def]
+        return float(task == "leg_counting" and "info" in rest and "rollout" in rest)
+
+    assert get_reward("mine") is mine
+    available = {"prompt": "?", "completion": TEXT, "answer": "12", "state": {}, "info": {}, "parser": None}
+    assert call_reward("mine", mine, make(), available) == 0.5
+    assert call_reward("other", get_reward("other"), make(), available) == 1.0
+
+
+def test_bad_registrations_are_refused() -> None:
+    """Taken names, parameters that do not exist, positional-only ones and async functions are told at once."""
+    with pytest.raises(InputError, match="'brevity' is registered already"):
+        reward("brevity")(lambda rollout: 0.0)
+    with pytest.raises(UnknownNameError, match="parameter of reward 'f' 'rolout': did you mean 'rollout'"):
+
+        @reward
+        def f(rolout):  # type: ignore[no-untyped-def]
+            return 0.0
+
+    with pytest.raises(InputError, match="positional-only"):
+        reward("g")(lambda rollout, /: 0.0)
+
+    async def h(rollout):  # type: ignore[no-untyped-def]
+        return 0.0
+
+    with pytest.raises(InputError, match="'h' is async"):
+        reward(h)
+    with pytest.raises(InputError, match="takes a name or nothing"):
+        reward(3)  # type: ignore[call-overload]
+
+
+def test_the_same_source_may_register_again() -> None:
+    """A notebook cell that is run twice replaces its reward."""
+    for value in (1.0, 2.0):
+
+        @reward("again")
+        def again(rollout, value=value):  # type: ignore[no-untyped-def]
+            return value
+
+    assert call_reward("again", get_reward("again"), make(), {}) == 2.0
+
+
+def test_unknown_rewards_are_told_with_the_nearest() -> None:
+    """A typo names the nearest reward."""
+    with pytest.raises(UnknownNameError, match="unknown reward 'corectness': did you mean 'correctness'"):
+        get_reward("corectness")
+
+
+def custom(completion: Any) -> float:
+    """A reward that is not registered."""
+    return float(len(completion))
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (None, [("correctness", 1.0), ("format", 0.1)]),
+        (["format"], [("format", 1.0)]),
+        ("format", [("format", 1.0)]),
+        (custom, [("custom", 1.0)]),
+        ([("correctness", 1), ["format", 0]], [("correctness", 1.0), ("format", 0.0)]),
+        ({"correctness": 2, "brevity": -0.5}, [("correctness", 2.0), ("brevity", -0.5)]),
+        ([{"name": "format", "weight": 0.3}, {"name": "brevity"}], [("format", 0.3), ("brevity", 1.0)]),
+        ([(custom, 0.5), "format"], [("custom", 0.5), ("format", 1.0)]),
+    ],
+)
+def test_rewards_can_be_given_in_many_forms(spec: Any, expected: list[tuple[str, float]]) -> None:
+    """Names, functions, pairs and mappings, with weights."""
+    assert [(item.name, item.weight) for item in resolve_rewards(spec)] == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ([], "must be a list"),
+        (3, "must be a list"),
+        ([3], "name or a function"),
+        ([("format", 1, 2)], "pair"),
+        ([("format", math.nan)], "finite number"),
+        ([("format", "1")], "finite number"),
+        ([("format", True)], "finite number"),
+        (["format", "format"], "given twice"),
+        ([{"weight": 1}], "needs a name"),
+        ([{"name": "format", "wieght": 1}], "did you mean 'weight'"),
+        ([lambda x: 0.0], "unknown parameter of reward '<lambda>' 'x'"),
+    ],
+)
+def test_bad_rewards_are_refused(spec: Any, message: str) -> None:
+    """What is no reward or no weight is an `InputError`."""
+    with pytest.raises(InputError, match=message):
+        resolve_rewards(spec)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None, "1", [1.0], 1j, np.array([1.0, 2.0])])
+def test_a_value_that_is_no_finite_number_is_an_error(value: Any) -> None:
+    """The error names the reward and the rollout."""
+    with pytest.raises(
+        RewardError, match=r"reward 'bad' returned .*task leg_counting, answer '12', completion 'so <ans"
+    ):
+        call_reward("bad", lambda: value, make(), {})
+
+
+@pytest.mark.parametrize("value", [1, True, 1.0, np.float32(1), np.int64(1), np.array(1.0)])
+def test_numbers_of_any_kind_are_taken(value: Any) -> None:
+    """Integers, booleans and numpy scalars become floats."""
+    result = call_reward("good", lambda: value, make(), {})
+    assert (result, type(result)) == (1.0, float)
+
+
+def test_a_reward_that_raises_is_an_error_with_its_cause() -> None:
+    """The error names reward and rollout, keeps its cause and shortens long texts."""
+
+    def bad(rollout):  # type: ignore[no-untyped-def]
+        raise KeyError("x")
+
+    rollout = dataclasses.replace(make(), text="a" * 5000)
+    with pytest.raises(RewardError, match="'bad' raised KeyError: 'x'; task leg_counting") as caught:
+        call_reward("bad", bad, rollout, {})
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert len(str(caught.value)) < 300
+
+
+def test_rewards_and_rollouts_can_be_pickled() -> None:
+    """Built-in rewards and rollouts go to worker processes."""
+    assert pickle.loads(pickle.dumps(make())) == make()
+    for name in ("correctness", "format", "brevity"):
+        assert pickle.loads(pickle.dumps(get_reward(name))) is get_reward(name)

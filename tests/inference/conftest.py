@@ -1,0 +1,25 @@
+"""The tiny policy behind an engine, and small random models of other families."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rg_env.inference.engine import EmbeddedEngine
+from rg_env.training.tiny import POLICY_DIR
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(POLICY_DIR)
+
+
+@pytest.fixture(scope="session")
+def model() -> Any:
+    return AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
+
+
+@pytest.fixture
+def engine(model: Any, tokenizer: Any) -> EmbeddedEngine:
+    return EmbeddedEngine(model, tokenizer, model_name="tiny", seed=0)

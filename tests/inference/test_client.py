@@ -1,0 +1,197 @@
+"""The in-process client and the HTTP server answer alike, to the clients people use."""
+
+import asyncio
+import json
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import openai
+import pytest
+import uvicorn
+
+from rg_env.errors import EngineError, InputError
+from rg_env.inference.client import InProcessClient
+from rg_env.inference.engine import EmbeddedEngine
+from rg_env.inference.server import HOST, MAX_BODY_BYTES, bind, make_app
+
+MESSAGES = [{"role": "user", "content": "Now, how many legs if you have 2 dogs?"}]
+
+
+@pytest.fixture
+def base_url(engine: EmbeddedEngine) -> Iterator[str]:
+    """A real server in a thread of this process."""
+    listener = bind(0)
+    server = uvicorn.Server(uvicorn.Config(make_app(engine), log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    yield f"http://{HOST}:{listener.getsockname()[1]}/v1"
+    server.should_exit = True
+    thread.join(10)
+    listener.close()
+
+
+@pytest.fixture(params=["in process", "http"])
+def ask(request: pytest.FixtureRequest, engine: EmbeddedEngine) -> Callable[..., Any]:
+    """Makes one chat request, through either client."""
+    url = request.getfixturevalue("base_url") if request.param == "http" else None
+
+    def call(**body: Any) -> Any:
+        async def run() -> Any:
+            client: Any = openai.AsyncOpenAI(base_url=url, api_key="EMPTY") if url else InProcessClient(engine)
+            try:
+                fields = {"model": "tiny", "messages": MESSAGES, "max_tokens": 16, **body}
+                return await client.chat.completions.create(**fields)
+            finally:
+                await client.close()
+
+        return asyncio.run(run())
+
+    return call
+
+
+def test_the_answer_is_what_the_trainer_reads(ask: Callable[..., Any], engine: EmbeddedEngine) -> None:
+    """Text, finish reason, usage, and per token `token_id:<int>` with its log-probability."""
+    answer = ask(
+        logprobs=True, extra_body={"return_tokens_as_token_ids": True, "skip_special_tokens": False, "top_k": -1}
+    )
+    assert isinstance(answer, openai.types.chat.ChatCompletion)
+    choice = answer.choices[0]
+    ids = [int(item.token.removeprefix("token_id:")) for item in choice.logprobs.content]
+    assert len(ids) == answer.usage.completion_tokens
+    assert all(item.logprob <= 0 for item in choice.logprobs.content)
+    kept = ids[:-1] if choice.finish_reason == "stop" else ids
+    assert choice.message.content == engine.tokenizer.decode(kept)
+    assert answer.usage.prompt_tokens == len(engine.tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True))
+
+
+def test_tokens_come_as_text_unless_asked_for_ids(ask: Callable[..., Any]) -> None:
+    """As OpenAI's servers do; no log-probabilities unless asked for."""
+    content = ask(logprobs=True).choices[0].logprobs.content
+    assert not any(item.token.startswith("token_id:") for item in content)
+    assert ask().choices[0].logprobs is None
+
+
+def test_n_completions(ask: Callable[..., Any]) -> None:
+    """Numbered choices, usage of all of them."""
+    answer = ask(n=3)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "words"),
+    [
+        ({"stop": ["x"]}, openai.BadRequestError, "stop=.* is not supported"),
+        ({"max_tokens": 10_000}, openai.BadRequestError, "too large"),
+        ({"extra_body": {"guided_json": {}}}, openai.BadRequestError, "'guided_json' is not supported"),
+        ({"model": "gpt-4"}, openai.NotFoundError, "this engine serves 'tiny'"),
+    ],
+)
+def test_refusals_are_the_same_exceptions(ask: Callable[..., Any], body: Any, error: type, words: str) -> None:
+    """In process as over HTTP."""
+    with pytest.raises(error, match=words):
+        ask(**body)
+
+
+def test_requests_are_gathered_into_one_batch(engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that wait together, even if some need a few turns of the loop to get there."""
+    sizes = []
+    generate = engine.generate
+    monkeypatch.setattr(engine, "generate", lambda batch: sizes.append(len(batch)) or generate(batch))
+
+    async def one(client: InProcessClient, delay: int) -> None:
+        for _ in range(delay):
+            await asyncio.sleep(0)
+        await client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=2)
+
+    async def run() -> None:
+        client = InProcessClient(engine)
+        await asyncio.gather(*(one(client, i % 3) for i in range(30)))
+        await client.close()
+
+    asyncio.run(run())
+    assert sizes == [30]
+
+
+def test_an_engine_error_reaches_one_caller_and_cancels_the_rest(
+    engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for ever, and a hundred rollouts do not report it a hundred times."""
+    monkeypatch.setattr(engine, "_forward", lambda *args: 1 / 0)
+
+    async def run() -> list[Any]:
+        client = InProcessClient(engine)
+        calls = [client.chat.completions.create(model="tiny", messages=MESSAGES) for _ in range(5)]
+        results = await asyncio.gather(*(asyncio.ensure_future(call) for call in calls), return_exceptions=True)
+        await client.close()
+        return results
+
+    first, *others = asyncio.run(run())
+    assert isinstance(first, EngineError)
+    assert all(isinstance(other, asyncio.CancelledError) for other in others)
+
+
+# --- over HTTP only
+
+
+def post(url: str, data: bytes) -> tuple[int, Any]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data=data, method="POST"), timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff\xfe", b'"text"', b"[" * 10_000])
+def test_bodies_that_are_no_request_get_a_400(base_url: str, data: bytes) -> None:
+    """In the form clients understand, and the server goes on."""
+    status, body = post(f"{base_url}/chat/completions", data)
+    assert status == 400
+    assert body["error"]["type"] == "BadRequestError"
+
+
+def test_a_body_too_large_gets_a_400(base_url: str) -> None:
+    """Without being read to its end."""
+    status, body = post(f"{base_url}/chat/completions", b" " * (MAX_BODY_BYTES + 2**16))
+    assert status == 400
+    assert "larger than" in body["error"]["message"]
+
+
+def test_an_engine_error_is_a_500(base_url: str, engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its words."""
+    monkeypatch.setattr(engine, "_forward", lambda *args: 1 / 0)
+    status, body = post(f"{base_url}/chat/completions", json.dumps({"messages": MESSAGES}).encode())
+    assert status == 500
+    assert "ZeroDivisionError" in body["error"]["message"]
+
+
+def test_health_and_models(base_url: str) -> None:
+    """What clients ask first."""
+    with urllib.request.urlopen(base_url.removesuffix("/v1") + "/health", timeout=30) as answer:
+        assert answer.status == 200
+    with openai.OpenAI(base_url=base_url, api_key="EMPTY") as client:
+        assert [model.id for model in client.models.list()] == ["tiny"]
+
+
+def test_the_server_listens_on_loopback_only() -> None:
+    """A port in use, or none, is one clear line."""
+    listener = bind(0)
+    assert listener.getsockname()[0] == "127.0.0.1"
+    with pytest.raises(InputError, match="choose another --port"):
+        bind(listener.getsockname()[1])
+    listener.close()
+    with pytest.raises(InputError, match="port 70000 does not exist"):
+        bind(70000)
+
+
+def test_bind_refuses_a_port_of_another_program() -> None:
+    """Also one that listens on all addresses."""
+    with socket.socket() as other:
+        other.bind(("0.0.0.0", 0))
+        other.listen()
+        with pytest.raises(InputError, match="Address already in use"):
+            bind(other.getsockname()[1])

@@ -1,0 +1,94 @@
+"""`.ci/run` as a process, in a copy of a checkout whose tools are stand-ins."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+RESULTS = {
+    "steps": 25,
+    "seconds": 47.2,
+    "eval_before": {"accuracy": 0.31, "greedy_accuracy": 0.33, "n": 200},
+    "eval_after": {"accuracy": 0.85, "greedy_accuracy": 0.91, "n": 200},
+}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout whose README's test command passes and leaves the results of one run."""
+    shutil.copytree(REPOSITORY / ".ci", tmp_path / ".ci")
+    tools = tmp_path / ".venv" / "bin"
+    tools.mkdir(parents=True)
+    for name in ("ruff", "mypy"):
+        (tools / name).write_text("#!/bin/sh\nexit 0\n")
+        (tools / name).chmod(0o755)
+    (tools / "python").symlink_to(sys.executable)
+    (tmp_path / "results.json").write_text(json.dumps(RESULTS))
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "reward": 0.25}\n{"step": 2, "reward": 0.5}\n')
+    set_test_command(
+        tmp_path,
+        'mkdir "$RG_ENV_KEEP_RUNS/seed-0"\n'
+        'cp metrics.jsonl "$RG_ENV_KEEP_RUNS/seed-0"\n'
+        'cp results.json "$RG_ENV_KEEP_RUNS/seed-0/train_results.json"\n'
+        "echo '== 12 passed in 3.4s =='",
+    )
+    return tmp_path
+
+
+def set_test_command(checkout: Path, command: str) -> None:
+    (checkout / "README.md").write_text(
+        f"```bash\nexit 9\n```\n<!-- tests -->\n```bash\n{command}\n```\n```bash\nexit 9\n```\n"
+    )
+
+
+def ci(checkout: Path) -> subprocess.CompletedProcess[str]:
+    """Run it with almost nothing in the environment: no HOME, no terminal."""
+    return subprocess.run(
+        [checkout / ".ci" / "run"],
+        env={"PATH": "/usr/bin:/bin"},
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_green_run_ends_with_the_curve_and_pytests_closing_line(checkout: Path) -> None:
+    done = ci(checkout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "accuracy         0.310 -> 0.850" in done.stdout
+    assert "reward by step   0.25 0.50" in done.stdout
+    assert "pytest: == 12 passed in 3.4s ==" in done.stdout.splitlines()[-2]
+
+
+def test_failing_tests_fail_it_and_the_linters_still_run(checkout: Path) -> None:
+    set_test_command(checkout, "echo '== 1 failed, 11 passed in 3.4s =='\nfalse\necho unreachable")
+    done = ci(checkout)
+    assert done.returncode == 1
+    assert "\nunreachable" not in done.stdout.partition("== readme_tests")[2]
+    assert "== .venv/bin/mypy" in done.stdout
+
+
+@pytest.mark.parametrize("tool", ["ruff", "mypy"])
+def test_a_failing_tool_fails_it(checkout: Path, tool: str) -> None:
+    (checkout / ".venv" / "bin" / tool).write_text("#!/bin/sh\nexit 1\n")
+    assert ci(checkout).returncode == 1
+
+
+def test_a_missing_learning_curve_fails_it(checkout: Path) -> None:
+    set_test_command(checkout, "echo '== 12 passed in 3.4s =='")
+    done = ci(checkout)
+    assert done.returncode == 1
+    assert "did the end-to-end test run?" in done.stderr
+
+
+def test_a_readme_without_a_test_command_is_said(checkout: Path) -> None:
+    (checkout / "README.md").write_text("no block here\n")
+    done = ci(checkout)
+    assert done.returncode == 2
+    assert "no fenced block" in done.stderr

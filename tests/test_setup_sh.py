@@ -1,0 +1,266 @@
+"""setup.sh as a process, in a copy of the checkout, with stand-ins for uv, nvidia-smi and uname on its PATH."""
+
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+
+# Writes down each call; makes a .venv as `uv sync` would, whose python imports flash_attn only where a file says so.
+FAKE_UV = """\
+#!/bin/sh
+echo "$*" >> "$HOME/uv.log"
+case "$1 $2" in
+  "python find") exit "${FAKE_PYTHON_FIND:-0}" ;;
+  "python install") exit "${FAKE_PYTHON_INSTALL:-0}" ;;
+esac
+if [ "$1" = sync ]; then
+  mkdir -p .venv/bin
+  printf '#!/bin/sh\\nexit %s\\n' "${FAKE_FLASH_ATTN:-1}" > .venv/bin/python
+  chmod +x .venv/bin/python
+fi
+"""
+
+
+# The system tools that setup.sh and the stand-ins use. The real /usr/bin stays off the PATH: it may hold uv, curl, ...
+TOOLS = ("bash", "sh", "env", "cat", "sed", "dirname", "install", "mkdir", "chmod", "cp")
+
+
+def executable(path: Path, text: str) -> Path:
+    path.unlink(missing_ok=True)  # never through a link, into the real tool
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+class Machine:
+    """A checkout and a machine to set it up on; nothing of the real machine's PATH but the system's own tools."""
+
+    def __init__(self, root: Path) -> None:
+        self.checkout, self.bin, self.home = root / "checkout", root / "bin", root / "home"
+        for folder in (self.checkout, self.bin, self.home):
+            folder.mkdir()
+        for name in ("setup.sh", ".env.example"):
+            shutil.copy(REPOSITORY / name, self.checkout / name)
+        for tool in TOOLS:
+            (self.bin / tool).symlink_to(shutil.which(tool) or tool)
+        self.install("uv", FAKE_UV)
+        self.install("uname", '#!/bin/sh\n[ "$1" = -s ] && echo Linux || echo x86_64\n')
+        self.install("nvidia-smi", "#!/bin/sh\necho 'NVIDIA-SMI has failed'\nexit 9\n")
+
+    def install(self, name: str, script: str) -> None:
+        executable(self.bin / name, script)
+
+    def pip_installs(self, uv: Path) -> None:
+        """A python3 that knows `-m pip install --quiet --upgrade --target FOLDER uv` and fails at all else."""
+        want = "-m pip install --quiet --upgrade --target"
+        self.install(
+            "python3",
+            f'#!/bin/sh\n[ "$1 $2 $3 $4 $5 $6" = "{want}" ] && [ "$#" -eq 8 ] || exit 1\n'
+            f'case $7 in "{self.checkout}"/*) ;; *) exit 1 ;; esac\n'
+            f'mkdir -p "$7/bin" && cp "{uv}" "$7/bin/uv"\n',
+        )
+
+    def has_gpu(self, answer: str = "NVIDIA H200, 143771 MiB, 570.124.06") -> None:
+        self.install("nvidia-smi", f"#!/bin/sh\necho '{answer}'\n")
+
+    def setup(self, *flags: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.checkout / "setup.sh", *flags],
+            env={"PATH": str(self.bin), "HOME": str(self.home), **env},
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    @property
+    def uv_calls(self) -> list[str]:
+        log = self.home / "uv.log"
+        return log.read_text().splitlines() if log.exists() else []
+
+    @property
+    def syncs(self) -> list[str]:
+        return [call for call in self.uv_calls if call.startswith("sync ")]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_help_names_every_flag(machine: Machine) -> None:
+    done = machine.setup("--help")
+    assert done.returncode == 0
+    for flag in ("--cpu", "--gpu", "--dry-run", "--help"):
+        assert flag in done.stdout
+    assert not machine.uv_calls
+
+
+@pytest.mark.parametrize("flags", [["--fast"], ["--cpu", "--gpu"], ["now"]])
+def test_wrong_flags_get_one_line_and_exit_code_2(machine: Machine, flags: list[str]) -> None:
+    done = machine.setup(*flags)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert not done.stdout
+    assert not machine.uv_calls
+
+
+@pytest.mark.parametrize("flags", [[], ["--cpu"], ["--gpu"]])
+def test_dry_run_prints_the_commands_and_changes_nothing(machine: Machine, flags: list[str]) -> None:
+    before = sorted(machine.checkout.rglob("*"))
+    done = machine.setup("--dry-run", *flags)
+    assert done.returncode == 0, done.stderr
+    assert "sync --frozen" in done.stdout
+    assert ("flash-attn" in done.stdout) == (flags == ["--gpu"])
+    assert not machine.syncs
+    assert sorted(machine.checkout.rglob("*")) == before
+
+
+def test_without_a_gpu_the_default_packages_are_synced(machine: Machine) -> None:
+    done = machine.setup()
+    assert done.returncode == 0, done.stderr
+    assert machine.syncs == ["sync --frozen --inexact --python >=3.11,<3.13"]
+    assert "examples/train_ultra_minimal.py" in done.stdout
+
+
+def test_a_gpu_is_described_and_gets_vllm(machine: Machine) -> None:
+    machine.has_gpu()
+    done = machine.setup()
+    assert done.returncode == 0, done.stderr
+    assert "NVIDIA H200, 143771 MiB, 570.124.06" in done.stdout
+    assert machine.syncs[0].endswith("--extra vllm")
+
+
+def test_cpu_flag_leaves_the_cuda_packages_out_on_a_gpu_machine(machine: Machine) -> None:
+    machine.has_gpu()
+    done = machine.setup("--cpu")
+    assert done.returncode == 0, done.stderr
+    assert not any("vllm" in call for call in machine.uv_calls)
+
+
+def test_missing_flash_attn_falls_back_to_sdpa_with_one_line(machine: Machine) -> None:
+    machine.has_gpu()
+    done = machine.setup()
+    assert done.returncode == 0, done.stderr
+    assert machine.syncs[1].endswith("--extra flash-attn")
+    assert len([line for line in done.stdout.splitlines() if "SDPA" in line]) == 1
+    assert any(call.startswith("pip uninstall") and "flash-attn" in call for call in machine.uv_calls)
+
+
+def test_working_flash_attn_is_kept_and_not_installed_again(machine: Machine) -> None:
+    machine.has_gpu()
+    for _ in range(2):
+        done = machine.setup(FAKE_FLASH_ATTN="0")
+        assert done.returncode == 0, done.stderr
+        assert "SDPA" not in done.stdout
+    assert not any("pip uninstall" in call or "flash-attn" in call for call in machine.uv_calls)
+
+
+def test_an_old_driver_gets_a_warning(machine: Machine) -> None:
+    machine.has_gpu("Tesla V100-SXM2-16GB, 16384 MiB, 470.82.01")
+    assert "driver 470 is too old" in machine.setup().stdout
+
+
+def test_env_is_written_for_the_owner_only_and_never_overwritten(machine: Machine) -> None:
+    env_file = machine.checkout / ".env"
+    assert machine.setup().returncode == 0
+    assert stat.S_IMODE(env_file.stat().st_mode) == 0o600
+    assert {"WANDB_API_KEY=", "HF_TOKEN="} <= set(env_file.read_text().splitlines())
+    env_file.write_text("HF_TOKEN=mine\n")
+    assert machine.setup().returncode == 0
+    assert env_file.read_text() == "HF_TOKEN=mine\n"
+
+
+def test_an_active_environment_elsewhere_does_not_count(machine: Machine) -> None:
+    machine.install("uv", FAKE_UV + 'echo "$VIRTUAL_ENV $UV_PROJECT_ENVIRONMENT" >> "$HOME/environment.log"\n')
+    assert machine.setup(VIRTUAL_ENV="/elsewhere", UV_PROJECT_ENVIRONMENT="/elsewhere").returncode == 0
+    assert f" {machine.checkout}/.venv" in (machine.home / "environment.log").read_text().splitlines()
+
+
+def test_missing_uv_comes_from_the_registry_into_the_checkout(machine: Machine) -> None:
+    uv = executable(machine.home / "uv", (machine.bin / "uv").read_text())
+    (machine.bin / "uv").unlink()
+    machine.pip_installs(uv)
+    done = machine.setup()
+    assert done.returncode == 0, done.stderr
+    assert f"uv itself is {machine.checkout}/.uv-bootstrap/bin/uv" in done.stdout
+    assert machine.syncs
+    assert "pip install" not in machine.setup().stdout, "the second run finds it"
+
+
+def test_pipx_is_tried_where_pip_fails(machine: Machine) -> None:
+    uv = executable(machine.home / "uv", (machine.bin / "uv").read_text())
+    (machine.bin / "uv").unlink()
+    machine.install("python3", "#!/bin/sh\nexit 1\n")
+    machine.install("pipx", f'#!/bin/sh\nmkdir -p "$HOME/.local/bin" && cp {uv} "$HOME/.local/bin/uv"\n')
+    done = machine.setup()
+    assert done.returncode == 0, done.stderr
+    assert machine.syncs
+
+
+def test_no_way_to_get_uv_is_one_clear_error(machine: Machine) -> None:
+    (machine.bin / "uv").unlink()
+    for tool in ("python3", "pipx", "curl", "wget"):
+        machine.install(tool, "#!/bin/sh\nexit 1\n")
+    done = machine.setup()
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "setup.sh: uv could not be installed; install it by hand (pip install uv) and run ./setup.sh again"
+    ]
+
+
+def test_a_uv_that_is_too_old_is_replaced(machine: Machine) -> None:
+    uv = executable(machine.home / "uv", FAKE_UV)
+    # As uv does where pyproject.toml requires a newer one.
+    machine.install("uv", "#!/bin/sh\necho 'error: Required uv version' >&2\nexit 2\n")
+    machine.pip_installs(uv)
+    done = machine.setup()
+    assert done.returncode == 0, done.stderr
+    assert machine.syncs
+
+
+def test_python_is_downloaded_where_none_fits(machine: Machine) -> None:
+    done = machine.setup(FAKE_PYTHON_FIND="2")
+    assert done.returncode == 0, done.stderr
+    assert "python install 3.12" in machine.uv_calls
+
+
+def test_no_python_to_be_had_is_said(machine: Machine) -> None:
+    done = machine.setup(FAKE_PYTHON_FIND="2", FAKE_PYTHON_INSTALL="1")
+    assert done.returncode == 1
+    assert "Python 3.11 or 3.12 is needed" in done.stderr
+    assert not machine.syncs
+
+
+def test_other_platforms_are_refused_before_anything_is_installed(machine: Machine) -> None:
+    machine.install("uname", '#!/bin/sh\n[ "$1" = -s ] && echo Linux || echo riscv64\n')
+    done = machine.setup()
+    assert done.returncode == 1
+    assert "not Linux-riscv64" in done.stderr
+    assert not machine.uv_calls
+
+
+def test_gpu_flag_is_refused_on_macos(machine: Machine) -> None:
+    machine.install("uname", '#!/bin/sh\n[ "$1" = -s ] && echo Darwin || echo arm64\n')
+    assert machine.setup("--gpu").returncode == 1
+    assert machine.setup().returncode == 0
+
+
+def test_it_runs_with_no_home_at_all(machine: Machine) -> None:
+    machine.install("uv", FAKE_UV.replace('"$HOME/uv.log"', "/dev/null"))
+    done = subprocess.run(
+        [machine.checkout / "setup.sh"],
+        env={"PATH": str(machine.bin)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert os.access(machine.checkout / ".env", os.R_OK)

@@ -1,0 +1,186 @@
+"""The tiny policy: what is shipped, the recipe that makes it, and the questions it has seen."""
+
+import itertools
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rg_env.core.splits import split_of
+from rg_env.errors import OutputFolderError
+from rg_env.training.tiny import MAX_NEW_TOKENS, POLICY_DIR, SYSTEM_PROMPT, TASKS
+from rg_env.training.tiny import build as recipe
+from rg_env.training.tiny.measure import measure, render_prompt
+from rg_env.training.tiny.questions import questions, take
+from rg_env.training.tiny.solutions import blurted_guess, worked_solution
+
+tasks = pytest.mark.parametrize("task", list(TASKS))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(POLICY_DIR)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
+
+
+def test_importing_the_package_loads_neither_torch_nor_reasoning_gym():
+    """Commands may name the policy's folder without paying for a model."""
+    code = "import sys, rg_env.training.tiny; assert not {'torch', 'transformers', 'reasoning_gym'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_shipped_policy_is_small(model):
+    """It travels with the package: under a million parameters, at most 2 MB."""
+    assert model.num_parameters() < 1_000_000
+    assert (POLICY_DIR / "model.safetensors").stat().st_size <= 2_000_000
+
+
+def test_auto_dtype_gives_weights_that_can_be_trained():
+    """The file is bfloat16, where steps of 1e-4 are lost, so that the config asks for float32."""
+    assert AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype="auto").dtype == torch.float32
+
+
+def test_generation_config_samples_from_the_whole_distribution(model, tokenizer):
+    """A server that takes the policy's own defaults samples what GRPO assumes."""
+    config = model.generation_config
+    assert (config.do_sample, config.temperature, config.top_k, config.top_p) == (True, 1.0, 0, 1.0)
+    assert config.eos_token_id == tokenizer.eos_token_id and config.pad_token_id == tokenizer.pad_token_id
+
+
+@tasks
+def test_tokenizer_round_trips_prompts_and_completions(tokenizer, task):
+    """Text → tokens → text loses nothing, and the tokens of a prompt are a prefix of the conversation's."""
+    for entry in take(task, "eval", seed=5, count=50):
+        prompt, solution = render_prompt(tokenizer, entry["question"]), worked_solution(task, entry)
+        ids = tokenizer(prompt + solution)["input_ids"]
+        assert tokenizer.decode(ids) == prompt + solution
+        assert ids[: len(tokenizer(prompt)["input_ids"])] == tokenizer(prompt)["input_ids"]
+
+
+def test_tokenizer_round_trips_any_text(tokenizer):
+    """Bytes are its alphabet."""
+    text = "Ünïcödé → 漢字 🙂\ttab  two spaces\n\n-12 - 3"
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+def test_chat_template_is_chatml(tokenizer):
+    """System, user and the head of the assistant's turn."""
+    assert render_prompt(tokenizer, "How many?") == (
+        f"<|im_start|>system\n{SYSTEM_PROMPT}<|im_end|>\n<|im_start|>user\nHow many?<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+@tasks
+def test_worked_solutions_end_in_the_gold_answer(task):
+    """Computed from the question alone, each arrives at the entry's answer."""
+    for entry in take(task, "train", seed=7, count=1000):
+        blind = {**entry, "answer": None}
+        *lines, last = worked_solution(task, blind).splitlines()
+        assert last == f"<answer>{entry['answer']}</answer>"
+        assert lines and all("=" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("equation", "solution"),
+    [
+        ("3*x + 5 = 20", "3*x = 20 - 5 = 15\nx = 15 / 3 = 5\n<answer>5</answer>"),
+        ("3*x - 5 = -2", "3*x = 5 - 2 = 3\nx = 3 / 3 = 1\n<answer>1</answer>"),
+        ("5 - 3*x = -4", "3*x = 5 + 4 = 9\nx = 9 / 3 = 3\n<answer>3</answer>"),
+        ("9 - x = 2", "x = 9 - 2 = 7\n<answer>7</answer>"),
+        ("x + 5 = 7", "x = 7 - 5 = 2\n<answer>2</answer>"),
+    ],
+)
+def test_equations_are_solved_in_steps(equation, solution):
+    """Each form that SymPy prints for two terms."""
+    assert worked_solution("simple_equations", {"metadata": {"equation": equation}}) == solution
+
+
+def test_an_equation_of_another_form_is_refused():
+    """A wider config needs a new worked solution, not a wrong one."""
+    with pytest.raises(ValueError, match=r"4\*x\*\*2"):
+        worked_solution("simple_equations", {"metadata": {"equation": "4*x**2 + 1 = 5"}})
+
+
+@tasks
+def test_worked_solutions_fit_the_rollout(tokenizer, task):
+    """With their end token, and with room to spare."""
+    texts = [worked_solution(task, entry) for entry in take(task, "train", seed=3, count=1000)]
+    assert max(len(ids) + 1 for ids in tokenizer(texts)["input_ids"]) <= MAX_NEW_TOKENS - 5
+
+
+@tasks
+def test_blurts_are_well_formed_and_mostly_wrong(task):
+    """What makes working worth finding."""
+    rng = random.Random(0)
+    entries = take(task, "train", seed=3, count=1000)
+    right = sum(blurted_guess(task, entry, rng) == f"<answer>{entry['answer']}</answer>" for entry in entries)
+    assert 0.03 < right / len(entries) < 0.25
+
+
+@tasks
+def test_the_two_splits_share_no_question(task):
+    """The build draws from one, its evaluation from the other."""
+    train, held_out = (
+        {e["question"] for e in itertools.islice(questions(task, split, seed=0), 2000)} for split in ("train", "eval")
+    )
+    assert train and held_out and not train & held_out
+
+
+def test_the_build_sees_training_questions_only():
+    """Every question of the build's stream is of the training split."""
+    entries = recipe.training_entries(recipe.QUICK, seed=0)
+    assert set(entries) == set(TASKS)
+    assert all(split_of(entry["question"]) == "train" for task in entries for entry in entries[task])
+
+
+def test_batches_lose_no_example_and_labels_cover_completions_only():
+    """Labels are the completion's tokens in their places; prompts and padding are ignored."""
+    ids, labels = recipe.collate([([5, 6], [7, 2]), ([5], [8, 9, 2])], pad=0)
+    assert ids.tolist() == [[5, 6, 7, 2], [5, 8, 9, 2]]
+    assert labels.tolist() == [[-100, -100, 7, 2], [-100, 8, 9, 2]]
+    examples = [([i], [2] * (i % 7 + 1)) for i in range(64)]
+    seen = itertools.chain.from_iterable(itertools.islice(recipe.batches(examples, 4, random.Random(0)), 16))
+    assert sorted(seen) == sorted(examples)
+
+
+def test_an_existing_folder_is_refused(tmp_path):
+    """Before any work is done."""
+    with pytest.raises(OutputFolderError, match="exists already"):
+        recipe.build(tmp_path, recipe=recipe.QUICK)
+
+
+@pytest.mark.slow
+def test_quick_build_works_offline_from_nothing_and_repeats_itself(tmp_path, monkeypatch):
+    """Twice the same seed, twice the same bytes; a loadable policy in a folder that appears whole."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
+    for name in ("one", "two"):
+        command = [sys.executable, "-m", "rg_env.training.tiny.build", "--quick", "--out", str(tmp_path / name)]
+        subprocess.run(command, check=True, timeout=300, capture_output=True)
+    made: Path = tmp_path / "one"
+    assert AutoModelForCausalLM.from_pretrained(made).num_parameters() < 1_000_000
+    assert AutoTokenizer.from_pretrained(made)("7").input_ids
+    assert json.loads((made / "config.json").read_text())["model_type"] == "qwen2"
+    for file in ("model.safetensors", "tokenizer.json"):
+        assert (made / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.slow
+@tasks
+def test_the_shipped_policy_mostly_blurts_but_can_work(model, tokenizer, task):
+    """The starting point that GRPO needs: well-formed, often wrong, nearly always right when it works."""
+    torch.manual_seed(0)
+    sampled = measure(model, tokenizer, take(task, "eval", seed=42, count=200), greedy=False)
+    assert 0.15 < sampled.accuracy < 0.45
+    assert sampled.well_formed > 0.9
+    assert sampled.accuracy_when_worked > 0.8
