@@ -29,11 +29,15 @@ def run_command(main: Callable[[], Any]) -> None:
 
 
 def load_keys() -> None:
+    """Read `.env` in the working folder into the environment, where it has no such variable yet."""
     try:
-        from dotenv import load_dotenv
+        from dotenv import dotenv_values
     except ImportError:  # only part of the train extra
         return
-    load_dotenv(".env", override=False)
+    # Not load_dotenv: an empty HF_TOKEN in the environment would hide the one that `hf auth login` stored.
+    for name, value in dotenv_values(".env").items():
+        if value:
+            os.environ.setdefault(name, value)
 
 
 def quiet_libraries() -> None:
@@ -41,9 +45,10 @@ def quiet_libraries() -> None:
     # Its parts, not "verifiers" itself: that one's level is set again whenever verifiers is imported.
     for part in ("envs", "inference", "rubrics", "trainers", "utils"):
         logging.getLogger(f"verifiers.{part}").setLevel(logging.CRITICAL)  # errors are raised, and reported then
+    # A filter, not a level: DeepSpeed sets its level when it is imported.
+    logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("DS_ACCELERATOR_LOG_LEVEL", "error")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     if not sys.warnoptions:
         warnings.simplefilter("ignore")

@@ -10,12 +10,13 @@ What differs from `vf.GRPOTrainer` 0.1.6, each with a test that fails on the par
 - Logits are made for completions only, and the log-probabilities "before the update" are not computed a second time
   when there is one update a batch.
 - Rollouts without advantage are left out of forward and backward when `beta` is 0: their gradient is exactly zero.
+- Rollouts of similar length go through the model together, instead of all being padded to the longest.
 - An error in a rollout or a reward ends the run with that error; the parent waits for a batch that never comes.
 - Prompts that are too long are an error; the parent drops them in silence.
 - `engine="embedded"` samples from the very model being trained, in this process, without vLLM.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, Literal, get_args
 
@@ -139,18 +140,39 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         """
         if self._preparing and self.num_iterations == 1:
             return None
-        loss_mask = attention_mask[:, 1:].bool()
-        first = int(loss_mask.any(dim=0).int().argmax())  # no completion begins before this position
-        keep = loss_mask.shape[1] - first
-        logps = []
-        for rows in torch.arange(len(input_ids), device=input_ids.device).split(batch_size or len(input_ids)):
-            ids = input_ids[rows]
-            logits = model(input_ids=ids, logits_to_keep=keep + 1).logits[:, :-1]
+        loss_mask = attention_mask[:, 1:].bool()  # of position i: whether ids[:, i + 1] carries loss
+        positions = torch.arange(1, loss_mask.shape[1] + 1, device=loss_mask.device)
+        ends = (loss_mask * positions).amax(dim=1).clamp(min=1)  # after the last position with loss
+        starts = torch.where(loss_mask, positions, loss_mask.shape[1]).amin(dim=1) - 1  # the first one
+        pieces, order = [], []
+        for rows in self._neighbours(ends, batch_size or len(input_ids)):
+            start, end = min(int(starts[rows].min()), int(ends[rows].max()) - 1), int(ends[rows].max())
+            ids = input_ids[rows, : end + 1]
+            logits = model(input_ids=ids, logits_to_keep=end + 1 - start).logits[:, :-1]
             if self.temperature != 1.0:
                 logits = logits / self.temperature
-            logps.append(selective_log_softmax(logits, ids[:, -keep:]).float())
-        kept = torch.cat(logps)
-        return torch.nn.functional.pad(kept, (first, 0)) * loss_mask
+            logps = selective_log_softmax(logits, ids[:, start + 1 :]).float()
+            pieces.append(torch.nn.functional.pad(logps, (start, loss_mask.shape[1] - end)))
+            order.append(rows)
+        return torch.cat(pieces)[torch.cat(order).argsort()] * loss_mask
+
+    def _neighbours(self, lengths: torch.Tensor, most: int) -> Iterator[torch.Tensor]:
+        """Row indices in parts of at most `most` rows of similar `lengths (B,)`: what is padded to a width costs it.
+
+        All in one part where several processes train: they must run the model the same number of times.
+        """
+        if self.accelerator.num_processes > 1:
+            yield from torch.arange(len(lengths), device=lengths.device).split(most)
+            return
+        order = lengths.argsort(descending=True, stable=True)
+        ordered = lengths[order].tolist()
+        first = 0
+        for row in range(1, len(ordered) + 1):
+            size = row - first
+            # A part costs some fixed time, so it has eight rows before shorter ones start another.
+            if row == len(ordered) or size == most or (size >= 8 and ordered[row] < 0.75 * ordered[first]):
+                yield order[first:row]
+                first = row
 
     def compute_loss(
         self,
@@ -171,17 +193,7 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         mask, advantages = inputs["attention_mask"], inputs["advantages"]
         useful = ((advantages != 0) & mask[:, 1:].any(dim=1)).nonzero().squeeze(1)
         rows = useful if len(useful) else useful.new_zeros(1)
-        # Columns after the last token that carries loss are padding for these rows.
-        width = (
-            max(2, int(mask[rows].any(dim=0).nonzero().max(dim=0).values) + 1) if mask[rows].any() else mask.shape[1]
-        )
-        old = inputs["old_per_token_logps"]
-        kept = {
-            "input_ids": inputs["input_ids"][rows, :width],
-            "attention_mask": mask[rows, :width],
-            "advantages": advantages[rows],
-            "old_per_token_logps": None if old is None else old[rows, : width - 1],
-        }
+        kept = {name: None if value is None else value[rows] for name, value in inputs.items()}
         loss = super().compute_loss(model, kept, return_outputs, num_items_in_batch)
         if self.loss_type == "bnpo":  # normalised by the tokens of the micro-batch
             share = mask[rows, 1:].sum().clamp(min=1) / mask[:, 1:].sum().clamp(min=1)

@@ -1,0 +1,136 @@
+"""Seconds per GRPO step on the CPU, here and in TRL 1.16: the same policy, prompts, rewards and settings, in one run.
+
+    .venv/bin/python benchmarks/train_step.py                    # needs uv on the PATH; TRL gets its own environment
+    .venv/bin/python benchmarks/train_step.py --only ours
+
+16 prompts x 8 rollouts of at most 90 new tokens a step, the tiny policy, `leg_counting`. Each side runs as a process of
+its own, one after the other. Figures depend on the machine: the ratio is what counts.
+"""
+
+import argparse
+import itertools
+import json
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+PROMPTS, ROLLOUTS, MICRO_BATCHES, MAX_NEW_TOKENS = 16, 8, 2, 90
+
+
+def train(steps: int, seed: int) -> dict[str, Any]:
+    """Our side: the trainer alone, without evaluations, timed as `trl_step.py` times TRL's."""
+    import torch
+    from transformers import PrinterCallback, TrainerCallback
+
+    from rg_env import load_environment
+    from rg_env.commands import quiet_libraries
+    from rg_env.training import GRPOTrainer, default_config, load_policy
+
+    quiet_libraries()
+    ends = []
+
+    class Clock(TrainerCallback):
+        def on_train_begin(self, *_: object, **__: object) -> None:
+            ends.append(time.perf_counter())
+
+        on_step_end = on_train_begin
+
+    policy = load_policy("tiny")
+    env = load_environment(policy.mixture("leg_counting"), num_train_examples=PROMPTS * steps, num_eval_examples=1,
+                           rewards={"correctness": 1.0})  # fmt: skip
+    with tempfile.TemporaryDirectory() as scratch:
+        args = default_config(
+            policy, scratch, max_steps=steps, seed=seed, use_cpu=True, shuffle_dataset=False, num_generations=ROLLOUTS,
+            per_device_train_batch_size=PROMPTS * ROLLOUTS // MICRO_BATCHES, gradient_accumulation_steps=MICRO_BATCHES,
+            max_tokens=MAX_NEW_TOKENS,
+        )  # fmt: skip
+        trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, callbacks=[Clock()], engine="embedded")
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    seconds = [end - start for start, end in itertools.pairwise(ends)]
+    log = [entry for entry in trainer.state.log_history if "reward" in entry]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {
+        "system": "rg_env",
+        "threads": torch.get_num_threads(),
+        "seconds_per_step_median": statistics.median(seconds[1:]),
+        "seconds_per_step_mean": statistics.fmean(seconds[1:]),
+        "step_seconds": seconds,
+        "rewards": [entry["reward"] for entry in log],
+        "completion_tokens": [entry["completions/mean_length"] for entry in log],
+        "peak_rss_mb": peak / 2**20 if sys.platform == "darwin" else peak / 2**10,
+    }
+
+
+def write_rows(path: Path, steps: int) -> None:
+    """The prompts both sides are trained on, in order."""
+    from rg_env import load_environment
+    from rg_env.training.tiny import TASKS
+
+    gym = {"name": "leg_counting", "config": TASKS["leg_counting"]}
+    env = load_environment(gym, num_train_examples=PROMPTS * steps, num_eval_examples=1)
+    rows = ({"prompt": row["prompt"], "answer": row["answer"]} for row in env.dataset)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def run(command: list[str], out: Path) -> dict[str, Any]:
+    """Run one side as a process; its result is the JSON in `out`."""
+    subprocess.run([*command, "--out", str(out)], check=True, stdout=subprocess.DEVNULL)
+    result: dict[str, Any] = json.loads(out.read_text())
+    return result
+
+
+def report(result: dict[str, Any]) -> str:
+    first, last = (statistics.fmean(part) for part in (result["rewards"][:3], result["rewards"][-3:]))
+    return (
+        f"{result['system']:<12} {result['seconds_per_step_median']:.2f} s/step (mean "
+        f"{result['seconds_per_step_mean']:.2f}), {result['threads']} threads, peak {result['peak_rss_mb']:.0f} MB, "
+        f"reward {first:.2f} -> {last:.2f} (first and last three steps)"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=["ours", "trl"])
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)  # given: this process is our side
+    options = parser.parse_args()
+    if options.steps < 2:
+        parser.error("--steps must be at least 2: the first step is warm-up and not counted")
+    if options.out:
+        options.out.write_text(json.dumps(train(options.steps, options.seed)))
+        return 0
+    if options.only != "ours" and not shutil.which("uv"):
+        parser.error("uv is needed to give TRL an environment of its own (or --only ours)")
+    shared = ["--steps", str(options.steps), "--seed", str(options.seed)]
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        if options.only != "trl":
+            results["ours"] = run([sys.executable, __file__, *shared], Path(folder) / "ours.json")
+            print(report(results["ours"]), flush=True)
+        if options.only != "ours":
+            from rg_env.training.tiny import POLICY_DIR
+
+            rows = Path(folder) / "rows.jsonl"
+            write_rows(rows, options.steps)
+            script = Path(__file__).with_name("trl_step.py")
+            sizes = ["--prompts", str(PROMPTS), "--rollouts", str(ROLLOUTS), "--micro-batches", str(MICRO_BATCHES),
+                     "--max-new-tokens", str(MAX_NEW_TOKENS)]  # fmt: skip
+            command = ["uv", "run", "--script", str(script), "--model", str(POLICY_DIR), "--rows", str(rows), *sizes]
+            results["trl"] = run([*command, *shared], Path(folder) / "trl.json")
+            print(report(results["trl"]), flush=True)
+    if len(results) == 2:
+        ratio = results["trl"]["seconds_per_step_median"] / results["ours"]["seconds_per_step_median"]
+        print(f"TRL's seconds per step are {ratio:.2f} times ours")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

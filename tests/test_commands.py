@@ -1,0 +1,51 @@
+"""What programs share: errors as one line, exit codes, keys from `.env`."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rg_env.commands import load_keys, run_command
+from rg_env.errors import InputError, RGEnvError
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (InputError("no such thing: use another"), 2, "error: no such thing: use another\n"),
+        (RGEnvError("a check failed"), 1, "error: a check failed\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+    ],
+)
+def test_errors_become_one_line(
+    error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On standard error, with the error's exit code and no traceback."""
+    with pytest.raises(SystemExit) as caught:
+        run_command(lambda: fail(error))
+    assert caught.value.code == code
+    assert capsys.readouterr().err == line
+
+
+def test_bugs_keep_their_traceback() -> None:
+    """What is no error of the user's is not hidden."""
+    with pytest.raises(ZeroDivisionError):
+        run_command(lambda: 1 / 0)
+
+
+def test_keys_come_from_dotenv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the working folder; what the environment has already wins, and empty lines set nothing."""
+    (tmp_path / ".env").write_text("WANDB_API_KEY=from-file\nHF_TOKEN=\nRG_ENV_TEST_KEY=file\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RG_ENV_TEST_KEY", "environment")
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    load_keys()
+    assert os.environ["WANDB_API_KEY"] == "from-file"
+    assert os.environ["RG_ENV_TEST_KEY"] == "environment"
+    assert "HF_TOKEN" not in os.environ
+    monkeypatch.delenv("WANDB_API_KEY")
