@@ -25,14 +25,16 @@ PROMPTS, ROLLOUTS, MICRO_BATCHES, MAX_NEW_TOKENS = 16, 8, 2, 90
 
 def train(steps: int, seed: int) -> dict[str, Any]:
     """Our side: the trainer alone, without evaluations, timed as `trl_step.py` times TRL's."""
+    from rg_env.commands import quiet_libraries
+
+    quiet_libraries()  # before the libraries are imported
+
     import torch
     from transformers import PrinterCallback, TrainerCallback
 
     from rg_env import load_environment
-    from rg_env.commands import quiet_libraries
     from rg_env.training import GRPOTrainer, default_config, load_policy
 
-    quiet_libraries()
     ends = []
 
     class Clock(TrainerCallback):

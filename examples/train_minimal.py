@@ -18,7 +18,7 @@ import random
 import re
 from pathlib import Path
 
-from rg_env.commands import run_command
+from rg_env.commands import positive, run_command
 from rg_env.errors import InputError
 
 SYSTEM_PROMPT = "Think step by step, then give the final answer as <answer>your answer here</answer>."
@@ -79,11 +79,11 @@ def main() -> int:
     parser.add_argument("--data", help="file or hub dataset with the columns question and answer")
     parser.add_argument("--data-config", help="configuration of a hub dataset")
     parser.add_argument("--answer-after", help="the gold answer is what follows this text in the answer column")
-    parser.add_argument("--num-eval", type=int, default=200)
+    parser.add_argument("--num-eval", type=positive, default=200)
     parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
     parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded")
     parser.add_argument("--output-dir")
-    parser.add_argument("--max-steps", type=int, default=25)
+    parser.add_argument("--max-steps", type=positive, default=25)
     parser.add_argument("--batch-size", type=int, default=64, help="rollouts a device and micro-batch")
     parser.add_argument("--accumulation", type=int, default=2, help="micro-batches a step")
     parser.add_argument("--num-generations", type=int, default=8, help="rollouts a prompt")
@@ -102,7 +102,10 @@ def main() -> int:
     from rg_env.training import GRPOConfig, GRPOTrainer, load_policy, run_folder, train
 
     policy = load_policy(options.model)
-    data = distinct(load_data(options)).train_test_split(test_size=options.num_eval, seed=options.seed)
+    data = distinct(load_data(options))
+    if options.num_eval >= len(data):
+        raise InputError(f"--num-eval {options.num_eval} leaves nothing to train on: there are {len(data)} questions")
+    data = data.train_test_split(test_size=options.num_eval, seed=options.seed)
     env = vf.SingleTurnEnv(
         dataset=data["train"],
         eval_dataset=data["test"],

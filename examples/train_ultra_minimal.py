@@ -13,7 +13,7 @@ On a GPU node, generation by vLLM on one GPU and training on the others:
 
 import argparse
 
-from rg_env.commands import run_command
+from rg_env.commands import positive, run_command
 
 
 def main() -> int:
@@ -21,7 +21,7 @@ def main() -> int:
     parser.add_argument("--task", nargs="+", default=["leg_counting"], help="Reasoning Gym tasks (`rg-env tasks`)")
     parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
     parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded")
-    parser.add_argument("--steps", type=int, help="optimizer steps (default: by model)")
+    parser.add_argument("--steps", type=positive, help="optimizer steps (default: by model)")
     parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--vllm-host", default="127.0.0.1")

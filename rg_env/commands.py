@@ -1,5 +1,6 @@
 """What commands and example scripts share: errors as one line, keys from `.env`, quiet libraries."""
 
+import argparse
 import logging
 import os
 import sys
@@ -26,6 +27,13 @@ def run_command(main: Callable[[], Any]) -> None:
         print("interrupted", file=sys.stderr)
         code = 130
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def positive(text: str) -> int:
+    """An argparse type: an integer of at least 1."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return int(text)
 
 
 def load_keys() -> None:

@@ -21,9 +21,7 @@ def fail(error: BaseException) -> None:
         (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
 )
-def test_errors_become_one_line(
-    error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_become_one_line(error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     """On standard error, with the error's exit code and no traceback."""
     with pytest.raises(SystemExit) as caught:
         run_command(lambda: fail(error))

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import platform
+import tempfile
 import time
 from importlib import metadata
 from pathlib import Path
@@ -30,21 +31,44 @@ _PACKAGES = ("rg-env", "verifiers", "reasoning-gym", "torch", "transformers", "t
 def run_folder(output_dir: str | Path | None, name: str) -> Path:
     """The folder a new run may write to, checked but not yet made. None: a fresh one under `outputs/`.
 
+    Where several processes train, the first one chooses and checks for all.
+
     Raises:
         OutputFolderError: it holds files already, or cannot be written.
     """
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        return _checked_folder(output_dir, name)
+    from accelerate import PartialState
+    from accelerate.utils import broadcast_object_list
+
+    outcome: list[Any] = [None]
+    if PartialState().is_main_process:
+        try:
+            outcome = [_checked_folder(output_dir, name)]
+        except OutputFolderError as error:
+            outcome = [error]
+    broadcast_object_list(outcome)
+    if isinstance(outcome[0], OutputFolderError):
+        raise outcome[0]
+    folder: Path = outcome[0]
+    return folder
+
+
+def _checked_folder(output_dir: str | Path | None, name: str) -> Path:
     if output_dir is None:
         stem = OUTPUTS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
         folder = next(p for n in range(1000) if not (p := stem if n == 0 else Path(f"{stem}-{n}")).exists())
     else:
         folder = Path(output_dir)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise OutputFolderError(
-            f"{folder} is not empty: it may hold another run; choose another --output-dir, or move it away"
-        )
+    remedy = "choose another --output-dir"
+    if folder.is_dir() and any(folder.iterdir()):
+        raise OutputFolderError(f"{folder} is not empty: it may hold another run; {remedy}, or move it away")
     nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise OutputFolderError(f"cannot write to {nearest}, where {folder} would be: choose another --output-dir")
+    try:
+        with tempfile.TemporaryFile(dir=nearest):  # permissions do not tell all: /proc, read-only and full disks
+            pass
+    except OSError as error:
+        raise OutputFolderError(f"cannot write {folder}: {nearest}: {error.strerror}; {remedy}") from error
     return folder
 
 

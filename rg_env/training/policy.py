@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import requests
 import torch
+from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.utils import is_flash_attn_2_available, logging
@@ -68,14 +70,21 @@ def _load(name: str) -> Policy:
     # ZeRO-3 keeps fp32 master weights itself; elsewhere AdamW needs them, or small updates round to nothing.
     dtype = torch.bfloat16 if is_deepspeed_zero3_enabled() else torch.float32
     attention = "flash_attention_2" if dtype is torch.bfloat16 and is_flash_attn_2_available() else "sdpa"
-    if Path(name).exists() and not (Path(name) / "config.json").is_file():
+    on_disk = Path(name).exists()
+    if on_disk and not (Path(name) / "config.json").is_file():
         raise InputError(f"{name} holds no model: a model folder has a config.json and safetensors files")
+    # Asked once: transformers asks for each file, several times each, and takes most of a minute to give up.
+    no_hub = not on_disk and not _hub_answers()
     logging.disable_progress_bar()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
-        loaded = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation=attention)
+        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=no_hub)
+        loaded = AutoModelForCausalLM.from_pretrained(
+            name, dtype=dtype, attn_implementation=attention, local_files_only=no_hub
+        )
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
+        if no_hub:
+            reason = "it is no folder here, the model hub cannot be reached, and no copy of it is stored"
         raise InputError(f"cannot load the model {name!r}: {reason}") from error
     if not tokenizer.chat_template:
         raise InputError(
@@ -83,6 +92,16 @@ def _load(name: str) -> Policy:
             "instruction-tuned model, or add a chat_template.jinja to its folder"
         )
     return Policy(loaded, tokenizer, Path(name).name)
+
+
+def _hub_answers() -> bool:
+    if HF_HUB_OFFLINE:
+        return False
+    try:
+        requests.head(ENDPOINT, timeout=5)
+    except requests.RequestException:
+        return False
+    return True
 
 
 def default_config(policy: Policy, output_dir: str | Path, **overrides: Any) -> GRPOConfig:

