@@ -25,9 +25,9 @@ PROMPTS, ROLLOUTS, MICRO_BATCHES, MAX_NEW_TOKENS = 16, 8, 2, 90
 
 def train(steps: int, seed: int) -> dict[str, Any]:
     """Our side: the trainer alone, without evaluations, timed as `trl_step.py` times TRL's."""
-    from rg_env.commands import quiet_libraries
+    from rg_env.commands import prepare_process
 
-    quiet_libraries()  # before the libraries are imported
+    prepare_process()  # before the libraries are imported, as all programs of rg_env do
 
     import torch
     from transformers import PrinterCallback, TrainerCallback

@@ -58,6 +58,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--max-new-tokens", type=int, default=90)
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--micro-batches", type=int, default=2, help="backward passes per step (default 2)")
+    parser.add_argument("--threads", type=int, help="torch threads (default: torch's own choice)")
     return parser.parse_args()
 
 
@@ -67,6 +68,8 @@ def train(options: argparse.Namespace, scratch: str) -> dict:
     import trl
     from datasets import load_dataset
 
+    if options.threads:
+        torch.set_num_threads(options.threads)
     step_ends = []
 
     class Clock(transformers.TrainerCallback):
@@ -102,7 +105,14 @@ def train(options: argparse.Namespace, scratch: str) -> dict:
     )
     rows = load_dataset("json", data_files=str(options.rows), split="train", cache_dir=f"{scratch}/datasets")
     trainer = trl.GRPOTrainer(
-        model=str(options.model), args=config, reward_funcs=correct, train_dataset=rows, callbacks=[Clock()]
+        model=str(options.model),
+        # The AutoTokenizer of transformers 5 gives every qwen2 model the splitting rules of Qwen2Tokenizer, whatever its
+        # tokenizer.json says: other tokens, and a policy that understands nothing. This class reads the file as it is.
+        processing_class=transformers.PreTrainedTokenizerFast.from_pretrained(options.model, padding_side="left"),
+        args=config,
+        reward_funcs=correct,
+        train_dataset=rows,
+        callbacks=[Clock()],
     )
     trainer.remove_callback(transformers.PrinterCallback)  # its log lines would mix with the result on stdout
     trainer.train()

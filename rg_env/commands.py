@@ -17,7 +17,7 @@ def run_command(main: Callable[[], Any]) -> None:
     Keys (`WANDB_API_KEY`, `HF_TOKEN`) are read from `.env` in the working folder, where the environment has none.
     """
     load_keys()
-    quiet_libraries()
+    prepare_process()
     try:
         code = main()
     except RGEnvError as error:
@@ -48,8 +48,12 @@ def load_keys() -> None:
             os.environ.setdefault(name, value)
 
 
-def quiet_libraries() -> None:
-    """Keep what libraries say of themselves out of a program's output; warnings of Python code stay for tests."""
+def prepare_process() -> None:
+    """Set what a program sets before torch, transformers and verifiers are imported: threads that wait without spinning,
+    and libraries that keep what they say of themselves out of its output."""
+    # Spinning threads hold the cores that others of the same program wait for: beside one busy process, a parallel
+    # matrix product was measured at 16 ms spinning and 0.2 ms waiting.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Its parts, not "verifiers" itself: that one's level is set again whenever verifiers is imported.
     for part in ("envs", "inference", "rubrics", "trainers", "utils"):
         logging.getLogger(f"verifiers.{part}").setLevel(logging.CRITICAL)  # errors are raised, and reported then

@@ -5,7 +5,6 @@ import json
 import random
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -104,6 +103,21 @@ def test_equations_are_solved_in_steps(equation, solution):
     assert worked_solution("simple_equations", {"metadata": {"equation": equation}}) == solution
 
 
+def test_sums_take_tens_before_ones():
+    """A zero part is left out, unless nothing else is left."""
+    solution = worked_solution("chain_sum", {"metadata": {"expression": "4 + 23 - 40 - 0"}})
+    assert solution == "4 + 20 = 24\n24 + 3 = 27\n27 - 40 = -13\n-13 - 0 = -13\n<answer>-13</answer>"
+
+
+def test_legs_are_multiplied_then_added():
+    """One line per animal, named as in the question."""
+    solution = worked_solution("leg_counting", {"metadata": {"animals": {"cat": 3, "sea slug": 1, "crab": 2}}})
+    assert solution == (
+        "3 cats: 3 x 4 = 12\n1 sea slug: 1 x 0 = 0\n2 crabs: 2 x 10 = 20\n"
+        "12 + 0 = 12\n12 + 20 = 32\n<answer>32</answer>"
+    )
+
+
 def test_an_equation_of_another_form_is_refused():
     """A wider config needs a new worked solution, not a wrong one."""
     with pytest.raises(ValueError, match=r"4\*x\*\*2"):
@@ -166,13 +180,13 @@ def test_quick_build_works_offline_from_nothing_and_repeats_itself(tmp_path, mon
     for name in ("one", "two"):
         command = [sys.executable, "-m", "rg_env.training.tiny.build", "--quick", "--out", str(tmp_path / name)]
         subprocess.run(command, check=True, timeout=300, capture_output=True)
-    made: Path = tmp_path / "one"
+    made = tmp_path / "one"
     assert AutoModelForCausalLM.from_pretrained(made).num_parameters() < 1_000_000
     assert AutoTokenizer.from_pretrained(made)("7").input_ids
     assert json.loads((made / "config.json").read_text())["model_type"] == "qwen2"
     for file in ("model.safetensors", "tokenizer.json"):
         assert (made / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
-    assert not list(tmp_path.glob(".*"))
+    assert not list(tmp_path.glob(".*"))  # nothing half-made is left beside it
 
 
 @pytest.mark.slow

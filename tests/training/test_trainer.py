@@ -146,8 +146,8 @@ def test_skipped_rows_leave_loss_and_gradient_as_they_were(
         micro_batch["old_per_token_logps"] = logps(GRPOTrainer, trainer, micro_batch) + 0.1
     skipped = gradient(GRPOTrainer, trainer, micro_batch)
     full = gradient(ParentTrainer, trainer, micro_batch)  # its loss over our log-probs
-    torch.testing.assert_close(skipped, full, atol=1e-6, rtol=1e-4)
-    assert full.abs().max() > 0
+    assert full.norm() > 0
+    assert (skipped - full).norm() < 1e-5 * full.norm()
     loss = GRPOTrainer.compute_loss(trainer, trainer.model, dict(micro_batch))
     torch.testing.assert_close(loss, ParentTrainer.compute_loss(trainer, trainer.model, dict(micro_batch)))
 

@@ -29,7 +29,7 @@ SYSTEM_PROMPT = "Think step by step, then give the final answer as <answer>your 
 
 TASKS: dict[str, dict[str, Any]] = {
     "leg_counting": {"min_animals": 1, "max_animals": 3, "min_instances": 1, "max_instances": 6},
-    "chain_sum": {"min_terms": 2, "max_terms": 4, "min_digits": 1, "max_digits": 2},
+    "chain_sum": {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 2},
     "simple_equations": {
         "min_terms": 2,
         "max_terms": 2,

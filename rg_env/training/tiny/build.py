@@ -15,13 +15,14 @@ an existing one is refused.
 """
 
 import argparse
+import itertools
 import json
 import math
 import random
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,11 +56,10 @@ class Recipe:
     questions_per_task: int = 24_000
     batch_size: int = 64
     learning_rate: float = 3e-3
-    learn_steps: int = 2_000
-    """Pre-training on worked solutions only."""
-    mix_learning_rate: float = 5e-4
-    mix_steps: int = 250
-    """Training on the mixture of worked solutions and guesses."""
+    learn_steps: int = 1_500
+    """Steps on worked solutions only."""
+    mix_steps: int = 400
+    """Steps on the mixture of worked solutions and guesses; the learning rate goes on falling."""
     worked_share: float = 0.25
     """Share of worked solutions in the mixture; the policy comes to work about this often."""
     measured: int = 512
@@ -113,7 +113,6 @@ def build(out: Path, *, seed: int = 0, recipe: Recipe | None = None, threads: in
     longest = max(len(completion) for _, completion in examples)
     say(f"prompts of {sum(len(p) for p, _ in examples) / len(examples):.0f} tokens, completions of at most {longest}")
 
-    train(model, examples, recipe.learn_steps, recipe.learning_rate, recipe.batch_size, rng, say)
     mixture = {
         task: [
             text if rng.random() < recipe.worked_share else blurted_guess(task, entry, rng)
@@ -121,9 +120,10 @@ def build(out: Path, *, seed: int = 0, recipe: Recipe | None = None, threads: in
         ]
         for task in entries
     }
-    say(f"mixing in guesses: {recipe.worked_share:.0%} worked solutions from here on")
-    mixed = tokenize(tokenizer, entries, mixture)
-    train(model, mixed, recipe.mix_steps, recipe.mix_learning_rate, recipe.batch_size, rng, say)
+    learn = itertools.islice(batches(examples, recipe.batch_size, rng), recipe.learn_steps)
+    mix = itertools.islice(batches(tokenize(tokenizer, entries, mixture), recipe.batch_size, rng), recipe.mix_steps)
+    say(f"{recipe.learn_steps} steps on worked solutions, {recipe.mix_steps} with {recipe.worked_share:.0%} of them")
+    train(model, itertools.chain(learn, mix), recipe.learn_steps + recipe.mix_steps, recipe.learning_rate, say)
 
     # Measure what is shipped: the weights as bfloat16 keeps them.
     model.to(torch.bfloat16).to(torch.float32)
@@ -207,19 +207,13 @@ def collate(batch: Sequence[Example], pad: int) -> tuple[torch.Tensor, torch.Ten
 
 
 def train(
-    model: Qwen2ForCausalLM,
-    examples: Sequence[Example],
-    steps: int,
-    peak: float,
-    batch_size: int,
-    rng: random.Random,
-    say: Any,
+    model: Qwen2ForCausalLM, stream: Iterable[list[Example]], steps: int, peak: float, say: Callable[[str], None]
 ) -> None:
     """AdamW on the tokens of the completions; the learning rate warms up to `peak` and falls along a cosine."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak, weight_decay=0.01, betas=(0.9, 0.98), fused=True)
     warmup = min(100, steps // 10 + 1)
     model.train()
-    for step, batch in zip(range(steps), batches(examples, batch_size, rng), strict=False):
+    for step, batch in enumerate(stream):
         cosine = 0.5 + 0.5 * math.cos(math.pi * step / steps)
         optimizer.param_groups[0]["lr"] = peak * min((step + 1) / warmup, cosine)
         # Two halves, the shorter sequences and the longer ones, cost less padding than one batch.

@@ -4,7 +4,8 @@ Pure functions from a Reasoning Gym entry (`question`, `answer`, `metadata`) to 
 in a worked solution is computed here from the question, never taken from the entry's answer; a test says both agree.
 
     >>> print(worked_solution("chain_sum", {"metadata": {"expression": "4 + 23 - 7"}, ...}))
-    4 + 23 = 27
+    4 + 20 = 24
+    24 + 3 = 27
     27 - 7 = 20
     <answer>20</answer>
 """
@@ -48,9 +49,12 @@ def _sum_chain(entry: Entry) -> tuple[list[str], int]:
     first, *rest = entry["metadata"]["expression"].split()
     lines, total = [], int(first)
     for operator, term in zip(rest[::2], rest[1::2], strict=True):
-        result = total + int(term) if operator == "+" else total - int(term)
-        lines.append(f"{total} {operator} {term} = {result}")
-        total = result
+        tens, ones = int(term) // 10 * 10, int(term) % 10
+        # Tens first, then ones: steps that a small model can take without a slip.
+        for part in [part for part in (tens, ones) if part] or [0]:
+            result = total + part if operator == "+" else total - part
+            lines.append(f"{total} {operator} {part} = {result}")
+            total = result
     return lines, total
 
 

@@ -1,0 +1,5 @@
+"""For all tests: the process is set up as programs of rg_env are, before torch is imported."""
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # see rg_env.commands.prepare_process
