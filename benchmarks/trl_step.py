@@ -106,8 +106,8 @@ def train(options: argparse.Namespace, scratch: str) -> dict:
     rows = load_dataset("json", data_files=str(options.rows), split="train", cache_dir=f"{scratch}/datasets")
     trainer = trl.GRPOTrainer(
         model=str(options.model),
-        # The AutoTokenizer of transformers 5 gives every qwen2 model the splitting rules of Qwen2Tokenizer, whatever its
-        # tokenizer.json says: other tokens, and a policy that understands nothing. This class reads the file as it is.
+        # The AutoTokenizer of transformers 5 gives every qwen2 model the splitting rules of Qwen2Tokenizer, whatever
+        # its tokenizer.json says: other tokens, and a policy that understands nothing. This class reads the file as it is.
         processing_class=transformers.PreTrainedTokenizerFast.from_pretrained(options.model, padding_side="left"),
         args=config,
         reward_funcs=correct,

@@ -144,7 +144,7 @@ def main() -> int:
         dataloader_pin_memory=torch.cuda.is_available(),
         vllm_server_host=options.vllm_host,
         vllm_server_port=options.vllm_port,
-        vllm_server_timeout=10.0,
+        vllm_server_timeout=5.0,
         # records
         logging_steps=1,
         report_to="none",  # "wandb", "tensorboard"

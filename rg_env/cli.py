@@ -44,13 +44,14 @@ def _tasks(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from rg_env.training import load_policy  # first: it tells what to install where torch is missing
+    from rg_env.training import best_device, load_policy  # first: it tells what to install where torch is missing
 
     from rg_env.inference.engine import EmbeddedEngine  # isort: skip
     from rg_env.inference.server import HOST, bind, serve
 
     listener = bind(options.port)  # before the model is loaded, which may take minutes
     policy = load_policy(options.model)
+    policy.model.to(best_device())
     engine = EmbeddedEngine(policy.model, policy.tokenizer, model_name=options.model, seed=options.seed)
     print(f"serving {options.model!r} at http://{HOST}:{listener.getsockname()[1]}/v1 (Ctrl-C ends it)", flush=True)
     serve(engine, listener)

@@ -63,7 +63,8 @@ class EmbeddedEngine:
         self.max_batch_size = max_batch_size
         self.token_text = TokenText(tokenizer)
         self.end_ids = _end_ids(model, tokenizer)
-        self.generator = None if seed is None else torch.Generator(device=model.device).manual_seed(seed)
+        self.seed = seed
+        self._generator: torch.Generator | None = None
         self._weights = threading.RLock()
         self._cancelled = threading.Event()
         self._prompts: dict[str, list[int]] = {}
@@ -145,6 +146,13 @@ class EmbeddedEngine:
             for job, text in zip(jobs, texts, strict=True)
         )
         return [[next(finished) for _ in range(request.n)] for request in requests]
+
+    @property
+    def generator(self) -> torch.Generator | None:
+        """Where sampling gets its random numbers; made when first used, for the device the model is on by then."""
+        if self._generator is None and self.seed is not None:
+            self._generator = torch.Generator(device=self.model.device).manual_seed(self.seed)
+        return self._generator
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:

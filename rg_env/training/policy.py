@@ -94,6 +94,13 @@ def _load(name: str) -> Policy:
     return Policy(loaded, tokenizer, Path(name).name)
 
 
+def best_device() -> str:
+    """The device to generate on where nothing else decides: CUDA, Apple's GPU, or the CPU."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
 def _hub_answers() -> bool:
     if HF_HUB_OFFLINE:
         return False
@@ -125,7 +132,7 @@ def default_config(policy: Policy, output_dir: str | Path, **overrides: Any) -> 
         "save_strategy": "no",
         "disable_tqdm": True,
         "vllm_server_host": "127.0.0.1",
-        "vllm_server_timeout": 10.0,
+        "vllm_server_timeout": 5.0,
     }
     tiny: dict[str, Any] = {
         "max_steps": 25,

