@@ -107,7 +107,7 @@ def train(options: argparse.Namespace, scratch: str) -> dict:
     trainer = trl.GRPOTrainer(
         model=str(options.model),
         # The AutoTokenizer of transformers 5 gives every qwen2 model the splitting rules of Qwen2Tokenizer, whatever
-        # its tokenizer.json says: other tokens, and a policy that understands nothing. This class reads the file as it is.
+        # its tokenizer.json says: other tokens, and a policy that understands nothing. This class reads the file.
         processing_class=transformers.PreTrainedTokenizerFast.from_pretrained(options.model, padding_side="left"),
         args=config,
         reward_funcs=correct,

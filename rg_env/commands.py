@@ -49,8 +49,10 @@ def load_keys() -> None:
 
 
 def prepare_process() -> None:
-    """Set what a program sets before torch, transformers and verifiers are imported: threads that wait without spinning,
-    and libraries that keep what they say of themselves out of its output."""
+    """Set what must be set before torch, transformers and verifiers are imported.
+
+    Threads wait without spinning, and libraries keep what they say of themselves out of a program's output.
+    """
     # Spinning threads hold the cores that others of the same program wait for: beside one busy process, a parallel
     # matrix product was measured at 16 ms spinning and 0.2 ms waiting.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -61,8 +61,8 @@ def test_every_file_is_left(main_job: tuple[Path, str]) -> None:
     steps = results["steps"]
     metrics = read_lines(run / "metrics.jsonl")
     assert [row["step"] for row in metrics if "reward" in row] == list(range(1, steps + 1))
-    assert [row["step"] for row in metrics if "eval/accuracy" in row][0] == 0
-    assert [row["step"] for row in metrics if "eval/accuracy" in row][-1] == steps
+    evaluated = [row["step"] for row in metrics if "eval/accuracy" in row]
+    assert (evaluated[0], evaluated[-1]) == (0, steps)
     trained = next(row for row in metrics if "reward" in row)
     assert {"loss", "accuracy", "frac_reward_zero_std", "rewards/correctness/mean", "step_time"} <= set(trained)
     first = json.loads((run / "eval_results" / "eval_step_0.json").read_text())

@@ -52,7 +52,8 @@ def test_generation_config_samples_from_the_whole_distribution(model, tokenizer)
     """A server that takes the policy's own defaults samples what GRPO assumes."""
     config = model.generation_config
     assert (config.do_sample, config.temperature, config.top_k, config.top_p) == (True, 1.0, 0, 1.0)
-    assert config.eos_token_id == tokenizer.eos_token_id and config.pad_token_id == tokenizer.pad_token_id
+    assert config.eos_token_id == tokenizer.eos_token_id
+    assert config.pad_token_id == tokenizer.pad_token_id
 
 
 @tasks
@@ -85,7 +86,8 @@ def test_worked_solutions_end_in_the_gold_answer(task):
         blind = {**entry, "answer": None}
         *lines, last = worked_solution(task, blind).splitlines()
         assert last == f"<answer>{entry['answer']}</answer>"
-        assert lines and all("=" in line for line in lines)
+        assert lines
+        assert all("=" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +148,9 @@ def test_the_two_splits_share_no_question(task):
     train, held_out = (
         {e["question"] for e in itertools.islice(questions(task, split, seed=0), 2000)} for split in ("train", "eval")
     )
-    assert train and held_out and not train & held_out
+    assert train
+    assert held_out
+    assert not train & held_out
 
 
 def test_the_build_sees_training_questions_only():

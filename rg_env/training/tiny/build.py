@@ -178,7 +178,7 @@ def tokenize(
     tokenizer: PreTrainedTokenizerBase, entries: dict[str, list[dict[str, Any]]], completions: dict[str, list[str]]
 ) -> list[Example]:
     """All tasks' prompts and completions as token ids."""
-    examples = []
+    examples: list[Example] = []
     for task in entries:
         prompts = tokenizer([render_prompt(tokenizer, entry["question"]) for entry in entries[task]])["input_ids"]
         answers = tokenizer([text + END for text in completions[task]])["input_ids"]
