@@ -15,13 +15,12 @@ Two terminals, on a GPU node:
 
 import argparse
 import random
-import re
 from pathlib import Path
 
-from rg_env.commands import positive, run_command
+from rg_env.commands import positive, run_command, seed
+from rg_env.core.extraction import extract
+from rg_env.core.prompts import SYSTEM_PROMPT
 from rg_env.errors import InputError
-
-SYSTEM_PROMPT = "Think step by step, then give the final answer as <answer>your answer here</answer>."
 
 
 def sums(count, seed):
@@ -32,42 +31,31 @@ def sums(count, seed):
     return [{"question": wording.format(" + ".join(map(str, t))), "answer": str(sum(t))} for t in terms]
 
 
-def distinct(data):
-    """Each question once: a question that stands twice could be in training and in evaluation."""
-    seen = set()
-    return data.filter(lambda row: not (row["question"] in seen or seen.add(row["question"])))
-
-
 def load_data(options):
-    """A `datasets.Dataset` with the columns question and answer (text)."""
+    """A `datasets.Dataset` with the columns question and answer (text), each question once."""
     from datasets import Dataset, load_dataset
 
     if options.data is None:
-        return Dataset.from_list(sums(2200, options.seed))
-    kind = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}.get(Path(options.data).suffix)
-    try:
-        if kind:
-            data = load_dataset(kind, data_files=options.data, split="train")
-        else:
-            data = load_dataset(options.data, options.data_config, split="train")
-    except Exception as error:
-        raise InputError(f"cannot read the dataset {options.data!r}: {error}".splitlines()[0]) from error
+        data = Dataset.from_list(sums(2200, options.seed))
+    else:
+        kind = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}.get(Path(options.data).suffix)
+        hub = {"path": options.data, "name": options.data_config}
+        try:
+            data = load_dataset(**({"path": kind, "data_files": options.data} if kind else hub), split="train")
+        except Exception as error:
+            raise InputError(f"cannot read the dataset {options.data!r}: {error}".splitlines()[0]) from error
     if missing := {"question", "answer"} - set(data.column_names):
-        raise InputError(
-            f"{options.data} has no column {', '.join(sorted(missing))}; it has {', '.join(data.column_names)}"
-        )
-    return data.select_columns(["question", "answer"]).map(
+        raise InputError(f"{options.data} lacks {', '.join(sorted(missing))}; it has {', '.join(data.column_names)}")
+    data = data.select_columns(["question", "answer"]).map(
         lambda row: {"answer": str(row["answer"]).split(options.answer_after or "\0")[-1].strip()}
     )
+    seen = set()  # a question that stands twice could be in training and in evaluation
+    return data.filter(lambda row: not (row["question"] in seen or seen.add(row["question"])))
 
 
-# Reward functions: any of prompt, completion, answer, state, info, parser by name; a finite number back.
-# What they see of the model's text is data: compare it, never run it.
-
-
+# Rewards ask for prompt, completion, answer, state, info or parser by name; the model's text is data, never run it.
 def correct(completion, answer):
-    found = re.findall(r"<answer>([^<]*)</answer>", completion[-1]["content"])
-    return float(bool(found) and found[-1].strip() == answer)
+    return float(extract(completion).answer == answer)  # the text within the last <answer>...</answer>
 
 
 def answers_once(completion):
@@ -90,7 +78,7 @@ def main() -> int:
     parser.add_argument("--learning-rate", type=float, default=1e-4, help="1e-6 is usual from 1B parameters on")
     parser.add_argument("--max-prompt-length", type=int, default=160)
     parser.add_argument("--max-tokens", type=int, default=90, help="new tokens at most")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=seed, default=0)
     parser.add_argument("--vllm-host", default="127.0.0.1")
     parser.add_argument("--vllm-port", type=int, default=8000)
     options = parser.parse_args()
@@ -102,7 +90,7 @@ def main() -> int:
     from rg_env.training import GRPOConfig, GRPOTrainer, load_policy, run_folder, train
 
     policy = load_policy(options.model)
-    data = distinct(load_data(options))
+    data = load_data(options)
     if options.num_eval >= len(data):
         raise InputError(f"--num-eval {options.num_eval} leaves nothing to train on: there are {len(data)} questions")
     data = data.train_test_split(test_size=options.num_eval, seed=options.seed)

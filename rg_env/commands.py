@@ -36,6 +36,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def seed(text: str) -> int:
+    """An argparse type: a seed that every library takes."""
+    if not 0 <= int(text) < 2**32:
+        raise argparse.ArgumentTypeError(f"{text} is not in 0 ... 2^32 - 1")
+    return int(text)
+
+
 def load_keys() -> None:
     """Read `.env` in the working folder into the environment, where it has no such variable yet."""
     try:

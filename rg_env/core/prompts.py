@@ -43,14 +43,26 @@ def fold_system(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{"role": "user", "content": system}, *folded]
 
 
+def require_chat_template(tokenizer: Any) -> None:
+    """Raise `InputError` if the tokenizer has no chat template: there is no telling how it takes messages."""
+    if not getattr(tokenizer, "chat_template", None):
+        raise InputError(
+            f"the model {_name_of(tokenizer)} has no chat template: use an instruction-tuned model, or add a "
+            "chat_template.jinja to its folder"
+        )
+
+
+def _name_of(tokenizer: Any) -> str:
+    return getattr(tokenizer, "name_or_path", None) or type(tokenizer).__name__
+
+
 def rejects_system_role(tokenizer: Any) -> bool:
     """Whether the tokenizer's chat template cannot carry a system message: it raises, as Gemma's does, or drops it.
 
     Raises `InputError` if the tokenizer has no chat template, or one that fails on a plain question.
     """
-    name = getattr(tokenizer, "name_or_path", None) or type(tokenizer).__name__
-    if not getattr(tokenizer, "chat_template", None):
-        raise InputError(f"model folder {name} has no chat template: use an instruct model, or add chat_template.jinja")
+    require_chat_template(tokenizer)
+    name = _name_of(tokenizer)
     try:
         tokenizer.apply_chat_template([{"role": "user", "content": "1+1?"}], tokenize=False)
     except Exception as error:  # templates raise whatever jinja raises

@@ -27,10 +27,11 @@ class Batcher:
     Args:
         window_s: how long to wait for company after the first request. 0: until the loop has nothing else ready, which
             is right for callers in this process; requests that come over sockets trickle in and need milliseconds.
+        errors_to_all: whether an error of the engine reaches every caller, or one, and the others are cancelled.
     """
 
-    def __init__(self, engine: EmbeddedEngine, window_s: float = 0.0):
-        self.engine, self.window_s = engine, window_s
+    def __init__(self, engine: EmbeddedEngine, window_s: float = 0.0, errors_to_all: bool = True):
+        self.engine, self.window_s, self.errors_to_all = engine, window_s, errors_to_all
         self._waiting: list[tuple[ChatRequest, asyncio.Future[list[Generation]]]] = []
         self._runner: asyncio.Task[None] | None = None
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="embedded-engine")
@@ -53,10 +54,9 @@ class Batcher:
             try:
                 results = await loop.run_in_executor(self._executor, self.engine.generate, [r for r, _ in batch])
             except BaseException as error:
-                # One caller gets the error and the others are cancelled: a hundred rollouts need not all report it.
                 for i, (_, future) in enumerate(batch):
                     if not future.done():
-                        future.set_exception(error) if i == 0 else future.cancel()
+                        future.set_exception(error) if self.errors_to_all or i == 0 else future.cancel()
                 if not isinstance(error, Exception):
                     raise
                 continue
@@ -86,7 +86,7 @@ class InProcessClient:
     def __init__(self, engine: EmbeddedEngine):
         self.base_url = httpx.URL("http://embedded.invalid/v1/")
         self.engine = engine
-        self.batcher = Batcher(engine)
+        self.batcher = Batcher(engine, errors_to_all=False)  # a hundred rollouts need not all report it
         self.chat = _Chat(self)
 
     async def close(self) -> None:

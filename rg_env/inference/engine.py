@@ -17,7 +17,8 @@ from contextlib import contextmanager
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rg_env.errors import EngineError, InputError
+from rg_env.core.prompts import require_chat_template
+from rg_env.errors import EngineError
 from rg_env.inference.kv_cache import GrowingCache, decoding_attention
 from rg_env.inference.protocol import BadRequest, ChatRequest, Generation, Sampling, TokenText
 from rg_env.inference.sampling import Sampler
@@ -51,11 +52,7 @@ class EmbeddedEngine:
         max_batch_size: int = 512,
         seed: int | None = None,
     ):
-        if not tokenizer.chat_template:
-            raise InputError(
-                f"the tokenizer of {tokenizer.name_or_path or 'the model'} has no chat template: "
-                "use an instruction-tuned model, or set tokenizer.chat_template"
-            )
+        require_chat_template(tokenizer)
         self.model, self.tokenizer = model, tokenizer
         self.config = model.config.get_text_config(decoder=True)
         self.model_name = model_name or model.config._name_or_path or "model"
@@ -100,13 +97,14 @@ class EmbeddedEngine:
                 ids = self.tokenizer.apply_chat_template(request.messages, add_generation_prompt=True)
             except Exception as error:  # a Jinja error of whatever kind the template raises
                 raise BadRequest(f"the chat template refuses these messages: {error}", param="messages") from error
-            if len(self._prompts) > 10_000:
+            if len(self._prompts) >= 4096:
                 self._prompts.clear()
-            self._prompts[key] = ids
+            if len(key) < 16_384:  # what repeats are training prompts, not documents
+                self._prompts[key] = ids
         if len(ids) >= self.max_context:
-            # verifiers knows these words and turns them into a truncated rollout, as it does for vLLM
+            # verifiers knows these words and turns them into a truncated rollout, as it does for vLLM's
             raise BadRequest(
-                f"This model's maximum context length is {self.max_context} tokens, and the prompt has {len(ids)}",
+                f"the prompt has {len(ids)} tokens, which is longer than the model's context length {self.max_context}",
                 param="messages",
             )
         if request.max_tokens and len(ids) + request.max_tokens > self.max_context:

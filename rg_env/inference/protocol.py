@@ -19,6 +19,9 @@ class BadRequest(RGEnvError, ValueError):
     exit_code = 2
 
     def __init__(self, message: str, status: int = 400, param: str | None = None):
+        # They may quote a request's own text, which can hold what no UTF-8 can.
+        message = message.encode("utf-8", "backslashreplace").decode()
+        param = param and param.encode("utf-8", "backslashreplace").decode()
         super().__init__(message, status, param)
         self.message, self.status, self.param = message, status, param
 

@@ -28,16 +28,30 @@ class GRPOConfig(VerifiersGRPOConfig):
             processes=int(os.environ.get("WORLD_SIZE", 1)),
             accumulation=self.steps_per_generation or self.gradient_accumulation_steps,
             num_generations=self.num_generations,
+            batch=self.generation_batch_size,
         )
         super().__post_init__()
 
 
-def check_groups(*, per_device: int, processes: int, accumulation: int, num_generations: int) -> None:
-    """Raise `InputError` unless the rollouts of a step make whole groups of at least two."""
+def check_groups(
+    *, per_device: int, processes: int, accumulation: int, num_generations: int, batch: int | None = None
+) -> None:
+    """Raise `InputError` unless the rollouts of a step make whole groups of at least two.
+
+    `batch`: how many rollouts are generated at once, where that is given by itself.
+    """
     if num_generations < 2:
         raise InputError(f"num_generations={num_generations}: a group needs at least 2 rollouts to have an advantage")
     if per_device < 1 or accumulation < 1:
         raise InputError("per_device_train_batch_size and gradient_accumulation_steps must be at least 1")
+    if batch is not None:
+        for name, part in (
+            ("num_generations", num_generations),
+            ("the rollouts of a micro-batch", per_device * processes),
+        ):
+            if batch % part:
+                raise InputError(f"generation_batch_size={batch} is no multiple of {name}={part}")
+        return
     factor = processes * accumulation
     batch = per_device * factor
     if batch % num_generations == 0:

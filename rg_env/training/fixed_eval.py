@@ -43,10 +43,14 @@ class Evaluation:
 
     def summary(self) -> dict[str, Any]:
         """The scores as JSON, those of each task under `tasks`."""
-        return {**asdict(self.overall), "tasks": {task: asdict(scores) for task, scores in self.tasks.items()}}
+        return {
+            "step": self.step,
+            **asdict(self.overall),
+            "tasks": {task: asdict(scores) for task, scores in self.tasks.items()},
+        }
 
     def as_json(self) -> dict[str, Any]:
-        return {"step": self.step, **self.summary(), "rollouts": self.rollouts}
+        return {**self.summary(), "rollouts": self.rollouts}
 
     def metrics(self) -> dict[str, float]:
         """Flat metrics under the field's names: `eval/accuracy`, `eval/<task>/accuracy`, …"""

@@ -10,6 +10,7 @@ train_results.json    before and after
 reward_curve.png      the learning curve
 """
 
+import contextlib
 import json
 import math
 import os
@@ -73,7 +74,7 @@ def _checked_folder(output_dir: str | Path | None, name: str) -> Path:
 
 
 class RunFiles:
-    """Writes the files of one run. JSON files are written aside and renamed, so that none is ever half there."""
+    """Writes the files of one run: whole files aside and then renamed, so that none is ever half there."""
 
     def __init__(self, folder: Path):
         try:
@@ -83,7 +84,7 @@ class RunFiles:
         self.folder = folder
 
     def write_config(self, settings: dict[str, Any]) -> None:
-        (self.folder / "config.yaml").write_text(yaml.safe_dump(_plain(settings), sort_keys=False, allow_unicode=True))
+        self._write("config.yaml", yaml.safe_dump(_plain(settings), sort_keys=False, allow_unicode=True))
 
     def write_manifest(self, rows: dict[str, Any] | None) -> None:
         self.write_json(
@@ -97,20 +98,27 @@ class RunFiles:
         )
 
     def write_json(self, name: str, value: Any) -> None:
+        self._write(name, json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+    def _write(self, name: str, text: str) -> None:
         aside = self.folder / f"{name}.part"
-        aside.write_text(json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        aside.write_text(text, encoding="utf-8", errors="backslashreplace")
         aside.replace(self.folder / name)
 
     def append(self, name: str, records: list[dict[str, Any]]) -> None:
         """Append one JSON line a record."""
-        with (self.folder / name).open("a") as file:
+        with (self.folder / name).open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.writelines(
                 json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n" for record in records
             )
 
-
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    def discard(self) -> None:
+        """Take back what was written for a run that never began."""
+        for name in ("config.yaml", "manifest.json"):
+            (self.folder / name).unlink(missing_ok=True)
+        for folder in (self.folder / "eval_results", self.folder):
+            with contextlib.suppress(OSError):  # something else is in it
+                folder.rmdir()
 
 
 def _version(package: str) -> str | None:

@@ -1,5 +1,6 @@
 """Loading the policy: a model of the user's, the default one for the machine, or the tiny policy in the package."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,9 @@ import requests
 import torch
 from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.utils import is_flash_attn_2_available, logging
 
+from rg_env.core.prompts import require_chat_template
 from rg_env.core.tasks import Mixture, TaskSpec
 from rg_env.errors import InputError
 from rg_env.training.config import GRPOConfig
@@ -28,8 +29,6 @@ class Policy:
     tokenizer: PreTrainedTokenizerBase
     label: str
     is_tiny: bool = False
-    note: str = ""
-    """What the user should know about the choice; empty if they made it themselves."""
 
     def mixture(self, gym: Any) -> Mixture:
         """`gym` as a mixture; for the tiny policy at the sizes it was made for, where `gym` gives none itself."""
@@ -44,7 +43,7 @@ class Policy:
 
 
 def load_policy(model: str | None = None) -> Policy:
-    """Load `model`: a folder, a name on the model hub, or "tiny". None: the default for this machine.
+    """Load `model`: a folder, a name on the model hub, or "tiny". None: the default for this machine, told in a line.
 
     Raises:
         InputError: it cannot be loaded.
@@ -54,21 +53,33 @@ def load_policy(model: str | None = None) -> Policy:
     if model is not None:
         return _load(model)
     if not torch.cuda.is_available():
-        return _tiny("no GPU here: training the tiny policy (--model NAME_OR_FOLDER takes another)")
+        _say("No GPU here: taking the tiny policy (--model NAME_OR_FOLDER takes another).")
+        return _tiny()
     try:
-        return _load(DEFAULT_GPU_MODEL)
-    except InputError:
-        return _tiny(f"{DEFAULT_GPU_MODEL} cannot be had (no way to the model hub?): training the tiny policy instead")
+        policy = _load(DEFAULT_GPU_MODEL)
+    except InputError as error:
+        _say(f"Taking the tiny policy: {error}.")
+        return _tiny()
+    _say(f"Taking {DEFAULT_GPU_MODEL}.")
+    return policy
 
 
-def _tiny(note: str = "") -> Policy:
+def _say(line: str) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        print(line, flush=True)
+
+
+def _tiny() -> Policy:
     loaded = _load(str(POLICY_DIR))
-    return Policy(loaded.model, loaded.tokenizer, TINY, is_tiny=True, note=note)
+    return Policy(loaded.model, loaded.tokenizer, TINY, is_tiny=True)
 
 
 def _load(name: str) -> Policy:
-    # ZeRO-3 keeps fp32 master weights itself; elsewhere AdamW needs them, or small updates round to nothing.
-    dtype = torch.bfloat16 if is_deepspeed_zero3_enabled() else torch.float32
+    # ZeRO-3 keeps fp32 master weights itself; elsewhere AdamW needs them, or small updates round to nothing. What
+    # accelerate was told is asked for here: transformers knows of ZeRO-3 only once there are training arguments.
+    zero3 = os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3"
+    bf16 = zero3 and os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
+    dtype = torch.bfloat16 if bf16 else torch.float32
     attention = "flash_attention_2" if dtype is torch.bfloat16 and is_flash_attn_2_available() else "sdpa"
     on_disk = Path(name).exists()
     if on_disk and not (Path(name) / "config.json").is_file():
@@ -77,20 +88,15 @@ def _load(name: str) -> Policy:
     no_hub = not on_disk and not _hub_answers()
     logging.disable_progress_bar()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=no_hub)
-        loaded = AutoModelForCausalLM.from_pretrained(
-            name, dtype=dtype, attn_implementation=attention, local_files_only=no_hub
-        )
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        options = {"local_files_only": no_hub, "trust_remote_code": False}
+        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+        loaded = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation=attention, **options)
+    except Exception as error:  # damaged files raise whatever their parser raises, plain Exception included
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if no_hub:
             reason = "it is no folder here, the model hub cannot be reached, and no copy of it is stored"
         raise InputError(f"cannot load the model {name!r}: {reason}") from error
-    if not tokenizer.chat_template:
-        raise InputError(
-            f"the model {name!r} has no chat template, which tells how a conversation becomes tokens: use an "
-            "instruction-tuned model, or add a chat_template.jinja to its folder"
-        )
+    require_chat_template(tokenizer)
     return Policy(loaded, tokenizer, Path(name).name)
 
 

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from transformers import Trainer, TrainerCallback
@@ -18,12 +19,22 @@ class Recorder(TrainerCallback):
     """A callback for `GRPOTrainer`.
 
     Args:
-        eval_every: optimizer steps between evaluations; besides, one is made before the first step and after the last.
+        eval_every: optimizer steps between evaluations; None: a fifth of the run. Besides, one is made before the first
+            step and after the last.
+        interrupted: whether the run is being ended early, without the last evaluation.
         stream: where progress goes. One line that renews itself on a terminal, a line a step elsewhere.
     """
 
-    def __init__(self, trainer: GRPOTrainer, files: RunFiles, eval_every: int, stream: TextIO | None = None):
-        self.trainer, self.files, self.eval_every = trainer, files, eval_every
+    def __init__(
+        self,
+        trainer: GRPOTrainer,
+        files: RunFiles,
+        eval_every: int | None = None,
+        interrupted: Callable[[], bool] = lambda: False,
+        stream: TextIO | None = None,
+    ):
+        self.trainer, self.files, self.interrupted = trainer, files, interrupted
+        self.eval_every = eval_every or 0
         self.stream = stream or sys.stdout
         self.evaluations: list[Evaluation] = []
         self._evaluated_at: int | None = None
@@ -31,6 +42,7 @@ class Recorder(TrainerCallback):
         self._step_seconds = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.eval_every = self.eval_every or max(1, state.max_steps // 5)
         self.evaluate(state.global_step)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -57,7 +69,8 @@ class Recorder(TrainerCallback):
         self.files.append("metrics.jsonl", [{"step": state.global_step, **logs}])
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.evaluate(state.global_step)
+        if not self.interrupted():
+            self.evaluate(state.global_step)
 
     def evaluate(self, step: int) -> None:
         """Evaluate, unless done at this step. The main process does it; the others wait."""

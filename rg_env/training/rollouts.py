@@ -6,6 +6,7 @@ thread dies, and the trainer waits until its time-out), and other jobs, evaluati
 """
 
 import asyncio
+import contextlib
 import queue
 import time
 from collections.abc import Awaitable, Callable
@@ -33,19 +34,28 @@ class RolloutGenerator(AsyncBatchGenerator):
         super().__init__(*args, **kwargs)
         self._client_factory, self._on_cancel = client_factory, on_cancel
         self._reward_errors = record_reward_errors(self.env.rubric)
+        self._task: asyncio.Task[Any] | None = None
         self.last_rollouts: Any = None
         """verifiers' `GenerateOutputs` of the newest training batch."""
 
     def start(self) -> None:
-        """Start the worker thread, if it is not running."""
+        """Start the worker thread, if it is not running; nothing of an earlier one is left."""
         if not self.started:
             self.stop_event.clear()
+            self.request_queue: queue.Queue[Any] = queue.Queue()
+            self.result_queue: queue.Queue[Any] = queue.Queue()
+            self.pending_batches.clear()
+            self.completed_batches.clear()
         super().start()
 
     def stop(self) -> None:
         """End the worker thread, in the middle of a batch if need be."""
         if self.started:
             self._on_cancel()
+            loop, task = self.worker_loop, self._task
+            if loop is not None and task is not None:
+                with contextlib.suppress(RuntimeError):  # the loop closed meanwhile
+                    loop.call_soon_threadsafe(task.cancel)
         super().stop()
 
     def get_batch(self, batch_id: int, timeout: float | None = None) -> BatchResult:
@@ -90,9 +100,7 @@ class RolloutGenerator(AsyncBatchGenerator):
                 dataset, client=client, model=self.model_name, sampling_args=self.sampling_args, use_tqdm=False
             )
 
-        result = self.run_job(job)
-        self._reward_errors.raise_first()
-        return result
+        return self.run_job(job)
 
     def _generation_worker(self) -> None:
         loop = asyncio.new_event_loop()
@@ -109,14 +117,14 @@ class RolloutGenerator(AsyncBatchGenerator):
                     self._run_job(loop, *item)
         finally:
             self._drop_waiting()
-            loop.run_until_complete(self.client.close())
+            loop.run_until_complete(self._leave())
             loop.close()
             asyncio.set_event_loop(None)
 
     def _run_batch(self, loop: asyncio.AbstractEventLoop, request: BatchRequest) -> None:
         start = time.monotonic()
         try:
-            result = loop.run_until_complete(self._generate_batch_async(request))
+            result = self._run(loop, self._generate_batch_async(request))
         except BaseException as error:  # raised again in the thread that waits for the batch
             self.result_queue.put(error)
             return
@@ -126,9 +134,29 @@ class RolloutGenerator(AsyncBatchGenerator):
 
     def _run_job(self, loop: asyncio.AbstractEventLoop, job: Job, future: "Future[Any]") -> None:
         try:
-            future.set_result(loop.run_until_complete(job(self.client)))
+            result = self._run(loop, job(self.client))
+            self._reward_errors.raise_first()
+            future.set_result(result)
         except BaseException as error:
             future.set_exception(error)
+
+    def _run(self, loop: asyncio.AbstractEventLoop, coroutine: Any) -> Any:
+        """Run to its end, or until `stop` cancels it."""
+        self._task = loop.create_task(coroutine)
+        try:
+            return loop.run_until_complete(self._task)
+        except asyncio.CancelledError:
+            raise TrainingError("generation was stopped") from None
+        finally:
+            self._task = None
+
+    async def _leave(self) -> None:
+        """Close the client, and let what still runs in the loop end."""
+        await self.client.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
     def _drop_waiting(self) -> None:
         while not self.request_queue.empty():

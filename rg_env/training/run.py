@@ -11,8 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import PrinterCallback, TrainerCallback
 
+from rg_env.core.tasks import Mixture
+from rg_env.errors import RGEnvError
 from rg_env.evaluation.plots import plot_run
 from rg_env.training.output import RunFiles
 from rg_env.training.policy import TINY
@@ -27,7 +30,7 @@ def train(
 ) -> dict[str, Any]:
     """Train, with an evaluation on the environment's frozen problems before, every `eval_every` steps, and after.
 
-    On Ctrl-C or SIGTERM the weights and the results so far are saved, and `interrupted` is true in the results.
+    On Ctrl-C or SIGTERM, and on an error of this package, the weights and the results so far are saved first.
 
     Args:
         trainer: ready to train; `trainer.args.output_dir` is where the files go (see `output`).
@@ -35,42 +38,57 @@ def train(
         eval_every: steps between evaluations; default: a fifth of the run.
 
     Returns:
-        What `train_results.json` holds.
+        What `train_results.json` holds; empty in all processes but the first.
+
+    Raises:
+        RGEnvError: what ended the run.
     """
     files = RunFiles(Path(trainer.args.output_dir))
     main = trainer.accelerator.is_main_process
     if main:
-        files.write_config({**(settings or {}), "training": trainer.args.to_dict()})
+        files.write_config(_resolved(trainer, settings or {}))
         files.write_manifest(getattr(trainer.env, "manifest", None))
-    recorder = Recorder(trainer, files, eval_every or max(1, trainer.args.max_steps // 5))
+    interruption = _Interruption(trainer)
+    recorder = Recorder(trainer, files, eval_every, interrupted=lambda: interruption.happened)
     trainer.add_callback(recorder)
     trainer.remove_callback(PrinterCallback)  # the recorder shows the progress
     start = time.monotonic()
-    interrupted = False
-    with _interruptible(trainer):
+    failure: RGEnvError | None = None
+    with interruption.handled():
         try:
             trainer.train()
         except KeyboardInterrupt:
-            interrupted = True
+            interruption.happened = True
+        except RGEnvError as error:
+            failure = error
     seconds = time.monotonic() - start
-    save_checkpoint(trainer)
+    if failure and not recorder.evaluations and trainer.state.global_step == 0:
+        if main:
+            files.discard()
+        raise failure
+    if failure is None or trainer.accelerator.num_processes == 1:  # alone, no process could save a sharded model
+        save_checkpoint(trainer)
     if not main:
+        if failure:
+            raise failure
         return {}
     before = recorder.evaluations[0] if recorder.evaluations else None
     after = recorder.evaluations[-1] if len(recorder.evaluations) > 1 else None
-    name = trainer._get_model_name()
     results = {
-        "model": TINY if name == str(POLICY_DIR) else name,
+        "model": _model_name(trainer),
         "engine": "embedded" if trainer.engine else "vllm",
         "steps": trainer.state.global_step,
         "seconds": round(seconds, 2),
-        "interrupted": interrupted,
+        "interrupted": interruption.happened,
+        "error": str(failure) if failure else None,
         "eval_before": before.summary() if before else None,
         "eval_after": after.summary() if after else None,
     }
     files.write_json("train_results.json", results)
     plot_run(files.folder)
     print_summary(files.folder, results, before, after)
+    if failure:
+        raise failure
     return results
 
 
@@ -82,39 +100,70 @@ def save_checkpoint(trainer: GRPOTrainer) -> Path:
     return folder
 
 
-@contextmanager
-def _interruptible(trainer: GRPOTrainer) -> Iterator[None]:
-    """Within: SIGINT and SIGTERM raise `KeyboardInterrupt` in the main thread, but never in the middle of an update."""
-    guard = _UpdateGuard()
-    trainer.add_callback(guard)
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {kind: signal.signal(kind, guard.interrupt) for kind in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
-        trainer.remove_callback(guard)
+def _model_name(trainer: GRPOTrainer) -> str:
+    name = trainer._get_model_name()
+    return TINY if name == str(POLICY_DIR) else name
 
 
-class _UpdateGuard(TrainerCallback):
-    """Puts an interrupt off while the optimizer writes weights, until the step is counted."""
+def _resolved(trainer: GRPOTrainer, settings: dict[str, Any]) -> dict[str, Any]:
+    """What `config.yaml` says: the caller's settings, and what they came to."""
+    env = trainer.env
+    resolved: dict[str, Any] = {
+        "model": _model_name(trainer),
+        "environment": {
+            "system_prompt": env.system_prompt,
+            "first_prompt": env.get_dataset()[0]["prompt"],
+            "rewards": dict(zip(env.rubric.get_reward_func_names(), env.rubric.get_reward_weights(), strict=True)),
+        },
+        "training": trainer.args.to_dict(),
+    }
+    if isinstance(mixture := getattr(env, "mixture", None), Mixture):
+        resolved["environment"]["gym"] = mixture.model_dump()["tasks"]
+    return {**settings, **resolved}
 
-    def __init__(self) -> None:
+
+class _Interruption(TrainerCallback):
+    """Ends a run on SIGINT and SIGTERM: by `KeyboardInterrupt`, but never in the middle of an update.
+
+    Several processes end together after the step: each would stop somewhere else, and wait for the others for ever.
+    """
+
+    def __init__(self, trainer: GRPOTrainer) -> None:
+        self.trainer = trainer
+        self.happened = False
+        self._several = trainer.accelerator.num_processes > 1
         self._updating = self._waiting = False
 
-    def interrupt(self, *_: Any) -> None:
-        if self._updating:
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Within: signals are handled so."""
+        # Python gives signals to the main thread only.
+        here = threading.current_thread() is threading.main_thread()
+        kinds = [signal.SIGINT, signal.SIGTERM] if here else []
+        before = {kind: signal.signal(kind, self._interrupt) for kind in kinds}
+        self.trainer.add_callback(self)
+        try:
+            yield
+        finally:
+            self.trainer.remove_callback(self)
+            for kind, handler in before.items():
+                signal.signal(kind, handler)
+
+    def _interrupt(self, *_: Any) -> None:
+        if (self._updating or self._several) and not self._waiting:
             self._waiting = True
-        else:
+        else:  # at once; also when asked for a second time
             raise KeyboardInterrupt
 
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         self._updating = True
 
-    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._updating = False
-        if self._waiting:
+        if self._several:
+            accelerator = self.trainer.accelerator
+            asked = torch.tensor(float(self._waiting), device=accelerator.device)
+            if accelerator.reduce(asked, reduction="sum").item() > 0:
+                self.happened = control.should_training_stop = True
+        elif self._waiting:
             raise KeyboardInterrupt

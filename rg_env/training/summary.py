@@ -1,5 +1,6 @@
 """What a run prints when it ends: before and after, sample rollouts, and where the files are."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,10 @@ def print_summary(
     if before and after:
         console.print(_table(before, after))
         _print_samples(console, before, after)
-    console.print(
-        f"Files in [bold]{escape(str(folder))}[/]: reward_curve.png, train_results.json, metrics.jsonl, "
-        f"rollouts.jsonl, eval_results/, checkpoint-{results['steps']}/",
-        soft_wrap=True,
-    )
+    # Files that a person opens first, then the others; an early interrupt leaves fewer.
+    order = ("reward_curve.png", "train_results.json", "metrics.jsonl", "rollouts.jsonl", "eval_results")
+    names = sorted((path.name for path in folder.iterdir()), key=lambda name: (*order, name).index(name))
+    console.print(f"Files in [bold]{escape(str(folder))}[/]: {escape(', '.join(names))}", soft_wrap=True)
 
 
 def _table(before: Evaluation, after: Evaluation) -> Table:
@@ -63,17 +63,20 @@ def _with_error(scores: Scores, field: str) -> str:
     return f"{getattr(scores, field):.{digits}f} ± {getattr(scores, f'{field}_se'):.{digits}f}"
 
 
+def _shown(text: str) -> str:
+    """`text` as rich shows it to the letter, and without control characters, which a terminal would obey."""
+    return escape(re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\N{REPLACEMENT CHARACTER}", text))
+
+
 def _print_samples(console: Console, before: Evaluation, after: Evaluation) -> None:
     for old, new in list(zip(before.rollouts, after.rollouts, strict=True))[:SAMPLES]:
-        console.print(
-            f"[bold]{escape(old['task'])}[/]: {escape(old['question'].strip().splitlines()[-1])}  "
-            f"(answer: {escape(old['answer'])})"
-        )
+        question = (old["question"].strip().splitlines() or [""])[-1]
+        console.print(f"[bold]{_shown(old['task'])}[/]: {_shown(question)}  (answer: {_shown(old['answer'])})")
         for name, rollout in (("before", old), ("after", new)):
             mark = {True: "[green]right[/]", False: "[red]wrong[/]"}.get(
                 rollout["correct"], f"reward {rollout['reward']:.2f}"
             )
             console.print(f"  {name}, {mark}:")
             for line in rollout["completion"].strip().splitlines() or ["(nothing)"]:
-                console.print(f"    {escape(line)}", soft_wrap=True)
+                console.print(f"    {_shown(line)}", soft_wrap=True)
         console.print()

@@ -17,8 +17,10 @@ What differs from `vf.GRPOTrainer` 0.1.6, each with a test that fails on the par
 """
 
 import gc
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import httpx
@@ -69,11 +71,11 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         engine: EngineName = "vllm",
         **kwargs: Any,
     ):
-        check_engine(engine, args)
-        if rejects_system_role(processing_class):
+        check_engine(engine, args, env)
+        if env.message_type == "chat" and rejects_system_role(processing_class):
             _fold_system_prompts(env)
-        if args.max_prompt_length or args.max_seq_len:
-            check_prompt_lengths(env, processing_class, args.max_prompt_length or args.max_seq_len)
+        if limit := args.max_prompt_length or args.max_seq_len:
+            check_prompt_lengths(env, processing_class, limit)
         if engine == "vllm":
             wait_for_server(args.vllm_server_host, args.vllm_server_port, args.vllm_server_timeout)
             client_class: Callable[..., Any] = vllm_client()
@@ -100,6 +102,7 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         self._weights_guard = _WeightsGuard(self.engine)
         self.add_callback(self._weights_guard)
         self._preparing = False
+        self._saving_aside: Path | None = None
 
     def _make_client(self) -> Any:
         if self.engine:
@@ -116,6 +119,13 @@ class GRPOTrainer(VerifiersGRPOTrainer):
 
     def _move_model_to_vllm(self) -> None:
         self.sync_weights()
+
+    def _compute_advantages(self, rewards: torch.Tensor) -> torch.Tensor:
+        # Equal rewards can differ from their mean by a rounding error, which scaling by their spread would blow up.
+        groups = rewards.float().view(-1, self.num_generations)
+        same = (groups.amax(dim=1) - groups.amin(dim=1)) < 1e-6
+        advantages: torch.Tensor = super()._compute_advantages(rewards)
+        return advantages.masked_fill(same.repeat_interleave(self.num_generations), 0.0)
 
     def _prepare_inputs(self, inputs: Any) -> dict[str, Any]:
         self._preparing = True
@@ -210,7 +220,7 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         groups = all_rewards.float().view(-1, self.num_generations)
         metrics["reward"].append(groups.mean().item())
         metrics["reward_std"].append(groups.std(dim=1).mean().item())
-        metrics["frac_reward_zero_std"].append((groups.std(dim=1) < 1e-6).float().mean().item())
+        metrics["frac_reward_zero_std"].append((groups.amax(dim=1) - groups.amin(dim=1) < 1e-6).float().mean().item())
         for name, values in all_reward_dict.items():
             if name != "reward" and not name.startswith("accuracy"):
                 column = torch.as_tensor(values, dtype=torch.float32)
@@ -224,12 +234,34 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         # some 0.2 s every other step.
         gc.collect()
         gc.freeze()
+        # Batches are numbered from 0 in each loop: an interrupted one may have left some behind.
+        self._step = self._next_batch_id = 0
+        self._buffered_inputs = None
         try:
             return super()._inner_training_loop(*args, **kwargs)
         finally:
             gc.unfreeze()
             self._weights_guard.release()
             self.async_generator.stop()  # also where only an evaluation started it
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        # Written aside and renamed: a folder named checkpoint-N is always whole.
+        folder = Path(self.args.output_dir)
+        self._saving_aside = folder / "checkpoint.part"
+        try:
+            super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                name = f"checkpoint-{self.state.global_step}"
+                (self._saving_aside / name).rename(folder / name)
+                self._rotate_checkpoints(use_mtime=False, output_dir=str(folder))
+        finally:
+            if self.args.should_save:
+                shutil.rmtree(self._saving_aside, ignore_errors=True)
+            self._saving_aside = None
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self._saving_aside or super()._get_output_dir(trial))
 
 
 class _WeightsGuard(TrainerCallback):
@@ -253,10 +285,12 @@ class _WeightsGuard(TrainerCallback):
             self._held = None
 
 
-def check_engine(engine: str, args: GRPOConfig) -> None:
-    """Raise `InputError` where `engine` cannot work with `args`."""
+def check_engine(engine: str, args: GRPOConfig, env: Environment) -> None:
+    """Raise `InputError` where `engine` cannot work with `args` and `env`."""
     if engine not in get_args(EngineName):
         raise InputError(f"unknown engine {engine!r}: there are {', '.join(get_args(EngineName))}")
+    if engine == "embedded" and env.message_type != "chat":
+        raise InputError("the embedded engine speaks chat only, and this environment asks for plain completions")
     if engine == "embedded" and is_deepspeed_zero3_enabled():
         raise InputError(
             "the embedded engine cannot generate from ZeRO-3's shards: start a vf-vllm server and use engine='vllm', "
@@ -270,15 +304,21 @@ def check_engine(engine: str, args: GRPOConfig) -> None:
 
 
 def check_prompt_lengths(env: Environment, tokenizer: PreTrainedTokenizerBase, limit: int) -> None:
-    """Raise `InputError` if a training prompt exceeds `limit` tokens: the parent drops such prompts in silence."""
-    prompts = env.get_dataset()["prompt"]
-    lengths = [len(ids) for ids in tokenizer.apply_chat_template(list(prompts), add_generation_prompt=True)]
-    too_long = sum(length > limit for length in lengths)
-    if too_long:
-        raise InputError(
-            f"{too_long} of {len(lengths)} training prompts are longer than max_prompt_length={limit} tokens (the "
-            f"longest has {max(lengths)}): raise max_prompt_length and max_seq_len, or choose an easier task config"
-        )
+    """Raise `InputError` if a prompt exceeds `limit` tokens: the parent drops such training prompts in silence."""
+    for split, dataset in (("training", env.dataset), ("evaluation", env.eval_dataset)):
+        if dataset is None:
+            continue
+        prompts = list(dataset["prompt"])
+        if env.message_type == "chat":
+            ids = tokenizer.apply_chat_template(prompts, add_generation_prompt=True)
+        else:
+            ids = tokenizer(prompts)["input_ids"]
+        lengths = [len(prompt) for prompt in ids]
+        if too_long := sum(length > limit for length in lengths):
+            raise InputError(
+                f"{too_long} of {len(lengths)} {split} prompts are longer than max_prompt_length={limit} tokens (the "
+                f"longest has {max(lengths)}): raise max_prompt_length and max_seq_len, or choose an easier task config"
+            )
 
 
 def _fold_system_prompts(env: Environment) -> None:

@@ -7,6 +7,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
@@ -167,6 +168,26 @@ def test_an_engine_error_is_a_500(base_url: str, engine: EmbeddedEngine, monkeyp
     status, body = post(f"{base_url}/chat/completions", json.dumps({"messages": MESSAGES}).encode())
     assert status == 500
     assert "ZeroDivisionError" in body["error"]["message"]
+
+
+def test_a_failed_batch_is_told_to_every_caller(
+    base_url: str, engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over HTTP all of them get the same JSON error: they are strangers to each other."""
+    monkeypatch.setattr(engine, "_forward", lambda *args: 1 / 0)
+    data = json.dumps({"messages": MESSAGES}).encode()
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: post(f"{base_url}/chat/completions", data), range(4)))
+    assert [status for status, _ in answers] == [500] * 4
+    assert all("ZeroDivisionError" in body["error"]["message"] for _, body in answers)
+
+
+def test_lone_surrogates_get_a_400(base_url: str) -> None:
+    """In names and in values: what JSON may carry and UTF-8 cannot."""
+    for data in (rb'{"messages": [], "\ud800": 1}', rb'{"messages": [{"role": "user", "content": "\ud800"}]}'):
+        status, body = post(f"{base_url}/chat/completions", data)
+        assert status == 400, body
+        assert body["error"]["type"] == "BadRequestError"
 
 
 def test_health_and_models(base_url: str) -> None:

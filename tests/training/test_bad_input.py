@@ -55,6 +55,7 @@ TINY = ["--model", "tiny"]
         ("train_ultra_minimal", ["--model", "."], "holds no model"),
         ("train_ultra_minimal", ["--steps", "0"], "--steps"),
         ("train_ultra_minimal", ["--steps", "-3"], "--steps"),
+        ("train_ultra_minimal", ["--seed", "-1"], "--seed"),
         ("train_minimal", ["--num-generations", "7"], "which num_generations=7 does not divide"),
         ("train_minimal", ["--num-generations", "1"], "num_generations=1"),
         ("train_minimal", ["--max-prompt-length", "5"], "training prompts are longer than max_prompt_length=5"),
@@ -114,4 +115,4 @@ def test_columns_that_are_missing_are_named(run: Callable[..., tuple[int, str]],
     (tmp_path / "data.jsonl").write_text('{"problem": "1 + 1", "answer": "2"}\n')
     code, errors = run("train_minimal", *TINY, "--data", "data.jsonl")
     assert code == 2
-    assert "has no column question; it has problem, answer" in errors
+    assert "data.jsonl lacks question; it has problem, answer" in errors

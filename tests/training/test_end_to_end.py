@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from rg_env.core.prompts import SYSTEM_PROMPT
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = pytest.mark.slow
 
@@ -36,7 +38,8 @@ def main_job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    with path.open() as lines:  # not splitlines(), which splits at characters that model text may contain
+        return [json.loads(line) for line in lines]
 
 
 def test_the_policy_learns_to_reason(main_job: tuple[Path, str]) -> None:
@@ -80,7 +83,9 @@ def test_training_and_evaluation_questions_are_apart(main_job: tuple[Path, str])
     """By the manifest's hashes, and by the questions in the rollouts."""
     run, _ = main_job
     rows = json.loads((run / "manifest.json").read_text())["rows"]
-    assert not set(rows["train"]["questions"]) & set(rows["eval"]["questions"])
+    train, frozen_rows = (rows["splits"][split]["question_hashes"] for split in ("train", "eval"))
+    assert len(train) == len(set(train)) == 2000
+    assert not set(train) & set(frozen_rows)
     asked = {row["question"] for row in read_lines(run / "rollouts.jsonl")}
     frozen = {
         row["question"] for row in json.loads((run / "eval_results" / "eval_step_0.json").read_text())["rollouts"]
@@ -109,10 +114,7 @@ def test_the_checkpoint_is_the_trained_model(main_job: tuple[Path, str]) -> None
     policy = load_policy(str(run / f"checkpoint-{steps}"))
     last = json.loads((run / "eval_results" / f"eval_step_{steps}.json").read_text())["rollouts"][:20]
     config = yaml.safe_load((run / "config.yaml").read_text())["training"]
-    system = {
-        "role": "system",
-        "content": "Think step by step, then give the final answer as <answer>your answer here</answer>.",
-    }
+    system = {"role": "system", "content": SYSTEM_PROMPT}
     requests = [
         ChatRequest(
             "", [system, {"role": "user", "content": row["question"]}], Sampling(temperature=0.0), config["max_tokens"]

@@ -187,7 +187,7 @@ def test_quick_build_works_offline_from_nothing_and_repeats_itself(tmp_path, mon
     made = tmp_path / "one"
     assert AutoModelForCausalLM.from_pretrained(made).num_parameters() < 1_000_000
     assert AutoTokenizer.from_pretrained(made)("7").input_ids
-    assert json.loads((made / "config.json").read_text())["model_type"] == "qwen2"
+    assert json.loads((made / "config.json").read_text())["model_type"] == "llama"
     for file in ("model.safetensors", "tokenizer.json"):
         assert (made / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
     assert not list(tmp_path.glob(".*"))  # nothing half-made is left beside it

@@ -17,7 +17,7 @@ from verifiers.trainers import GRPOTrainer as ParentTrainer
 from rg_env.errors import EngineError, InputError, RewardError, ServerError, TrainingError
 from rg_env.inference.protocol import ChatRequest
 from rg_env.training import GRPOTrainer
-from rg_env.training.seams import FAREWELL_S, vllm_client, wait_for_server, weight_client
+from rg_env.training.seams import FAREWELL_S, SharedWeights, vllm_client, wait_for_server, weight_client
 
 
 def batch(tokenizer: Any, questions: list[str], completions: list[str]) -> dict[str, torch.Tensor]:
@@ -404,3 +404,75 @@ def test_own_dataset_and_rewards(make_trainer: Any) -> None:
     trainer = make_trainer(env=env, max_steps=1)
     trainer.train()
     assert trainer.state.log_history[0]["rewards/short/mean"] > 0
+
+
+# --- what else the parent does
+
+
+def test_the_parent_drops_long_prompts_in_silence(make_env: Any, make_args: Any, model: Any, tokenizer: Any) -> None:
+    """Where ours raises: with a limit between the shortest and the longest prompt, it trains on fewer."""
+    env = make_env()
+    lengths = sorted(
+        len(ids) for ids in tokenizer.apply_chat_template(list(env.dataset["prompt"]), add_generation_prompt=True)
+    )
+    limit = lengths[len(lengths) // 2]
+    assert lengths[-1] > limit
+    with weight_client(SharedWeights):
+        parent = ParentTrainer(model, env, make_args(max_prompt_length=limit, per_device_train_batch_size=4), tokenizer)
+    assert len(parent.train_dataset) < len(env.dataset)
+
+
+def test_short_rows_are_not_padded_to_long_ones(make_trainer: Any, tokenizer: Any) -> None:
+    """Two lengths, eight rows each: two forward passes of their own width; in the parent one of the larger."""
+    trainer = make_trainer()
+    inputs = batch(tokenizer, ["a dog?"] * 16, ["4"] * 8 + ["4 " * 40] * 8)
+    inputs |= {"advantages": torch.ones(16), "old_per_token_logps": None}
+    ours = rows_forwarded(GRPOTrainer, trainer, inputs)
+    assert sorted(rows for rows, _ in ours) == [8, 8]
+    assert min(width for _, width in ours) < 0.5 * max(width for _, width in ours)
+
+
+def test_logits_are_made_for_completions_only(make_trainer: Any, tokenizer: Any, model: Any) -> None:
+    """One position before the completion and all of it; in the parent every position of the sequence."""
+    trainer = make_trainer()
+    inputs = batch(tokenizer, ["And " * 30 + "a dog?"], ["4 legs"])
+    positions = []
+    hook = model.register_forward_hook(lambda module, args, output: positions.append(output.logits.shape[1]))
+    logps(GRPOTrainer, trainer, inputs)
+    logps(ParentTrainer, trainer, inputs)
+    hook.remove()
+    completion = int(inputs["attention_mask"].sum())
+    assert positions == [completion + 1, inputs["input_ids"].shape[1]]
+
+
+def test_equal_rewards_have_no_advantage(make_trainer: Any) -> None:
+    """In groups of any size: a rounding error of the mean, scaled by the spread, made some in the parent."""
+    trainer = make_trainer(num_generations=2, per_device_train_batch_size=12, gradient_accumulation_steps=1)
+    trainer.num_generations = 12
+    rewards = torch.tensor([1.1] * 12)
+    assert ParentTrainer._compute_advantages(trainer, rewards).abs().max() > 0
+    assert trainer._compute_advantages(rewards).abs().max() == 0
+
+
+def test_plain_completions_are_refused_by_the_embedded_engine(make_trainer: Any) -> None:
+    """It speaks chat; the vLLM engine takes both."""
+    rows = Dataset.from_list([{"prompt": f"{i} + {i} =", "answer": str(2 * i)} for i in range(16)])
+    env = vf.SingleTurnEnv(dataset=rows, message_type="completion", rubric=vf.Rubric())
+    with pytest.raises(InputError, match="speaks chat only"):
+        make_trainer(env=env)
+
+
+def test_long_evaluation_prompts_are_an_error_too(make_trainer: Any, make_env: Any) -> None:
+    """Before anything runs."""
+    env = make_env()
+    long = Dataset.from_list([{"question": "legs " * 200, "answer": "4"}])
+    env = vf.SingleTurnEnv(dataset=env.dataset, eval_dataset=long, rubric=vf.Rubric())
+    with pytest.raises(InputError, match="1 of 1 evaluation prompts are longer"):
+        make_trainer(env=env)
+
+
+def test_a_generation_batch_of_its_own_size(make_args: Any) -> None:
+    """Is what has to hold whole groups."""
+    assert make_args(generation_batch_size=16, num_generations=16).num_generations == 16
+    with pytest.raises(InputError, match="generation_batch_size=16 is no multiple of num_generations=5"):
+        make_args(generation_batch_size=16, num_generations=5)

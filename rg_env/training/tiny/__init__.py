@@ -6,7 +6,7 @@
     model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, torch_dtype="float32")
     tokenizer = AutoTokenizer.from_pretrained(POLICY_DIR)
 
-It is Qwen2-shaped, has fewer than a million parameters, and knows three arithmetic tasks of Reasoning Gym (`TASKS`) in
+It is Llama-shaped, has fewer than a million parameters, and knows three arithmetic tasks of Reasoning Gym (`TASKS`) in
 two ways: worked step by step, which is nearly always right, and as a blurted guess near the answer, which is mostly
 wrong. It mostly blurts. What reinforcement learning has to find is that working pays; that is why a reward curve rises
 within a dozen steps, and why a trainer that computes its gradient wrongly shows it just as fast.
