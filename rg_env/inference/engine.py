@@ -24,6 +24,7 @@ from rg_env.inference.protocol import BadRequest, ChatRequest, Generation, Sampl
 from rg_env.inference.sampling import Sampler
 
 _CACHE_BLOCK = 64  # tokens of room for the first answers; the cache grows from there
+_SHARED_FROM_HIDDEN = 512  # hidden size from which several threads decode faster than one
 _SHRINK_AT = 0.8  # compact the batch when fewer than this share of its rows still runs
 
 
@@ -130,7 +131,7 @@ class EmbeddedEngine:
         ]
         # Neighbours in length share a turn: less padding. Within equal lengths, equal prompts stand together.
         order = sorted(range(len(jobs)), key=lambda i: (len(jobs[i].prompt), jobs[i].prompt))
-        with self._weights, self._evaluating():
+        with self._weights, self._evaluating(), self._threads():
             for start in range(0, len(order), self.max_batch_size):
                 try:
                     self._run([jobs[i] for i in order[start : start + self.max_batch_size]])
@@ -162,6 +163,17 @@ class EmbeddedEngine:
                 yield
         finally:
             self.model.train(training)
+
+    @contextmanager
+    def _threads(self) -> Iterator[None]:
+        """One thread for small models on a CPU: a decode step's products are too small to be worth sharing out."""
+        before = torch.get_num_threads()
+        if self.model.device.type == "cpu" and self.config.hidden_size < _SHARED_FROM_HIDDEN:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
     def _run(self, jobs: "list[_Job]") -> None:
         """Generate for one batch of jobs and fill in their results."""
