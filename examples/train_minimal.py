@@ -33,7 +33,7 @@ def sums(count, seed):
 
 def load_data(options):
     """A `datasets.Dataset` with the columns question and answer (text), each question once."""
-    from datasets import Dataset, load_dataset
+    from datasets import Dataset, Value, load_dataset
 
     if options.data is None:
         data = Dataset.from_list(sums(2200, options.seed))
@@ -46,9 +46,8 @@ def load_data(options):
             raise InputError(f"cannot read the dataset {options.data!r}: {error}".splitlines()[0]) from error
     if missing := {"question", "answer"} - set(data.column_names):
         raise InputError(f"{options.data} lacks {', '.join(sorted(missing))}; it has {', '.join(data.column_names)}")
-    data = data.select_columns(["question", "answer"]).map(
-        lambda row: {"answer": str(row["answer"]).split(options.answer_after or "\0")[-1].strip()}
-    )
+    data = data.select_columns(["question", "answer"]).cast_column("answer", Value("string"))
+    data = data.map(lambda row: {"answer": row["answer"].split(options.answer_after or "\0")[-1].strip()})
     seen = set()  # a question that stands twice could be in training and in evaluation
     return data.filter(lambda row: not (row["question"] in seen or seen.add(row["question"])))
 

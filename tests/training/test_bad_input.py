@@ -14,6 +14,15 @@ from rg_env.commands import run_command
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+def load_example(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture
 def run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -22,10 +31,7 @@ def run(
     monkeypatch.chdir(tmp_path)
 
     def call(example: str, *arguments: str) -> tuple[int, str]:
-        spec = importlib.util.spec_from_file_location(example, EXAMPLES / f"{example}.py")
-        assert spec and spec.loader  # noqa: PT018
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = load_example(example)
         monkeypatch.setattr(sys, "argv", [example, *arguments])
         with pytest.raises(SystemExit) as caught:
             run_command(module.main)
@@ -116,3 +122,20 @@ def test_columns_that_are_missing_are_named(run: Callable[..., tuple[int, str]],
     code, errors = run("train_minimal", *TINY, "--data", "data.jsonl")
     assert code == 2
     assert "data.jsonl lacks question; it has problem, answer" in errors
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # datasets leaves CSV files open
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "csv", "parquet"])
+def test_local_files_are_read(tmp_path: Path, suffix: str) -> None:
+    """Each kind `train_minimal.py` names: two columns, answers as text, each question once."""
+    from argparse import Namespace
+
+    from datasets import Dataset
+
+    rows = Dataset.from_list([{"question": f"{i % 5} + 1 =", "answer": i % 5 + 1, "id": i} for i in range(8)])
+    path = tmp_path / f"data.{suffix}"
+    {"csv": rows.to_csv, "parquet": rows.to_parquet}.get(suffix, rows.to_json)(str(path))
+    module = load_example("train_minimal")
+    data = module.load_data(Namespace(data=str(path), data_config=None, answer_after=None))
+    assert data.column_names == ["question", "answer"]
+    assert data["answer"][:] == ["1", "2", "3", "4", "5"]

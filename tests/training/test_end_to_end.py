@@ -139,14 +139,13 @@ def test_without_the_prompt_it_does_not_learn(tmp_path: Path, monkeypatch: pytes
     env = load_environment(policy.mixture("leg_counting"))
     args = default_config(policy, tmp_path / "run", use_cpu=True)
     trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, engine="embedded")
-    results = train(trainer)
+    results = train(trainer, eval_every=1000)
     gain = results["eval_after"]["accuracy"] - results["eval_before"]["accuracy"]
     print(f"gain with the parent's mask: {gain:.2f}")
     assert gain < 0.35
 
 
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_saves_and_ends(tmp_path: Path, kind: signal.Signals) -> None:
+def test_ctrl_c_saves_and_ends(tmp_path: Path) -> None:
     """Within five seconds, with a loadable checkpoint and the results so far, and no traceback."""
     from rg_env.training import load_policy
 
@@ -159,7 +158,7 @@ def test_ctrl_c_saves_and_ends(tmp_path: Path, kind: signal.Signals) -> None:
                 break
         time.sleep(0.3)  # somewhere within the third step
         start = time.monotonic()
-        process.send_signal(kind)
+        process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
         seconds = time.monotonic() - start
     finally:
@@ -174,23 +173,16 @@ def test_ctrl_c_saves_and_ends(tmp_path: Path, kind: signal.Signals) -> None:
     load_policy(str(tmp_path / "run" / f"checkpoint-{results['steps']}"))
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
-def test_own_data_trains(tmp_path: Path, suffix: str) -> None:
-    """`train_minimal.py` with a local file."""
-    rows = [
-        {"question": f"State the final answer to the following arithmetic problem: {i} + 7 =", "answer": i + 7}
-        for i in range(80)
-    ]
-    if suffix == "jsonl":
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-    else:
-        text = "question,answer\n" + "".join(f"{row['question']},{row['answer']}\n" for row in rows)
-    (tmp_path / f"data.{suffix}").write_text(text)
-    command = [sys.executable, str(EXAMPLES / "train_minimal.py"), "--data", f"data.{suffix}", "--max-steps", "2"]
+def test_own_data_trains(tmp_path: Path) -> None:
+    """`train_minimal.py` with a local file; its rubric has no accuracy, and that is said so."""
+    question = "State the final answer to the following arithmetic problem: {} + 7 ="
+    rows = [{"question": question.format(i), "answer": i + 7} for i in range(80)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = [sys.executable, str(EXAMPLES / "train_minimal.py"), "--data", "data.jsonl", "--max-steps", "2"]
     command += ["--model", "tiny", "--batch-size", "16", "--num-eval", "16", "--output-dir", "run"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stderr
     results = json.loads((tmp_path / "run" / "train_results.json").read_text())
     assert results["steps"] == 2
     assert results["eval_after"]["n"] == 16
-    assert results["eval_after"]["accuracy"] is None  # the rubric is the user's own
+    assert results["eval_after"]["accuracy"] is None
