@@ -49,12 +49,12 @@ def _serve(options: argparse.Namespace) -> int:
     from rg_env.inference.engine import EmbeddedEngine  # isort: skip
     from rg_env.inference.server import HOST, bind, serve
 
-    listener = bind(options.port)  # before the model is loaded, which may take minutes
-    policy = load_policy(options.model)
-    policy.model.to(best_device())
-    engine = EmbeddedEngine(policy.model, policy.tokenizer, model_name=options.model, seed=options.seed)
-    print(f"serving {options.model!r} at http://{HOST}:{listener.getsockname()[1]}/v1 (Ctrl-C ends it)", flush=True)
-    serve(engine, listener)
+    with bind(options.port) as listener:  # before the model is loaded, which may take minutes
+        policy = load_policy(options.model)
+        policy.model.to(best_device())
+        engine = EmbeddedEngine(policy.model, policy.tokenizer, model_name=options.model, seed=options.seed)
+        print(f"serving {options.model!r} at http://{HOST}:{listener.getsockname()[1]}/v1 (Ctrl-C ends it)", flush=True)
+        serve(engine, listener)
     return 0
 
 

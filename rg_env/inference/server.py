@@ -96,4 +96,3 @@ def serve(engine: EmbeddedEngine, listener: socket.socket) -> None:
         uvicorn.Server(config).run(sockets=[listener])
     finally:
         engine.cancel()  # a batch under way would keep the process alive to its end
-        listener.close()

@@ -60,7 +60,7 @@ def test_templates_without_a_system_role_are_noticed(behaviour: str, rejects: bo
 
 def test_a_missing_template_is_an_input_error() -> None:
     """A model folder without a chat template, or with a broken one, is told by name."""
-    with pytest.raises(InputError, match="model folder models/fake has no chat template"):
+    with pytest.raises(InputError, match="the model models/fake has no chat template"):
         rejects_system_role(FakeTokenizer(template=None))
     with pytest.raises(InputError, match="fails on a plain question"):
         rejects_system_role(FakeTokenizer("broken"))
