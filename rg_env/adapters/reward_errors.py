@@ -5,6 +5,7 @@
 runs the batch then calls `record.raise_first()`. Imports no verifiers: it works on attributes alone.
 """
 
+import contextlib
 import functools
 import inspect
 import threading
@@ -114,8 +115,11 @@ def _wrap(function: Callable[..., Any], record: ErrorRecord) -> Callable[..., An
         return await call(*args, **kwargs)
 
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
-    wrapper = call_async if is_async else call
+    wrapper: Any = call_async if is_async else call
     wrapper.__name__ = name
+    with contextlib.suppress(TypeError, ValueError):  # some callables written in C have none
+        # Verifiers asks for the signature at each call: kept here, it need not be worked out each time.
+        wrapper.__signature__ = inspect.signature(function)
     setattr(wrapper, _RECORDS, records)
     return wrapper
 

@@ -10,7 +10,8 @@ What differs from `vf.GRPOTrainer` 0.1.6, each with a test that fails on the par
 - Logits are made for completions only, and the log-probabilities "before the update" are not computed a second time
   when there is one update a batch.
 - Rollouts without advantage are left out of forward and backward when `beta` is 0: their gradient is exactly zero.
-- Rollouts of similar length go through the model together, instead of all being padded to the longest.
+- A prompt goes through the model once for all its completions, and packs of similar length go together, instead of
+  one padded row for each completion.
 - An error in a rollout or a reward ends the run with that error; the parent waits for a batch that never comes.
 - Prompts that are too long are an error; the parent drops them in silence.
 - `engine="embedded"` samples from the very model being trained, in this process, without vLLM.
@@ -18,7 +19,8 @@ What differs from `vf.GRPOTrainer` 0.1.6, each with a test that fails on the par
 
 import gc
 import shutil
-from collections.abc import Callable, Iterator
+import statistics
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -28,7 +30,6 @@ import torch
 from openai import AsyncOpenAI
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
-from trl.trainer.utils import selective_log_softmax
 from verifiers import Environment
 from verifiers.trainers import GRPOTrainer as VerifiersGRPOTrainer
 
@@ -36,8 +37,10 @@ from rg_env.core.prompts import fold_system, rejects_system_role
 from rg_env.errors import InputError
 from rg_env.inference.client import InProcessClient
 from rg_env.inference.engine import EmbeddedEngine
+from rg_env.inference.kv_cache import attends_everything
 from rg_env.training.config import GRPOConfig
 from rg_env.training.fixed_eval import accuracies
+from rg_env.training.logprobs import completion_logps
 from rg_env.training.rollouts import RolloutGenerator
 from rg_env.training.seams import SharedWeights, vllm_client, wait_for_server, weight_client
 
@@ -144,46 +147,25 @@ class GRPOTrainer(VerifiersGRPOTrainer):
     ) -> torch.Tensor | None:
         """Log-probabilities `(B, L - 1) float32` of `input_ids (B, L)[:, 1:]`, 0 at positions that carry no loss.
 
-        `attention_mask (B, L)` is what verifiers calls so: 1 where a token carries loss. It is no attention mask: the
-        rows are padded on the right, so that plain causal attention is right for every real token, and the model gets
-        no mask. None stands for "as the model is now", which `compute_loss` takes to mean the log-probabilities that it
-        computes itself: with one update a batch they are the same.
+        `attention_mask (B, L)` is what verifiers calls so: 1 where a token carries loss. It is no attention mask, and
+        the model does not get it: rows are padded on the right, where causal attention never looks. None stands for
+        "as the model is now", which `compute_loss` takes to mean the log-probabilities that it computes itself: with
+        one update a batch they are the same.
         """
         if self._preparing and self.num_iterations == 1:
             return None
-        loss_mask = attention_mask[:, 1:].bool()  # of position i: whether ids[:, i + 1] carries loss
-        positions = torch.arange(1, loss_mask.shape[1] + 1, device=loss_mask.device)
-        ends = (loss_mask * positions).amax(dim=1).clamp(min=1)  # after the last position with loss
-        starts = torch.where(loss_mask, positions, loss_mask.shape[1]).amin(dim=1) - 1  # the first one
-        pieces, order = [], []
-        for rows in self._neighbours(ends, batch_size or len(input_ids)):
-            start, end = min(int(starts[rows].min()), int(ends[rows].max()) - 1), int(ends[rows].max())
-            ids = input_ids[rows, : end + 1]
-            logits = model(input_ids=ids, logits_to_keep=end + 1 - start).logits[:, :-1]
-            if self.temperature != 1.0:
-                logits = logits / self.temperature
-            logps = selective_log_softmax(logits, ids[:, start + 1 :]).float()
-            pieces.append(torch.nn.functional.pad(logps, (start, loss_mask.shape[1] - end)))
-            order.append(rows)
-        return torch.cat(pieces)[torch.cat(order).argsort()] * loss_mask
-
-    def _neighbours(self, lengths: torch.Tensor, most: int) -> Iterator[torch.Tensor]:
-        """Row indices in parts of at most `most` rows of similar `lengths (B,)`: what is padded to a width costs it.
-
-        All in one part where several processes train: they must run the model the same number of times.
-        """
-        if self.accelerator.num_processes > 1:
-            yield from torch.arange(len(lengths), device=lengths.device).split(most)
-            return
-        order = lengths.argsort(descending=True, stable=True)
-        ordered = lengths[order].tolist()
-        first = 0
-        for row in range(1, len(ordered) + 1):
-            size = row - first
-            # A part costs some fixed time, so it has eight rows before shorter ones start another.
-            if row == len(ordered) or size == most or (size >= 8 and ordered[row] < 0.75 * ordered[first]):
-                yield order[first:row]
-                first = row
+        # Several processes must run the model the same number of times, whatever their data.
+        alone = self.accelerator.num_processes == 1
+        config = self.model.config.get_text_config(decoder=True)
+        return completion_logps(
+            model,
+            input_ids,
+            attention_mask[:, 1:].bool(),
+            temperature=self.temperature,
+            max_rows=batch_size,
+            share_prompts=alone and config._attn_implementation == "sdpa" and attends_everything(config),
+            in_order=not alone,
+        )
 
     def compute_loss(
         self,
@@ -228,6 +210,31 @@ class GRPOTrainer(VerifiersGRPOTrainer):
                 metrics[f"rewards/{name}/std"].append(column.std().item())
         for name, value in accuracies(self.async_generator.last_rollouts).items():
             metrics[name].append(value)
+
+    def _log_completion_metrics_primary(
+        self,
+        mode: str,
+        all_completion_mask: list[list[int]],
+        all_completion_ids: list[list[int]],
+        all_prompt_mask: list[list[int]],
+    ) -> None:
+        # The parent looks the end token up again for each token of the batch, which takes longer than its logging.
+        lengths = [sum(mask) for mask in all_completion_mask]
+        if mode == "train":
+            self.state.num_input_tokens_seen += sum(map(len, [*all_prompt_mask, *all_completion_mask]))
+        end = self.processing_class.eos_token_id
+        ended = [
+            length
+            for length, ids, mask in zip(lengths, all_completion_ids, all_completion_mask, strict=True)
+            if any(token == end and kept for token, kept in zip(ids, mask, strict=True))
+        ]
+        metrics = self._metrics[mode]
+        metrics["num_tokens"] = [self.state.num_input_tokens_seen]
+        metrics["completions/clipped_ratio"].append(1 - len(ended) / len(lengths))
+        for name, values in (("", lengths), ("_terminated", ended or [0])):
+            metrics[f"completions/mean{name}_length"].append(statistics.fmean(values))
+            metrics[f"completions/min{name}_length"].append(float(min(values)))
+            metrics[f"completions/max{name}_length"].append(float(max(values)))
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         # The libraries' million objects are here to stay: without this, each full garbage collection walks them all,

@@ -90,3 +90,21 @@ def make_trainer(model: Any, tokenizer: Any, make_env: Any, make_args: Any) -> C
         )
 
     return make
+
+
+@pytest.fixture
+def make_batch(tokenizer: Any) -> Callable[[list[str], list[str]], dict[str, torch.Tensor]]:
+    """Right-padded ids `(B, L)` of questions and completions, and verifiers' loss mask, 1 on completion tokens."""
+
+    def make(questions: list[str], completions: list[str]) -> dict[str, torch.Tensor]:
+        prompts = [tokenizer(question)["input_ids"] for question in questions]
+        answers = [tokenizer(completion)["input_ids"] for completion in completions]
+        width = max(len(p) + len(a) for p, a in zip(prompts, answers, strict=True))
+        ids, mask = [], []
+        for prompt, answer in zip(prompts, answers, strict=True):
+            padding = [0] * (width - len(prompt) - len(answer))
+            ids.append(prompt + answer + padding)
+            mask.append([0] * len(prompt) + [1] * len(answer) + padding)
+        return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+
+    return make

@@ -1,36 +1,17 @@
 """What `GRPOTrainer` changes, and that the parent class does not do it."""
 
-import contextlib
-import socket
 import threading
-import time
 from typing import Any
 
 import pytest
-import requests
 import torch
 import verifiers as vf
 from datasets import Dataset
 from transformers import TrainerCallback
 from verifiers.trainers import GRPOTrainer as ParentTrainer
 
-from rg_env.errors import EngineError, InputError, RewardError, ServerError, TrainingError
 from rg_env.inference.protocol import ChatRequest
 from rg_env.training import GRPOTrainer
-from rg_env.training.seams import FAREWELL_S, SharedWeights, vllm_client, wait_for_server, weight_client
-
-
-def batch(tokenizer: Any, questions: list[str], completions: list[str]) -> dict[str, torch.Tensor]:
-    """Right-padded ids `(B, L)` and verifiers' loss mask, 1 on completion tokens."""
-    prompts = [tokenizer(question)["input_ids"] for question in questions]
-    answers = [tokenizer(completion)["input_ids"] for completion in completions]
-    width = max(len(p) + len(a) for p, a in zip(prompts, answers, strict=True))
-    ids, mask = [], []
-    for prompt, answer in zip(prompts, answers, strict=True):
-        padding = [0] * (width - len(prompt) - len(answer))
-        ids.append(prompt + answer + padding)
-        mask.append([0] * len(prompt) + [1] * len(answer) + padding)
-    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
 
 
 def logps(cls: type, trainer: Any, inputs: dict[str, torch.Tensor], **kwargs: Any) -> torch.Tensor:
@@ -43,43 +24,17 @@ def logps(cls: type, trainer: Any, inputs: dict[str, torch.Tensor], **kwargs: An
 # --- the model sees the prompt
 
 
-def test_logprobs_depend_on_the_prompt(make_trainer: Any, tokenizer: Any) -> None:
+def test_logprobs_depend_on_the_prompt(make_trainer: Any, make_batch: Any) -> None:
     """Another question changes the log-probabilities of all completion tokens; in the parent, only of the first."""
     trainer = make_trainer()
     ours, theirs = [], []
     for question in ("if you have 2 dogs?", "if you have 9 bees?"):
-        inputs = batch(tokenizer, [question], ["2 x 4 = 8\n<answer>8</answer>"])
+        inputs = make_batch([question], ["2 x 4 = 8\n<answer>8</answer>"])
         mask = inputs["attention_mask"][:, 1:].bool()
         ours.append(logps(GRPOTrainer, trainer, inputs)[mask])
         theirs.append(logps(ParentTrainer, trainer, inputs)[mask])
     assert (ours[0] - ours[1])[1:].abs().max() > 1e-3
     assert (theirs[0] - theirs[1])[1:].abs().max() < 1e-5
-
-
-def test_logprobs_equal_a_direct_forward_pass(make_trainer: Any, tokenizer: Any) -> None:
-    """Padded and batched, the log-probabilities are those of each sequence alone, scaled by the temperature."""
-    trainer = make_trainer(temperature=0.7)
-    inputs = batch(
-        tokenizer, ["How many legs?", "And now, how many legs are there?"], ["<answer>8</answer>", "4 + 4 = 8"]
-    )
-    result = logps(GRPOTrainer, trainer, inputs)
-    for row in range(2):
-        mask = inputs["attention_mask"][row]
-        length = int(mask.nonzero().max()) + 1
-        ids = inputs["input_ids"][row : row + 1, :length]
-        with torch.no_grad():
-            logits = trainer.model(ids).logits[0, :-1] / 0.7
-        direct = torch.log_softmax(logits, -1).gather(-1, ids[0, 1:, None]).squeeze(-1)
-        expected = direct * mask[1:length]
-        torch.testing.assert_close(result[row, : length - 1], expected, atol=1e-5, rtol=1e-4)
-        assert (result[row, length - 1 :] == 0).all()
-
-
-def test_logprobs_in_chunks_are_the_same(make_trainer: Any, tokenizer: Any) -> None:
-    """`batch_size` only bounds memory."""
-    trainer = make_trainer()
-    inputs = batch(tokenizer, ["a dog?", "two dogs?", "a bee and a cow?"], ["<answer>4</answer>", "8", "6 + 4 = 10"])
-    torch.testing.assert_close(logps(GRPOTrainer, trainer, inputs, batch_size=2), logps(GRPOTrainer, trainer, inputs))
 
 
 # --- no needless forward pass
@@ -127,12 +82,12 @@ def gradient(cls: type, trainer: Any, inputs: dict[str, Any]) -> torch.Tensor:
 
 
 @pytest.fixture
-def micro_batch(tokenizer: Any) -> dict[str, Any]:
+def micro_batch(make_batch: Any) -> dict[str, Any]:
     """Six rows of different lengths; rows 0, 2 and 5 carry no advantage, and row 5 is the longest."""
     questions = ["a dog?", "two dogs?", "a bee and a cow?", "9 ants?", "no legs?", "a snake?"]
     answers = ["4", "8 legs <answer>8</answer>", "6 + 4 = 10", "<answer>54</answer>", "x", "0 " * 20]
     advantages = torch.tensor([0.0, 1.0, 0.0, -0.5, 0.7, 0.0])
-    return {**batch(tokenizer, questions, answers), "advantages": advantages, "old_per_token_logps": None}
+    return {**make_batch(questions, answers), "advantages": advantages, "old_per_token_logps": None}
 
 
 @pytest.mark.parametrize("old", [False, True])
@@ -184,158 +139,6 @@ def test_nothing_is_skipped_with_a_kl_term(make_trainer: Any, micro_batch: dict[
     """With beta above 0 every row has a gradient."""
     trainer = make_trainer(beta=0.1)
     assert rows_forwarded(GRPOTrainer, trainer, micro_batch)[0][0] == 6
-
-
-# --- errors end the run
-
-
-def failing_env(make_env: Any, reward: Any) -> Any:
-    env = make_env()
-    return vf.SingleTurnEnv(dataset=env.dataset, eval_dataset=env.eval_dataset, rubric=vf.Rubric(funcs=[reward]))
-
-
-def raising(completion: Any, answer: str) -> float:
-    raise KeyError("no such key")
-
-
-def not_a_number(completion: Any, answer: str) -> float:
-    return float("nan")
-
-
-@pytest.mark.parametrize("reward", [raising, not_a_number])
-def test_a_failing_reward_ends_the_run_and_is_named(make_trainer: Any, make_env: Any, reward: Any) -> None:
-    """In any environment; verifiers' rubric logs it and goes on with 0.0."""
-    with pytest.raises(RewardError, match=reward.__name__):
-        make_trainer(env=failing_env(make_env, reward)).train()
-
-
-def test_an_engine_error_ends_the_run(make_trainer: Any) -> None:
-    """With that error, at once, not with a time-out."""
-    trainer = make_trainer()
-    trainer.engine._forward = lambda *args: 1 / 0
-    start = time.monotonic()
-    with pytest.raises(EngineError, match="ZeroDivisionError"):
-        trainer.train()
-    assert time.monotonic() - start < 20
-
-
-def test_the_parent_waits_for_a_batch_that_failed(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the parent's generator the same error is lost: the run ends at the generation time-out only."""
-    from verifiers.trainers.async_batch_generator import AsyncBatchGenerator
-
-    trainer = make_trainer(async_generation_timeout=3)
-    trainer.engine._forward = lambda *args: 1 / 0
-    monkeypatch.setattr("openai.AsyncOpenAI", lambda **kwargs: trainer._make_client())
-    monkeypatch.setattr(threading, "excepthook", lambda args: None)
-    trainer.async_generator = AsyncBatchGenerator(
-        env=trainer.env,
-        client_config=trainer.client_config,
-        model_name=trainer._get_model_name(),
-        sampling_args=trainer._get_sampling_args(),
-        num_batches_ahead=0,
-        generation_timeout=3,
-    )
-    with pytest.raises(TimeoutError):
-        trainer.train()
-
-
-def test_a_batch_that_never_comes_is_an_error(make_trainer: Any) -> None:
-    """The time-out names what it waited for."""
-    trainer = make_trainer()
-    with pytest.raises(TrainingError, match="batch 0 was not there after"):
-        trainer.async_generator.get_batch(0, timeout=0.05)
-
-
-# --- bad input
-
-
-def test_prompts_too_long_are_an_error(make_trainer: Any) -> None:
-    """The parent drops them."""
-    with pytest.raises(
-        InputError, match=r"32 of 32 training prompts are longer than max_prompt_length=8 .* longest has"
-    ):
-        make_trainer(max_prompt_length=8)
-
-
-def test_embedded_engine_refuses_asynchronous_batches(make_trainer: Any) -> None:
-    """It samples from the model that is being trained."""
-    with pytest.raises(InputError, match="num_batches_ahead=1"):
-        make_trainer(num_batches_ahead=1)
-
-
-def test_embedded_engine_refuses_zero3(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shards cannot generate."""
-    monkeypatch.setattr("rg_env.training.trainer.is_deepspeed_zero3_enabled", lambda: True)
-    with pytest.raises(InputError, match="ZeRO-3"):
-        make_trainer()
-
-
-def test_batches_that_make_no_groups_are_refused(make_args: Any) -> None:
-    """With the nearest valid values."""
-    with pytest.raises(
-        InputError, match=r"num_generations=5 does not divide: nearest per_device_train_batch_size: 5, 10"
-    ):
-        make_args(num_generations=5)
-
-
-def test_template_without_a_system_role_gets_the_prompt_in_the_question(
-    make_trainer: Any, make_env: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As Gemma's: the instruction stands before the question, in training and evaluation rows."""
-    refuse = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
-    monkeypatch.setattr(tokenizer, "chat_template", refuse + tokenizer.chat_template)
-    env = make_env()
-    make_trainer(env=env)
-    for dataset in (env.dataset, env.eval_dataset):
-        (message,) = dataset[0]["prompt"]
-        assert message["role"] == "user"
-        assert message["content"].startswith("Think step by step")
-
-
-# --- the vLLM side, as far as it goes without one
-
-
-def test_no_server_is_one_clear_error() -> None:
-    """With the command that starts one."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with pytest.raises(ServerError, match=rf"no vf-vllm server at 127.0.0.1:{port}.*vf-vllm --model"):
-        wait_for_server("127.0.0.1", port, timeout_s=0.2)
-
-
-class UpstreamClient:
-    """verifiers' client, as far as its farewell goes."""
-
-    server_url = ""
-
-    def __init__(self) -> None:
-        self.session = requests.Session()
-
-    def close_communicator(self) -> None:
-        with contextlib.suppress(requests.ConnectionError):
-            self.session.post(f"{self.server_url}/close_communicator")
-
-
-def test_exit_does_not_wait_for_a_hung_server() -> None:
-    """The farewell has a deadline; verifiers' has none and would wait for ever."""
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()  # accepts connections and never answers
-        url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        with weight_client(UpstreamClient):
-            client = vllm_client()()
-        client.server_url = url
-        start = time.monotonic()
-        client.close_communicator()
-        assert time.monotonic() - start < FAREWELL_S + 2
-
-        parent = UpstreamClient()
-        parent.server_url = url
-        waiting = threading.Thread(target=parent.close_communicator, daemon=True)
-        waiting.start()
-        waiting.join(FAREWELL_S + 1)
-        assert waiting.is_alive()
 
 
 # --- whole steps
@@ -409,42 +212,6 @@ def test_own_dataset_and_rewards(make_trainer: Any) -> None:
 # --- what else the parent does
 
 
-def test_the_parent_drops_long_prompts_in_silence(make_env: Any, make_args: Any, model: Any, tokenizer: Any) -> None:
-    """Where ours raises: with a limit between the shortest and the longest prompt, it trains on fewer."""
-    env = make_env()
-    lengths = sorted(
-        len(ids) for ids in tokenizer.apply_chat_template(list(env.dataset["prompt"]), add_generation_prompt=True)
-    )
-    limit = lengths[len(lengths) // 2]
-    assert lengths[-1] > limit
-    with weight_client(SharedWeights):
-        parent = ParentTrainer(model, env, make_args(max_prompt_length=limit, per_device_train_batch_size=4), tokenizer)
-    assert len(parent.train_dataset) < len(env.dataset)
-
-
-def test_short_rows_are_not_padded_to_long_ones(make_trainer: Any, tokenizer: Any) -> None:
-    """Two lengths, eight rows each: two forward passes of their own width; in the parent one of the larger."""
-    trainer = make_trainer()
-    inputs = batch(tokenizer, ["a dog?"] * 16, ["4"] * 8 + ["4 " * 40] * 8)
-    inputs |= {"advantages": torch.ones(16), "old_per_token_logps": None}
-    ours = rows_forwarded(GRPOTrainer, trainer, inputs)
-    assert sorted(rows for rows, _ in ours) == [8, 8]
-    assert min(width for _, width in ours) < 0.5 * max(width for _, width in ours)
-
-
-def test_logits_are_made_for_completions_only(make_trainer: Any, tokenizer: Any, model: Any) -> None:
-    """One position before the completion and all of it; in the parent every position of the sequence."""
-    trainer = make_trainer()
-    inputs = batch(tokenizer, ["And " * 30 + "a dog?"], ["4 legs"])
-    positions = []
-    hook = model.register_forward_hook(lambda module, args, output: positions.append(output.logits.shape[1]))
-    logps(GRPOTrainer, trainer, inputs)
-    logps(ParentTrainer, trainer, inputs)
-    hook.remove()
-    completion = int(inputs["attention_mask"].sum())
-    assert positions == [completion + 1, inputs["input_ids"].shape[1]]
-
-
 def test_equal_rewards_have_no_advantage(make_trainer: Any) -> None:
     """In groups of any size: a rounding error of the mean, scaled by the spread, made some in the parent."""
     trainer = make_trainer(num_generations=2, per_device_train_batch_size=12, gradient_accumulation_steps=1)
@@ -454,25 +221,16 @@ def test_equal_rewards_have_no_advantage(make_trainer: Any) -> None:
     assert trainer._compute_advantages(rewards).abs().max() == 0
 
 
-def test_plain_completions_are_refused_by_the_embedded_engine(make_trainer: Any) -> None:
-    """It speaks chat; the vLLM engine takes both."""
-    rows = Dataset.from_list([{"prompt": f"{i} + {i} =", "answer": str(2 * i)} for i in range(16)])
-    env = vf.SingleTurnEnv(dataset=rows, message_type="completion", rubric=vf.Rubric())
-    with pytest.raises(InputError, match="speaks chat only"):
-        make_trainer(env=env)
-
-
-def test_long_evaluation_prompts_are_an_error_too(make_trainer: Any, make_env: Any) -> None:
-    """Before anything runs."""
-    env = make_env()
-    long = Dataset.from_list([{"question": "legs " * 200, "answer": "4"}])
-    env = vf.SingleTurnEnv(dataset=env.dataset, eval_dataset=long, rubric=vf.Rubric())
-    with pytest.raises(InputError, match="1 of 1 evaluation prompts are longer"):
-        make_trainer(env=env)
-
-
-def test_a_generation_batch_of_its_own_size(make_args: Any) -> None:
-    """Is what has to hold whole groups."""
-    assert make_args(generation_batch_size=16, num_generations=16).num_generations == 16
-    with pytest.raises(InputError, match="generation_batch_size=16 is no multiple of num_generations=5"):
-        make_args(generation_batch_size=16, num_generations=5)
+def test_completion_metrics_are_the_parents(make_trainer: Any) -> None:
+    """Lengths, ended and clipped completions, tokens seen: the same numbers, made without a look-up for each token."""
+    trainer = make_trainer()
+    end = trainer.processing_class.eos_token_id
+    ids, masks, prompts = [[5, 6, end], [7, 8, 9, 9], [end]], [[1, 1, 1], [1, 0, 1, 1], [0]], [[1] * 4, [1] * 3, [1]]
+    logged = []
+    for cls in (GRPOTrainer, ParentTrainer):
+        trainer._metrics["train"].clear()
+        trainer.state.num_input_tokens_seen = 5
+        cls._log_completion_metrics_primary(trainer, "train", masks, ids, prompts)
+        logged.append(dict(trainer._metrics["train"]))
+    assert logged[0] == logged[1]
+    assert logged[0]["completions/mean_terminated_length"] == [3.0]

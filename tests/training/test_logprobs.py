@@ -1,0 +1,154 @@
+"""Log-probabilities with shared prompts, against each row alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from verifiers.trainers import GRPOTrainer as ParentTrainer
+
+from rg_env.training import GRPOTrainer
+from rg_env.training.logprobs import completion_logps
+
+Rows = list[tuple[list[int], list[int]]]
+tokens = st.lists(st.integers(3, 700), min_size=1, max_size=12)
+
+
+def as_batch(rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids `(B, L)` and loss mask `(B, L - 1)` of prompts and completions."""
+    width = max(len(prompt) + len(completion) for prompt, completion in rows)
+    ids = torch.tensor([p + c + [0] * (width - len(p) - len(c)) for p, c in rows])
+    mask = torch.tensor([[0] * len(p) + [1] * len(c) + [0] * (width - len(p) - len(c)) for p, c in rows])
+    return ids, mask[:, 1:].bool()
+
+
+def alone(model: Any, ids: torch.Tensor, mask: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Each row by itself, unpadded, through the whole model."""
+    result = torch.zeros(mask.shape)
+    for row in range(len(ids)):
+        length = int(mask[row].nonzero().max()) + 2
+        logits = model(ids[row : row + 1, :length]).logits[0, :-1] / temperature
+        chosen = torch.log_softmax(logits, -1).gather(-1, ids[row, 1:length, None]).squeeze(-1)
+        result[row, : length - 1] = chosen * mask[row, : length - 1]
+    return result
+
+
+def gradient(model: Any, logps: torch.Tensor) -> torch.Tensor:
+    model.zero_grad()
+    (logps * torch.linspace(-1, 1, logps.numel()).view(logps.shape)).sum().backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+class Shapes:
+    """The `input_ids` shapes and the number of positions with logits of each forward pass."""
+
+    def __init__(self, model: Any) -> None:
+        self.inputs: list[tuple[int, ...]] = []
+        self.positions: list[int] = []
+        self._hook = model.register_forward_hook(self._count, with_kwargs=True)
+
+    def _count(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        self.inputs.append(tuple(kwargs["input_ids"].shape))
+        self.positions.append(output.logits.shape[1])
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    prompts=st.lists(tokens, min_size=1, max_size=3),
+    members=st.lists(st.tuples(st.integers(0, 2), tokens), min_size=1, max_size=9),
+    max_rows=st.one_of(st.none(), st.integers(1, 5)),
+    in_order=st.booleans(),
+    temperature=st.sampled_from([1.0, 0.7]),
+)
+def test_shared_prompts_change_nothing(
+    model: Any,
+    prompts: list[list[int]],
+    members: list[tuple[int, list[int]]],
+    max_rows: int | None,
+    in_order: bool,
+    temperature: float,
+) -> None:
+    """Log-probabilities and gradients are those of each row alone, whatever stands beside it."""
+    ids, mask = as_batch([(prompts[which % len(prompts)], completion) for which, completion in members])
+    expected = alone(model, ids, mask, temperature)
+    wanted = gradient(model, expected)
+    for share in (True, False):
+        result = completion_logps(
+            model, ids, mask, temperature=temperature, max_rows=max_rows, share_prompts=share, in_order=in_order
+        )
+        torch.testing.assert_close(result, expected, atol=2e-5, rtol=1e-4)
+        assert (gradient(model, result) - wanted).norm() <= 1e-4 * wanted.norm() + 1e-5
+
+
+def test_masked_turns_within_a_completion(model: Any) -> None:
+    """What an environment says between two turns is context without loss; a row may have no loss at all."""
+    ids, mask = as_batch([([5, 6, 7, 8], [9, 10, 11, 12, 13]), ([5, 6, 7, 8], [14, 15]), ([5, 6, 7, 8], [9, 10])])
+    mask[0, 4:6] = False
+    expected = alone(model, ids, mask, 1.0)
+    mask[2] = False
+    expected[2] = 0
+    torch.testing.assert_close(completion_logps(model, ids, mask, share_prompts=True), expected, atol=2e-5, rtol=1e-4)
+
+
+def test_a_prompt_is_computed_once_for_its_completions(model: Any) -> None:
+    """Eight short completions of one prompt cost it once."""
+    prompt = list(range(20, 60))
+    ids, mask = as_batch([(prompt, [100 + i, 7, 8]) for i in range(8)])
+    shapes = Shapes(model)
+    completion_logps(model, ids, mask, share_prompts=True)
+    assert shapes.inputs == [(1, 39 + 8 * 3)]  # a completion starts with the prompt's last token
+    assert shapes.positions == [8 * 3]
+
+
+def test_long_completions_share_less(model: Any) -> None:
+    """Attention costs the square of what stands in a sequence: ten times the prompt would cost more than it saves."""
+    prompt = list(range(20, 30))
+    ids, mask = as_batch([(prompt, [100 + i] * 30) for i in range(8)])
+    shapes = Shapes(model)
+    completion_logps(model, ids, mask, share_prompts=True)
+    assert shapes.inputs == [(8, 39)]
+
+
+def test_short_rows_are_not_padded_to_long_ones(model: Any) -> None:
+    """Two lengths, eight rows each: two forward passes of their own width."""
+    ids, mask = as_batch([([5, i], [9]) for i in range(8)] + [([5, 20 + i], [9] * 40) for i in range(8)])
+    shapes = Shapes(model)
+    completion_logps(model, ids, mask)
+    assert shapes.inputs == [(8, 41), (8, 2)]
+
+
+def test_in_order_every_batch_takes_the_same_passes(model: Any) -> None:
+    """Whatever the lengths: ranks that share a model's shards must run it together."""
+    ids, mask = as_batch([([5, i], [9]) for i in range(8)] + [([5, 20 + i], [9] * 40) for i in range(2)])
+    shapes = Shapes(model)
+    completion_logps(model, ids, mask, max_rows=4, in_order=True)
+    assert [rows for rows, _ in shapes.inputs] == [4, 4, 2]
+
+
+def test_the_trainer_computes_completions_only(make_trainer: Any, make_batch: Callable[..., Any], model: Any) -> None:
+    """Logits of one position before the completion and of it; in the parent of every position of the sequence."""
+    trainer = make_trainer()
+    inputs = make_batch(["And " * 30 + "a dog?"], ["4 legs"])
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    shapes = Shapes(model)
+    for cls in (GRPOTrainer, ParentTrainer):
+        cls._get_per_token_logps(trainer, model, ids, mask, ids.shape[1] - 1)
+    assert shapes.positions == [int(mask.sum()), ids.shape[1]]
+
+
+@pytest.mark.parametrize(("attention", "shared"), [("sdpa", True), ("eager", False)])
+def test_the_trainer_shares_prompts_where_the_model_takes_masks(
+    make_trainer: Any, make_batch: Callable[..., Any], model: Any, attention: str, shared: bool
+) -> None:
+    """SDPA takes a 4-D mask; other kinds of attention get separate rows. Both have the same log-probabilities."""
+    trainer = make_trainer(temperature=0.7)
+    inputs = make_batch(["How many legs do three dogs have?"] * 4, ["12", "3 x 4 = 12", "<answer>12</answer>", "7"])
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    expected = alone(model, ids, mask[:, 1:].bool(), 0.7)
+    model.set_attn_implementation(attention)
+    shapes = Shapes(model)
+    result = trainer._get_per_token_logps(model, ids, mask, ids.shape[1] - 1)
+    torch.testing.assert_close(result, expected, atol=2e-5, rtol=1e-4)
+    assert (shapes.inputs[0][0] == 1) is shared
