@@ -4,7 +4,7 @@
     .venv/bin/python benchmarks/train_step.py --only ours
 
 16 prompts x 8 rollouts of at most 90 new tokens a step, the tiny policy, `leg_counting`. Each side runs as a process of
-its own, one after the other. Figures depend on the machine: the ratio is what counts.
+its own, in turns, `--rounds` times: machines have slow minutes. Figures depend on the machine: the ratio counts.
 """
 
 import argparse
@@ -94,8 +94,8 @@ def run(command: list[str], out: Path, **environment: str) -> dict[str, Any]:
 def report(result: dict[str, Any]) -> str:
     first, last = (statistics.fmean(part) for part in (result["rewards"][:3], result["rewards"][-3:]))
     return (
-        f"{result['system']:<12} {result['seconds_per_step_median']:.2f} s/step (mean "
-        f"{result['seconds_per_step_mean']:.2f}), {result['threads']} threads, peak {result['peak_rss_mb']:.0f} MB, "
+        f"{result['seconds_per_step_median']:.2f} s/step (mean {result['seconds_per_step_mean']:.2f}), "
+        f"{result['system']}, {result['threads']} threads, peak {result['peak_rss_mb']:.0f} MB, "
         f"reward {first:.2f} -> {last:.2f} (first and last three steps)"
     )
 
@@ -104,22 +104,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=["ours", "trl"])
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)  # given: this process is our side
     options = parser.parse_args()
-    if options.steps < 2:
-        parser.error("--steps must be at least 2: the first step is warm-up and not counted")
+    if options.steps < 2 or options.rounds < 1:
+        parser.error("at least 2 steps (the first is warm-up and not counted) and 1 round")
     if options.out:
         options.out.write_text(json.dumps(train(options.steps, options.seed)))
         return 0
     if options.only != "ours" and not shutil.which("uv"):
         parser.error("uv is needed to give TRL an environment of its own (or --only ours)")
     shared = ["--steps", str(options.steps), "--seed", str(options.seed)]
-    results: dict[str, list[dict[str, Any]]] = {"ours": [], "trl": []}
+    sides: dict[str, tuple[list[str], dict[str, str]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         if options.only != "trl":
-            results["ours"].append(run([sys.executable, __file__, *shared], Path(folder) / "ours.json"))
-            print(report(results["ours"][-1]), flush=True)
+            sides["rg_env"] = ([sys.executable, __file__, *shared], {})
         if options.only != "ours":
             from rg_env.training.tiny import POLICY_DIR
 
@@ -130,12 +130,18 @@ def main() -> int:
                      "--max-new-tokens", str(MAX_NEW_TOKENS)]  # fmt: skip
             command = ["uv", "run", "--script", str(script), "--model", str(POLICY_DIR), "--rows", str(rows), *sizes]
             # Programs of rg_env shorten the time that threads spin; TRL runs as it comes, and with that setting.
-            for policy in ({}, {"GOMP_SPINCOUNT": "10000"}):
-                results["trl"].append(run([*command, *shared], Path(folder) / "trl.json", **policy))
-                print(report(results["trl"][-1]), *(f"[{name}={value}]" for name, value in policy.items()), flush=True)
-    if results["ours"] and results["trl"]:
-        ours, trl = (min(run["seconds_per_step_median"] for run in results[side]) for side in ("ours", "trl"))
-        print(f"TRL's seconds per step (its faster run) are {trl / ours:.2f} times ours")
+            sides["TRL as it comes"] = ([*command, *shared], {})
+            sides["TRL, short spin"] = ([*command, *shared], {"GOMP_SPINCOUNT": "10000"})
+        seconds: dict[str, list[float]] = {side: [] for side in sides}
+        for _ in range(options.rounds):
+            for side, (arguments, environment) in sides.items():
+                result = run(arguments, Path(folder) / "result.json", **environment)
+                seconds[side].append(result["seconds_per_step_median"])
+                print(f"{side:<16} {report(result)}", flush=True)
+    medians = {side: statistics.median(values) for side, values in seconds.items()}
+    for side, median in medians.items():
+        ratio = f", {median / medians['rg_env']:.2f} times rg_env's" if "rg_env" in medians else ""
+        print(f"{side}: {median:.2f} s/step (median of {options.rounds}){ratio}")
     return 0
 
 
