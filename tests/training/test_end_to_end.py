@@ -127,24 +127,6 @@ def test_the_checkpoint_is_the_trained_model(main_job: tuple[Path, str]) -> None
     assert sum(text == row["greedy_completion"] for text, row in zip(texts, last, strict=True)) >= 18
 
 
-def test_without_the_prompt_it_does_not_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the parent's log-probabilities, which do not see the prompt, the same run fails the test above."""
-    from verifiers.trainers import GRPOTrainer as ParentTrainer
-
-    from rg_env import load_environment
-    from rg_env.training import GRPOTrainer, default_config, load_policy, train
-
-    monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps", ParentTrainer._get_per_token_logps)
-    policy = load_policy("tiny")
-    env = load_environment(policy.mixture("leg_counting"))
-    args = default_config(policy, tmp_path / "run", use_cpu=True)
-    trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, engine="embedded")
-    results = train(trainer, eval_every=1000)
-    gain = results["eval_after"]["accuracy"] - results["eval_before"]["accuracy"]
-    print(f"gain with the parent's mask: {gain:.2f}")
-    assert gain < 0.35
-
-
 def test_ctrl_c_saves_and_ends(tmp_path: Path) -> None:
     """Within five seconds, with a loadable checkpoint and the results so far, and no traceback."""
     from rg_env.training import load_policy

@@ -54,7 +54,7 @@ class Shapes:
         self.positions.append(output.logits.shape[1])
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     prompts=st.lists(tokens, min_size=1, max_size=3),
     members=st.lists(st.tuples(st.integers(0, 2), tokens), min_size=1, max_size=9),
