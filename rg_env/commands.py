@@ -58,7 +58,7 @@ def load_keys() -> None:
 def prepare_process() -> None:
     """Set what must be set before torch, transformers and verifiers are imported.
 
-    Threads wait without spinning, and libraries keep what they say of themselves out of a program's output.
+    Threads spin shortly while they wait, and libraries keep what they say of themselves out of a program's output.
     """
     # OpenMP's threads spin for milliseconds by default, and hold cores that others wait for: beside one busy process a
     # parallel matrix product was measured at 16 ms, and at 0.3 ms with a short spin.

@@ -5,7 +5,6 @@
 runs the batch then calls `record.raise_first()`. Imports no verifiers: it works on attributes alone.
 """
 
-import contextlib
 import functools
 import inspect
 import threading
@@ -77,7 +76,8 @@ def _wrap(function: Callable[..., Any], record: ErrorRecord) -> Callable[..., An
         return function
     records = [record]
     name = str(getattr(function, "__name__", None) or type(function).__name__)
-    is_group = bool(_GROUP_PARAMETERS & _parameters(function))
+    signature = _signature(function)
+    is_group = bool(signature and _GROUP_PARAMETERS & set(signature.parameters))
 
     def fail(error: Exception, arguments: Mapping[str, Any]) -> NoReturn:
         if isinstance(error, RewardError):
@@ -117,18 +117,17 @@ def _wrap(function: Callable[..., Any], record: ErrorRecord) -> Callable[..., An
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
     wrapper: Any = call_async if is_async else call
     wrapper.__name__ = name
-    with contextlib.suppress(TypeError, ValueError):  # some callables written in C have none
-        # Verifiers asks for the signature at each call: kept here, it need not be worked out each time.
-        wrapper.__signature__ = inspect.signature(function)
+    if signature:  # Verifiers asks for it at each call: kept here, it need not be worked out each time
+        wrapper.__signature__ = signature
     setattr(wrapper, _RECORDS, records)
     return wrapper
 
 
-def _parameters(function: Callable[..., Any]) -> set[str]:
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
     try:
-        return set(inspect.signature(function).parameters)
+        return inspect.signature(function)
     except (TypeError, ValueError):  # some callables written in C
-        return set()
+        return None
 
 
 def _where(arguments: Mapping[str, Any]) -> str:

@@ -101,7 +101,10 @@ AttentionMaskInterface.register(_GROUPED, sdpa_mask)
 
 
 def attends_everything(config: PretrainedConfig) -> bool:
-    """Whether each layer attends all earlier tokens, so that one mask serves all layers."""
+    """Whether each layer attends all earlier tokens and does nothing else with them, so that one mask serves all
+    layers."""
+    if hasattr(config, "layers_block_type"):  # Mamba layers among them (Jamba, Bamba), which no mask can keep apart
+        return False
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     return kinds == {"full_attention"} and not (
         getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)

@@ -8,12 +8,20 @@ Grouper", arXiv:2506.05433). Log-probabilities and gradients are those of separa
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from trl.trainer.utils import selective_log_softmax
 
-_SHARED_AT_MOST = 4
-"""Completion tokens in a pack per prompt token: attention costs the square of a pack's length, the rest its length."""
+from rg_env.inference.kv_cache import attends_everything
+
+Plan = Literal["shared", "by_length", "in_order"]
+"""How rows go through the model: with shared prompts; those of similar length together; or one after the other, for
+ranks that must run the model equally often whatever their data."""
+
+_COMPLETION_PER_PROMPT = 4
+"""Most completion tokens in a pack per prompt token: attention costs the square of a pack's length, all else its
+length."""
 _FIXED_COST_ROWS = 8
 """A forward pass costs some fixed time: it has this many completions before shorter ones start another."""
 _SIMILAR = 0.75
@@ -37,8 +45,7 @@ def completion_logps(
     *,
     temperature: float = 1.0,
     max_rows: int | None = None,
-    share_prompts: bool = False,
-    in_order: bool = False,
+    plan: Plan = "by_length",
 ) -> torch.Tensor:
     """Log-probability of each token that carries loss, given those before it in its row.
 
@@ -47,8 +54,7 @@ def completion_logps(
         loss_mask: `(B, L - 1) bool`; at `i`: whether `ids[:, i + 1]` carries loss.
         temperature: that the logits are divided by.
         max_rows: most rows in one forward pass; all by default.
-        share_prompts: compute equal prompts once. The model must take 4-D masks and attend all earlier tokens.
-        in_order: one row after the other, whatever the lengths, for ranks that must run the model equally often.
+        plan: `"shared"` is for models that `can_share_prompts` allows.
 
     Returns:
         `(B, L - 1) float32`, 0 where the mask is 0.
@@ -57,24 +63,45 @@ def completion_logps(
     starts = torch.where(loss_mask, positions, loss_mask.shape[1] - 1).amin(dim=1).tolist()
     ends = torch.where(loss_mask, positions, 0).amax(dim=1).tolist()
     spans = [(min(start, end), end + 1) for start, end in zip(starts, ends, strict=True)]
-    most = max_rows or len(ids)
-    packs = _packs(ids, spans, most) if share_prompts else [_Pack(s, [row], e) for row, (s, e) in enumerate(spans)]
+    max_rows = max_rows or len(ids)
+    separate = [_Pack(start, [row], end) for row, (start, end) in enumerate(spans)]
+    if plan == "in_order":
+        passes = iter([separate[first : first + max_rows] for first in range(0, len(separate), max_rows)])
+    else:
+        passes = _by_length(_packs(ids, spans, max_rows) if plan == "shared" else separate, max_rows)
     logps, rows, columns = [], [], []
-    for part in _in_order(packs, most) if in_order else _passes(packs, most):
+    for part in passes:
         row, column, segment = _layout(part, spans, ids.device)
         start = min(pack.prefix for pack in part)
         inputs = {}
         if any(len(pack.rows) > 1 for pack in part):
             inputs = {"attention_mask": _mask(segment), "position_ids": column}
-        logits = model(input_ids=ids[row, column], logits_to_keep=row.shape[1] - start, **inputs).logits
+        keep = row.shape[1] - start
+        logits = model(input_ids=ids[row, column], logits_to_keep=keep, use_cache=False, **inputs).logits
         row, column, real = row[:, start:], column[:, start:], segment[:, start:] > 0
-        if temperature != 1.0:
-            logits = logits / temperature
-        logps.append(selective_log_softmax(logits, ids[row, column + 1]).float()[real])
-        rows.append(row[real])
-        columns.append(column[real])
-    result = torch.zeros(loss_mask.shape, device=ids.device)
+        row, column = row[real], column[real]
+        # In float32 before the softmax: bf16 has two digits, and the loss is made of differences.
+        logps.append(selective_log_softmax(logits[real].float() / temperature, ids[row, column + 1]))
+        rows.append(row)
+        columns.append(column)
+    result = torch.zeros(loss_mask.shape, dtype=torch.float32, device=ids.device)
     return result.index_put((torch.cat(rows), torch.cat(columns)), torch.cat(logps)) * loss_mask
+
+
+def can_share_prompts(model: Any) -> bool:
+    """Whether `completion_logps` may share prompts: the model takes 4-D masks, and nothing but attention mixes tokens.
+
+    On CPUs only: elsewhere a mask of its own keeps attention from its fused kernels, and what remains of the gain has
+    not been measured.
+    """
+    peft = getattr(model, "active_peft_config", None)
+    config = model.config.get_text_config(decoder=True)
+    return bool(
+        model.device.type == "cpu"
+        and config._attn_implementation == "sdpa"
+        and attends_everything(config)
+        and not (peft and peft.is_prompt_learning)  # its virtual tokens want a 2-D mask
+    )
 
 
 def _packs(ids: torch.Tensor, spans: list[tuple[int, int]], max_rows: int) -> list[_Pack]:
@@ -85,7 +112,7 @@ def _packs(ids: torch.Tensor, spans: list[tuple[int, int]], max_rows: int) -> li
     for row, (tokens, (start, end)) in enumerate(zip(ids.tolist(), spans, strict=True)):
         prompt = tuple(tokens[: start + 1])
         pack = open_packs.get(prompt)
-        if pack and len(pack.rows) < max_rows and pack.length + end - 2 * start <= _SHARED_AT_MOST * start:
+        if pack and len(pack.rows) < max_rows and pack.length + end - 2 * start <= _COMPLETION_PER_PROMPT * start:
             pack.rows.append(row)
             pack.length += end - start
             continue
@@ -94,12 +121,7 @@ def _packs(ids: torch.Tensor, spans: list[tuple[int, int]], max_rows: int) -> li
     return packs
 
 
-def _in_order(packs: list[_Pack], max_rows: int) -> Iterator[list[_Pack]]:
-    for first in range(0, len(packs), max_rows):
-        yield packs[first : first + max_rows]
-
-
-def _passes(packs: list[_Pack], max_rows: int) -> Iterator[list[_Pack]]:
+def _by_length(packs: list[_Pack], max_rows: int) -> Iterator[list[_Pack]]:
     """Packs in parts of at most `max_rows` completions and similar lengths."""
     part: list[_Pack] = []
     rows = 0
@@ -139,5 +161,5 @@ def _layout(
 
 def _mask(segment: torch.Tensor) -> torch.Tensor:
     """What each token sees, `(P, 1, S, S) bool`: the prefix and its own segment, up to itself."""
-    before, own = segment[:, None, :], segment[:, :, None]
-    return ((before == 0) | (before == own)).tril()[:, None]
+    of_key, of_query = segment[:, None, :], segment[:, :, None]
+    return ((of_key == 0) | (of_key == of_query)).tril()[:, None]

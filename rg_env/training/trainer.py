@@ -7,13 +7,15 @@ What differs from `vf.GRPOTrainer` 0.1.6, each with a test that fails on the par
 
 - The model sees the prompt. The parent hands its loss mask, in which prompts are 0, to the model as attention mask, so
   that every log-probability but the first is computed without the question.
-- Logits are made for completions only, and the log-probabilities "before the update" are not computed a second time
-  when there is one update a batch.
+- No logits are made for what all prompts of a pass begin with, and the log-probabilities "before the update" are not
+  computed a second time when there is one update a batch.
 - Rollouts without advantage are left out of forward and backward when `beta` is 0: their gradient is exactly zero.
-- A prompt goes through the model once for all its completions, and packs of similar length go together, instead of
-  one padded row for each completion.
+- Rows of similar length go through the model together; on a CPU, a prompt goes once for several of its completions.
 - An error in a rollout or a reward ends the run with that error; the parent waits for a batch that never comes.
 - Prompts that are too long are an error; the parent drops them in silence.
+- Groups of equal rewards have no advantage; the parent scales their rounding errors up.
+- Checkpoints are written aside and renamed; metrics have the field's names; a system prompt is folded into the question
+  where the chat template has no system role.
 - `engine="embedded"` samples from the very model being trained, in this process, without vLLM.
 """
 
@@ -23,28 +25,24 @@ import statistics
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import httpx
 import torch
 from openai import AsyncOpenAI
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
-from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from verifiers import Environment
 from verifiers.trainers import GRPOTrainer as VerifiersGRPOTrainer
 
-from rg_env.core.prompts import fold_system, rejects_system_role
-from rg_env.errors import InputError
+from rg_env.core.prompts import rejects_system_role
 from rg_env.inference.client import InProcessClient
 from rg_env.inference.engine import EmbeddedEngine
-from rg_env.inference.kv_cache import attends_everything
+from rg_env.training.checks import EngineName, check_engine, check_prompt_lengths, fold_system_prompts
 from rg_env.training.config import GRPOConfig
 from rg_env.training.fixed_eval import accuracies
-from rg_env.training.logprobs import completion_logps
+from rg_env.training.logprobs import Plan, can_share_prompts, completion_logps
 from rg_env.training.rollouts import RolloutGenerator
 from rg_env.training.seams import SharedWeights, vllm_client, wait_for_server, weight_client
-
-EngineName = Literal["embedded", "vllm"]
 
 
 class GRPOTrainer(VerifiersGRPOTrainer):
@@ -76,7 +74,7 @@ class GRPOTrainer(VerifiersGRPOTrainer):
     ):
         check_engine(engine, args, env)
         if env.message_type == "chat" and rejects_system_role(processing_class):
-            _fold_system_prompts(env)
+            fold_system_prompts(env)
         if limit := args.max_prompt_length or args.max_seq_len:
             check_prompt_lengths(env, processing_class, limit)
         if engine == "vllm":
@@ -154,17 +152,14 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         """
         if self._preparing and self.num_iterations == 1:
             return None
-        # Several processes must run the model the same number of times, whatever their data.
-        alone = self.accelerator.num_processes == 1
-        config = self.model.config.get_text_config(decoder=True)
+        plan: Plan = "shared" if can_share_prompts(self.model) else "by_length"
         return completion_logps(
             model,
             input_ids,
             attention_mask[:, 1:].bool(),
             temperature=self.temperature,
             max_rows=batch_size,
-            share_prompts=alone and config._attn_implementation == "sdpa" and attends_everything(config),
-            in_order=not alone,
+            plan=plan if self.accelerator.num_processes == 1 else "in_order",
         )
 
     def compute_loss(
@@ -290,47 +285,3 @@ class _WeightsGuard(TrainerCallback):
         if self._held:
             self._held.close()
             self._held = None
-
-
-def check_engine(engine: str, args: GRPOConfig, env: Environment) -> None:
-    """Raise `InputError` where `engine` cannot work with `args` and `env`."""
-    if engine not in get_args(EngineName):
-        raise InputError(f"unknown engine {engine!r}: there are {', '.join(get_args(EngineName))}")
-    if engine == "embedded" and env.message_type != "chat":
-        raise InputError("the embedded engine speaks chat only, and this environment asks for plain completions")
-    if engine == "embedded" and is_deepspeed_zero3_enabled():
-        raise InputError(
-            "the embedded engine cannot generate from ZeRO-3's shards: start a vf-vllm server and use engine='vllm', "
-            "or train without ZeRO-3"
-        )
-    if engine == "embedded" and args.num_batches_ahead > 0:
-        raise InputError(
-            f"num_batches_ahead={args.num_batches_ahead} generates while the model trains, and the embedded engine is "
-            "that model: set num_batches_ahead=0, or use engine='vllm'"
-        )
-
-
-def check_prompt_lengths(env: Environment, tokenizer: PreTrainedTokenizerBase, limit: int) -> None:
-    """Raise `InputError` if a prompt exceeds `limit` tokens: the parent drops such training prompts in silence."""
-    for split, dataset in (("training", env.dataset), ("evaluation", env.eval_dataset)):
-        if dataset is None:
-            continue
-        prompts = list(dataset["prompt"])
-        if env.message_type == "chat":
-            ids = tokenizer.apply_chat_template(prompts, add_generation_prompt=True)
-        else:
-            ids = tokenizer(prompts)["input_ids"]
-        lengths = [len(prompt) for prompt in ids]
-        if too_long := sum(length > limit for length in lengths):
-            raise InputError(
-                f"{too_long} of {len(lengths)} {split} prompts are longer than max_prompt_length={limit} tokens (the "
-                f"longest has {max(lengths)}): raise max_prompt_length and max_seq_len, or choose an easier task config"
-            )
-
-
-def _fold_system_prompts(env: Environment) -> None:
-    """Put system prompts into the user's turn: the model's chat template has no system role."""
-    for split in ("dataset", "eval_dataset"):
-        dataset = getattr(env, split)
-        if dataset is not None:
-            setattr(env, split, dataset.map(lambda row: {"prompt": fold_system(row["prompt"])}))

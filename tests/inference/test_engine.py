@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config
+from model_families import FAMILIES
+from transformers import AutoModelForCausalLM
 
 from rg_env.errors import EngineError, InputError
 from rg_env.inference.engine import EmbeddedEngine
@@ -28,29 +29,6 @@ def direct_logprobs(
     with torch.no_grad():
         logits = engine.model(torch.tensor([prompt + got.ids])).logits[0, len(prompt) - 1 : -1].float() / temperature
     return torch.log_softmax(logits, -1).gather(-1, torch.tensor(got.ids)[:, None]).squeeze(-1)
-
-
-SMALL: dict[str, Any] = {
-    "vocab_size": 768,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "initializer_range": 0.2,
-}
-FAMILIES = {
-    "qwen2": Qwen2Config(**SMALL),
-    "qwen2 with a sliding window": Qwen2Config(**SMALL, use_sliding_window=True, sliding_window=8, max_window_layers=1),
-    "llama": LlamaConfig(**SMALL),
-    "mistral with a sliding window": MistralConfig(**SMALL, sliding_window=8),
-    "gemma2 with soft caps": Gemma2Config(**SMALL, head_dim=16, sliding_window=8),
-    "phi3 with fused projections": Phi3Config(**SMALL),
-}
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

@@ -1,16 +1,20 @@
 """Log-probabilities with shared prompts, against each row alone."""
 
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from model_families import FAMILIES, SMALL
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
+from transformers import AutoModelForCausalLM, BambaConfig
 from verifiers.trainers import GRPOTrainer as ParentTrainer
 
 from rg_env.training import GRPOTrainer
-from rg_env.training.logprobs import completion_logps
+from rg_env.training.logprobs import Plan, can_share_prompts, completion_logps
 
 Rows = list[tuple[list[int], list[int]]]
 tokens = st.lists(st.integers(3, 700), min_size=1, max_size=12)
@@ -47,9 +51,11 @@ class Shapes:
     def __init__(self, model: Any) -> None:
         self.inputs: list[tuple[int, ...]] = []
         self.positions: list[int] = []
+        self.caches: list[Any] = []
         self._hook = model.register_forward_hook(self._count, with_kwargs=True)
 
     def _count(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        self.caches.append(output.past_key_values)
         self.inputs.append(tuple(kwargs["input_ids"].shape))
         self.positions.append(output.logits.shape[1])
 
@@ -59,7 +65,6 @@ class Shapes:
     prompts=st.lists(tokens, min_size=1, max_size=3),
     members=st.lists(st.tuples(st.integers(0, 2), tokens), min_size=1, max_size=9),
     max_rows=st.one_of(st.none(), st.integers(1, 5)),
-    in_order=st.booleans(),
     temperature=st.sampled_from([1.0, 0.7]),
 )
 def test_shared_prompts_change_nothing(
@@ -67,17 +72,14 @@ def test_shared_prompts_change_nothing(
     prompts: list[list[int]],
     members: list[tuple[int, list[int]]],
     max_rows: int | None,
-    in_order: bool,
     temperature: float,
 ) -> None:
     """Log-probabilities and gradients are those of each row alone, whatever stands beside it."""
     ids, mask = as_batch([(prompts[which % len(prompts)], completion) for which, completion in members])
     expected = alone(model, ids, mask, temperature)
     wanted = gradient(model, expected)
-    for share in (True, False):
-        result = completion_logps(
-            model, ids, mask, temperature=temperature, max_rows=max_rows, share_prompts=share, in_order=in_order
-        )
+    for plan in get_args(Plan):
+        result = completion_logps(model, ids, mask, temperature=temperature, max_rows=max_rows, plan=plan)
         torch.testing.assert_close(result, expected, atol=2e-5, rtol=1e-4)
         assert (gradient(model, result) - wanted).norm() <= 1e-4 * wanted.norm() + 1e-5
 
@@ -89,7 +91,7 @@ def test_masked_turns_within_a_completion(model: Any) -> None:
     expected = alone(model, ids, mask, 1.0)
     mask[2] = False
     expected[2] = 0
-    torch.testing.assert_close(completion_logps(model, ids, mask, share_prompts=True), expected, atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(completion_logps(model, ids, mask, plan="shared"), expected, atol=2e-5, rtol=1e-4)
 
 
 def test_a_prompt_is_computed_once_for_its_completions(model: Any) -> None:
@@ -97,9 +99,10 @@ def test_a_prompt_is_computed_once_for_its_completions(model: Any) -> None:
     prompt = list(range(20, 60))
     ids, mask = as_batch([(prompt, [100 + i, 7, 8]) for i in range(8)])
     shapes = Shapes(model)
-    completion_logps(model, ids, mask, share_prompts=True)
+    completion_logps(model, ids, mask, plan="shared")
     assert shapes.inputs == [(1, 39 + 8 * 3)]  # a completion starts with the prompt's last token
     assert shapes.positions == [8 * 3]
+    assert shapes.caches == [None]  # nobody would read it
 
 
 def test_long_completions_share_less(model: Any) -> None:
@@ -107,7 +110,7 @@ def test_long_completions_share_less(model: Any) -> None:
     prompt = list(range(20, 30))
     ids, mask = as_batch([(prompt, [100 + i] * 30) for i in range(8)])
     shapes = Shapes(model)
-    completion_logps(model, ids, mask, share_prompts=True)
+    completion_logps(model, ids, mask, plan="shared")
     assert shapes.inputs == [(8, 39)]
 
 
@@ -123,7 +126,7 @@ def test_in_order_every_batch_takes_the_same_passes(model: Any) -> None:
     """Whatever the lengths: ranks that share a model's shards must run it together."""
     ids, mask = as_batch([([5, i], [9]) for i in range(8)] + [([5, 20 + i], [9] * 40) for i in range(2)])
     shapes = Shapes(model)
-    completion_logps(model, ids, mask, max_rows=4, in_order=True)
+    completion_logps(model, ids, mask, max_rows=4, plan="in_order")
     assert [rows for rows, _ in shapes.inputs] == [4, 4, 2]
 
 
@@ -138,17 +141,65 @@ def test_the_trainer_computes_completions_only(make_trainer: Any, make_batch: Ca
     assert shapes.positions == [int(mask.sum()), ids.shape[1]]
 
 
-@pytest.mark.parametrize(("attention", "shared"), [("sdpa", True), ("eager", False)])
-def test_the_trainer_shares_prompts_where_the_model_takes_masks(
-    make_trainer: Any, make_batch: Callable[..., Any], model: Any, attention: str, shared: bool
+@pytest.mark.parametrize("name", [*FAMILIES, "bamba", "llama with eager attention", "llama with LoRA"])
+def test_the_trainer_shares_prompts_only_where_it_is_exact(
+    make_trainer: Any, make_batch: Callable[..., Any], name: str
 ) -> None:
-    """SDPA takes a 4-D mask; other kinds of attention get separate rows. Both have the same log-probabilities."""
+    """Models whose attention takes any mask share; windows, recurrent layers and other attention get separate rows.
+
+    All have the log-probabilities of each row alone.
+    """
+    torch.manual_seed(0)
+    attention = "eager" if "eager" in name else "sdpa"
+    config = BambaConfig(**SMALL, attn_layer_indices=[1], mamba_n_heads=8) if name == "bamba" else FAMILIES.get(name)
+    tested: Any = AutoModelForCausalLM.from_config(config or FAMILIES["llama"], attn_implementation=attention)
+    if "LoRA" in name:
+        tested = get_peft_model(tested, LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False))
     trainer = make_trainer(temperature=0.7)
+    trainer.model = tested.eval()
     inputs = make_batch(["How many legs do three dogs have?"] * 4, ["12", "3 x 4 = 12", "<answer>12</answer>", "7"])
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
-    expected = alone(model, ids, mask[:, 1:].bool(), 0.7)
-    model.set_attn_implementation(attention)
-    shapes = Shapes(model)
-    result = trainer._get_per_token_logps(model, ids, mask, ids.shape[1] - 1)
-    torch.testing.assert_close(result, expected, atol=2e-5, rtol=1e-4)
+    expected = alone(tested, ids, mask[:, 1:].bool(), 0.7)
+    shapes = Shapes(tested)
+    result = trainer._get_per_token_logps(tested, ids, mask, ids.shape[1] - 1)
+    shared = not any(word in name for word in ("window", "soft caps", "bamba", "eager"))
     assert (shapes.inputs[0][0] == 1) is shared
+    torch.testing.assert_close(result, expected, atol=2e-4, rtol=1e-3)
+
+
+def test_prompt_tuning_gets_separate_rows(model: Any) -> None:
+    """Its virtual tokens come with a mask of their own."""
+    assert can_share_prompts(model)
+    config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
+    assert not can_share_prompts(get_peft_model(model, config))
+
+
+def test_several_processes_take_rows_in_order(
+    make_trainer: Any, make_batch: Callable[..., Any], model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of any length and prompt: each rank makes as many passes as the others."""
+    trainer = make_trainer()
+    monkeypatch.setattr(type(trainer.accelerator), "num_processes", 2)
+    inputs = make_batch(["How many legs do three dogs have?"] * 4, ["12", "3 x 4 = 12", "<answer>12</answer>", "7"])
+    shapes = Shapes(model)
+    trainer._get_per_token_logps(model, inputs["input_ids"], inputs["attention_mask"], 0, batch_size=2)
+    assert [rows for rows, _ in shapes.inputs] == [2, 2]
+
+
+class Bigrams(torch.nn.Module):
+    """A model with bf16 logits that are the same on every call: a row of a table for each token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.randn(512, 512, generator=torch.Generator().manual_seed(0)).mul(4).bfloat16()
+
+    def forward(self, input_ids: torch.Tensor, logits_to_keep: int, use_cache: bool) -> Any:
+        return SimpleNamespace(logits=self.table[input_ids[:, -logits_to_keep:]])
+
+
+def test_bf16_logits_lose_no_more_than_they_must() -> None:
+    """Their softmax is taken in float32: the result is not rounded to bf16's two digits again."""
+    ids, mask = as_batch([(list(range(20, 30)), [100 + 7 * i, 300, 41 * i + 5, 9]) for i in range(8)])
+    result = completion_logps(Bigrams(), ids, mask)
+    exact = torch.log_softmax(Bigrams().table.double(), -1)[ids[:, :-1], ids[:, 1:]] * mask
+    assert (result - exact).abs().max() < 1e-5

@@ -94,7 +94,7 @@ def test_embedded_engine_refuses_asynchronous_batches(make_trainer: Any) -> None
 
 def test_embedded_engine_refuses_zero3(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards cannot generate."""
-    monkeypatch.setattr("rg_env.training.trainer.is_deepspeed_zero3_enabled", lambda: True)
+    monkeypatch.setattr("rg_env.training.checks.is_deepspeed_zero3_enabled", lambda: True)
     with pytest.raises(InputError, match="ZeRO-3"):
         make_trainer()
 

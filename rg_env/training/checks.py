@@ -1,0 +1,57 @@
+"""What the trainer checks and prepares before it starts: engine and settings, prompt lengths, system prompts."""
+
+from typing import Literal, get_args
+
+from transformers import PreTrainedTokenizerBase
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+from verifiers import Environment
+
+from rg_env.core.prompts import fold_system
+from rg_env.errors import InputError
+from rg_env.training.config import GRPOConfig
+
+EngineName = Literal["embedded", "vllm"]
+
+
+def check_engine(engine: str, args: GRPOConfig, env: Environment) -> None:
+    """Raise `InputError` where `engine` cannot work with `args` and `env`."""
+    if engine not in get_args(EngineName):
+        raise InputError(f"unknown engine {engine!r}: there are {', '.join(get_args(EngineName))}")
+    if engine == "embedded" and env.message_type != "chat":
+        raise InputError("the embedded engine speaks chat only, and this environment asks for plain completions")
+    if engine == "embedded" and is_deepspeed_zero3_enabled():
+        raise InputError(
+            "the embedded engine cannot generate from ZeRO-3's shards: start a vf-vllm server and use engine='vllm', "
+            "or train without ZeRO-3"
+        )
+    if engine == "embedded" and args.num_batches_ahead > 0:
+        raise InputError(
+            f"num_batches_ahead={args.num_batches_ahead} generates while the model trains, and the embedded engine is "
+            "that model: set num_batches_ahead=0, or use engine='vllm'"
+        )
+
+
+def check_prompt_lengths(env: Environment, tokenizer: PreTrainedTokenizerBase, limit: int) -> None:
+    """Raise `InputError` if a prompt exceeds `limit` tokens: the parent drops such training prompts in silence."""
+    for split, dataset in (("training", env.dataset), ("evaluation", env.eval_dataset)):
+        if dataset is None:
+            continue
+        prompts = list(dataset["prompt"])
+        if env.message_type == "chat":
+            ids = tokenizer.apply_chat_template(prompts, add_generation_prompt=True)
+        else:
+            ids = tokenizer(prompts)["input_ids"]
+        lengths = [len(prompt) for prompt in ids]
+        if too_long := sum(length > limit for length in lengths):
+            raise InputError(
+                f"{too_long} of {len(lengths)} {split} prompts are longer than max_prompt_length={limit} tokens (the "
+                f"longest has {max(lengths)}): raise max_prompt_length and max_seq_len, or choose an easier task config"
+            )
+
+
+def fold_system_prompts(env: Environment) -> None:
+    """Put system prompts into the user's turn: the model's chat template has no system role."""
+    for split in ("dataset", "eval_dataset"):
+        dataset = getattr(env, split)
+        if dataset is not None:
+            setattr(env, split, dataset.map(lambda row: {"prompt": fold_system(row["prompt"])}))
