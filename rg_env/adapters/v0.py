@@ -9,21 +9,20 @@ by looking at version numbers.
 
 import inspect
 from collections.abc import Awaitable, Mapping
-from fractions import Fraction
 from typing import Any
 
 import verifiers as vf
 from datasets import Dataset
 
 from rg_env.adapters.reward_errors import record_reward_errors
+from rg_env.adapters.v0_rubric import make_rubric
 from rg_env.core.dataset import Row, build_splits
-from rg_env.core.extraction import completion_text
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages, fold_system
-from rg_env.core.rewards import Rollout, WeightedReward, call_reward, resolve_rewards
+from rg_env.core.rewards import resolve_rewards
+from rg_env.core.scoring import Grading
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError, unknown_name
 
-_CACHE_KEY = "rg_env_rollout"
 _MADE_HERE = ("dataset", "eval_dataset", "rubric", "message_type")
 """Parameters of the parent classes that this environment fills in itself."""
 
@@ -49,11 +48,15 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         eval_seed: int = 0,
         rewards: Any = None,
         prompt_placement: Placement = "system",
+        partial_credit: bool = False,
+        grading: str = "hardened",
         **kwargs: Any,
     ) -> None:
         """`gym`: anything `Mixture.parse` takes. `rewards`: anything `resolve_rewards` takes. `seed` picks the training
         rows, `eval_seed` the evaluation rows. `prompt_placement`: "user" puts the instruction before the question, for
-        chat templates that reject a system role. Other keywords go to the parent class.
+        chat templates that reject a system role. `partial_credit`: real progress counts, instead of right or not.
+        `grading`: "hardened", or "upstream" for the library's own formulas (see `core.scoring`). Other keywords go to
+        the parent class.
 
         Raises `InputError` for what cannot work.
         """
@@ -61,6 +64,7 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         # Everything cheap is checked before rows are built.
         self.mixture = Mixture.parse(gym)
         self.rewards = resolve_rewards(rewards)
+        self.grading = _grading(grading, partial_credit)
         few_shot = [dict(message) for message in kwargs.pop("few_shot", None) or []]
         build_messages("", system_prompt, prompt_placement)
         if num_train_examples == 0 and num_eval_examples == 0:
@@ -70,12 +74,12 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         )
         parser = parser or vf.Parser()
         super().__init__(
-            dataset=_dataset(train, system_prompt, prompt_placement, few_shot),
-            eval_dataset=_dataset(evaluation, system_prompt, prompt_placement, few_shot),
+            dataset=_dataset(train, self.grading, system_prompt, prompt_placement, few_shot),
+            eval_dataset=_dataset(evaluation, self.grading, system_prompt, prompt_placement, few_shot),
             # Newer versions put a system prompt that they know of before any prompt without one.
             system_prompt=system_prompt if prompt_placement == "system" else None,
             parser=parser,
-            rubric=_rubric(self.rewards, self.mixture, parser),
+            rubric=make_rubric(self.rewards, self.mixture, parser, self.grading),
             **kwargs,
         )
         self.reward_errors = record_reward_errors(self.rubric)
@@ -111,6 +115,8 @@ def load_environment(
     eval_seed: int = 0,
     rewards: Any = None,
     prompt_placement: Placement = "system",
+    partial_credit: bool = False,
+    grading: str = "hardened",
     **kwargs: Any,
 ) -> ReasoningGymEnv:
     """What `vf.load_environment("rg-env", ...)` calls; parameters as for `ReasoningGymEnv`."""
@@ -124,96 +130,24 @@ def load_environment(
         eval_seed=eval_seed,
         rewards=rewards,
         prompt_placement=prompt_placement,
+        partial_credit=partial_credit,
+        grading=grading,
         **kwargs,
     )
 
 
-class RewardAdapter:
-    """A core reward in the form that `vf.Rubric` calls: by these parameter names, with `__name__` as the metric's."""
-
-    def __init__(self, reward: WeightedReward) -> None:
-        self.reward = reward
-        self.__name__ = reward.name
-
-    def __call__(self, prompt: Any, completion: Any, answer: Any, state: Any, info: Any, parser: Any) -> float:
-        rollout = rollout_of(prompt, completion, answer, state, info)
-        available = {
-            "prompt": prompt,
-            "completion": completion,
-            "answer": answer,
-            "state": state,
-            "info": info,
-            "parser": parser,
-        }
-        return call_reward(self.reward.name, self.reward.function, rollout, available)
-
-
-class AccuracyMetric:
-    """1 for a correct rollout; of one task, if given: then its mean over all rollouts is the accuracy on that task.
-
-    Verifiers averages every metric over all rollouts, those of other tasks too, and a NaN for "not this task" would
-    poison the weighted sum (0 * NaN is NaN). So a correct rollout of the task counts as the inverse of the task's share
-    of the rows: over a whole dataset the mean is exact, over a batch it is right on average (and may exceed 1).
-    """
-
-    def __init__(self, task: str | None = None) -> None:
-        self.task = task
-        self.__name__ = f"accuracy/{task}" if task else "accuracy"
-
-    def __call__(self, prompt: Any, completion: Any, answer: Any, state: Any, info: Any) -> float:
-        rollout = rollout_of(prompt, completion, answer, state, info)
-        if rollout.score.status != "correct" or self.task not in (None, rollout.task):
-            return 0.0
-        return 1.0 if self.task is None else float(1 / Fraction(info["share"]))
-
-
-def rollout_of(prompt: Any, completion: Any, answer: Any, state: Any, info: Any) -> Rollout:
-    """The `Rollout` of these values, extracted and scored once: kept in `state` for the other reward functions."""
-    kept = state.get(_CACHE_KEY) if isinstance(state, Mapping) else None
-    if isinstance(kept, Rollout) and kept.text == completion_text(completion) and kept.info == info:
-        return kept
-    tokens, truncated = _usage(state if isinstance(state, Mapping) else {})
-    rollout = Rollout.of(
-        prompt=prompt,
-        completion=completion,
-        answer=answer,
-        info=info,
-        completion_tokens=tokens,
-        truncated=truncated,
-    )
-    if isinstance(state, dict):
-        state[_CACHE_KEY] = rollout
-    return rollout
-
-
-def _usage(state: Mapping[str, Any]) -> tuple[int | None, bool | None]:
-    """Completion tokens, and whether the token limit ended the reply, where `state` tells: under `responses` in early
-    versions, in the steps of `trajectory` from 0.1.9."""
-    responses = state.get("responses") or [step.get("response") for step in state.get("trajectory") or []]
-    if not responses:
-        return None, None
-    tokens = getattr(getattr(responses[-1], "usage", None), "completion_tokens", None)
-    choices = getattr(responses[-1], "choices", None) or [getattr(responses[-1], "message", None)]
-    reason = getattr(choices[0], "finish_reason", None)
-    return (tokens if isinstance(tokens, int) else None), (None if reason is None else reason == "length")
-
-
-def _rubric(rewards: list[WeightedReward], mixture: Mixture, parser: vf.Parser) -> vf.Rubric:
-    metrics = [AccuracyMetric()]
-    if len(mixture.tasks) > 1:
-        metrics += [AccuracyMetric(task) for task in mixture.names]
-    for reward in rewards:
-        if reward.name in {metric.__name__ for metric in metrics}:
-            raise InputError(f"reward {reward.name!r} has the name of a metric of this environment: choose another")
-    return vf.Rubric(
-        funcs=[*(RewardAdapter(reward) for reward in rewards), *metrics],
-        weights=[*(reward.weight for reward in rewards), *(0.0 for _ in metrics)],
-        parser=parser,
-    )
+def _grading(grading: str, partial_credit: bool) -> Grading:
+    if grading not in ("hardened", "upstream"):
+        raise unknown_name("grading", grading, ("hardened", "upstream"))
+    if grading == "upstream":
+        if partial_credit:
+            raise InputError("grading='upstream' has partial credit of its own: leave partial_credit out")
+        return "upstream"
+    return "partial" if partial_credit else "strict"
 
 
 def _dataset(
-    rows: list[Row], system_prompt: str | None, placement: Placement, few_shot: list[dict[str, Any]]
+    rows: list[Row], grading: Grading, system_prompt: str | None, placement: Placement, few_shot: list[dict[str, Any]]
 ) -> Dataset | None:
     """Rows as the v0 API wants them: no plain-text `task` column, which several versions refuse."""
     if not rows:
@@ -224,7 +158,8 @@ def _dataset(
         messages[-1:-1] = few_shot
         if placement == "user":
             messages = fold_system(messages)
-        columns.append({**row, "prompt": messages, "example_id": index})
+        info = {**row["info"], "grading": grading}
+        columns.append({**row, "info": info, "prompt": messages, "example_id": index})
     return Dataset.from_list(columns)
 
 

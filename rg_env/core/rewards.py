@@ -1,238 +1,46 @@
-"""Rewards: pure functions of a rollout, named, weighted and summed.
-
-A reward asks for what it needs by parameter name: `rollout` (a `Rollout`: all of it, extracted and scored), or the
-names that Verifiers uses: prompt, completion, answer (the gold answer), state, task, info, parser. It returns a finite
-number, in [0, 1] by convention.
+"""Rewards: pure functions of a rollout, named, weighted and summed. The built-in ones, and how to add one's own.
 
     @reward                       # or @reward("short_name")
     def ends_well(rollout):
         return float(rollout.text.endswith("</answer>"))
 
-    rewards=[("correctness", 1.0), ("ends_well", 0.2), some_function]
+    rewards=[("correctness", 1.0), ("ends_well", 0.2), some_function,
+             {"name": "length", "weight": 0.1, "when": "correct", "options": {"max_tokens": 256}}]
+
+Lengths are in tokens where the server reports them, else estimated at `CHARACTERS_PER_TOKEN`.
 """
 
-import inspect
 import math
-import numbers
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, overload
 
-from rg_env.core.extraction import Extraction, completion_text, extract
-from rg_env.core.scoring import Score, score_extraction
-from rg_env.errors import InputError, RewardError, unknown_name
+from rg_env.core.registry import DEFAULT_REWARDS as DEFAULT_REWARDS
+from rg_env.core.registry import GATES as GATES
+from rg_env.core.registry import PARAMETERS as PARAMETERS
+from rg_env.core.registry import WeightedReward as WeightedReward
+from rg_env.core.registry import call_reward as call_reward
+from rg_env.core.registry import checked_value as checked_value
+from rg_env.core.registry import describe as describe
+from rg_env.core.registry import get_reward as get_reward
+from rg_env.core.registry import resolve_rewards as resolve_rewards
+from rg_env.core.registry import reward as reward
+from rg_env.core.rollout import Rollout as Rollout
+from rg_env.core.scoring import partial_score
+from rg_env.errors import RewardError
 
-RewardFunction = Callable[..., Any]
-_F = TypeVar("_F", bound=RewardFunction)
-
-PARAMETERS = ("rollout", "prompt", "completion", "answer", "state", "task", "info", "parser")
-"""The parameter names that a reward may ask for."""
 BREVITY_TOKENS = 512
 """Completion length, in tokens, from which `brevity` pays nothing."""
-DEFAULT_REWARDS = (("correctness", 1.0), ("format", 0.1))
-
-
-@dataclass(frozen=True)
-class Rollout:
-    """One completion for one row, extracted and scored."""
-
-    prompt: Any
-    """Chat messages, or text."""
-    text: str
-    """The completion's text."""
-    answer: str
-    """The gold answer; empty where the library stores none."""
-    extraction: Extraction
-    score: Score
-    task: str
-    info: Mapping[str, Any]
-    completion_tokens: int | None = None
-    """As the server reported it; None if it did not."""
-    truncated: bool | None = None
-    """Whether the completion ended because of the token limit; None if not known."""
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        prompt: object,
-        completion: object,
-        answer: str,
-        info: Mapping[str, Any],
-        completion_tokens: int | None = None,
-        truncated: bool | None = None,
-    ) -> "Rollout":
-        """Extract and score `completion`, once. Raises `InputError` if `info` is not of one of our rows."""
-        text = completion_text(completion)
-        extraction = extract(text)
-        score = score_extraction(extraction, info)
-        return cls(prompt, text, answer, extraction, score, score.task, info, completion_tokens, truncated)
-
-
-class WeightedReward(NamedTuple):
-    """One term of the sum."""
-
-    name: str
-    function: RewardFunction
-    weight: float
-
-
-_REGISTRY: dict[str, RewardFunction] = {}
-
-
-@overload
-def reward(name: _F) -> _F: ...
-@overload
-def reward(name: str) -> Callable[[_F], _F]: ...
-def reward(name: Any) -> Any:
-    """Register a reward function, under its own name (`@reward`) or another (`@reward("name")`).
-
-    Raises `InputError` for a name that is taken and for a signature that cannot be called.
-    """
-    if callable(name):
-        return _register(_name_of(name), name)
-    if not isinstance(name, str):
-        raise InputError(f"@reward takes a name or nothing, not {name!r}")
-    return lambda function: _register(name, function)
-
-
-def _register(name: str, function: _F) -> _F:
-    check_signature(name, function)
-    known = _REGISTRY.get(name)
-    # The same source run again (a notebook cell, a module executed twice) replaces; another function may not.
-    if known is not None and _origin(known) != _origin(function):
-        raise InputError(f"reward {name!r} is registered already, by {_origin(known)}: choose another name")
-    _REGISTRY[name] = function
-    return function
-
-
-def get_reward(name: str) -> RewardFunction:
-    """The registered reward of that name. Raises `UnknownNameError` with the nearest names."""
-    if name not in _REGISTRY:
-        raise unknown_name("reward", name, _REGISTRY)
-    return _REGISTRY[name]
-
-
-def check_signature(name: str, function: RewardFunction) -> None:
-    """Raise `InputError` if `function` is async, or needs a parameter that is not in `PARAMETERS`."""
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
-        raise InputError(f"reward {name!r} is async: rewards are pure functions; put it into a vf.Rubric of your own")
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError) as error:
-        raise InputError(f"reward {name!r} has no signature to read: {error}") from error
-    for parameter in parameters:
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise InputError(f"reward {name!r}: parameter {parameter.name!r} is positional-only; rewards get keywords")
-        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-            continue
-        if parameter.name not in PARAMETERS and parameter.default is parameter.empty:
-            raise unknown_name(f"parameter of reward {name!r}", parameter.name, PARAMETERS)
-
-
-def resolve_rewards(spec: object = None) -> list[WeightedReward]:
-    """The weighted rewards that `spec` means; None means `DEFAULT_REWARDS`.
-
-    `spec` is a list of names, functions, (name or function, weight) pairs and {"name", "weight"} mappings, or a mapping
-    from name to weight. Weights default to 1; 0 means a metric only; negative ones are penalties. Raises `InputError`.
-    """
-    if spec is None:
-        spec = DEFAULT_REWARDS
-    if isinstance(spec, Mapping):
-        spec = list(spec.items())
-    elif isinstance(spec, str) or callable(spec):
-        spec = [spec]
-    if not isinstance(spec, Sequence) or not spec:
-        raise InputError(f"rewards must be a list of names, functions or (name, weight) pairs, not {spec!r}")
-    resolved = [_resolve(item) for item in spec]
-    names = [item.name for item in resolved]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"reward {name!r} is given twice: metrics are told apart by name")
-    return resolved
-
-
-def _resolve(item: Any) -> WeightedReward:
-    weight: Any = 1.0
-    if isinstance(item, Mapping):
-        for key in item:
-            if key not in ("name", "weight"):
-                raise unknown_name("key of a reward", key, ("name", "weight"))
-        if "name" not in item:
-            raise InputError(f"a reward needs a name: {dict(item)!r}")
-        item, weight = item["name"], item.get("weight", 1.0)
-    elif isinstance(item, tuple | list):
-        if len(item) != 2:
-            raise InputError(f"a reward with its weight is a pair, not {item!r}")
-        item, weight = item
-    if isinstance(item, str):
-        name, function = item, get_reward(item)
-    elif callable(item):
-        name, function = _name_of(item), item
-        check_signature(name, function)
-    else:
-        raise InputError(f"a reward must be a name or a function, not {item!r}")
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
-        raise InputError(f"reward {name!r}: weight must be a finite number, not {weight!r}")
-    return WeightedReward(name, function, float(weight))
-
-
-def call_reward(name: str, function: RewardFunction, rollout: Rollout, available: Mapping[str, Any]) -> float:
-    """Call a reward with what it asks for out of `available` (keys of `PARAMETERS`) and `rollout`, and check its value.
-
-    Raises `RewardError`, which names reward and rollout, if it raises or returns anything but a finite number.
-    """
-    offered = {**available, "rollout": rollout, "task": rollout.task}
-    parameters = inspect.signature(function).parameters.values()
-    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-    wanted = {parameter.name for parameter in parameters}
-    arguments = offered if takes_all else {key: value for key, value in offered.items() if key in wanted}
-    where = describe(rollout.task, rollout.score.answer, rollout.text)
-    try:
-        value = function(**arguments)
-    except RewardError as error:
-        raise RewardError(f"reward {name!r}: {error}; {where}") from error
-    except Exception as error:
-        raise RewardError(f"reward {name!r} raised {type(error).__name__}: {error}; {where}") from error
-    return checked_value(name, value, where)
-
-
-def checked_value(name: str, value: object, where: str) -> float:
-    """`value` as a float. Raises `RewardError` unless it is a finite number (booleans and numpy scalars count)."""
-    if hasattr(value, "item"):  # numpy and torch scalars; more than one element raises
-        try:
-            value = value.item()
-        except (ValueError, RuntimeError) as error:
-            raise RewardError(f"reward {name!r} returned {type(value).__name__} of many values; {where}") from error
-    if not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise RewardError(f"reward {name!r} returned {value!r}, not a finite number; {where}")
-    return float(value)
-
-
-def describe(task: object, answer: object, text: object) -> str:
-    """One line that tells a rollout for an error message, its text shortened."""
-    return f"task {task}, answer {_short(answer)}, completion {_short(text)}"
-
-
-def _short(value: object) -> str:
-    if not isinstance(value, str):
-        return repr(value)
-    line = " ".join(value.split())
-    return repr(line if len(line) <= 120 else f"{line[:57]} ... {line[-57:]}")
-
-
-def _name_of(function: Any) -> str:
-    return str(getattr(function, "__name__", None) or type(function).__name__)
-
-
-def _origin(function: Any) -> str:
-    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__name__)}"
+CHARACTERS_PER_TOKEN = 4.0
 
 
 @reward
 def correctness(rollout: Rollout) -> float:
-    """The score's value: 1 for right, a part of it where the task's grader gives one, else 0."""
+    """The score's value: 1 for right, else 0, or a part of it where partial credit was asked for."""
     return rollout.score.value
+
+
+@reward
+def partial(rollout: Rollout) -> float:
+    """Real progress, in [0, 1], whatever the environment's grading: right cells of a sudoku, a sorted prefix."""
+    return partial_score(rollout.extraction, rollout.info)
 
 
 @reward("format")
@@ -252,3 +60,56 @@ def brevity(rollout: Rollout) -> float:
     if rollout.completion_tokens is None:
         raise RewardError("the server reported no usage, so the number of completion tokens is not known")
     return max(0.0, 1.0 - rollout.completion_tokens / BREVITY_TOKENS)
+
+
+@reward
+def length(rollout: Rollout, *, max_tokens: float = 512) -> float:
+    """For any reply: falls in a straight line from 1 at 0 tokens to 0 at `max_tokens`. Pays for blurting unless gated
+    by `when: correct`."""
+    return 1.0 - _used(rollout, max_tokens)
+
+
+@reward
+def cosine(
+    rollout: Rollout,
+    *,
+    max_tokens: float = 512,
+    correct_short: float = 1.0,
+    correct_long: float = 0.5,
+    wrong_short: float = -1.0,
+    wrong_long: float = -0.5,
+) -> float:
+    """Follows half a cosine from the `short` value at 0 tokens to the `long` one at `max_tokens`, right and wrong
+    replies apart: short is better when right, and worse when wrong (Yeo et al., 2025, arXiv:2502.03373)."""
+    correct = rollout.score.status == "correct"
+    short, long = (correct_short, correct_long) if correct else (wrong_short, wrong_long)
+    return long + (short - long) * (1 + math.cos(math.pi * _used(rollout, max_tokens))) / 2
+
+
+@reward
+def repetition_penalty(rollout: Rollout, *, ngram: float = 4) -> float:
+    """In [-1, 0]: minus the share of n-grams of words that stood in the reply before (Yeo et al., 2025)."""
+    words = rollout.text.split()
+    size = max(1, int(ngram))
+    grams = [tuple(words[i : i + size]) for i in range(len(words) - size + 1)]
+    return len(set(grams)) / len(grams) - 1.0 if grams else 0.0
+
+
+@reward
+def overlong_penalty(rollout: Rollout, *, max_tokens: float = 512, margin: float = 128) -> float:
+    """In [-1, 0]: 0 up to `max_tokens - margin`, then falling in a straight line to -1 at `max_tokens` (soft overlong
+    punishment, Yu et al., 2025, DAPO, arXiv:2503.14476)."""
+    over = _length(rollout) - (max_tokens - margin)
+    return -min(1.0, max(0.0, over / margin)) if margin > 0 else -float(over > 0)
+
+
+def _length(rollout: Rollout) -> float:
+    """Tokens of the completion, estimated where not known."""
+    if rollout.completion_tokens is not None:
+        return float(rollout.completion_tokens)
+    return len(rollout.text) / CHARACTERS_PER_TOKEN
+
+
+def _used(rollout: Rollout, max_tokens: float) -> float:
+    """Share of `max_tokens` that was used, in [0, 1]."""
+    return min(1.0, _length(rollout) / max_tokens) if max_tokens > 0 else 1.0

@@ -1,26 +1,35 @@
 """From a completion to a `Score`: the only scoring path of the project (extraction, then the task's grader).
 
-Wrong, missing, too long and ungradable are told apart. All of them are worth 0 or what the grader gives, and none is
-an exception: exceptions are for an `info` that is not one of ours.
+Wrong, missing, too long, timed out and ungradable are told apart. None of them is an exception: exceptions are for an
+`info` that is not one of ours.
+
+A row's `info` says how it is graded, under `grading`: "strict" (also where nothing is said: right or not, by the
+project's own graders), "partial" (the same graders, real progress counts) or "upstream" (the library's own formulas,
+for comparison with published numbers; they run in worker processes that can be killed).
 """
 
 import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cache
+from typing import Any, Literal, get_args
 
 from rg_env.core.extraction import Extraction, extract
 from rg_env.core.graders import grade
 from rg_env.core.task_table import load_table
+from rg_env.core.workers import Outcome, WorkerPool
 from rg_env.errors import InputError, unknown_name
 
-Status = Literal["correct", "partial", "wrong", "no_answer", "too_long", "ungradable"]
+Status = Literal["correct", "partial", "wrong", "no_answer", "too_long", "timed_out", "ungradable"]
+Grading = Literal["strict", "partial", "upstream"]
 
 MAX_ANSWER_CHARS = 10_000
-"""Longer answers are not graded: no task asks for as much, and some graders take seconds or a gigabyte for them."""
+"""Longer answers are not graded, unless the gold answer is about as long: it bounds the time that graders take."""
 CORRECT_FROM = 1 - 1e-6
-"""A value from here up is correct (some graders return 0.9999999)."""
+"""A value from here up is correct (some of the library's formulas give 0.9999999)."""
+UPSTREAM_WALL_S = 1.0
+"""Time for one answer under "upstream", from when a worker starts on it."""
 
 _logger = logging.getLogger(__name__)
 _logged: set[tuple[str, str]] = set()
@@ -50,28 +59,86 @@ def score(completion: object, info: Mapping[str, Any] | str) -> Score:
 
 def score_extraction(extraction: Extraction, info: Mapping[str, Any] | str) -> Score:
     """`score` for callers that have extracted the answer already."""
-    task, config, entry = parse_info(info)
+    task, config, entry, grading = parse_info(info)
+    early = _ungraded(extraction, task, entry)
+    if early:
+        return early
+    answer = extraction.answer or ""
+    if grading == "upstream":
+        return _upstream_score(_upstream_pool().call(task, config, entry, answer), task, answer)
+    return _graded(task, config, entry, answer, grading == "partial")
+
+
+async def score_extraction_async(extraction: Extraction, info: Mapping[str, Any] | str) -> Score:
+    """`score_extraction` that leaves the event loop free while a worker grades."""
+    task, config, entry, grading = parse_info(info)
+    if grading != "upstream":
+        return score_extraction(extraction, info)
+    answer = extraction.answer or ""
+    early = _ungraded(extraction, task, entry)
+    return early or _upstream_score(await _upstream_pool().acall(task, config, entry, answer), task, answer)
+
+
+def partial_score(extraction: Extraction, info: Mapping[str, Any] | str) -> float:
+    """Real progress in [0, 1] by the project's own graders, whatever the row's grading says; 0.0 without an answer."""
+    task, config, entry, _ = parse_info(info)
+    if _ungraded(extraction, task, entry):
+        return 0.0
+    return _graded(task, config, entry, extraction.answer or "", True).value
+
+
+def _ungraded(extraction: Extraction, task: str, entry: Mapping[str, Any]) -> Score | None:
+    """The score of what no grader sees."""
     answer = extraction.answer
     if answer is None:
         return Score(0.0, None, "no_answer", task)
-    if len(answer) > MAX_ANSWER_CHARS:
-        return Score(0.0, answer, "too_long", task, f"{len(answer)} characters, more than {MAX_ANSWER_CHARS}")
+    most = max(MAX_ANSWER_CHARS, 2 * len(str(entry["answer"])))  # nine disks of a tower_of_hanoi take 16,000
+    if len(answer) > most:
+        return Score(0.0, answer, "too_long", task, f"{len(answer)} characters, more than {most}")
+    return None
+
+
+def _graded(task: str, config: dict[str, Any], entry: dict[str, Any], answer: str, partial: bool) -> Score:
     try:
-        value = grade(task, config, entry, answer)
-    except InputError:  # a config that the library refuses: the row is at fault, not the answer
-        raise
-    except Exception as error:  # the library's graders raise many things on odd answers
-        kind = type(error).__name__
-        if (task, kind) not in _logged:
-            _logged.add((task, kind))
-            _logger.warning("the grader of %s raised %s; such answers count as ungradable", task, kind)
-        return Score(0.0, answer, "ungradable", task, f"{kind}: {error}"[:200])
+        value = grade(task, config, entry, answer, partial_credit=partial)
+    except Exception as error:  # a broken entry: edited by hand, or from another version of the library
+        return _ungradable(task, answer, f"{type(error).__name__}: {error}")
+    return _valued(task, answer, value)
+
+
+def _upstream_score(outcome: Outcome, task: str, answer: str) -> Score:
+    if outcome.status == "timed_out":
+        return Score(0.0, answer, "timed_out", task, outcome.detail)
+    value = outcome.value
+    if outcome.status != "ok" or isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        return _ungradable(task, answer, outcome.detail or f"the grader returned {value!r}")
+    return _valued(task, answer, min(max(float(value), 0.0), 1.0))
+
+
+def _valued(task: str, answer: str, value: float) -> Score:
     status: Status = "correct" if value >= CORRECT_FROM else "partial" if value > 0 else "wrong"
     return Score(value, answer, status, task)
 
 
-def parse_info(info: Mapping[str, Any] | str) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Task, config and entry of a row's `info`. Raises `InputError` if it lacks one or its JSON is broken."""
+def _ungradable(task: str, answer: str, detail: str) -> Score:
+    kind = detail.partition(":")[0]
+    if (task, kind) not in _logged:
+        _logged.add((task, kind))
+        _logger.warning(
+            "an answer to %s cannot be graded (%s): %.500r; such answers score 0", task, detail[:200], answer
+        )
+    return Score(0.0, answer, "ungradable", task, detail[:200])
+
+
+@cache
+def _upstream_pool() -> WorkerPool:
+    return WorkerPool(
+        "rg_env.core.graders.upstream:grade", warmup="rg_env.core.library:factory", wall_s=UPSTREAM_WALL_S, start_s=120
+    )
+
+
+def parse_info(info: Mapping[str, Any] | str) -> tuple[str, dict[str, Any], dict[str, Any], Grading]:
+    """Task, config, entry and grading of a row's `info`. Raises `InputError` if it lacks one or its JSON is broken."""
     if isinstance(info, str):
         info = _object(info, "info")
     for key in ("rg_task", "config", "entry"):
@@ -83,7 +150,10 @@ def parse_info(info: Mapping[str, Any] | str) -> tuple[str, dict[str, Any], dict
     entry = _object(info["entry"], "info['entry']")
     if not isinstance(entry.get("metadata"), dict) or "answer" not in entry:
         raise InputError(f"info['entry'] of a {task} row lacks 'answer' or 'metadata'")
-    return task, _object(info["config"], "info['config']"), entry
+    grading = info.get("grading", "strict")
+    if grading not in get_args(Grading):
+        raise unknown_name("grading", grading, get_args(Grading))
+    return task, _object(info["config"], "info['config']"), entry, grading
 
 
 def _object(text: object, name: str) -> dict[str, Any]:

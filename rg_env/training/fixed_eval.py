@@ -6,9 +6,12 @@ Every problem is answered twice, sampled as in training (`accuracy`, `reward`) a
 import asyncio
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from rg_env.adapters.v0_rubric import kept_rollout
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,13 @@ class Scores:
     greedy_reward_se: float | None
     mean_completion_tokens: float | None
     mean_completion_tokens_se: float | None
+    status: dict[str, float]
+    """Share of each status among the sampled answers (`core.scoring.Status`); empty in other environments."""
+
+    def flat(self) -> dict[str, Any]:
+        """All figures, the statuses as `status/<name>`."""
+        figures = asdict(self)
+        return figures | {f"status/{name}": share for name, share in figures.pop("status").items()}
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,7 @@ class Evaluation:
         return {
             f"{prefix}/{name}": value
             for prefix, scores in named.items()
-            for name, value in asdict(scores).items()
+            for name, value in scores.flat().items()
             if value is not None and name != "n" and not name.endswith("_se")
         }
 
@@ -103,9 +113,18 @@ def rollout_records(outputs: Any, limit: int | None = None) -> list[dict[str, An
             "completion_tokens": _completion_tokens(outputs.state[i]),
             "reward": outputs.reward[i],
             "correct": None if correct is None else correct[i] == 1.0,
+            **_score(outputs.state[i]),
         }
         for i in range(len(outputs.prompt))[:limit]
     ]
+
+
+def _score(state: Any) -> dict[str, str]:
+    """Status of the answer, and why if it could not be graded; nothing in other environments."""
+    rollout = kept_rollout(state)
+    if rollout is None:
+        return {}
+    return {"status": rollout.score.status, **({"detail": rollout.score.detail} if rollout.score.detail else {})}
 
 
 def accuracies(outputs: Any) -> dict[str, float]:
@@ -145,11 +164,15 @@ def _scores(rollouts: Sequence[dict[str, Any]]) -> Scores:
         average = statistics.fmean(values)
         return average, statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
-    return Scores(
-        len(rollouts),
-        *mean("correct"),
-        *mean("greedy_correct"),
-        *mean("reward"),
-        *mean("greedy_reward"),
-        *mean("completion_tokens"),
-    )
+    figures: dict[str, Any] = {}
+    for name, key in (
+        ("accuracy", "correct"),
+        ("greedy_accuracy", "greedy_correct"),
+        ("reward", "reward"),
+        ("greedy_reward", "greedy_reward"),
+        ("mean_completion_tokens", "completion_tokens"),
+    ):
+        figures[name], figures[f"{name}_se"] = mean(key)
+    statuses = Counter(rollout["status"] for rollout in rollouts if "status" in rollout)
+    shares = {name: count / len(rollouts) for name, count in sorted(statuses.items())}
+    return Scores(n=len(rollouts), status=shares, **figures)

@@ -10,7 +10,7 @@ import verifiers as vf
 from openai import AsyncOpenAI
 
 import rg_env
-from rg_env.adapters import v0
+from rg_env.adapters import v0_rubric
 from rg_env.core.prompts import SYSTEM_PROMPT
 from rg_env.core.rewards import Rollout
 from rg_env.core.splits import split_of
@@ -54,8 +54,9 @@ def test_verifiers_loads_it_by_name() -> None:
     assert {split_of(q) for q in env.eval_dataset["question"]} == {"eval"}
     assert env.mixture.names == ["leg_counting"]
     assert env.manifest["splits"]["eval"]["size"] == 200
-    assert env.rubric.get_reward_func_names() == ["correctness", "format", "accuracy"]
-    assert env.rubric.get_reward_weights() == [1.0, 0.1, 0.0]
+    statuses = ["status/wrong", "status/no_answer", "status/too_long", "status/ungradable"]
+    assert env.rubric.get_reward_func_names() == ["correctness", "format", "accuracy", *statuses]
+    assert env.rubric.get_reward_weights() == [1.0, 0.1, 0.0, 0.0, 0.0, 0.0, 0.0]
 
 
 def test_parameters_follow_upstream() -> None:
@@ -76,7 +77,7 @@ def test_a_rollout_is_scored_over_http(fake_server: Any) -> None:
     assert results.reward == [1 + 0.5 + 0.75] * 6
     assert results.metrics["accuracy"] == [1.0] * 6
     assert [message["role"] for message in fake_server.requests[0]["messages"]] == ["system", "user"]
-    rollout = results.state[0][v0._CACHE_KEY]
+    rollout = v0_rubric.kept_rollout(results.state[0])
     assert isinstance(rollout, Rollout)
     assert (rollout.completion_tokens, rollout.truncated, rollout.score.status) == (128, False, "correct")
 
@@ -87,6 +88,50 @@ def test_wrong_and_missing_answers_earn_less(fake_server: Any) -> None:
     for reply, reward in (("<answer>no</answer>", 0.1), ("no", 0.0)):
         fake_server.reply = lambda messages, reply=reply: reply
         assert _evaluate(env, fake_server.url, num_examples=2).reward == [pytest.approx(reward)] * 2
+
+
+def test_statuses_are_metrics(fake_server: Any) -> None:
+    """What became of the answers, as shares; a gate and an option of a reward reach the environment."""
+    gated = {"name": "length", "weight": 1.0, "when": "answered", "options": {"max_tokens": 256}}
+    env = rg_env.load_environment(**SMALL, rewards=["correctness", gated])
+    replies = iter(["<answer>no</answer>", "none", "<answer>" + "1" * 20_000 + "</answer>"] * 2)
+    fake_server.reply = lambda messages: next(replies)
+    results = _evaluate(env, fake_server.url)
+    shares = {name: sum(values) / 6 for name, values in results.metrics.items() if name.startswith("status/")}
+    third = pytest.approx(1 / 3)
+    assert shares == {
+        "status/wrong": third,
+        "status/no_answer": third,
+        "status/too_long": third,
+        "status/ungradable": 0,
+    }
+    assert sorted(results.reward) == [0.0, 0.0, 0.5, 0.5, 0.5, 0.5]
+
+
+@pytest.mark.slow
+def test_upstream_grading_is_the_librarys(fake_server: Any) -> None:
+    """Credit for a mention, from a worker, once for all reward functions of a rollout."""
+    env = rg_env.load_environment(**SMALL, grading="upstream")
+    right = {row["question"]: row["answer"] for row in env.eval_dataset}
+    fake_server.reply = lambda messages: f"<answer>{right[messages[-1]['content']]} or so</answer>"
+    results = _evaluate(env, fake_server.url)
+    assert set(results.metrics["status/partial"]) == {1.0}
+    for state, value in zip(results.state, results.metrics["correctness"], strict=True):
+        rollout = v0_rubric.kept_rollout(state)
+        assert rollout is not None
+        assert 0 < value == rollout.score.value < 1
+        assert not [key for key in state if "pending" in key]
+
+
+def test_partial_credit_and_gradings_that_cannot_be() -> None:
+    """Rows say how they are graded; a typo and a contradiction are told."""
+    env = rg_env.load_environment(**SMALL, partial_credit=True)
+    assert env.dataset[0]["info"]["grading"] == "partial"
+    assert "status/partial" in env.rubric.get_reward_func_names()
+    with pytest.raises(InputError, match=r"unknown grading 'upsteam'.*upstream"):
+        rg_env.load_environment(**SMALL, grading="upsteam")
+    with pytest.raises(InputError, match="leave partial_credit out"):
+        rg_env.load_environment(**SMALL, grading="upstream", partial_credit=True)
 
 
 def test_the_instruction_can_stand_in_the_user_turn(fake_server: Any) -> None:
@@ -124,7 +169,7 @@ def test_each_rollout_is_scored_once(fake_server: Any, monkeypatch: pytest.Monke
         calls.append(kwargs["completion"])
         return score_once(**kwargs)
 
-    monkeypatch.setattr(v0.Rollout, "of", counted)
+    monkeypatch.setattr(v0_rubric.Rollout, "of", counted)
     env = rg_env.load_environment(**SMALL, rewards=["correctness", "format", "brevity"])
     _evaluate(env, fake_server.url)
     assert len(calls) == 6
@@ -136,7 +181,7 @@ def test_another_completion_in_the_same_state_is_scored_anew() -> None:
     row = env.dataset[0]
     state: dict[str, Any] = {}
     right, wrong = (
-        v0.rollout_of("?", f"<answer>{answer}</answer>", row["answer"], state, row["info"])
+        v0_rubric.rollout_of("?", f"<answer>{answer}</answer>", row["answer"], state, row["info"])
         for answer in (row["answer"], "no")
     )
     assert (right.score.status, wrong.score.status) == ("correct", "wrong")
@@ -210,7 +255,7 @@ def test_usage_is_read_from_either_kind_of_state() -> None:
 
     old = Box(usage=Box(completion_tokens=7), choices=[Box(finish_reason="length")])
     new = Box(usage=Box(completion_tokens=8), message=Box(finish_reason="stop"))
-    assert v0._usage({"responses": [old]}) == (7, True)
-    assert v0._usage({"trajectory": [{"response": new}]}) == (8, False)
-    assert v0._usage({"responses": [Box(usage=None, choices=[Box(finish_reason=None)])]}) == (None, None)
-    assert v0._usage({}) == (None, None)
+    assert v0_rubric._usage({"responses": [old]}) == (7, True)
+    assert v0_rubric._usage({"trajectory": [{"response": new}]}) == (8, False)
+    assert v0_rubric._usage({"responses": [Box(usage=None, choices=[Box(finish_reason=None)])]}) == (None, None)
+    assert v0_rubric._usage({}) == (None, None)

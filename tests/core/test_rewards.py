@@ -1,6 +1,7 @@
 """Rewards: registry, weights, values."""
 
 import dataclasses
+import json
 import math
 import pickle
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rg_env.core import rewards
+from rg_env.core import registry
 from rg_env.core.extraction import Extraction
 from rg_env.core.rewards import Rollout, call_reward, get_reward, resolve_rewards, reward
 from rg_env.core.scoring import Score, Status
@@ -28,7 +29,7 @@ def make(status: Status = "correct", value: float = 1.0, tokens: int | None = 12
 
 @pytest.fixture(autouse=True)
 def _clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewards, "_REGISTRY", dict(rewards._REGISTRY))
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def _clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_built_in_rewards(name: str, rollout: Rollout, value: float) -> None:
-    """What the three built-in rewards pay."""
+    """What built-in rewards pay."""
     assert call_reward(name, get_reward(name), rollout, {}) == value
 
 
@@ -195,3 +196,74 @@ def test_rewards_and_rollouts_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(make())) == make()
     for name in ("correctness", "format", "brevity"):
         assert pickle.loads(pickle.dumps(get_reward(name))) is get_reward(name)
+
+
+def said(text: str, tokens: int | None = None, status: Status = "correct") -> Rollout:
+    """A rollout with that text."""
+    return dataclasses.replace(make(status, float(status == "correct"), tokens), text=text)
+
+
+@pytest.mark.parametrize(
+    ("spec", "rollout", "value"),
+    [
+        ("length", said("x", 0), 1.0),
+        ("length", said("x", 128), 0.75),
+        ("length", said("x", 10**6), 0.0),
+        ("length", said("x" * 1024), 0.5),  # 256 tokens by the estimate
+        ({"name": "length", "options": {"max_tokens": 64}}, said("x", 32, "wrong"), 0.5),
+        ({"name": "length", "options": {"max_tokens": 64}, "when": "correct"}, said("x", 32, "wrong"), 0.0),
+        ({"name": "length", "when": "not_correct"}, said("x", 0, "wrong"), 1.0),
+        ({"name": "format", "when": "answered"}, make("no_answer", 0.0), 0.0),
+        ("cosine", said("x", 0), 1.0),
+        ("cosine", said("x", 256), 0.75),
+        ("cosine", said("x", 512), 0.5),
+        ("cosine", said("x", 9999), 0.5),
+        ("cosine", said("x", 0, "wrong"), -1.0),
+        ("cosine", said("x", 512, "no_answer"), -0.5),
+        ("repetition_penalty", said("one two three four five"), 0.0),
+        ("repetition_penalty", said("a b c d " * 3), 4 / 9 - 1),
+        ("repetition_penalty", said("too short"), 0.0),
+        ({"name": "repetition_penalty", "options": {"ngram": 1}}, said("a a a a"), -0.75),
+        ("overlong_penalty", said("x", 384), 0.0),
+        ("overlong_penalty", said("x", 448), -0.5),
+        ("overlong_penalty", said("x", 9999), -1.0),
+        ({"name": "overlong_penalty", "options": {"margin": 0}}, said("x", 513), -1.0),
+    ],
+)
+def test_lengths_repetition_and_gates(spec: Any, rollout: Rollout, value: float) -> None:
+    """Each at its ends and in between, clamped beyond them; a closed gate pays nothing."""
+    (resolved,) = resolve_rewards([spec])
+    assert resolved.value(rollout, {}) == pytest.approx(value)
+
+
+def test_partial_pays_progress_whatever_the_grading() -> None:
+    """A sorted list with one number out of place: wrong in a strict environment, and most of the way there."""
+    entry = {
+        "question": "?",
+        "answer": "['1', '2', '3', '4']",
+        "metadata": {
+            "original_numbers": ["3", "1", "2", "4"],
+            "direction": "ascending",
+            "sorted_numbers": ["1", "2", "3", "4"],
+        },
+    }
+    info = {"rg_task": "number_sorting", "config": "{}", "entry": json.dumps(entry)}
+    rollout = Rollout.of(prompt="?", completion="<answer>['1', '2', '4', '3']</answer>", answer="", info=info)
+    assert rollout.score.status == "wrong"
+    assert 0 < call_reward("partial", get_reward("partial"), rollout, {}) < 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"name": "length", "when": "corect"}, "gate of reward 'length' 'corect'.*correct"),
+        ({"name": "length", "options": {"tokens": 5}}, "option of reward 'length' 'tokens'.*max_tokens"),
+        ({"name": "length", "options": {"max_tokens": "many"}}, "'max_tokens' must be a finite number, not 'many'"),
+        ({"name": "length", "options": {"max_tokens": math.nan}}, "must be a finite number, not nan"),
+        ({"name": "length", "options": 3}, "options must be a mapping, not 3"),
+    ],
+)
+def test_bad_gates_and_options(spec: Any, message: str) -> None:
+    """One line with what there is."""
+    with pytest.raises(InputError, match=message):
+        resolve_rewards([spec])

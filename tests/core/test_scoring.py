@@ -1,16 +1,19 @@
-"""Scoring and graders."""
+"""Scoring: one path from a completion to a score."""
 
+import asyncio
 import json
 import logging
+import time
 from typing import Any
 
 import pytest
 
 from rg_env.core import scoring
 from rg_env.core.dataset import build_rows
-from rg_env.core.graders import RUN_TEXT_AS_CODE, gold_answer, grade
+from rg_env.core.extraction import extract
+from rg_env.core.graders import gold_answer, table, upstream
 from rg_env.core.graders import library as library_grader
-from rg_env.core.scoring import Score, score
+from rg_env.core.scoring import Score, partial_score, score, score_extraction_async
 from rg_env.errors import InputError, UnknownNameError
 
 INFO = {
@@ -41,10 +44,76 @@ def test_scores_tell_right_wrong_and_missing_apart(completion: Any, expected: Sc
     assert score(completion, INFO) == expected
 
 
-def test_part_of_the_way_is_partial() -> None:
-    """A value between 0 and 1 is `partial`, and a value a hair under 1 is `correct`."""
-    assert score("<answer>12 legs</answer>", INFO).status == "partial"
-    assert score("<answer>desrever</answer>", _info("spell_backward", "desrever", word="reversed")).status == "correct"
+SORTING = {
+    "rg_task": "number_sorting",
+    "config": "{}",
+    "entry": json.dumps(
+        {
+            "question": "?",
+            "answer": "['1', '2', '3', '4']",
+            "metadata": {
+                "original_numbers": ["3", "1", "2", "4"],
+                "direction": "ascending",
+                "sorted_numbers": ["1", "2", "3", "4"],
+            },
+        }
+    ),
+}
+
+
+def test_progress_counts_where_it_was_asked_for() -> None:
+    """A list sorted half-way is wrong by default, and `partial` with partial credit; nothing is paid for a mention."""
+    completion = "<answer>['1', '2', '4', '3']</answer>"
+    assert score(completion, SORTING) == Score(0.0, "['1', '2', '4', '3']", "wrong", "number_sorting")
+    result = score(completion, {**SORTING, "grading": "partial"})
+    assert result.status == "partial"
+    assert 0 < result.value == partial_score(extract(completion), SORTING) < 1
+    assert score("<answer>12 or 13</answer>", {**INFO, "grading": "partial"}).status == "wrong"
+    assert partial_score(extract("no answer"), SORTING) == 0.0
+
+
+@pytest.mark.slow
+def test_upstream_is_the_librarys_formula_in_a_worker() -> None:
+    """Credit for a mention, floors and all; nine tasks by its formula and our reading; a hang is timed out."""
+
+    def upstream_score(task: str, answer: str, gold: str | None, **metadata: Any) -> Score:
+        return score(f"<answer>{answer}</answer>", {**_info(task, gold, **metadata), "grading": "upstream"})
+
+    assert upstream_score("leg_counting", "12 legs", "12").value == pytest.approx(2 / 7)
+    assert upstream_score("countdown", "1+2+3", "", numbers=[1, 2, 3], target=7).value == 0.05
+    assert upstream_score("countdown", "1*2*3 + 1", "", numbers=[1, 2, 3, 1], target=7).status == "correct"
+    assert upstream_score("countdown", "__import__('os')._exit(1)", "", numbers=[1], target=1).value == 0.01
+    assert upstream_score("puzzle24", "6*4*1*1", "", numbers=[3, 3, 8, 8]).status == "correct"
+    assert upstream_score("binary_matrix", "[[1, 2], [3, 4]]", "1 2\n3 4").value == 0.1
+    assert upstream_score("n_queens", "[['Q']]", "Q", valid_answers=["Q"]).value == 0.5
+    assert upstream_score("spiral_matrix", "[1, 2]", "1 2").value == 0.1
+    assert upstream_score("string_insertion", "['A', 'B']", "AB").value == 0.1
+    failed = upstream_score("prime_factorization", "six", "2 × 3", number=6, factors=[2, 3])
+    assert (failed.status, failed.detail[:10]) == ("ungradable", "ValueError")
+    hung = upstream_score("coin_flip", "1e999999999", "0.5")
+    assert (hung.value, hung.status) == (0.0, "timed_out")
+    assert upstream_score("leg_counting", "12", "12").status == "correct"  # a spare took over
+
+
+@pytest.mark.slow
+def test_a_worker_leaves_the_event_loop_free() -> None:
+    """While an answer hangs for its second, the loop goes on in milliseconds."""
+
+    async def longest_gap() -> tuple[Score, float]:
+        info = {**_info("coin_flip", "0.5"), "grading": "upstream"}
+        await score_extraction_async(extract("<answer>0.5</answer>"), info)  # starts the workers
+        task = asyncio.ensure_future(score_extraction_async(extract("<answer>1e999999999</answer>"), info))
+        gaps = []
+        while not task.done():
+            start = time.perf_counter()
+            await asyncio.sleep(0.001)
+            gaps.append(time.perf_counter() - start)
+        assert len(gaps) > 100
+        return await task, sorted(gaps)[len(gaps) // 2]
+
+    result, gap = asyncio.run(longest_gap())
+    assert result.status == "timed_out"
+    assert gap < 0.01
 
 
 def test_long_answers_are_not_graded() -> None:
@@ -55,15 +124,16 @@ def test_long_answers_are_not_graded() -> None:
     assert score(f"<answer>{'1' * 10_000}</answer>", INFO).status == "wrong"
 
 
-def test_what_a_grader_cannot_read_is_ungradable(caplog: pytest.LogCaptureFixture) -> None:
-    """A grader that raises gives `ungradable` with the reason, logged once for each task and kind of error."""
+def test_an_entry_that_no_grader_can_read_is_ungradable(caplog: pytest.LogCaptureFixture) -> None:
+    """From another version of the library, say: the reason is in the score, and logged once with the answer's text."""
     scoring._logged.clear()
-    info = _info("prime_factorization", "2 × 3", number=6, factors=[2, 3])
+    info = _info("graph_color", None, puzzle="not a graph")
     with caplog.at_level(logging.WARNING):
-        results = [score(f"<answer>{text}</answer>", info) for text in ("six", "a × b")]
+        results = [score(f"<answer>{{{text}}}</answer>", info) for text in ('"0": 1', '"0": 2')]
     assert {(result.status, result.value) for result in results} == {("ungradable", 0.0)}
-    assert "ValueError" in results[0].detail
-    assert len(caplog.records) == 1
+    assert "TypeError" in results[0].detail
+    (record,) = caplog.records
+    assert '{"0": 1}' in record.getMessage()
 
 
 @pytest.mark.parametrize(
@@ -76,7 +146,7 @@ def test_what_a_grader_cannot_read_is_ungradable(caplog: pytest.LogCaptureFixtur
         ({"entry": "[]"}, "must be a JSON object, not list"),
         ({"entry": "{}"}, "lacks 'answer' or 'metadata'"),
         ({"config": "nonsense"}, r"info\['config'\] of a row is not JSON"),
-        ({"config": '{"min_animals": 0}'}, "does not work with config"),
+        ({"grading": "lenient"}, "unknown grading 'lenient'.*strict"),
     ],
 )
 def test_an_edited_info_is_an_input_error(change: dict[str, Any], message: str) -> None:
@@ -93,14 +163,21 @@ def test_an_info_as_json_and_an_unknown_task() -> None:
         score("<answer>12</answer>", {**INFO, "rg_task": "legs"})
 
 
-@pytest.mark.parametrize("task", sorted(RUN_TEXT_AS_CODE))
-def test_model_text_never_reaches_a_grader_that_runs_it(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The nine graders of the library that run the answer as code are not called, and hostile answers score 0."""
+def test_model_text_never_reaches_a_grader_that_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nine graders of the library that run the answer as code are not called, whatever the grading."""
     monkeypatch.setattr(library_grader, "_dataset", lambda *args: pytest.fail("the library's grader was called"))
-    info = _info(task, "1 2\n3 4", valid_answers=["1 2\n3 4"])
-    assert score("<answer>1 2 \n3 4</answer>", info).status == "correct"
-    for answer in ("__import__('os')._exit(1)", "9**9**9", "[[1, 2], [3, 4]]"):
-        assert score(f"<answer>{answer}</answer>", info).status == "wrong"
+    facts = {
+        "numbers": [1, 2],
+        "target": 3,
+        "valid_answers": ["x"],
+        "variable": "x",
+        "integrand": "x",
+        "variables": ["x"],
+    }
+    for task in upstream._FORMULAS:
+        entry = {"question": "?", "answer": "x", "metadata": facts}
+        assert upstream.grade(task, {}, entry, "__import__('os')._exit(1)") <= 0.05
+        assert table.GRADERS[task].__module__ != library_grader.__name__
 
 
 def test_gold_answers_that_stand_in_the_metadata() -> None:
@@ -109,19 +186,7 @@ def test_gold_answers_that_stand_in_the_metadata() -> None:
     assert gold_answer("rubiks_cube", {"answer": None, "metadata": {"example_correct_answer": ""}}) is None
     logic = {"answer": None, "metadata": {"variables": ["P", "Q"], "example_answer": "P"}}
     assert gold_answer("propositional_logic", logic) is None
-    assert gold_answer("rush_hour", {"answer": None, "metadata": {}}) is None
     assert gold_answer("maze", {"answer": 3, "metadata": {}}) == "3"
-
-
-@pytest.mark.parametrize(("raw", "value"), [(1.0000000002, 1.0), (-0.5, 0.0), (1, 1.0)])
-def test_values_are_clamped_plain_floats(raw: float, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a grader returns, the value is a float in [0, 1]; NaN is an error."""
-    monkeypatch.setattr(library_grader, "grade", lambda *args: raw)
-    result = grade("maze", {}, {}, "x")
-    assert (result, type(result)) == (value, float)
-    monkeypatch.setattr(library_grader, "grade", lambda *args: float("nan"))
-    with pytest.raises(ValueError, match="nan"):
-        grade("maze", {}, {}, "x")
 
 
 @pytest.mark.parametrize("task", ["arc_1d", "rearc", "graph_color", "propositional_logic", "word_ladder", "n_queens"])

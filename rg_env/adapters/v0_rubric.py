@@ -1,0 +1,161 @@
+"""The rubric for Verifiers' v0 API: rewards and metrics as functions that `vf.Rubric` calls by parameter name.
+
+A rollout is extracted and scored once, by whichever function comes first, and kept in its `state` for the others.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Mapping
+from fractions import Fraction
+from importlib.util import find_spec
+from typing import Any, get_args
+
+import verifiers as vf
+
+from rg_env.core.extraction import completion_text, extract
+from rg_env.core.rewards import Rollout, WeightedReward
+from rg_env.core.scoring import Grading, Status, score_extraction_async
+from rg_env.core.tasks import Mixture
+from rg_env.errors import InputError
+
+_CACHE_KEY = "rg_env_rollout"
+_AWAITS_REWARDS = find_spec("verifiers.utils.async_utils") is not None
+"""Early versions call reward functions without awaiting what they return: there, scoring blocks the event loop."""
+_PENDING_KEY = "rg_env_pending_score"
+
+
+def make_rubric(rewards: list[WeightedReward], mixture: Mixture, parser: vf.Parser, grading: Grading) -> vf.Rubric:
+    """The rubric: `rewards` with their weights; with weight 0 the accuracy, that of each task of a mixture, and the
+    share of each status that `grading` can give. Raises `InputError` for a reward with the name of such a metric."""
+    metrics: list[Any] = [AccuracyMetric()]
+    if len(mixture.tasks) > 1:
+        metrics += [AccuracyMetric(task) for task in mixture.names]
+    never = {"correct"} | ({"partial"} if grading == "strict" else set())
+    never |= set() if grading == "upstream" else {"timed_out"}
+    metrics += [StatusMetric(status) for status in get_args(Status) if status not in never]
+    for reward in rewards:
+        if reward.name in {metric.__name__ for metric in metrics}:
+            raise InputError(f"reward {reward.name!r} has the name of a metric of this environment: choose another")
+    functions: list[Any] = [*(RewardAdapter(reward) for reward in rewards), *metrics]
+    if grading == "upstream" and _AWAITS_REWARDS:
+        functions = [Awaiting(function) for function in functions]
+    weights = [*(reward.weight for reward in rewards), *(0.0 for _ in metrics)]
+    return vf.Rubric(funcs=functions, weights=weights, parser=parser)
+
+
+class RewardAdapter:
+    """A core reward in the form that `vf.Rubric` calls: by these parameter names, with `__name__` as the metric's."""
+
+    def __init__(self, reward: WeightedReward) -> None:
+        self.reward = reward
+        self.__name__ = reward.name
+
+    def __call__(self, prompt: Any, completion: Any, answer: Any, state: Any, info: Any, parser: Any) -> float:
+        rollout = rollout_of(prompt, completion, answer, state, info)
+        available = {
+            "prompt": prompt,
+            "completion": completion,
+            "answer": answer,
+            "state": state,
+            "info": info,
+            "parser": parser,
+        }
+        return self.reward.value(rollout, available)
+
+
+class AccuracyMetric:
+    """1 for a correct rollout; of one task, if given: then its mean over all rollouts is the accuracy on that task.
+
+    Verifiers averages every metric over all rollouts, those of other tasks too, and a NaN for "not this task" would
+    poison the weighted sum (0 * NaN is NaN). So a correct rollout of the task counts as the inverse of the task's share
+    of the rows: over a whole dataset the mean is exact, over a batch it is right on average (and may exceed 1).
+    """
+
+    def __init__(self, task: str | None = None) -> None:
+        self.task = task
+        self.__name__ = f"accuracy/{task}" if task else "accuracy"
+
+    def __call__(self, prompt: Any, completion: Any, answer: Any, state: Any, info: Any) -> float:
+        rollout = rollout_of(prompt, completion, answer, state, info)
+        if rollout.score.status != "correct" or self.task not in (None, rollout.task):
+            return 0.0
+        return 1.0 if self.task is None else float(1 / Fraction(info["share"]))
+
+
+class StatusMetric:
+    """1 for a rollout whose score has this status."""
+
+    def __init__(self, status: Status) -> None:
+        self.status = status
+        self.__name__ = f"status/{status}"
+
+    def __call__(self, prompt: Any, completion: Any, answer: Any, state: Any, info: Any) -> float:
+        return float(rollout_of(prompt, completion, answer, state, info).score.status == self.status)
+
+
+class Awaiting:
+    """A reward function or metric that waits for the score first, which a worker makes: the event loop stays free."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.__name__ = function.__name__
+        self.__signature__ = inspect.signature(function)
+
+    async def __call__(self, **arguments: Any) -> float:
+        state, completion, info = arguments["state"], arguments["completion"], arguments["info"]
+        if isinstance(state, dict) and _kept(completion, state, info) is None:
+            # The rubric calls all its functions at the same time: the first asks, and all wait for the same score.
+            if _PENDING_KEY not in state:
+                state[_PENDING_KEY] = asyncio.ensure_future(score_extraction_async(extract(completion), info))
+            score = await state[_PENDING_KEY]
+            if state.pop(_PENDING_KEY, None) is not None:
+                rest = (arguments["prompt"], completion, arguments["answer"], state, info)
+                state[_CACHE_KEY] = _rollout(*rest, score)
+        value: float = self.function(**arguments)
+        return value
+
+
+def rollout_of(prompt: Any, completion: Any, answer: Any, state: Any, info: Any) -> Rollout:
+    """The `Rollout` of these values, extracted and scored once: kept in `state` for the other reward functions."""
+    rollout = _kept(completion, state, info)
+    if rollout is None:
+        rollout = _rollout(prompt, completion, answer, state, info)
+        if isinstance(state, dict):
+            state[_CACHE_KEY] = rollout
+    return rollout
+
+
+def kept_rollout(state: Any) -> Rollout | None:
+    """The `Rollout` that the rubric left in a scored rollout's `state`; None in other environments."""
+    rollout = state.get(_CACHE_KEY) if isinstance(state, Mapping) else None
+    return rollout if isinstance(rollout, Rollout) else None
+
+
+def _kept(completion: Any, state: Any, info: Any) -> Rollout | None:
+    rollout = kept_rollout(state)
+    return rollout if rollout and rollout.text == completion_text(completion) and rollout.info == info else None
+
+
+def _rollout(prompt: Any, completion: Any, answer: Any, state: Any, info: Any, score: Any = None) -> Rollout:
+    tokens, truncated = _usage(state if isinstance(state, Mapping) else {})
+    return Rollout.of(
+        prompt=prompt,
+        completion=completion,
+        answer=answer,
+        info=info,
+        completion_tokens=tokens,
+        truncated=truncated,
+        score=score,
+    )
+
+
+def _usage(state: Mapping[str, Any]) -> tuple[int | None, bool | None]:
+    """Completion tokens, and whether the token limit ended the reply, where `state` tells: under `responses` in early
+    versions, in the steps of `trajectory` from 0.1.9."""
+    responses = state.get("responses") or [step.get("response") for step in state.get("trajectory") or []]
+    if not responses:
+        return None, None
+    tokens = getattr(getattr(responses[-1], "usage", None), "completion_tokens", None)
+    choices = getattr(responses[-1], "choices", None) or [getattr(responses[-1], "message", None)]
+    reason = getattr(choices[0], "finish_reason", None)
+    return (tokens if isinstance(tokens, int) else None), (None if reason is None else reason == "length")

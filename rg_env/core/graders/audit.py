@@ -1,0 +1,212 @@
+"""Does each task's grader do what it must? Measured on honest answers, and kept in `task_audit.json`.
+
+    rg-env tasks --audit                                   # the table as kept
+    rg-env tasks --audit --measure --items 100 --seeds 3   # measured anew; --write keeps it
+
+Honest answers are those that a model could give in earnest: the gold answer, gold answers a little changed, gold
+answers of other questions. The library's graders are safe on them; they are not on arbitrary text.
+"""
+
+import json
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rg_env.core.graders import gold_answer, grade, library
+from rg_env.core.graders.forms import same_text
+from rg_env.core.graders.table import DISAGREEMENTS, GRADERS
+
+PATH = Path(__file__).with_name("task_audit.json")
+CORRECT_FROM = 1 - 1e-6
+AGREEMENT_FROM = 0.99
+_OPPOSITES = [("True", "False"), ("Yes", "No"), ("yes", "no"), ("true", "false"), ("knight", "knave")]
+
+
+@dataclass(frozen=True)
+class Honest:
+    """One honest answer to one entry."""
+
+    kind: str
+    entry: dict[str, Any]
+    answer: str
+
+
+@dataclass
+class Audit:
+    """What was measured on one task."""
+
+    task: str
+    items: int = 0
+    """Questions looked at."""
+    distinct: int = 0
+    """Different ones among them."""
+    without_gold: int = 0
+    """Questions that the library stores no answer to, or none that follows."""
+    gold_wrong: int = 0
+    """Gold answers that do not score 1.0."""
+    answers: int = 0
+    """Honest answers graded."""
+    disagreements: int = 0
+    """Those that our grader and the library's do not both call right, or both wrong."""
+    constant: float = 0.0
+    """Share of the questions that the best constant answer is right on."""
+    draw_ms: float = 0.0
+    """Mean time to draw a question."""
+    grade_us: float = 0.0
+    """Mean time to grade an honest answer."""
+    examples: list[str] = field(default_factory=list)
+    """Some disagreements, for people."""
+
+    @property
+    def agreement(self) -> float:
+        """Share of honest answers on which both graders agree."""
+        return 1 - self.disagreements / max(1, self.answers)
+
+    @property
+    def fine(self) -> bool:
+        """All gold answers are right, and disagreements are few or explained."""
+        return not self.gold_wrong and (self.agreement >= AGREEMENT_FROM or self.task in DISAGREEMENTS)
+
+
+def changed(answer: str, rng: random.Random) -> list[str]:
+    """Variants of a gold answer, each one edit away: most are wrong, some (another order, say) may be right."""
+    found = []
+    digits = [match.start() for match in re.finditer(r"\d", answer)]
+    if digits:
+        at = rng.choice(digits)
+        found.append(answer[:at] + str((int(answer[at]) + rng.randint(1, 9)) % 10) + answer[at + 1 :])
+    if len(set(answer)) > 1:
+        first, second = rng.sample(range(len(answer)), 2)
+        letters = list(answer)
+        letters[first], letters[second] = letters[second], letters[first]
+        found.append("".join(letters))
+    for separator in ("\n", " ", ","):
+        parts = answer.split(separator)
+        if len(parts) > 1:
+            at = rng.randrange(len(parts))
+            found += [separator.join(parts[:at] + parts[at + 1 :]), separator.join([*parts, parts[at]])]
+            found.append(separator.join(rng.sample(parts, len(parts))))
+            break
+    for pair in _OPPOSITES:
+        for old, new in (pair, pair[::-1]):
+            if old in answer:
+                found.append(answer.replace(old, new, 1))
+    return [text for text in dict.fromkeys(found) if text.strip() and not same_text(text, answer)]
+
+
+def honest_answers(task: str, entries: list[dict[str, Any]], seed: int = 0) -> Iterator[Honest]:
+    """The gold answer of each entry, changed ones, and those of two other entries."""
+    rng = random.Random(f"{task}:{seed}")
+    golds = [gold_answer(task, entry) for entry in entries]
+    for entry, gold in zip(entries, golds, strict=True):
+        if gold is not None and gold.strip():
+            yield Honest("gold", entry, gold)
+            yield from (Honest("changed", entry, text) for text in changed(gold, rng))
+        others = [other for other in golds if other and other.strip() and other != gold]
+        for other in rng.sample(others, min(2, len(others))):
+            yield Honest("another's gold", entry, other)
+
+
+def audit(task: str, items: int = 100, seeds: Sequence[int] = (0,), config: Mapping[str, Any] | None = None) -> Audit:
+    """Draw `items` questions for each seed, and grade honest answers to them with both graders."""
+    result = Audit(task)
+    config = dict(config or {})
+    entries: list[dict[str, Any]] = []
+    drawing = grading = 0.0
+    entries_of(task, 1, 0, config)  # imports the library and loads word lists, which no question should be charged for
+    for seed in seeds:
+        start = time.perf_counter()
+        drawn = entries_of(task, items, seed, config)
+        drawing += time.perf_counter() - start
+        entries += drawn
+        for honest in honest_answers(task, drawn, seed):
+            answer = honest.answer.strip()
+            start = time.perf_counter()
+            ours = grade(task, config, honest.entry, answer)
+            grading += time.perf_counter() - start
+            theirs = _library_value(task, config, honest.entry, answer)
+            result.answers += 1
+            result.gold_wrong += honest.kind == "gold" and ours < CORRECT_FROM
+            if (ours >= CORRECT_FROM) != (theirs >= CORRECT_FROM):
+                result.disagreements += 1
+                if len(result.examples) < 5:
+                    gold = str(gold_answer(task, honest.entry))
+                    result.examples.append(
+                        f"{honest.kind} {answer[:80]!r} where {gold[:80]!r}: ours {ours:.2f}, library {theirs:.2f}"
+                    )
+    golds = [gold_answer(task, entry) for entry in entries]
+    result.items, result.distinct = len(entries), len({entry["question"] for entry in entries})
+    result.without_gold = sum(gold is None or not gold.strip() for gold in golds)
+    result.draw_ms = 1e3 * drawing / len(entries)
+    result.grade_us = 1e6 * grading / max(1, result.answers)
+    common = Counter(gold for gold in golds if gold).most_common(3)
+    result.constant = max(
+        (sum(grade(task, config, entry, gold) for entry in entries) / len(entries) for gold, _ in common), default=0.0
+    )
+    return result
+
+
+def _library_value(task: str, config: dict[str, Any], entry: dict[str, Any], answer: str) -> float:
+    try:
+        return library.grade(task, config, entry, answer)
+    except Exception:  # several graders of the library raise on texts that they do not expect
+        return 0.0
+
+
+def entries_of(task: str, n: int, seed: int = 0, config: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """`n` entries of the library's, in the JSON form that rows carry."""
+    from rg_env.core import library as door
+
+    dataset = door.create(task, config or {}, seed=seed * 1000, size=max(n, 50))
+    with door.quiet():
+        items = []
+        for index in range(n):
+            random.seed(seed * 1000 + index)
+            items.append(dataset[index])
+    return [json.loads(json.dumps(item, default=door.to_plain)) for item in items]
+
+
+def kept() -> dict[str, Audit]:
+    """The audits as shipped with the package."""
+    rows: dict[str, dict[str, Any]] = json.loads(PATH.read_text(encoding="utf-8"))
+    return {task: Audit(task, **row) for task, row in rows.items()}
+
+
+def keep(audits: Iterable[Audit]) -> None:
+    """Write these audits into the table, and leave those of other tasks."""
+    table = kept() if PATH.exists() else {}
+    table |= {result.task: result for result in audits}
+    lines = []
+    for task, result in sorted(table.items()):
+        row = {name: value for name, value in vars(result).items() if name not in ("task", "examples")}
+        row = {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
+        lines.append(f"  {json.dumps(task)}: {json.dumps(row)}")
+    PATH.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+HEADER = (
+    f"{'task':24} {'grader':34} {'items':>6} {'gold':>9} {'agrees':>7} {'constant':>8} {'draw ms':>8} {'grade us':>8}"
+)
+
+
+def grader_name(task: str) -> str:
+    """Module and function of a task's grader."""
+    grader = GRADERS[task]
+    return f"{grader.__module__.rpartition('.')[2]}.{grader.__name__}"
+
+
+def line(result: Audit) -> str:
+    """One line of the table, under `HEADER`; what the library does otherwise stands in a second one."""
+    golds = result.items - result.without_gold
+    right = f"{golds - result.gold_wrong}/{golds}"
+    text = (
+        f"{result.task:24} {grader_name(result.task):34} {result.items:6} {right:>9} {result.agreement:7.3f} "
+        f"{result.constant:8.2f} {result.draw_ms:8.2f} {result.grade_us:8.1f}"
+    )
+    why = DISAGREEMENTS.get(result.task)
+    return f"{text}\n    {why}" if why else text

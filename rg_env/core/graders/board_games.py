@@ -1,0 +1,92 @@
+"""Graders of the games about a board, cards or a hidden text."""
+
+import re
+from collections.abc import Iterator
+
+from rg_env.core.graders import common, forms
+from rg_env.core.graders.types import Config, Entry, Grader
+
+Point = tuple[int, int]
+_MOVE = re.compile(r"\(?\s*([A-Za-z])\s*(?:[-,]\s*)?(\d{1,2})\s*\)?")
+_EMPTY = ("_", ".")
+_MAX_CHARS_A_CELL = 20  # of a written board, its quotes and white space included
+
+
+def n_queens(answer: str, entry: Entry, config: Config) -> float:
+    """Any full board that keeps the given queens and on which no two attack each other: lines, JSON or Python list."""
+    puzzle = entry["metadata"]["puzzle"]
+    size = len(puzzle)
+    board = forms.grid(answer) if len(answer) <= _MAX_CHARS_A_CELL * size**2 else None
+    if board is None or len(board) != size:
+        return 0.0
+    rows = [list(row[0]) if len(row) == 1 else row for row in board]  # `_Q__` as well as `_ Q _ _`
+    if any(len(row) != size or any(cell not in (*_EMPTY, "Q", "q") for cell in row) for row in rows):
+        return 0.0
+    queens = [(r, c) for r in range(size) for c in range(size) if rows[r][c] in "Qq"]
+    given = {(r, c) for r in range(size) for c in range(size) if puzzle[r][c] == "Q"}
+    lines = [{r for r, _ in queens}, {c for _, c in queens}, {r + c for r, c in queens}, {r - c for r, c in queens}]
+    return float(len(queens) == size and given <= set(queens) and all(len(line) == size for line in lines))
+
+
+def tsumego(answer: str, entry: Entry, config: Config) -> float:
+    """A legal move that captures at least as many white stones as the stored one, or the stored move itself.
+
+    The library's random stones may give the white group another liberty, so that its stored move captures nothing;
+    then any move that captures is right too.
+    """
+    board = entry["metadata"]["board"]
+    move, stored = _point(answer, len(board)), _point(str(entry["answer"]), len(board))
+    if move is None or stored is None:
+        return 0.0
+    return float(move == stored or _captured(board, move) >= max(1, _captured(board, stored)))
+
+
+def _point(text: str, size: int) -> Point | None:
+    """Row and column, from the top left, of `C4`: rows are numbered from below."""
+    match = _MOVE.fullmatch(forms.plain_digits(text.strip()))
+    if match is None:
+        return None
+    row, column = size - int(match[2]), ord(match[1].upper()) - ord("A")
+    return (row, column) if 0 <= row < size and 0 <= column < size else None
+
+
+def _captured(board: list[list[str]], move: Point) -> int:
+    """How many white stones Black takes with this move; 0 also where a stone lies there."""
+    if board[move[0]][move[1]] != ".":
+        return 0
+    taken: set[Point] = set()
+    for start in _neighbours(move, len(board)):
+        if board[start[0]][start[1]] != "O" or start in taken:
+            continue
+        group, open_points = {start}, [start]
+        alive = False
+        while open_points:
+            for row, column in _neighbours(open_points.pop(), len(board)):
+                if board[row][column] == "O" and (row, column) not in group:
+                    group.add((row, column))
+                    open_points.append((row, column))
+                alive = alive or (board[row][column] == "." and (row, column) != move)
+        if not alive:
+            taken |= group
+    return len(taken)
+
+
+def _neighbours(point: Point, size: int) -> Iterator[Point]:
+    row, column = point
+    for r, c in ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)):
+        if 0 <= r < size and 0 <= c < size:
+            yield r, c
+
+
+GRADERS: dict[str, Grader] = {
+    "emoji_mystery": common.word,
+    "mahjong_puzzle": common.word,
+    "n_queens": n_queens,
+    "tsumego": tsumego,
+}
+DISAGREEMENTS: dict[str, str] = {
+    "emoji_mystery": "the library pays near matches, and wants the double spaces and capitals of the book's text",
+    "n_queens": "the library wants single spaces exactly, and pays half for the right board as a Python list",
+    "tsumego": "the library accepts its stored move only, though another may capture as many white stones",
+}
+"""Where the library's grader differs on honest answers, and why ours is right."""

@@ -1,0 +1,84 @@
+"""Graders of the code tasks."""
+
+import json
+from math import isclose
+from typing import Any
+
+from rg_env.core.graders import forms
+from rg_env.core.graders.common import text
+from rg_env.core.graders.types import Config, Entry, Grader
+
+_FLOAT_TOLERANCE = 1e-9
+"""Relative: what the last digits of a computed float vary by, no more."""
+_LITERAL_MARGIN = 100
+"""Python literals are about as long as JSON, and slow to read."""
+_NOT_JSON = object()
+
+
+def bf(answer: str, entry: Entry, config: Config) -> float:
+    """The exact output of the program, in quotation marks or not."""
+    bare = answer.strip()
+    if len(bare) > 2 and bare[0] == bare[-1] and bare[0] in "\"'":
+        bare = bare[1:-1]
+    return max(text(answer, entry, config), text(bare, entry, config))
+
+
+def codeio(answer: str, entry: Entry, config: Config) -> float:
+    """The stored value, as JSON or a Python literal; keys in any order, whole numbers exact, floats to nine digits.
+
+    Where an input is asked for, others than the stored one may be feasible. They are not accepted: to check one means
+    to run the code.
+    """
+    gold = _json(entry["answer"])
+    if gold is _NOT_JSON:  # NaN and infinity
+        return text(answer, entry, config)
+    value = _json(answer)
+    if value is _NOT_JSON and len(answer) <= 2 * len(entry["answer"]) + _LITERAL_MARGIN:
+        literal = forms.literal(answer)
+        value = _NOT_JSON if literal is None else literal
+    if value is _NOT_JSON:
+        return float(isinstance(gold, str) and answer.strip() == gold)
+    return float(_same(value, gold))
+
+
+def _json(source: str) -> Any:
+    try:
+        return json.loads(source, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return _NOT_JSON
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _same(value: Any, gold: Any) -> bool:
+    """Equal in structure; no deeper than `gold`, whatever `value` is."""
+    if isinstance(gold, dict):
+        if not isinstance(value, dict) or len(value) != len(gold) or not all(map(_is_short, value)):
+            return False
+        named = {str(key): item for key, item in value.items()}
+        return named.keys() == gold.keys() and all(_same(named[key], item) for key, item in gold.items())
+    if isinstance(gold, list):
+        if not isinstance(value, list | tuple) or len(value) != len(gold):
+            return False
+        return all(map(_same, value, gold))
+    if isinstance(gold, bool) or isinstance(value, bool) or not isinstance(gold, int | float):
+        return type(value) is type(gold) and bool(value == gold)
+    if not isinstance(value, int | float):
+        return False
+    if isinstance(gold, float) and not gold.is_integer() and abs(value) < 1e300:
+        return isclose(value, gold, rel_tol=_FLOAT_TOLERANCE)
+    return value == gold
+
+
+def _is_short(key: str | int) -> bool:
+    return isinstance(key, str) or abs(key) < 10**18  # Python refuses to write much longer numbers
+
+
+GRADERS: dict[str, Grader] = {"bf": bf, "codeio": codeio}
+DISAGREEMENTS: dict[str, str] = {
+    "codeio": "The library wants each of the 17 digits of a float, and a single number or list in the very spacing of "
+    "the stored text.",
+}
+"""Where the library's grader differs on honest answers, and why ours is right."""

@@ -1,0 +1,73 @@
+"""The grader of time_intervals, and the durations that it reads."""
+
+import re
+from datetime import datetime, timedelta
+
+from rg_env.core.graders import forms
+from rg_env.core.graders.common import word
+from rg_env.core.graders.types import Config, Entry
+
+_MAX_TEXT = 100
+_DAY = timedelta(days=1)
+_ZERO = timedelta(0)
+_CLOCK = re.compile(
+    r"(?P<sign>-?)(?:(?P<days>\d{1,7}) ?(?:days?|d)(?:$|,? (?:and )?))?"
+    r"(?:(?P<hours>\d{1,7}):(?P<minutes>[0-5]?\d)(?::(?P<seconds>[0-5]?\d(?:\.\d{1,6})?))?)?"
+)
+_WORDS = re.compile(
+    r"(?P<sign>-?)(?:(?P<days>\d{1,7}) ?(?:days?|d)(?:,? and|,)? ?)?"
+    r"(?:(?P<hours>\d{1,7}) ?(?:hours?|hrs?|h)(?:,? and|,)? ?)?"
+    r"(?:(?P<minutes>\d{1,7}) ?(?:minutes?|mins?|m)(?:,? and|,)? ?)?"
+    r"(?:(?P<seconds>\d{1,7}(?:\.\d{1,6})?) ?(?:seconds?|secs?|s))?"
+)
+_DATE_WITH_WEEKDAY = re.compile(r"(\d{4}-\d\d-\d\d) \(\w+\) (\d\d:\d\d:\d\d [+-]\d{4})")
+
+
+def time_intervals(answer: str, entry: Entry, config: Config) -> float:
+    """The time that elapsed, in the format asked for or another; also the stored answer.
+
+    Where the format has no seconds, they may be left out or given.
+    """
+    metadata = entry["metadata"]
+    gold = entry["answer"]
+    right = {_elapsed(entry)}
+    if not gold.startswith("-"):
+        right |= set(_readings(gold))
+    elif "days" in gold:
+        right.add(_readings(gold)[0])
+    if metadata["expected_format"].endswith("HH:MM"):
+        right |= {duration - duration % timedelta(minutes=1) for duration in right}
+    text = f"{answer.strip()} days" if metadata["expected_format"] == "D days" else answer
+    readings = _readings(text) or _readings(answer)
+    return float(not right.isdisjoint(readings) or word(answer, entry, config) == 1.0)
+
+
+def _elapsed(entry: Entry) -> timedelta:
+    """From start to end, read from the question where the library drops the time of day behind `(Monday)`."""
+    found = _DATE_WITH_WEEKDAY.findall(entry["question"])
+    if len(found) == 2:
+        start, end = (datetime.strptime(f"{day} {time}", "%Y-%m-%d %H:%M:%S %z") for day, time in found)
+        return end - start
+    metadata = entry["metadata"]
+    elapsed = datetime.fromisoformat(metadata["end_time"]) - datetime.fromisoformat(metadata["start_time"])
+    if metadata["task_type"].startswith("time") and elapsed < _ZERO:
+        elapsed += _DAY  # times of day: past midnight
+    return elapsed
+
+
+def _readings(text: str) -> list[timedelta]:
+    """The durations that `text` may mean, none if it is no duration.
+
+    Two if it starts with a minus sign and days: `-1 days, 22:00` is minus two hours for the library and Python, and
+    minus 46 hours for others.
+    """
+    text = " ".join(forms.plain_digits(text).casefold().split()) if len(text) <= _MAX_TEXT else ""
+    match = _CLOCK.fullmatch(text) or _WORDS.fullmatch(text)
+    if match is None or not any(match.group("days", "hours", "minutes", "seconds")):
+        return []
+    part = match.groupdict(default="0")
+    days = int(part["days"]) * _DAY
+    rest = timedelta(hours=int(part["hours"]), minutes=int(part["minutes"]), seconds=float(part["seconds"]))
+    if not part["sign"]:
+        return [days + rest]
+    return [rest - days, -days - rest] if days else [-rest]

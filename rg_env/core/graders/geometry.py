@@ -1,0 +1,106 @@
+"""Graders of the geometry tasks."""
+
+import re
+from fractions import Fraction
+from math import sqrt
+
+from rg_env.core.graders import forms
+from rg_env.core.graders.types import Config, Entry, Grader
+
+_MAX_TEXT = 200
+_HALF_A_THOUSANDTH = Fraction(1, 2000)
+_HALF_A_HUNDREDTH = Fraction(1, 200)
+_FLOAT_ERROR = Fraction(1, 10**9)
+"""What the library's floats may be off by."""
+_DEGREES = re.compile(r"\s*(?:°|\^\s*\\circ|\^\s*\{\s*\\circ\s*\}|\\degree|degrees?|deg)\s*")
+_ROOT = re.compile(r"\\?sqrt(?:\{(\d{1,12})\}|\((\d{1,12})\)|(\d{1,12}))|√(?:\((\d{1,12})\)|\{(\d{1,12})\}|(\d{1,12}))")
+_FRACTION = re.compile(r"\\[dt]?frac\{([^{}]*)\}\{(\d{1,9})\}")
+_QUOTIENT = re.compile(r"\(([^()]+)\)(?:/\(?(\d{1,9})\)?)?")
+_TERM = re.compile(r"([+-])(?:(\d{1,9})\*?)?(?:√(\d{1,12}))?(?:/(\d{1,9}))?")
+
+
+def advanced_geometry(answer: str, entry: Entry, config: Config) -> float:
+    """Coordinates, radius or angle, correct to three decimals, or exact: fractions, and for a radius square roots.
+
+    An angle may have two decimals, as the stored one has.
+    """
+    if len(answer) > _MAX_TEXT:
+        return 0.0
+    metadata = entry["metadata"]
+    if metadata["task_type"] == "orthocenter":
+        return float(_is_point(answer, [Fraction(coordinate) for coordinate in metadata["ortho"]]))
+    if metadata["task_type"] == "incircle_radius":
+        return float(_is_radius(answer, Fraction(metadata["incircle_radius_approx"])))
+    return float(_is_angle(answer, Fraction(metadata["angle_ABC_degrees"])))
+
+
+def _is_point(answer: str, right: list[Fraction]) -> bool:
+    text = re.sub(r"\\left|\\right", "", answer).strip()
+    if text[:1] + text[-1:] in ("()", "[]"):
+        text = text[1:-1]
+    found = [forms.rational(part) for part in text.split(",")]
+    return len(found) == 2 and all(
+        value is not None and abs(value - exact) <= _HALF_A_THOUSANDTH
+        for value, exact in zip(found, right, strict=True)
+    )
+
+
+def _is_radius(answer: str, right: Fraction) -> bool:
+    value = forms.rational(answer)
+    if value is not None:
+        return abs(value - right) <= _HALF_A_THOUSANDTH + _FLOAT_ERROR
+    surd = _surd(answer)
+    return surd is not None and abs(Fraction(surd) - right) <= _FLOAT_ERROR
+
+
+def _is_angle(answer: str, right: Fraction) -> bool:
+    number = _without_degrees(answer)
+    value = forms.rational(number)
+    if value is None:
+        return False
+    decimals = len(number.partition(".")[2])
+    return abs(value - right) <= (_HALF_A_THOUSANDTH if decimals > 2 else _HALF_A_HUNDREDTH) + _FLOAT_ERROR
+
+
+def _surd(text: str) -> float | None:
+    r"""Sums of whole numbers and square roots of such over whole numbers: `3√5/2`, `\frac{\sqrt{5} - 1}{2}`.
+
+    Nothing else, no root below the line above all: a formula with the question's numbers put in is no answer.
+    """
+    text = re.sub(r"\s|\\left|\\right|\\,", "", forms.plain_digits(text))
+    text = re.sub(r"\\cdot|\\times|[×·⋅]", "*", text)
+    text = _ROOT.sub(lambda root: f"√{next(filter(None, root.groups()))}", text)
+    text = _FRACTION.sub(r"(\1)/\2", text)
+    below = 1
+    if quotient := _QUOTIENT.fullmatch(text):
+        text, below = quotient[1], int(quotient[2] or 1)
+    terms = [part for part in re.split(r"(?=[+-])", text if text[:1] in "+-" else f"+{text}") if part]
+    total = 0.0
+    for part in terms:
+        term = _TERM.fullmatch(part)
+        if term is None or not (term[2] or term[3]):
+            return None
+        value = int(term[2] or 1) * sqrt(int(term[3] or 1)) / (int(term[4] or 1) or float("inf"))
+        total += -value if term[1] == "-" else value
+    return total / below if terms and below else None
+
+
+def simple_geometry(answer: str, entry: Entry, config: Config) -> float:
+    """The angle, with or without a sign or word for degrees."""
+    value = forms.number(_without_degrees(answer)) if len(answer) <= _MAX_TEXT else None
+    return float(value is not None and value == forms.number(entry["answer"]))
+
+
+def _without_degrees(text: str) -> str:
+    """Without one sign or word for degrees at the end."""
+    text = text.strip()
+    ends = [match for match in _DEGREES.finditer(text) if match.end() == len(text)]
+    return text[: ends[-1].start()] if ends else text
+
+
+GRADERS: dict[str, Grader] = {"advanced_geometry": advanced_geometry, "simple_geometry": simple_geometry}
+DISAGREEMENTS: dict[str, str] = {
+    "advanced_geometry": "The question asks for angles to three decimals, of which the library neglects the third, "
+    "as it does where in the number the degree sign stands; it gives a radius with more digits half credit or less.",
+}
+"""Where the library's grader differs on honest answers, and why ours is right."""

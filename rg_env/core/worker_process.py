@@ -1,0 +1,142 @@
+"""The program of a worker process, and what both sides of its pipes agree on: see `core.workers`.
+
+It imports little, for every worker pays for it when it starts.
+"""
+
+import json
+import math
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, NoReturn
+
+DETAIL_CHARS = 300
+"""The detail of an outcome is cut to so many characters, by the worker and again by the parent."""
+_ALARM_MARGIN_S = 1.0
+_OPEN_FILES = 64
+_OS_ALLOWED = {"os.listdir", "os.scandir", "os.walk", "os.fwalk", "os.putenv", "os.unsetenv"}
+_REFUSED = ("os.", "subprocess.", "socket.", "shutil.", "pty.", "sqlite3.", "ctypes.dl")
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+def serve() -> NoReturn:
+    """The main function of a worker: settings in, "ready" out, then one reply to each request until end of file."""
+    requests, replies = os.dup(0), os.dup(1)  # not inherited by children
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.dup2(nowhere, 1)  # prints must not get into the protocol
+    target, warmup, wall_s, memory_mb, start_s, max_reply_bytes = json.loads(_read(requests))
+    signal.setitimer(signal.ITIMER_REAL, start_s + _ALARM_MARGIN_S)
+    try:
+        function = _imported(target)
+        if warmup:
+            _imported(warmup)()
+    except BaseException as error:
+        _write(replies, json.dumps(["raised", _line(error)]).encode())
+        os._exit(1)
+    _confine(memory_mb)
+    os.dup2(nowhere, 2)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    _write(replies, b'["ok", null]')
+    cpu_limit_s = 0
+    while True:
+        request = _read(requests)
+        # The parent kills at wall_s. This is for when it is gone; the signal ends the process whatever holds the GIL.
+        signal.setitimer(signal.ITIMER_REAL, wall_s + _ALARM_MARGIN_S)
+        cpu_s = math.ceil(time.process_time() + wall_s) + 2  # the limit counts from the start of the process
+        if cpu_s != cpu_limit_s:
+            _limit(resource.RLIMIT_CPU, cpu_s, is_final=False)
+            cpu_limit_s = cpu_s
+        try:
+            reply = json.dumps(["ok", function(*json.loads(request))]).encode()
+            if len(reply) > max_reply_bytes:
+                raise ValueError(f"the value has {len(reply)} bytes as JSON, more than {max_reply_bytes}")
+        except BaseException as error:
+            reply = json.dumps(["raised", _line(error)]).encode()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        _write(replies, reply)
+
+
+def _imported(name: str) -> Callable[..., Any]:
+    module, _, function = name.partition(":")
+    found = getattr(import_module(module), function)
+    if not callable(found):
+        raise TypeError(f"{name} is not callable")
+    return found
+
+
+def _confine(memory_mb: int) -> None:
+    """Apply the limits. Imports are done: they need more files and memory than calls do, and write bytecode."""
+    import ctypes  # noqa: F401  (its import opens a library, which the hook refuses from here on)
+
+    sys.dont_write_bytecode = True
+    limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, _OPEN_FILES)]
+    if os.geteuid() != 0:  # root is not bound by it
+        limits.append((resource.RLIMIT_NPROC, 0))
+    if sys.platform == "linux":
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+        limits.append((resource.RLIMIT_AS, used + memory_mb * 2**20))
+    for limit, value in limits:
+        _limit(limit, value)
+    sys.addaudithook(_refuse)
+
+
+def _limit(which: int, value: int, *, is_final: bool = True) -> None:
+    _, hard = resource.getrlimit(which)
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(which, (value, value if is_final else hard))
+
+
+def _refuse(event: str, args: tuple[Any, ...]) -> None:
+    """The audit hook: raises PermissionError for what a function of its arguments has no need of."""
+    if event == "open":
+        path, _, flags = args
+        if isinstance(path, int) or path is None:
+            return
+        where = os.path.realpath(os.fsdecode(path))
+        if not flags & _WRITES and not where.startswith("/proc/"):  # environ of the parent is there
+            return
+    elif event in _OS_ALLOWED or not event.startswith(_REFUSED) or (event, args[:1]) == ("os.killpg", (0,)):
+        return  # `_read` kills its own group
+    raise PermissionError(f"{event} is refused in a worker")
+
+
+def _line(error: BaseException) -> str:
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except BaseException:
+        text = "an error that cannot be printed"
+    return " ".join(text[:DETAIL_CHARS].split())
+
+
+def _read(fd: int) -> bytes:
+    """The payload of the next message; ends the process and its group at end of file: the parent is gone."""
+    data = bytearray()
+    size = 4
+    while len(data) < size:
+        chunk = os.read(fd, 1_048_576)
+        if not chunk:
+            os.killpg(0, signal.SIGKILL)
+        data += chunk
+        if len(data) >= 4:
+            size = 4 + int.from_bytes(data[:4], "big")
+    return bytes(data[4:])
+
+
+def framed(payload: bytes) -> bytes:
+    """A message of either direction: the length in four bytes, then the payload."""
+    return len(payload).to_bytes(4, "big") + payload
+
+
+def _write(fd: int, payload: bytes) -> None:
+    data = memoryview(framed(payload))
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+    except BrokenPipeError:
+        os.killpg(0, signal.SIGKILL)

@@ -1,0 +1,90 @@
+"""Graders of the geometry tasks."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rg_env.core.graders import grade
+
+POINT = {
+    "question": "",
+    "answer": "(147.857, -41.000)",
+    "metadata": {"task_type": "orthocenter", "ortho": ["1035/7", "-41"]},
+}
+ANGLE = {
+    "question": "",
+    "answer": "16.91°",
+    "metadata": {"task_type": "angle_measure", "angle_ABC_degrees": 16.905984},
+}
+SQUARE = {
+    "question": "",
+    "answer": "90.00°",
+    "metadata": {"task_type": "angle_measure", "angle_ABC_degrees": 89.99999999999999},
+}
+MISSING = {"question": "", "answer": "60", "metadata": {}}
+
+
+def radius(value: float) -> dict[str, Any]:
+    return {
+        "question": "",
+        "answer": f"{value:.3f}",
+        "metadata": {"task_type": "incircle_radius", "incircle_radius_approx": value},
+    }
+
+
+RIGHT = [
+    ("advanced_geometry", POINT, ["(147.857, -41.000)", "(147.857,-41)", "147.857, -41", "(1035/7, −41)"]),
+    ("advanced_geometry", POINT, ["$\\left(\\frac{1035}{7}, -41\\right)$", "(147.857143, -41.0)", "[147.857, -41]"]),
+    ("advanced_geometry", ANGLE, ["16.91°", "16.906°", "16.906", "16.91 degrees", "16.91^\\circ", "$16.906^{\\circ}$"]),
+    ("advanced_geometry", SQUARE, ["90", "90°", "90.000°", "90.00 deg."]),
+    ("advanced_geometry", radius(1.186461853), ["1.186", "1.1865", "1.18646", "1.1860"]),
+    ("advanced_geometry", radius(1.5), ["3/2", "1.5", "\\frac{3}{2}", "1.500"]),
+    ("advanced_geometry", radius((math.sqrt(5) - 1) / 2), ["\\frac{\\sqrt{5} - 1}{2}", "(√5-1)/2", "sqrt(5)/2 - 1/2"]),
+    ("advanced_geometry", radius(3 * math.sqrt(2)), ["3√2", "3*sqrt(2)", "3 \\cdot \\sqrt{2}", "\\sqrt{18}", "√(18)"]),
+    ("simple_geometry", MISSING, ["60", "60.0", "60°", "60 degrees", "$60^\\circ$"]),
+]
+WRONG = [
+    ("advanced_geometry", POINT, ["(147.858, -41)", "(147.86, -41)", "(-41, 147.857)", "147.857", "(147.857, -41, 0)"]),
+    ("advanced_geometry", POINT, ["", "()", "(,)", "(nan, nan)", "(1035/0, -41)"]),
+    ("advanced_geometry", ANGLE, ["16.9°", "17", "16.909°", "16.905°", "-16.91", "°", "12°49", "nan"]),
+    ("advanced_geometry", radius(1.186461853), ["1.19", "1.187", "1", "", "inf", "√", "√2", "1.186√1"]),
+    (
+        "advanced_geometry",
+        radius(3 * math.sqrt(2)),
+        ["3√3", "√2", "6/√2", "sqrt(9+9)", "3*√2/0", "(3√2)/0", "3 or √18"],
+    ),
+    ("simple_geometry", MISSING, ["61", "60 61", "180 - 120", "°", "", "-60"]),
+]
+
+
+@pytest.mark.parametrize(("task", "item", "answers"), RIGHT)
+def test_right_answers_count_in_other_forms(task: str, item: dict[str, Any], answers: list[str]) -> None:
+    """Rounded as asked, closer or exact: 1.0."""
+    assert {answer: grade(task, {}, item, answer) for answer in answers} == dict.fromkeys(answers, 1.0)
+
+
+@pytest.mark.parametrize(("task", "item", "answers"), WRONG)
+def test_wrong_answers_score_nothing(task: str, item: dict[str, Any], answers: list[str]) -> None:
+    """Too coarse, a formula to work out, or wrong: 0.0."""
+    scores = {answer: grade(task, {}, item, answer, partial_credit=True) for answer in answers}
+    assert scores == dict.fromkeys(answers, 0.0)
+
+
+@given(st.integers(1, 999), st.integers(1, 999), st.integers(1, 99), st.integers(0, 99))
+def test_surds_have_the_value_that_they_say(factor: int, root: int, below: int, more: int) -> None:
+    """A sum of a square root and a number, over a number, in plain text and in LaTeX."""
+    item = radius((factor * math.sqrt(root) + more) / below)
+    for text in (f"({factor}√{root} + {more})/{below}", f"\\frac{{{factor}\\sqrt{{{root}}} + {more}}}{{{below}}}"):
+        assert grade("advanced_geometry", {}, item, text) == 1.0
+        assert grade("advanced_geometry", {}, item, f"-{text}") == 0.0
+
+
+@given(st.text("√()+-*/0123456789. {}\\fracsqrt°,", max_size=40))
+def test_any_text_is_read_without_an_exception(text: str) -> None:
+    """Whatever the text, the graders answer with a number."""
+    for item in (POINT, ANGLE, radius(1e9)):
+        assert grade("advanced_geometry", {}, item, text) == 0.0
+    assert grade("simple_geometry", {}, MISSING, text) in (0.0, 1.0)
