@@ -1,6 +1,7 @@
 """The `rg-env` command: parsing only. What the subcommands do stands in the layers below.
 
-rg-env tasks [NAME]                  the tasks, or one task's options
+rg-env tasks [NAME] [--show N]       the tasks, or one task's options and examples
+rg-env tasks --audit [--measure]     what is known of the tasks' graders
 rg-env serve --model DIR [--port N]  the embedded engine as an OpenAI-compatible server on 127.0.0.1
 """
 
@@ -8,7 +9,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from rg_env.commands import run_command
+from rg_env.commands import positive, run_command
+from rg_env.errors import InputError
 
 
 def main() -> None:
@@ -21,8 +23,15 @@ def run(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="rg-env", description="Reasoning Gym environment and GRPO training.")
     commands = parser.add_subparsers(dest="command", required=True)
 
-    tasks = commands.add_parser("tasks", help="list the tasks, or show one task's options")
-    tasks.add_argument("name", nargs="?", help="a task")
+    tasks = commands.add_parser("tasks", help="list the tasks, show one, or audit the graders")
+    tasks.add_argument("name", nargs="*", help="a task; several with --audit")
+    tasks.add_argument("--level", type=int, help="of difficulty, for one task")
+    tasks.add_argument("--show", type=positive, default=0, metavar="N", help="print N example rows of one task")
+    tasks.add_argument("--audit", action="store_true", help="the table of graders: gold answers, agreement, floors")
+    tasks.add_argument("--measure", action="store_true", help="with --audit: measure anew (minutes for all tasks)")
+    tasks.add_argument("--items", type=positive, default=100, help="with --measure: questions a seed; default: 100")
+    tasks.add_argument("--seeds", type=positive, default=3, help="with --measure: how many; default: 3")
+    tasks.add_argument("--write", action="store_true", help="with --measure: keep the figures in the package")
     tasks.set_defaults(run=_tasks)
 
     serve = commands.add_parser("serve", help="serve a model folder over HTTP on 127.0.0.1, for any OpenAI client")
@@ -37,9 +46,25 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _tasks(options: argparse.Namespace) -> int:
-    from rg_env.core.tasks import describe_tasks
+    from rg_env.core import describe
 
-    print(describe_tasks(options.name))
+    if options.audit:
+        fine = describe.show_audit(
+            lambda line: print(line, flush=True),
+            options.name,
+            measure=options.measure,
+            items=options.items,
+            seeds=options.seeds,
+            write=options.write,
+        )
+        return 0 if fine else 1
+    if options.measure or options.write:
+        raise InputError("--measure and --write belong to --audit")
+    if len(options.name) > 1:
+        raise InputError(f"one task at a time, not {len(options.name)} (several go with --audit)")
+    if not options.name and (options.level is not None or options.show):
+        raise InputError("--level and --show need the name of a task")
+    print(describe.one_task(options.name[0], options.level, options.show) if options.name else describe.all_tasks())
     return 0
 
 

@@ -5,6 +5,7 @@
     │   ├── UnknownNameError (LookupError)     a task, option, reward or column that does not exist; names the nearest
     │   └── OutputFolderError (OSError)        the output folder cannot be written, or holds another run
     ├── RewardError         (RuntimeError)     a reward function raised or returned no finite number; exit code 2
+    ├── GenerationError     (RuntimeError)     rows cannot be generated: a draw takes too long, a process died
     ├── EngineError         (RuntimeError)     generation failed inside the embedded engine
     ├── ServerError         (ConnectionError)  the inference server is missing, or is not what it should be; exit code 2
     ├── TrainingError       (RuntimeError)     a run cannot go on
@@ -41,6 +42,10 @@ class RewardError(RGEnvError, RuntimeError):
     """A reward function raised, or returned something that is no finite number."""
 
     exit_code = 2
+
+
+class GenerationError(RGEnvError, RuntimeError):
+    """Rows cannot be generated: a draw takes too long, or a generation process died."""
 
 
 class EngineError(RGEnvError, RuntimeError):

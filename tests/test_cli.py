@@ -26,14 +26,35 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
     return call
 
 
-def test_tasks_lists_all_and_shows_one(run: Callable[..., tuple[int, str, str]]) -> None:
-    """By category; with options and defaults."""
+def test_tasks_lists_all(run: Callable[..., tuple[int, str, str]]) -> None:
+    """By category, with what is known of each."""
     code, listing, _ = run("tasks")
     assert code == 0
-    assert "arithmetic: " in listing
-    assert sum(len(line.split(": ")[1].split(", ")) for line in listing.splitlines()) == 105
-    _, one, _ = run("tasks", "leg_counting")
-    assert "max_animals: 10" in one
+    assert sum(line.startswith("  ") for line in listing.splitlines()) == 105
+    (line,) = [line for line in listing.splitlines() if line.startswith("  leg_counting ")]
+    assert "arithmetic.leg_counting" in line
+
+
+def test_tasks_shows_one_at_a_level(run: Callable[..., tuple[int, str, str]]) -> None:
+    """Options, levels, figures, and examples with their answers."""
+    _, plain, _ = run("tasks", "leg_counting")
+    assert "max_animals: 10" in plain
+    code, harder, _ = run("tasks", "leg_counting", "--level", "3", "--show", "2")
+    assert code == 0
+    assert "max_animals: 10\n" not in harder
+    assert harder.count("How many legs are there in total") + harder.count("how many legs are there in total") >= 2
+    assert harder.count("\nanswer: ") == 2
+
+
+def test_the_audit_is_shown_and_measured(run: Callable[..., tuple[int, str, str]]) -> None:
+    """The table as shipped has every task; a measurement of one is fine."""
+    code, table, _ = run("tasks", "--audit")
+    assert code == 0
+    assert "105 tasks: " in table.splitlines()[-1]
+    code, one, _ = run("tasks", "chain_sum", "--audit", "--measure", "--items", "5", "--seeds", "1")
+    assert code == 0
+    assert "5/5" in one
+    assert "1 tasks: 5 of 5 gold answers score 1.0" in one
 
 
 @pytest.mark.parametrize(
@@ -43,6 +64,12 @@ def test_tasks_lists_all_and_shows_one(run: Callable[..., tuple[int, str, str]])
         (["serve", "--model", "/nowhere/at/all", "--port", "0"], "cannot load the model '/nowhere/at/all'"),
         (["serve", "--model", "tiny", "--port", "70000"], "port 70000 does not exist"),
         (["tasks", "fizzbuzz"], "Reasoning Gym never had it"),
+        (["tasks", "leg_counting", "gcd"], "one task at a time"),
+        (["tasks", "--show", "2"], "need the name of a task"),
+        (["tasks", "--measure"], "belong to --audit"),
+        (["tasks", "leg_counting", "--level", "99"], "level"),
+        (["tasks", "leg_counting", "--show", "0"], "not at least 1"),
+        (["tasks", "nothing", "--audit"], "unknown task 'nothing'"),
         (["nonsense"], "invalid choice"),
         ([], "required"),
     ],

@@ -8,7 +8,7 @@ by looking at version numbers.
 """
 
 import inspect
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 import verifiers as vf
@@ -16,6 +16,7 @@ from datasets import Dataset
 
 from rg_env.adapters.reward_errors import record_reward_errors
 from rg_env.adapters.v0_rubric import make_rubric
+from rg_env.core.checks import shortened
 from rg_env.core.dataset import Row, build_splits
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages, fold_system
 from rg_env.core.rewards import resolve_rewards
@@ -65,8 +66,13 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         self.mixture = Mixture.parse(gym)
         self.rewards = resolve_rewards(rewards)
         self.grading = _grading(grading, partial_credit)
-        few_shot = [dict(message) for message in kwargs.pop("few_shot", None) or []]
+        few_shot = _few_shot(kwargs.pop("few_shot", None))
+        _check_text("system_prompt", system_prompt or "")
         build_messages("", system_prompt, prompt_placement)
+        if parser is not None and not isinstance(parser, vf.Parser):
+            raise InputError(f"parser must be a vf.Parser, not {shortened(parser)}")
+        if not isinstance(kwargs.get("sampling_args") or {}, Mapping):
+            raise InputError(f"sampling_args must be a mapping, not {shortened(kwargs['sampling_args'])}")
         if num_train_examples == 0 and num_eval_examples == 0:
             raise InputError("num_train_examples and num_eval_examples are both 0: there is nothing to do")
         train, evaluation, self.manifest = build_splits(
@@ -136,7 +142,30 @@ def load_environment(
     )
 
 
+def _few_shot(messages: Any) -> list[dict[str, Any]]:
+    if messages is None:
+        return []
+    if not isinstance(messages, Sequence) or not all(
+        isinstance(message, Mapping) and {"role", "content"} <= set(message) for message in messages
+    ):
+        raise InputError(f"few_shot must be a list of messages with role and content, not {shortened(messages)}")
+    for message in messages:
+        _check_text("few_shot", message["content"])
+    return [dict(message) for message in messages]
+
+
+def _check_text(name: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise InputError(f"{name} must be text, not {shortened(text)}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{name} holds characters that cannot be written as UTF-8: {error}") from error
+
+
 def _grading(grading: str, partial_credit: bool) -> Grading:
+    if not isinstance(partial_credit, bool):
+        raise InputError(f"partial_credit must be true or false, not {shortened(partial_credit)}")
     if grading not in ("hardened", "upstream"):
         raise unknown_name("grading", grading, ("hardened", "upstream"))
     if grading == "upstream":

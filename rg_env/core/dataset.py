@@ -6,158 +6,122 @@ the whole library entry as JSON (so that scoring never generates again), and the
 
 Which split a question belongs to is decided by the question itself (`core.splits`): training and evaluation rows are
 disjoint whatever the seeds. The items of a task are walked from a starting point derived from the seed, and the
-distinct questions of the wanted split are kept until there are enough.
+distinct questions of the wanted split are kept until there are enough (`core.selection`). The same tasks, numbers and
+seeds give the same rows in any process and on any number of cores (`core.generation`), and the second time they come
+from disk (`core.row_cache`).
 """
 
 import hashlib
-import json
 import random
-import time
 from collections.abc import Iterable
 from importlib.metadata import version
-from typing import Any, TypedDict
+from typing import Any
 
-from rg_env.core import library
-from rg_env.core.graders import gold_answer
-from rg_env.core.splits import Split, question_hash, split_of
-from rg_env.core.tasks import Mixture, TaskSpec
+from rg_env.core import row_cache
+from rg_env.core.checks import is_count, shortened
+from rg_env.core.generation import Request, generate
+from rg_env.core.selection import Row as Row
+from rg_env.core.splits import Split, question_hash
+from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError
 
-PATIENCE_DRAWS = 5000
-"""A task counts as exhausted after this many draws in a row that gave no new question ..."""
-PATIENCE_S = 20.0
-"""... or after this many seconds without a new one, for tasks that are slow to draw from ..."""
-PATIENCE_MIN_DRAWS = 200
-"""... but not before this many draws."""
 
-# acre's items depend on the dataset's size, list_functions, gsm_symbolic and word_ladder cannot go beyond it: items are
-# drawn from datasets of a fixed size, one after the other. word_ladder takes no more than 20,000.
-_BLOCK = 20_000
-_SMALL_BLOCK = {"acre": 500}  # it makes all its items when constructed
-
-
-class Row(TypedDict):
-    """One question with what is needed to score an answer to it."""
-
-    question: str
-    answer: str
-    """The gold answer in a form that scores 1.0; empty where the library stores none."""
-    info: dict[str, str]
-
-
-class ItemStream:
-    """The distinct questions of one task, in an order that depends on (task, config, seed) only, drawn when asked for.
-
-    One stream serves both splits, so that no item is drawn twice.
-    """
-
-    def __init__(self, spec: TaskSpec, seed: int) -> None:
-        self.spec = spec
-        self.draws = 0
-        self._block = _SMALL_BLOCK.get(spec.name, _BLOCK)
-        # The library draws item i of seed s from Random(s + i): the hash puts nearby seeds far apart. numpy, which some
-        # tasks use, takes seeds below 2^32.
-        self._start = int.from_bytes(hashlib.sha256(f"rg_env:{seed}".encode()).digest()[:4]) >> 1
-        self._dataset: Any = None
-        self._seen: set[str] = set()
-        self._rows: dict[Split, list[Row]] = {"train": [], "eval": []}
-        self._last_new_draw = 0
-        self._last_new_time = time.monotonic()
-
-    def take(self, split: Split, n: int) -> list[Row]:
-        """The first `n` rows of `split`. Raises `InputError` if the task does not have as many distinct questions."""
-        self._last_new_time = time.monotonic()
-        with library.quiet():
-            while len(self._rows[split]) < n:
-                if self._exhausted():
-                    found = len(self._rows[split])
-                    raise InputError(
-                        f"task {self.spec.name!r} has too few distinct questions: {n} asked for the {split} split, "
-                        f"{found} found in {self.draws} draws; ask for fewer, or make its config wider"
-                    )
-                self._draw()
-        return self._rows[split][:n]
-
-    def _exhausted(self) -> bool:
-        barren = self.draws - self._last_new_draw
-        if barren >= PATIENCE_DRAWS:
-            return True
-        return barren >= PATIENCE_MIN_DRAWS and time.monotonic() - self._last_new_time > PATIENCE_S
-
-    def _draw(self) -> None:
-        block, index = divmod(self.draws, self._block)
-        seed = self._start + block * self._block
-        if index == 0:
-            self._dataset = library.create(self.spec.name, self.spec.config, seed=seed, size=self._block)
-        random.seed(seed + index)  # list_functions draws from the global generator; `quiet` restores it
-        try:
-            entry = self._dataset[index]
-        except Exception as error:  # options that pass the library's own check and fail when used
-            raise library.bad_options(self.spec.name, self.spec.config, error) from error
-        self.draws += 1
-        question = entry["question"]
-        key = question_hash(question)
-        gold = gold_answer(self.spec.name, entry)
-        # A blank gold answer (string_manipulation has some) cannot be told from no answer at all.
-        if key in self._seen or (gold is not None and not gold.strip()):
-            return
-        self._seen.add(key)
-        self._last_new_draw, self._last_new_time = self.draws, time.monotonic()
-        info = {
-            "rg_task": self.spec.name,
-            "config": self.spec.config_json,
-            "entry": json.dumps(entry, default=library.to_plain),
-        }
-        self._rows[split_of(question)].append({"question": question, "answer": gold or "", "info": info})
-
-
-def build_rows(mixture: object, split: Split, n: int, seed: int) -> list[Row]:
+def build_rows(
+    mixture: object, split: Split, n: int, seed: int, *, cache: bool = True, processes: int | None = None
+) -> list[Row]:
     """`n` distinct questions of `split`; `mixture` is anything that `Mixture.parse` takes.
 
-    Tasks share the rows by weight and are shuffled together by `seed`. Raises `InputError` for options that the library
-    refuses and for a task that does not have enough distinct questions.
+    Tasks share the rows by weight and are shuffled together by `seed`. `cache`: look for the rows on disk, and keep
+    them there. `processes`: generate in at most this many (default: one per core).
+
+    Raises `InputError` for options that the library refuses and for a task that does not have enough distinct
+    questions, and `GenerationError` for a draw that takes too long.
     """
-    parsed = Mixture.parse(mixture)
-    return _build(parsed, split, n, seed, _streams(parsed, seed))
+    return _build(Mixture.parse(mixture), [(split, n, seed)], cache, processes)[0]
 
 
 def build_splits(
-    gym: object, num_train: int, num_eval: int, seed: int, eval_seed: int = 0
+    gym: object,
+    num_train: int,
+    num_eval: int,
+    seed: int,
+    eval_seed: int = 0,
+    *,
+    cache: bool = True,
+    processes: int | None = None,
 ) -> tuple[list[Row], list[Row], dict[str, Any]]:
     """Training rows, evaluation rows and their manifest.
 
     `seed` picks the training rows and `eval_seed` the evaluation rows, so that the evaluation set stays the same while
-    training seeds change.
+    training seeds change. The rest, and the errors, as for `build_rows`.
     """
     mixture = Mixture.parse(gym)
-    streams = _streams(mixture, seed)
-    train = _build(mixture, "train", num_train, seed, streams)
-    if eval_seed != seed:
-        streams = _streams(mixture, eval_seed)
-    evaluation = _build(mixture, "eval", num_eval, eval_seed, streams)
+    parts: list[_Part] = [("train", num_train, seed), ("eval", num_eval, eval_seed)]
+    train, evaluation = _build(mixture, parts, cache, processes)
     manifest = {
         "versions": {name: version(name) for name in ("rg-env", "reasoning-gym")},
-        "tasks": mixture.model_dump()["tasks"],
+        "tasks": [_task_manifest(task.model_dump()) for task in mixture.tasks],
         "splits": {"train": _split_manifest(train, seed), "eval": _split_manifest(evaluation, eval_seed)},
     }
     return train, evaluation, manifest
 
 
-def _streams(mixture: Mixture, seed: int) -> list[ItemStream]:
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise InputError(f"seed must be a whole number, not {seed!r}")
-    return [ItemStream(spec, seed) for spec in mixture.tasks]
+_Part = tuple[Split, int, int]
+"""Split, number of rows and seed."""
 
 
-def _build(mixture: Mixture, split: Split, n: int, seed: int, streams: list[ItemStream]) -> list[Row]:
-    if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-        raise InputError(f"the number of {split} examples must be a whole number from 0 up, not {n!r}")
-    rows: list[Row] = []
-    for stream, count in zip(streams, mixture.counts(n), strict=True):
-        for row in stream.take(split, count):
-            rows.append({**row, "info": {**row["info"], "share": f"{count}/{n}"}})
-    random.Random(f"{split}:{seed}").shuffle(rows)
-    return rows
+def _build(mixture: Mixture, parts: list[_Part], cache: bool, processes: int | None) -> list[list[Row]]:
+    """The rows of each part: from disk, or generated, all that are missing at once."""
+    for split, n, seed in parts:
+        if not is_count(n):
+            raise InputError(f"the number of {split} examples must be a whole number from 0 up, not {shortened(n)}")
+        if not is_count(abs(seed) if isinstance(seed, int) and not isinstance(seed, bool) else seed, 2**64):
+            raise InputError(f"seed must be a whole number within 64 bits, not {shortened(seed)}")
+        mixture.counts(n)
+    built: dict[_Part, list[Row]] = {}
+    for part in parts:
+        kept = row_cache.load(_described(mixture, part)) if cache and part[1] else None
+        if kept is not None:
+            built[part] = kept
+    missing = [part for part in parts if part not in built]
+    built.update(_generate(mixture, missing, processes))
+    for part in missing:
+        if cache and part[1]:
+            row_cache.store(_described(mixture, part), built[part])
+    return [built[part] for part in parts]
+
+
+def _generate(mixture: Mixture, parts: list[_Part], processes: int | None) -> dict[_Part, list[Row]]:
+    """Parts with the same seed share one walk through the items, so that no item is drawn twice."""
+    requests = []
+    for seed in dict.fromkeys(part[2] for part in parts):
+        counts = {split: mixture.counts(n) for split, n, own in parts if own == seed}
+        requests += [
+            Request(task, seed, {split: numbers[i] for split, numbers in counts.items()})
+            for i, task in enumerate(mixture.tasks)
+        ]
+    found = list(zip(requests, generate(requests, processes), strict=True))
+    built = {}
+    for part in parts:
+        split, n, seed = part
+        rows: list[Row] = []
+        for request, by_split in found:
+            if request.seed == seed and (count := request.counts[split]):
+                rows += [{**row, "info": {**row["info"], "share": f"{count}/{n}"}} for row in by_split[split]]
+        random.Random(f"{split}:{seed}").shuffle(rows)
+        built[part] = rows
+    return built
+
+
+def _described(mixture: Mixture, part: _Part) -> dict[str, Any]:
+    """What the rows of `part` depend on."""
+    split, n, seed = part
+    tasks = [[task.name, count, task.config] for task, count in zip(mixture.tasks, mixture.counts(n), strict=True)]
+    return {"tasks": tasks, "split": split, "seed": seed}
+
+
+def _task_manifest(task: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in task.items() if key not in ("level", "levels") or value not in (None, {})}
 
 
 def _split_manifest(rows: Iterable[Row], seed: int) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """The one door to reasoning_gym: importing it, building its datasets, and turning values to JSON and back.
 
-`reasoning_gym` is imported by `dataset_class` and by nothing else in this package, and only when called: the import
-takes about 2.5 s. What a user's options make the library raise becomes an `InputError` that names task and options.
+`reasoning_gym` is imported here and by nothing else in this package, and only when called: the import takes about
+2.5 s. What a user's options make the library raise becomes an `InputError` that names task and options.
 """
 
 import contextlib
 import dataclasses
 import datetime
+import importlib.util
 import io
 import json
 import random
@@ -32,6 +33,41 @@ def factory() -> ModuleType:
     return reasoning_gym.factory
 
 
+def import_only(task: str, module: str) -> None:
+    """Import what `task` needs, its `module` and not the other tasks': tenths of a second instead of 2.5 s, of which
+    matplotlib (a dependency of one task) and sympy take most.
+
+    For processes that do nothing but generate: the packages are put in place without running their `__init__`, which
+    import everything. Where that does not work the whole library is imported.
+    """
+    try:
+        for depth in (1, 2):  # reasoning_gym and reasoning_gym.<category>
+            package = ".".join(module.split(".")[:depth])
+            if package not in sys.modules:
+                sys.modules[package] = _package_without_init(package)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            importlib.import_module("reasoning_gym.coaching")  # before factory: each imports the other
+            importlib.import_module(module)
+        if task in factory().DATASETS:
+            return
+    except ImportError:
+        pass
+    for name in [name for name in sys.modules if name.partition(".")[0] == "reasoning_gym"]:
+        del sys.modules[name]
+    factory()
+
+
+def _package_without_init(name: str) -> ModuleType:
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.submodule_search_locations is None:
+        raise ImportError(f"no package {name}")
+    package = ModuleType(name)
+    package.__path__ = list(spec.submodule_search_locations)
+    package.__spec__ = spec
+    return package
+
+
 def task_names() -> list[str]:
     """Names of the tasks of the installed library, sorted."""
     return sorted(name for name in factory().DATASETS if name != NOT_A_TASK)
@@ -41,6 +77,28 @@ def dataset_class(task: str) -> tuple[type[Any], type[Any]]:
     """The library's dataset class and config class of `task`, which must exist."""
     dataset_cls, config_cls = factory().DATASETS[task]
     return dataset_cls, config_cls
+
+
+def curriculum_levels(task: str) -> dict[str, list[dict[str, Any]]]:
+    """For each attribute of the task's curriculum, the options that each of its levels sets; empty without one."""
+    module = factory()
+    if not module.has_curriculum(task):
+        return {}
+    levels: dict[str, list[dict[str, Any]]] = {}
+    for name, attribute in module.create_curriculum(task).attributes.items():
+        assert attribute.default_level == 0, "rg_env.core.levels takes 0 for what is not named"
+        fields = (
+            [attribute.field_name]
+            if hasattr(attribute, "field_name")
+            else [attribute.lower_field_name, attribute.upper_field_name]
+        )
+        levels[name] = []
+        for level in range(len(attribute.levels)):
+            curriculum = module.create_curriculum(task)
+            curriculum.set_attr_level(name, level)
+            config = curriculum.generate_configuration()
+            levels[name].append({field: getattr(config, field) for field in fields})
+    return levels
 
 
 def create(task: str, config: Mapping[str, Any], *, seed: int, size: int) -> Any:

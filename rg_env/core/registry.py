@@ -12,6 +12,7 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, overload
 
+from rg_env.core.checks import is_number, shortened
 from rg_env.core.rollout import Rollout
 from rg_env.errors import InputError, RewardError, unknown_name
 
@@ -28,6 +29,7 @@ GATES: dict[str, Callable[[Rollout], bool]] = {
 }
 """Conditions under which alone a gated reward pays."""
 _KEYS = ("name", "weight", "when", "options")
+_AT_LEAST_0 = ("max_tokens", "margin", "ngram")
 
 
 class WeightedReward(NamedTuple):
@@ -124,14 +126,14 @@ def resolve_rewards(spec: object = None) -> list[WeightedReward]:
 def _resolve(item: Any) -> WeightedReward:
     weight: Any = 1.0
     when: Any = None
-    options: Any = {}
+    options: Any = None
     if isinstance(item, Mapping):
         for key in item:
             if key not in _KEYS:
                 raise unknown_name("key of a reward", key, _KEYS)
         if "name" not in item:
             raise InputError(f"a reward needs a name: {dict(item)!r}")
-        weight, when, options = item.get("weight", 1.0), item.get("when"), item.get("options") or {}
+        weight, when, options = item.get("weight", 1.0), item.get("when"), item.get("options")
         item = item["name"]
     elif isinstance(item, tuple | list):
         if len(item) != 2:
@@ -144,16 +146,18 @@ def _resolve(item: Any) -> WeightedReward:
         check_signature(name, function)
     else:
         raise InputError(f"a reward must be a name or a function, not {item!r}")
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
-        raise InputError(f"reward {name!r}: weight must be a finite number, not {weight!r}")
-    if when is not None and when not in GATES:
+    if not is_number(weight):
+        raise InputError(f"reward {name!r}: weight must be a finite number, not {shortened(weight)}")
+    if when is not None and (not isinstance(when, str) or when not in GATES):
         raise unknown_name(f"gate of reward {name!r}", when, GATES)
     return WeightedReward(name, _with_options(name, function, options), float(weight), when)
 
 
 def _with_options(name: str, function: RewardFunction, options: Any) -> RewardFunction:
+    if options is None:
+        return function
     if not isinstance(options, Mapping):
-        raise InputError(f"reward {name!r}: options must be a mapping, not {options!r}")
+        raise InputError(f"reward {name!r}: options must be a mapping, not {shortened(options)}")
     own = {
         parameter.name: parameter.default
         for parameter in inspect.signature(function).parameters.values()
@@ -162,9 +166,10 @@ def _with_options(name: str, function: RewardFunction, options: Any) -> RewardFu
     for option, value in options.items():
         if option not in own:
             raise unknown_name(f"option of reward {name!r}", option, own)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if isinstance(own[option], int | float) and not isinstance(own[option], bool) and not is_number:
-            raise InputError(f"reward {name!r}: option {option!r} must be a finite number, not {value!r}")
+        if option in _AT_LEAST_0 and not (is_number(value) and value >= 0):
+            raise InputError(f"reward {name!r}: option {option!r} must be a number from 0 up, not {shortened(value)}")
+        if is_number(own[option]) and not is_number(value):
+            raise InputError(f"reward {name!r}: option {option!r} must be a finite number, not {shortened(value)}")
     return functools.partial(function, **options) if options else function
 
 

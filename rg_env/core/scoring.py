@@ -12,9 +12,10 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Literal, get_args
 
+from rg_env.core.checks import shortened
 from rg_env.core.extraction import Extraction, extract
 from rg_env.core.graders import grade
 from rg_env.core.task_table import load_table
@@ -141,13 +142,15 @@ def parse_info(info: Mapping[str, Any] | str) -> tuple[str, dict[str, Any], dict
     """Task, config, entry and grading of a row's `info`. Raises `InputError` if it lacks one or its JSON is broken."""
     if isinstance(info, str):
         info = _object(info, "info")
+    if not isinstance(info, Mapping):
+        raise InputError(f"info of a row must be a mapping or JSON text, not {shortened(info)}")
     for key in ("rg_task", "config", "entry"):
         if key not in info:
-            raise InputError(f"info of a row lacks {key!r}; it has {sorted(info)}")
+            raise InputError(f"info of a row lacks {key!r}; it has {sorted(map(str, info))}")
     task = info["rg_task"]
-    if task not in load_table():
+    if not isinstance(task, str) or task not in load_table():
         raise unknown_name("task", task, load_table())
-    entry = _object(info["entry"], "info['entry']")
+    entry = _entry(info["entry"]) if isinstance(info["entry"], str) else _object(info["entry"], "info['entry']")
     if not isinstance(entry.get("metadata"), dict) or "answer" not in entry:
         raise InputError(f"info['entry'] of a {task} row lacks 'answer' or 'metadata'")
     grading = info.get("grading", "strict")
@@ -156,10 +159,16 @@ def parse_info(info: Mapping[str, Any] | str) -> tuple[str, dict[str, Any], dict
     return task, _object(info["config"], "info['config']"), entry, grading
 
 
+@lru_cache(maxsize=256)
+def _entry(text: str) -> dict[str, Any]:
+    """An entry's JSON, read once for all completions of its group. Graders only look."""
+    return _object(text, "info['entry']")
+
+
 def _object(text: object, name: str) -> dict[str, Any]:
     try:
         value = json.loads(text) if isinstance(text, str) else text
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{name} of a row is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise InputError(f"{name} of a row must be a JSON object, not {type(value).__name__}")

@@ -2,9 +2,10 @@
 
     Mixture.parse("leg_counting")
     Mixture.parse(["leg_counting", {"name": "chain_sum", "weight": 2, "config": {"max_terms": 3}}])
+    Mixture.parse([{"name": "maze", "level": 2}, {"name": "spell_backward", "levels": {"word_len": 3}}])
 
-Names of tasks and options are checked against the shipped table, so a typo is told before anything heavy is imported.
-The values of options are checked by the library when rows are built.
+Names of tasks, options and levels are checked against the shipped table, so a typo is told before anything heavy is
+imported. The values of options are checked by the library when rows are built.
 """
 
 import json
@@ -14,6 +15,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from rg_env.core.checks import is_number, shortened
+from rg_env.core.levels import resolve_levels
 from rg_env.core.library import NOT_A_TASK, to_plain
 from rg_env.core.task_table import SET_BY_ROWS, load_table
 from rg_env.errors import InputError, unknown_name
@@ -28,7 +31,8 @@ _HINTS = {
     "chess_notation": "Reasoning Gym never had it; near in kind are 'n_queens' and 'knight_swap'",
     NOT_A_TASK: "a mixture takes its place: give a list of tasks",
 }
-_KEYS = ("name", "weight", "config")
+_MAX_WEIGHT = 1e100
+_KEYS = ("name", "weight", "config", "level", "levels")
 
 
 class TaskSpec(BaseModel):
@@ -41,7 +45,12 @@ class TaskSpec(BaseModel):
     weight: float = 1.0
     """Share of the rows, relative to the other tasks of the mixture; above 0."""
     config: dict[str, Any] = Field(default_factory=dict)
-    """Options of the task in JSON form (dates as ISO text); what is not named keeps the library's default."""
+    """Options of the task in JSON form (dates as ISO text), those that the levels set among them; explicit options win.
+    What is not named keeps the library's default."""
+    level: int | None = None
+    """Level of difficulty of all attributes of the task's curriculum, from 0 up (see `core.levels`)."""
+    levels: dict[str, int] = Field(default_factory=dict)
+    """Levels of single attributes; they win over `level`."""
 
     @property
     def config_json(self) -> str:
@@ -58,10 +67,11 @@ class Mixture(BaseModel):
 
     @classmethod
     def parse(cls, gym: object) -> "Mixture":
-        """The checked mixture that `gym` means: a task's name, a `{name, weight, config}` mapping, a list of such, or a
-        `Mixture`.
+        """The checked mixture that `gym` means: a task's name, a mapping with the keys of `TaskSpec`, a list of such,
+        or a `Mixture`.
 
-        Raises `UnknownNameError` for a task, key or option that does not exist, and `InputError` for all else.
+        Raises `UnknownNameError` for a task, key, option or attribute that does not exist, and `InputError` for all
+        else.
         """
         if isinstance(gym, Mixture):
             gym = list(gym.tasks)
@@ -109,28 +119,11 @@ class Mixture(BaseModel):
         return counts
 
 
-def describe_tasks(name: str | None = None) -> str:
-    """Text for people: all tasks by category, or the options of one task with their defaults.
-
-    Raises:
-        UnknownNameError: there is no such task.
-    """
-    table = load_table()
-    if name is None:
-        categories: dict[str, list[str]] = {}
-        for task, entry in sorted(table.items()):
-            categories.setdefault(entry["category"], []).append(task)
-        return "\n".join(f"{category}: {', '.join(tasks)}" for category, tasks in sorted(categories.items()))
-    spec = _parse_task(name)
-    options = (f"  {option}: {json.dumps(default)}" for option, default in table[spec.name]["options"].items())
-    return "\n".join([f"{spec.name} ({table[spec.name]['category']}), options and defaults:", *options])
-
-
 def _parse_task(item: object) -> TaskSpec:
     if isinstance(item, str):
-        return _checked(item, 1.0, {})
-    if isinstance(item, TaskSpec):
-        return _checked(item.name, item.weight, item.config)
+        item = {"name": item}
+    elif isinstance(item, TaskSpec):
+        item = item.model_dump()
     if not isinstance(item, Mapping):
         raise InputError(f"a task must be a name or a mapping with {', '.join(_KEYS)}, not {item!r}")
     for key in item:
@@ -138,23 +131,40 @@ def _parse_task(item: object) -> TaskSpec:
             raise unknown_name("key of a task", key, _KEYS)
     if "name" not in item:
         raise InputError(f"a task needs a name: {dict(item)!r}")
-    config = item.get("config")
-    return _checked(item["name"], item.get("weight", 1.0), {} if config is None else config)
+    name = _name(item["name"])
+    levels = resolve_levels(name, item.get("level"), item.get("levels"))
+    return TaskSpec(
+        name=name,
+        weight=_weight(name, item.get("weight", 1.0)),
+        config={**levels, **_config(name, item.get("config"))},
+        level=item.get("level"),
+        levels=dict(item.get("levels") or {}),
+    )
 
 
-def _checked(name: object, weight: object, config: object) -> TaskSpec:
+def _name(name: object) -> str:
     table = load_table()
     if not isinstance(name, str):
         raise InputError(f"a task's name must be text, not {name!r}")
     if name not in table:
         raise unknown_name("task", name, table, hint=_HINTS.get(name, ""))
+    return name
+
+
+def _weight(name: str, weight: object) -> float:
     if isinstance(weight, bool) or not isinstance(weight, int | float):
-        raise InputError(f"task {name!r}: weight must be a number, not {weight!r}")
-    if not math.isfinite(weight) or weight <= 0:
-        raise InputError(f"task {name!r}: weight must be above 0 and finite, not {weight!r}")
+        raise InputError(f"task {name!r}: weight must be a number, not {shortened(weight)}")
+    if not is_number(weight) or not 0 < weight <= _MAX_WEIGHT:
+        raise InputError(f"task {name!r}: weight must be above 0 and finite, not {shortened(weight)}")
+    return float(weight)
+
+
+def _config(name: str, config: object) -> dict[str, Any]:
+    if config is None:
+        return {}
     if not isinstance(config, Mapping):
         raise InputError(f"task {name!r}: config must be a mapping of options, not {config!r}")
-    options = table[name]["options"]
+    options = load_table()[name]["options"]
     for option in config:
         if option in SET_BY_ROWS:
             raise InputError(
@@ -162,4 +172,7 @@ def _checked(name: object, weight: object, config: object) -> TaskSpec:
             )
         if option not in options:
             raise unknown_name(f"option of task {name!r}", option, options)
-    return TaskSpec(name=name, weight=float(weight), config=json.loads(json.dumps(dict(config), default=to_plain)))
+    try:
+        return json.loads(json.dumps(dict(config), default=to_plain))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"task {name!r}: config cannot be written as JSON: {error}") from error

@@ -24,6 +24,7 @@ from rg_env.inference.protocol import BadRequest, ChatRequest, Generation, Sampl
 from rg_env.inference.sampling import Sampler
 
 _CACHE_BLOCK = 64  # tokens of room for the first answers; the cache grows from there
+_CHARACTERS_PER_TOKEN = 128  # more than tokens have, runs of spaces included
 _SHARED_FROM_HIDDEN = 512  # hidden size from which several threads decode faster than one
 _SHRINK_AT = 0.8  # compact the batch when fewer than this share of its rows still runs
 
@@ -92,6 +93,12 @@ class EmbeddedEngine:
                 f"the model {request.model!r} does not exist; this engine serves {self.model_name!r}", 404, "model"
             )
         key = json.dumps(request.messages)
+        if len(key) > _CHARACTERS_PER_TOKEN * self.max_context:  # tokenising megabytes would take seconds
+            raise BadRequest(
+                f"the prompt has {len(key)} characters, which is longer than the model's context length "
+                f"{self.max_context}",
+                param="messages",
+            )
         ids = self._prompts.get(key)
         if ids is None:
             try:

@@ -39,7 +39,7 @@ class Sampling:
     """How tokens are drawn. The defaults sample from the model's own distribution."""
 
     temperature: float = 1.0
-    """0 is greedy."""
+    """0 is greedy, and so is what is below 1e-5."""
     top_p: float = 1.0
     top_k: int = 0
     """0 or less: no limit."""

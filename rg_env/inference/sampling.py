@@ -10,6 +10,8 @@ import torch
 
 from rg_env.inference.protocol import Sampling
 
+_GREEDY_BELOW = 1e-5  # as vLLM: logits divided by less would overflow
+
 
 class Sampler:
     """Draws one token per row and step. `prompts[i]`, `settings[i]`: prompt ids and settings of row `i`."""
@@ -26,7 +28,7 @@ class Sampler:
             return torch.tensor([getattr(s, name) for s in settings], dtype=dtype, device=device).unsqueeze(1)
 
         self.generator = generator
-        self.greedy = column("temperature") == 0
+        self.greedy = column("temperature") < _GREEDY_BELOW
         self.any_greedy = bool(self.greedy.any())
         # One shared temperature of 1 and no truncation is by far the commonest case: nothing is computed for it then.
         self.temperature = None if all(s.temperature in (0, 1) for s in settings) else column("temperature")

@@ -134,6 +134,25 @@ def test_partial_credit_and_gradings_that_cannot_be() -> None:
         rg_env.load_environment(**SMALL, grading="upstream", partial_credit=True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"system_prompt": 5}, "system_prompt must be text, not 5"),
+        ({"system_prompt": "\ud800"}, "system_prompt holds characters"),
+        ({"few_shot": "abc"}, "few_shot must be a list of messages"),
+        ({"few_shot": 3}, "few_shot must be a list of messages"),
+        ({"few_shot": [{"role": "user"}]}, "few_shot must be a list of messages"),
+        ({"parser": "x"}, "parser must be a vf.Parser, not 'x'"),
+        ({"partial_credit": "no"}, "partial_credit must be true or false, not 'no'"),
+        ({"sampling_args": "x"}, "sampling_args must be a mapping, not 'x'"),
+    ],
+)
+def test_odd_arguments_are_told(arguments: dict[str, Any], message: str) -> None:
+    """Before rows are built."""
+    with pytest.raises(InputError, match=message):
+        rg_env.load_environment(**SMALL, **arguments)
+
+
 def test_the_instruction_can_stand_in_the_user_turn(fake_server: Any) -> None:
     """`prompt_placement="user"` sends no system message; few-shot messages keep their place."""
     shots = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<answer>1</answer>"}]

@@ -258,8 +258,8 @@ def test_partial_pays_progress_whatever_the_grading() -> None:
     [
         ({"name": "length", "when": "corect"}, "gate of reward 'length' 'corect'.*correct"),
         ({"name": "length", "options": {"tokens": 5}}, "option of reward 'length' 'tokens'.*max_tokens"),
-        ({"name": "length", "options": {"max_tokens": "many"}}, "'max_tokens' must be a finite number, not 'many'"),
-        ({"name": "length", "options": {"max_tokens": math.nan}}, "must be a finite number, not nan"),
+        ({"name": "length", "options": {"max_tokens": "many"}}, "'max_tokens' must be a number from 0 up, not 'many'"),
+        ({"name": "length", "options": {"max_tokens": math.nan}}, "must be a number from 0 up, not nan"),
         ({"name": "length", "options": 3}, "options must be a mapping, not 3"),
     ],
 )

@@ -1,5 +1,6 @@
 """The embedded engine: what it samples is what it says it sampled."""
 
+import math
 import threading
 import time
 from typing import Any
@@ -55,6 +56,24 @@ def test_logprobs_with_a_temperature(engine: EmbeddedEngine) -> None:
     torch.testing.assert_close(
         torch.tensor(got.logprobs), direct_logprobs(engine, asked, got, 0.5), atol=1e-4, rtol=1e-4
     )
+
+
+def test_a_tiny_temperature_is_greedy(engine: EmbeddedEngine) -> None:
+    """Dividing by it would overflow into NaN log-probabilities."""
+    tiny, zero = (
+        engine.generate([request(QUESTIONS[0], sampling=Sampling(temperature=temperature))])[0][0]
+        for temperature in (1e-40, 0.0)
+    )
+    assert tiny.ids == zero.ids
+    assert all(math.isfinite(value) for value in tiny.logprobs)
+
+
+def test_megabytes_of_prompt_are_refused_at_once(engine: EmbeddedEngine) -> None:
+    """Without tokenising them."""
+    start = time.monotonic()
+    with pytest.raises(BadRequest, match="longer than the model's context length"):
+        engine.prompt_ids(request("x y " * 1_000_000))
+    assert time.monotonic() - start < 0.5
 
 
 def test_greedy_takes_the_likeliest_token(engine: EmbeddedEngine) -> None:

@@ -68,7 +68,7 @@ def complex_arithmetic(answer: str, entry: Entry, config: Config) -> float:
         (Fraction(real), Fraction(imaginary))
         for real, imaginary in (metadata["num1"], metadata["num2"], metadata["result"])
     )
-    return float(any(_close(value, right) for right in (stored, _computed(a, b, metadata["operation"]))))
+    return float(_close(value, stored) or _close(value, _computed(a, b, metadata["operation"])))
 
 
 def _close(value: Complex, right: Complex) -> bool:

@@ -91,8 +91,10 @@ def number_sorting(answer: str, entry: Entry, config: Config) -> float:
 
 def counts(answer: str, entry: Entry, config: Config) -> float:
     """The stored whole numbers in their order, with any separators."""
-    gold = _exact(entry["answer"].split())
-    return float(_numbers(answer, len(gold)) == gold)
+    gold = entry["answer"].split()
+    if answer.split() == gold:
+        return 1.0
+    return float(_numbers(answer, len(gold)) == _exact(gold))
 
 
 def _numbers(answer: str, count: int) -> list[Fraction] | None:

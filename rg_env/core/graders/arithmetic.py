@@ -34,8 +34,9 @@ def basic_arithmetic(answer: str, entry: Entry, config: Config) -> float:
     where the library neglects precedence.
     """
     value = forms.rational(answer)
-    right = (forms.number(entry["answer"]), exact_value(entry["metadata"]["expression"]))
-    return float(value is not None and value in right)
+    if value is None:
+        return 0.0
+    return float(value == forms.number(entry["answer"]) or value == exact_value(entry["metadata"]["expression"]))
 
 
 def bitwise_arithmetic(answer: str, entry: Entry, config: Config) -> float:
@@ -82,8 +83,9 @@ def decimal_chain_sum(answer: str, entry: Entry, config: Config) -> float:
     They differ where decimal_arithmetic, built before in the same process, has lowered Python's decimal precision.
     """
     value = forms.number(answer)
-    right = (forms.number(entry["answer"]), exact_value(entry["metadata"]["expression"]))
-    return float(value is not None and value in right)
+    if value is None:
+        return 0.0
+    return float(value == forms.number(entry["answer"]) or value == exact_value(entry["metadata"]["expression"]))
 
 
 def fraction_simplification(answer: str, entry: Entry, config: Config) -> float:
@@ -151,9 +153,11 @@ def number_format(answer: str, entry: Entry, config: Config) -> float:
     if value is None:
         return 0.0
     gold = Fraction(str(metadata["solution"]))
-    others = {Fraction(str(candidate)) for candidate in metadata["candidates"]} - {gold}
     distance = abs(value - gold)
-    return float(distance < _PICK_TOLERANCE and all(distance < abs(value - other) for other in others))
+    if distance >= _PICK_TOLERANCE:
+        return 0.0
+    others = {Fraction(str(candidate)) for candidate in metadata["candidates"]} - {gold}
+    return float(all(distance < abs(value - other) for other in others))
 
 
 def power_function(answer: str, entry: Entry, config: Config) -> float:
@@ -162,6 +166,8 @@ def power_function(answer: str, entry: Entry, config: Config) -> float:
     gold = forms.number(entry["answer"])
     if value is None or gold is None:
         return 0.0
+    if value == gold or abs(value - gold) > abs(gold) / 50:  # rounding takes longer than both
+        return float(value == gold)
     return float(not rounded(value, _POWER_FIGURES).isdisjoint(rounded(gold, _POWER_FIGURES)))
 
 

@@ -24,6 +24,7 @@ _NUMBER = re.compile(
     r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+|\d{1,3}(?:_\d{3})+|\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+)?"
     r"(?:\.\d*)?(?:[eE][+-]?\d{1,4})?"
 )
+_PLAIN_NUMBER = re.compile(r"(-?[0-9]+)(?:\.([0-9]*))?")
 _FRACTION = re.compile(r"([+-]?)\s*\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 
 
@@ -97,6 +98,9 @@ def number(text: str) -> Fraction | None:
     text = text.strip()
     if len(text) > _MAX_DIGITS:
         return None
+    if plain := _PLAIN_NUMBER.fullmatch(text):  # nearly all of them, and ten times as fast
+        whole, decimals = plain.groups()
+        return Fraction(int(whole + decimals), 10 ** len(decimals)) if decimals else Fraction(int(whole))
     text = plain_digits(text)
     if not _NUMBER.fullmatch(text) or not any(c.isdigit() for c in text):
         return None

@@ -1,0 +1,67 @@
+"""Building 2,000 + 200 rows of a 20-task mixture: one process against one per core, and the second build from disk.
+
+    .venv/bin/python benchmarks/generation.py
+
+Each build runs in an interpreter of its own, in turns, `--rounds` times; figures are the best of the rounds, since a
+busy machine only ever adds. Seconds depend on the machine: the ratio counts.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+TASKS = [
+    # half of them slow to draw from (2 to 60 ms an item) ...
+    "advanced_geometry", "codeio", "countdown", "game_of_life", "polynomial_equations",
+    "puzzle24", "rubiks_cube", "simple_equations", "sokoban", "sudoku",
+    # ... and half quick
+    "arc_1d", "basic_arithmetic", "chain_sum", "family_relationships", "leg_counting",
+    "maze", "n_queens", "number_sequence", "spell_backward", "syllogism",
+]  # fmt: skip
+
+BUILD = """
+import json, sys, time
+from rg_env.core.dataset import build_splits
+tasks, train, cache, processes = json.loads(sys.argv[1])
+start = time.perf_counter()
+_, _, manifest = build_splits(tasks, train, train // 10, seed=0, cache=cache, processes=processes)
+seconds = time.perf_counter() - start
+print(json.dumps([seconds, [split["sha256"] for split in manifest["splits"].values()], "reasoning_gym" in sys.modules]))
+"""
+
+
+def build(train: int, cache: bool, processes: int | None) -> tuple[float, list[str], bool]:
+    """Seconds of one build, the hashes of its splits, and whether the library was imported in that process."""
+    command = [sys.executable, "-W", "ignore", "-c", BUILD, json.dumps([TASKS, train, cache, processes])]
+    seconds, hashes, imported = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    return seconds, hashes, imported
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", type=int, default=2000, help="training rows; a tenth as many for evaluation")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each build is timed (default: 1)")
+    options = parser.parse_args()
+    one, every, hashes = [], [], set()
+    for _ in range(options.rounds):
+        for times, processes in ((one, 1), (every, None)):
+            seconds, found, _ = build(options.train, False, processes)
+            times.append(seconds)
+            hashes.add(tuple(found))
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["RG_ENV_CACHE"] = scratch
+        build(options.train, True, None)
+        again = [build(options.train, True, None) for _ in range(3)]
+    hashes |= {tuple(found) for _, found, _ in again}
+    assert len(hashes) == 1, "the builds differ"
+    assert not any(imported for _, _, imported in again)
+    print(f"one process      {min(one):6.1f} s")
+    print(f"one per core     {min(every):6.1f} s   {min(one) / min(every):.2f} times as fast, {os.cpu_count()} cores")
+    print(f"second build     {min(seconds for seconds, _, _ in again):6.2f} s   from disk, library not imported")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,326 @@
+# /// script
+# requires-python = ">=3.11,<3.13"
+# dependencies = ["rg-env", "verifiers==0.3.1", "reasoning-gym==0.1.25"]
+#
+# [tool.uv.sources]
+# rg-env = { path = "..", editable = true }
+# ///
+"""Seconds per score over all tasks: rg_env against `ReasoningGymEnv` of Verifiers, on the same completions.
+
+    uv run --script benchmarks/scoring.py                         # every task; about two minutes after the first start
+    .venv/bin/python benchmarks/scoring.py --workers              # what a worker pool adds, and whether the loop waits
+
+The head above is inline script metadata (PEP 723): uv makes an environment for this file alone, because `.venv` has
+Verifiers 0.1.6, whose wheel has no `ReasoningGymEnv`, and 0.4.0 has none any more. Both sides run in one process.
+
+Per entry three completions: its gold answer, another entry's, and reasoning with a short wrong answer. No other text
+may reach upstream's side, for graders of nine of its tasks run it as code. Its reward function regenerates the entry
+for each score. Sides take turns in windows of equal length, and the best window counts. `--check`: exit code 1 if a
+target is missed.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import importlib.util
+import io
+import json
+import math
+import os
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rg_env.core import scoring
+from rg_env.core.graders import gold_answer
+from rg_env.core.graders.audit import entries_of
+from rg_env.core.task_table import load_table
+from rg_env.core.workers import WorkerPool
+
+MEAN_RATIO, LEAST_RATIO = 20.0, 0.5
+OVERHEAD_MS, GAP_MS = 0.2, 5.0
+"""Targets of the project: at least this often as fast, at most this much."""
+
+WINDOWS = 5
+KINDS = 3
+"""Completions of an entry."""
+WRONG = "-98765"
+REASONING = "Let me go through the question once more, step by step, and check each part before I answer.\n" * 15
+
+Messages = list[dict[str, str]]
+Call = Callable[[], float]
+
+
+@dataclass
+class Side:
+    """One side's calls for one task: a score each."""
+
+    calls: list[Call]
+    best_s: float = math.inf
+    """Seconds per score in the best window."""
+
+    def window(self, passes: int) -> None:
+        begin = time.perf_counter()
+        for _ in range(passes):
+            for call in self.calls:
+                call()
+        self.best_s = min(self.best_s, (time.perf_counter() - begin) / passes / len(self.calls))
+
+    def first_pass(self, limit_s: float) -> int:
+        """The calls made: kind by kind, for all entries, until `limit_s` have passed."""
+        begin = time.perf_counter()
+        for done, call in enumerate(self.calls):
+            if done and done % (len(self.calls) // KINDS) == 0 and time.perf_counter() - begin > limit_s:
+                return done
+            call()
+        return len(self.calls)
+
+
+def measure(ours: Side, upstream: Side, seconds: float) -> None:
+    """Time both sides on the same calls, in turns, about `seconds` each.
+
+    The first pass is warm-up, but where one of upstream's takes longer than `seconds` it is the only one; where it
+    takes ten times that, the other kinds of completions are left out.
+    """
+    begin = time.perf_counter()
+    done = upstream.first_pass(10 * seconds)
+    length = time.perf_counter() - begin
+    ours.calls, upstream.calls = ours.calls[:done], upstream.calls[:done]
+    ours.window(1)
+    our_length = ours.best_s * done
+    ours.best_s = math.inf
+    # As many windows of both sides, since the best of more windows is lower.
+    windows = max(1, min(WINDOWS, int(seconds / length)))
+    for _ in range(windows):
+        if length < seconds:
+            upstream.window(max(1, int(seconds / windows / length)))
+        ours.window(max(1, int(seconds / windows / our_length)))
+    if length >= seconds:
+        upstream.best_s = length / done
+
+
+def completions_of(task: str, entries: list[dict[str, Any]]) -> list[tuple[int, str, Messages]]:
+    """Index of the entry, kind and completion, kind by kind; another's gold answer stands in for an unknown one."""
+    golds = [gold_answer(task, entry) for entry in entries]
+    known = [gold for gold in golds if gold is not None]
+    found = []
+    for index, gold in enumerate(golds):
+        assert gold != WRONG
+        others = [other for other in known if other != gold] or known
+        other = others[index % len(others)]
+        texts = {
+            "unknown" if gold is None else "gold": f"<answer>{gold or other}</answer>",
+            "another's": f"<answer>{other}</answer>",
+            "wrong": f"<think>\n{REASONING}</think>\n<answer>{WRONG}</answer>",
+        }
+        found += [(index, kind, [{"role": "assistant", "content": text}]) for kind, text in texts.items()]
+    return [found[at] for kind in range(KINDS) for at in range(kind, len(found), KINDS)]
+
+
+def our_call(info: dict[str, str], completion: Messages) -> Call:
+    return lambda: scoring.score(completion, info).value
+
+
+def upstream_call(reward: Callable[..., Any], index: int, completion: Messages) -> Call:
+    """What upstream's rubric does for one completion, without its event loop: the function never waits."""
+
+    def call() -> float:
+        try:
+            reward(completion=completion, answer=str(index)).send(None)
+        except StopIteration as end:
+            return float(end.value)
+        except Exception:  # as the rubric: an error is 0.0
+            return 0.0
+        raise AssertionError("the reward function waits for something")
+
+    return call
+
+
+def upstream_env(task: str, entries: list[dict[str, Any]]) -> tuple[Any, int]:
+    """Upstream's environment, and how many of its entries are not `entries`."""
+    from verifiers.legacy.envs.integrations.reasoninggym_env import ReasoningGymEnv
+
+    for size in (len(entries) + 1, max(len(entries) + 1, 50)):
+        # In some tasks the entries depend on the size of the dataset, which is 50 in `entries_of`; often fewer will do.
+        env = ReasoningGymEnv(task, num_train_examples=len(entries), num_eval_examples=size - len(entries), seed=0)
+        questions = env.get_dataset()["question"]
+        others = sum(entry["question"] != question for entry, question in zip(entries, questions, strict=True))
+        if not others:
+            break
+    return env, others
+
+
+def compare(task: str, count: int, seconds: float) -> dict[str, Any]:
+    """Both sides on the completions of one task."""
+    with contextlib.redirect_stdout(io.StringIO()):  # codeio prints
+        entries = entries_of(task, count)
+        env, others = upstream_env(task, entries)
+        reward = next(function for function in env.rubric.funcs if function.__name__ == "check_answer_reward_func")
+        completions = completions_of(task, entries)
+        infos = [{"rg_task": task, "config": "{}", "entry": json.dumps(entry)} for entry in entries]
+        ours = Side([our_call(infos[index], completion) for index, _, completion in completions])
+        upstream = Side([upstream_call(reward, index, completion) for index, _, completion in completions])
+        measure(ours, upstream, seconds)
+        golds = [at for at, (_, kind, _) in enumerate(completions) if kind == "gold"]
+        golds = golds[: 1 if upstream.best_s > 0.1 else None]  # one will do where upstream is slow
+        return {
+            "task": task,
+            "ours": ours.best_s,
+            "upstream": upstream.best_s,
+            "ratio": upstream.best_s / ours.best_s,
+            "timed": len(ours.calls),
+            "others": others,
+            "golds": len(golds),
+            "gold_right": [sum(side.calls[at]() >= scoring.CORRECT_FROM for at in golds) for side in (ours, upstream)],
+        }
+
+
+def verdict(text: str, met: bool, target: str) -> bool:
+    print(f"{text}  (target {target}: {'met' if met else 'MISSED'})")
+    return met
+
+
+def compare_all(tasks: list[str], count: int, seconds: float) -> bool:
+    """Print a line a task and the figures over all; whether the targets are met."""
+    print(f"{'task':<32}{'ours, us/score':>16}{'upstream, us/score':>20}{'ratio':>10}")
+    results = []
+    for task in tasks:
+        result = compare(task, count, seconds)
+        results.append(result)
+        notes = []
+        if result["timed"] < KINDS * count:
+            notes.append(f"{result['timed']} of {KINDS * count} completions timed")
+        if result["others"]:
+            notes.append(f"upstream drew {result['others']} of {count} entries differently")
+        if result["gold_right"] != [result["golds"]] * 2:
+            right, theirs = result["gold_right"]
+            notes.append(f"gold answers right: ours {right}, upstream {theirs} of {result['golds']}")
+        columns = f"{1e6 * result['ours']:>16.1f}{1e6 * result['upstream']:>20.1f}{result['ratio']:>10.2f}"
+        print(f"{task:<32}{columns}  {'; '.join(notes)}".rstrip(), flush=True)
+    ours, upstream = (statistics.fmean(result[side] for result in results) for side in ("ours", "upstream"))
+    least = min(results, key=lambda result: result["ratio"])
+    below = [f"{result['task']} {result['ratio']:.2f}" for result in results if result["ratio"] < LEAST_RATIO]
+    print(f"\n{len(results)} tasks, {count} entries each, mean of the tasks' seconds per score:")
+    print(f"ours {1e6 * ours:.1f} us, upstream {1e6 * upstream:.1f} us")
+    # Scoring as many completions of each task takes upstream so many times as long as us; slow tasks weigh most.
+    met = verdict(f"ratio of these means: {upstream / ours:.1f}", upstream / ours >= MEAN_RATIO, f">= {MEAN_RATIO:g}")
+    if len(results) > 1:
+        rest = sorted(results, key=lambda result: result["upstream"])[:-1]
+        without = sum(result["upstream"] for result in rest) / sum(result["ours"] for result in rest)
+        print(
+            f"the same without upstream's slowest, {max(results, key=lambda r: r['upstream'])['task']}: {without:.1f}"
+        )
+    print(f"geometric mean of the tasks' ratios: {statistics.geometric_mean(r['ratio'] for r in results):.1f}")
+    print(f"median of the tasks' ratios: {statistics.median(r['ratio'] for r in results):.1f}")
+    text = f"least ratio: {least['ratio']:.2f} ({least['task']}); below {LEAST_RATIO:g}: {', '.join(below) or 'none'}"
+    return verdict(text, not below, f">= {LEAST_RATIO:g} for every task") and met
+
+
+HOSTILE = [
+    "9**9**9**9", "[0 for _ in iter(int, 1)]", "'x' * 10**11", "[[0] * 10**6 for _ in range(10**6)]",
+    "__import__('os')._exit(3)", "__import__('os').system('true')",
+    "open('/proc/self/environ').read()", "'y' * 10**6", "(" * 9000, "+".join(["1"] * 4500), "1/0",
+]  # fmt: skip
+"""Hangs, memory, exits, system calls, a reply that is too long, deep nesting."""
+
+
+async def overhead(pool: WorkerPool, args: list[Any], batch: int, rounds: int) -> list[float]:
+    """Seconds per call in each round: `batch` calls at once."""
+    found = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        outcomes = await asyncio.gather(*(pool.acall(args) for _ in range(batch)))
+        found.append((time.perf_counter() - begin) / batch)
+        assert all(outcome.status == "ok" for outcome in outcomes)
+    return found
+
+
+def core_wait_s() -> float:
+    """Seconds that this thread has been ready to run but had no core (Linux; elsewhere 0)."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except OSError:
+        return 0.0
+
+
+async def lateness(work: "asyncio.Future[Any]") -> list[tuple[float, float]]:
+    """By how much an event loop that wakes each millisecond is late, and how much of that it waited for a core, until
+    `work` is done; in seconds."""
+    found = []
+    waited = core_wait_s()
+    while not work.done():
+        begin = time.perf_counter()
+        await asyncio.sleep(0.001)
+        late = time.perf_counter() - begin - 0.001
+        before, waited = waited, core_wait_s()
+        found.append((late, min(late, waited - before)))
+    return found
+
+
+async def hostile_lateness(
+    pool: WorkerPool,
+) -> tuple[list[tuple[float, float]], list[tuple[float, float]], dict[str, int]]:
+    """Lateness while `pool` evaluates all of `HOSTILE`; of an idle loop for as long; how the calls ended."""
+    begin = time.perf_counter()
+    work = asyncio.gather(*(pool.acall(text) for text in HOSTILE))
+    busy = await lateness(work)
+    idle = await lateness(asyncio.ensure_future(asyncio.sleep(time.perf_counter() - begin)))
+    statuses = [outcome.status for outcome in await work]
+    return busy, idle, {status: statuses.count(status) for status in dict.fromkeys(statuses)}
+
+
+def measure_workers(batch: int, rounds: int) -> bool:
+    """Print what a pool costs and how late an event loop beside it is; whether the targets are met."""
+    task = "leg_counting"
+    entry = entries_of(task, 1)[0]
+    with WorkerPool("operator:not_", workers=2) as pool:
+        times = asyncio.run(overhead(pool, [task, {}, entry, entry["answer"]], batch, rounds))
+    median, low, high = (1000 * f(times) for f in (statistics.median, min, max))
+    spread = f"median of {rounds} rounds; least {low:.3f}, most {high:.3f}"
+    text = f"overhead of 2 workers at batch {batch}: {median:.3f} ms per score ({spread})"
+    met = verdict(text, median <= OVERHEAD_MS, f"<= {OVERHEAD_MS:g} ms")
+    # The harshest target there is: these texts are evaluated for good, and workers hang, die and are replaced.
+    with WorkerPool("builtins:eval", workers=2, wall_s=0.5, memory_mb=256) as pool:
+        busy, idle, ends = asyncio.run(hostile_lateness(pool))
+    late, own, idle_late = (
+        1000 * max(values)
+        for values in ((gap for gap, _ in busy), (gap - waited for gap, waited in busy), (gap for gap, _ in idle))
+    )
+    print(f"{len(HOSTILE)} hostile answers: {', '.join(f'{count} {status}' for status, count in ends.items())}")
+    over = sum(gap > GAP_MS / 1000 for gap, _ in busy)
+    text = f"event loop late by at most {late:.1f} ms ({over} of {len(busy)} wakings over {GAP_MS:g} ms; not counting"
+    text += f" waits for a core at most {own:.1f} ms; the same loop alone: at most {idle_late:.1f} ms)"
+    return verdict(text, late <= GAP_MS, f"<= {GAP_MS:g} ms") and met
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tasks", nargs="*", help="default: all")
+    parser.add_argument("--entries", type=int, default=8, help="entries a task")
+    parser.add_argument("--seconds", type=float, default=0.2, help="for each task and side, about")
+    parser.add_argument("--workers", action="store_true", help="measure the worker pool instead")
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=200, help="batches with --workers")
+    parser.add_argument("--check", action="store_true", help="exit code 1 if a target is missed")
+    options = parser.parse_args()
+    if options.entries < 2 or options.seconds <= 0 or options.batch < 1 or options.rounds < 1:
+        parser.error("at least 2 entries, 1 round, a batch of 1, and more than 0 seconds")
+    if unknown := sorted(set(options.tasks) - set(load_table())):
+        parser.error(f"no such tasks: {', '.join(unknown)}")
+    if options.workers:
+        return 0 if measure_workers(options.batch, options.rounds) or not options.check else 1
+    if importlib.util.find_spec("verifiers.legacy") is None:
+        parser.error("this environment's verifiers has no ReasoningGymEnv: uv run --script benchmarks/scoring.py")
+    os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
+    warnings.simplefilter("ignore")  # of sympy and of the library's dependencies
+    met = compare_all(options.tasks or sorted(load_table()), options.entries, options.seconds)
+    return 0 if met or not options.check else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+"""Checks of values that users give, for one-line errors."""
+
+import math
+
+
+def is_number(value: object) -> bool:
+    """Whether `value` is a number as configs hold them: no boolean, and of a size that a float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # 10**400
+        return False
+
+
+def is_count(value: object, most: int = 2**31) -> bool:
+    """Whether `value` is a whole number from 0 to `most`."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+
+
+def shortened(value: object) -> str:
+    """`repr(value)` for an error message, in at most 80 characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no whole numbers of over 4,300 digits
+        return f"a {type(value).__name__} too long to write"
+    return text if len(text) <= 80 else f"{text[:60]} ... {text[-15:]}"

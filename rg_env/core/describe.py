@@ -1,0 +1,100 @@
+"""What `rg-env tasks` prints: the tasks by category, one task with examples, the audit."""
+
+import json
+from collections.abc import Callable, Sequence
+
+from rg_env.core.dataset import build_rows
+from rg_env.core.graders import audit
+from rg_env.core.task_table import load_table
+from rg_env.core.tasks import Mixture
+
+_LEGEND = """
+levels: of difficulty, 0 to ... (`level: 2` in a task's mapping); - where the library has none
+draw:   milliseconds to draw a question    distinct: different questions among the first ones drawn
+gold:   share of the questions with a stored answer    constant: share that the best constant answer is right on
+`rg-env tasks NAME --show 2` for one of them, `rg-env tasks --audit` for the graders"""
+
+
+def all_tasks() -> str:
+    """All tasks by category, a line each."""
+    table, audits = load_table(), audit.kept()
+    lines = []
+    for category in sorted({entry["category"] for entry in table.values()}):
+        lines.append(f"{category:26} {'levels':>6} {'draw':>8} {'distinct':>11} {'gold':>5} {'constant':>8}  grader")
+        for task in sorted(task for task, entry in table.items() if entry["category"] == category):
+            measured, steps = audits[task], table[task]["levels"].values()
+            levels = str(max(len(values) for values in steps) - 1) if steps else "-"
+            gold = 1 - measured.without_gold / measured.items
+            distinct = f"{measured.distinct}/{measured.items}"
+            lines.append(
+                f"  {task:24} {levels:>6} {measured.draw_ms:8.2f} {distinct:>11} {gold:5.2f} {measured.constant:8.2f}  "
+                f"{audit.grader_name(task)}"
+            )
+    return "\n".join([*lines, _LEGEND])
+
+
+def one_task(name: str, level: int | None = None, show: int = 0, seed: int = 0) -> str:
+    """Options, levels, figures and `show` example rows of one task, at a level if given.
+
+    Raises:
+        UnknownNameError: there is no such task.
+        InputError: it has no such level.
+    """
+    gym = {"name": name} if level is None else {"name": name, "level": level}
+    (spec,) = Mixture.parse(gym).tasks
+    entry, measured = load_table()[spec.name], audit.kept()[spec.name]
+    at_level = f" at level {level}" if level is not None else ""
+    lines = [f"{spec.name} ({entry['category']}), options and defaults{at_level}:"]
+    lines += [f"  {option}: {json.dumps(spec.config.get(option, value))}" for option, value in entry["options"].items()]
+    if entry["levels"]:
+        lines.append("levels (attribute: from 0 to):")
+        lines += [f"  {attribute}: {len(steps) - 1}" for attribute, steps in entry["levels"].items()]
+    lines += [f"  level {broken} does not work: {reason}" for broken, reason in entry["broken_levels"].items()]
+    lines += ["measured with the default options:", f"  {audit.HEADER}"]
+    lines += [f"  {text}" for text in audit.line(measured).splitlines()]
+    for number, row in enumerate(build_rows(gym, "train", show, seed) if show else [], start=1):
+        gold = row["answer"] or "(the library stores none)"
+        lines += ["", f"example {number}:", row["question"].rstrip(), f"answer: {gold}"]
+    return "\n".join(lines)
+
+
+def show_audit(
+    show: Callable[[str], None],
+    tasks: Sequence[str] = (),
+    *,
+    measure: bool = False,
+    items: int = 100,
+    seeds: int = 3,
+    write: bool = False,
+) -> bool:
+    """Give the audit of `tasks` (all, if none are named) to `show`, a line a task; returns whether all are fine.
+
+    Args:
+        measure: draw and grade anew, instead of showing the table as shipped; takes minutes for all tasks.
+        items: questions for each of `seeds` seeds.
+        write: keep what was measured in the table, task by task.
+
+    Raises:
+        UnknownNameError: there is no such task.
+    """
+    names = list(Mixture.parse(list(tasks)).names) if tasks else sorted(load_table())
+    kept = {} if measure else audit.kept()
+    audits = []
+    show(audit.HEADER)
+    for name in names:
+        result = audit.audit(name, items, range(seeds)) if measure else kept[name]
+        if measure and write:
+            audit.keep([result])
+        audits.append(result)
+        show(audit.line(result))
+        for text in [] if result.fine else result.examples:
+            show(f"    ! {text}")
+    golds = sum(result.items - result.without_gold for result in audits)
+    wrong = sum(result.gold_wrong for result in audits)
+    show(
+        f"{len(audits)} tasks: {golds - wrong} of {golds} gold answers score 1.0; "
+        f"{sum(result.agreement == 1 for result in audits)} tasks graded as by the library on all honest answers, "
+        f"{sum(result.agreement < 1 for result in audits)} otherwise on some; "
+        f"{sum(not result.fine for result in audits)} not fine"
+    )
+    return all(result.fine for result in audits)

@@ -1,0 +1,66 @@
+"""The program of a generation process: takes jobs as JSON lines on stdin, gives items as JSON lines on stdout.
+
+Started by `core.generation` with a fixed hash seed. It says `{"ready": true}` when it is there. A job is
+`{"task", "config", "seed", "first", "count", "splits"}`; the reply is one line for each of the `count` draws, in order:
+`[question, gold, entry]`, `null` for a draw that gives no question of these splits, `{"failed": text}` for one that the
+library fails on. What it refuses altogether is `{"error": text}`. The end of stdin ends the process: it does not
+outlive its parent.
+"""
+
+import json
+import os
+import queue
+import sys
+import threading
+from typing import Any
+
+from rg_env.core import library
+from rg_env.core.items import DrawFailed, ItemStream
+from rg_env.core.mends import mend
+from rg_env.core.splits import split_of
+from rg_env.core.task_table import load_table
+from rg_env.errors import InputError
+
+
+def main() -> None:
+    """Serve jobs until stdin ends."""
+    replies = os.dup(1)
+    with open(os.devnull, "w") as nowhere:  # what the library prints must not get among the replies
+        os.dup2(nowhere.fileno(), 1)
+    jobs: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    threading.Thread(target=_read_jobs, args=(jobs,), daemon=True).start()
+    _send(replies, {"ready": True})
+    streams: dict[str, ItemStream] = {}
+    while True:
+        job = jobs.get()
+        task = job["task"]
+        key = json.dumps([task, job["seed"]])
+        if key not in streams:
+            library.import_only(task, load_table()[task]["module"])
+            mend(task)
+            streams[key] = ItemStream(task, job["config"], job["seed"])
+        try:
+            for index in range(job["first"], job["first"] + job["count"]):
+                _send(replies, _draw(streams[key], index, job["splits"]))
+        except InputError as error:
+            _send(replies, {"error": str(error)})
+
+
+def _draw(stream: ItemStream, index: int, splits: list[str]) -> Any:
+    try:
+        item = stream.draw(index)
+    except DrawFailed as error:
+        return {"failed": str(error)}
+    return item if item and split_of(item.question) in splits else None
+
+
+def _read_jobs(jobs: "queue.SimpleQueue[dict[str, Any]]") -> None:
+    for line in sys.stdin:
+        jobs.put(json.loads(line))
+    os._exit(0)  # the parent is gone, or has no more use for this process, whatever it is drawing
+
+
+def _send(replies: int, value: object) -> None:
+    data = json.dumps(value).encode() + b"\n"
+    while data:
+        data = data[os.write(replies, data) :]

@@ -1,0 +1,95 @@
+"""One generation process, from its parent's side: see `core.generation`."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import rg_env
+from rg_env.errors import GenerationError
+
+# The package is found as here, whatever the working directory is; `-P` keeps the user's files from shadowing modules.
+_PROGRAM = (
+    "import sys; path = sys.argv[1]; path in sys.path or sys.path.append(path); "
+    "from rg_env.core.row_child import main; main()"
+)
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+
+
+class RowProcess:
+    """A fresh interpreter that draws items."""
+
+    def __init__(self) -> None:
+        self.ready = False
+        """Whether it takes jobs."""
+        self.heard = time.monotonic()
+        """When it last replied."""
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `end`)
+        self._rest = b""
+        package = str(Path(rg_env.__file__).resolve().parent.parent)
+        command = [sys.executable, "-P", "-W", "ignore", "-c", _PROGRAM, package]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=child_environment(),
+                bufsize=0,
+                process_group=0,  # Ctrl-C reaches this process alone, which ends the others
+            )
+        except OSError as error:
+            raise GenerationError(f"cannot start a process to generate rows: {error}") from error
+        assert self._process.stdout is not None
+        self.replies = self._process.stdout
+
+    def send(self, job: dict[str, Any]) -> None:
+        """Hand it a job."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(job).encode() + b"\n")
+        except OSError:
+            raise self._death() from None
+
+    def read(self) -> list[Any]:
+        """The replies that have come; to be called when `replies` is readable. Raises `GenerationError` if the process
+        is dead."""
+        data = os.read(self.replies.fileno(), 1 << 20)
+        if not data:
+            raise self._death()
+        self.heard = time.monotonic()
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def end(self) -> None:
+        """Kill it, whatever it does, and wait for its end."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream is not None:
+                stream.close()
+
+    def _death(self) -> GenerationError:
+        try:
+            code = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            code = None
+        self._errors.seek(0)
+        last = (self._errors.read().decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+        if code is not None and code < 0:
+            how = f"was killed by {signal.Signals(-code).name}" + (" (out of memory?)" if code == -9 else "")
+        else:
+            how = f"ended with code {code}"
+        return GenerationError(f"a process that generates rows {how}: {last}")
+
+
+def child_environment() -> dict[str, str]:
+    """The environment of a generation process: a fixed hash seed, one thread, no secrets."""
+    kept = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
+    return {**kept, "PYTHONHASHSEED": "0", "TZ": "UTC", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -1,0 +1,192 @@
+"""Rows on disk."""
+
+import gzip
+import json
+import logging
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rg_env.core import dataset, row_cache
+from rg_env.core.dataset import build_rows, build_splits
+from rg_env.core.selection import Row
+
+WHAT = {"tasks": [["maze", 2, {}]], "split": "train", "seed": 0}
+
+
+def _row(question: str) -> Row:
+    return {"question": question, "answer": "1", "info": {"rg_task": "maze"}}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of this test's own; the folder that its files will be in."""
+    monkeypatch.setenv("RG_ENV_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "rows"
+
+
+def _only_file(cache: Path) -> Path:
+    (path,) = cache.iterdir()
+    return path
+
+
+def test_what_is_stored_is_loaded(cache: Path) -> None:
+    """Rows come back equal, from a file and folder that are their owner's only; other keys find nothing."""
+    rows = [_row("one"), _row("zwei ✓")]
+    assert row_cache.load(WHAT) is None
+    row_cache.store(WHAT, rows)
+    assert row_cache.load(WHAT) == rows
+    assert row_cache.load({**WHAT, "seed": 1}) is None
+    assert (cache.stat().st_mode & 0o777, _only_file(cache).stat().st_mode & 0o777) == (0o700, 0o600)
+
+
+def test_the_second_build_comes_from_disk(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Built once, the rows and the manifest are the same without generating, also for other numbers of processes."""
+    first = build_splits(["maze", "gcd"], 8, 4, seed=1)
+    monkeypatch.setattr(dataset, "generate", lambda requests, processes: [{} for request in requests if 1 / 0])
+    assert build_splits(["maze", "gcd"], 8, 4, seed=1, processes=1) == first
+    assert build_rows(["maze", "gcd"], "eval", 4, seed=0) == first[1]
+    with pytest.raises(ZeroDivisionError):
+        build_splits(["maze", "gcd"], 8, 4, seed=1, cache=False)
+    monkeypatch.setenv("RG_ENV_CACHE", "")
+    with pytest.raises(ZeroDivisionError):
+        build_splits(["maze", "gcd"], 8, 4, seed=1)
+
+
+def test_a_new_training_seed_keeps_the_evaluation_rows(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Splits are kept apart: another training seed generates training rows only."""
+    build_splits("maze", 8, 4, seed=1)
+    asked: list[Any] = []
+    real = dataset.generate
+    monkeypatch.setattr(dataset, "generate", lambda requests, n: asked.extend(requests) or real(requests, n))
+    build_splits("maze", 8, 4, seed=2)
+    assert [(request.seed, dict(request.counts)) for request in asked] == [(2, {"train": 8})]
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 255
+    path.write_bytes(bytes(data))
+
+
+def _no_gzip(path: Path) -> None:
+    path.write_bytes(b"[]")
+
+
+def _other_rows(path: Path) -> None:
+    head, _, _ = gzip.decompress(path.read_bytes()).partition(b"\n")
+    path.write_bytes(gzip.compress(head + b"\n" + json.dumps([_row("forged")]).encode()))
+
+
+def _other_version(path: Path) -> None:
+    head, _, body = gzip.decompress(path.read_bytes()).partition(b"\n")
+    values = json.loads(head)
+    values["key"]["reasoning-gym"] = "0.0.1"
+    path.write_bytes(gzip.compress(json.dumps(values).encode() + b"\n" + body))
+
+
+def _writable_by_all(path: Path) -> None:
+    path.chmod(0o666)
+
+
+def _other_owner(path: Path) -> None:
+    os.chown(path, 12345, 12345)
+
+
+def _link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize(
+    "spoil", [_truncate, _flip, _no_gzip, _other_rows, _other_version, _writable_by_all, _other_owner, _link]
+)
+def test_a_spoilt_file_is_built_anew(spoil: Any, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What is corrupt, truncated, forged, of another version or someone else's is not used: one line says so."""
+    if spoil is _other_owner and os.getuid() != 0:
+        pytest.skip("only root can give files away")
+    row_cache.store(WHAT, [_row("mine")])
+    path = _only_file(cache)
+    spoil(path)
+    with caplog.at_level(logging.WARNING):
+        assert row_cache.load(WHAT) is None
+    (record,) = caplog.records
+    assert "building them anew" in record.getMessage()
+    assert "\n" not in record.getMessage()
+    row_cache.store(WHAT, [_row("mine")])
+    assert row_cache.load(WHAT) == [_row("mine")]
+
+
+def test_a_full_disk_is_one_warning(cache: Path) -> None:
+    """Where the file cannot be written whole, one line says so, nothing half-written is left, and the build goes on."""
+    code = f"""
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, {resource.RLIM_INFINITY}))
+from rg_env.core import row_cache
+row_cache.store({WHAT!r}, [{{"question": str(i), "answer": "", "info": {{}}}} for i in range(1000)])
+print("went on")
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "went on\n"
+    assert len(run.stderr.splitlines()) == 1
+    assert "cannot keep rows in" in run.stderr
+    assert list(cache.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_used_is_one_warning(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A path that is no folder, and a folder that others may write to, keep nothing and break nothing."""
+    cache.mkdir(parents=True)
+    cache.chmod(0o777)
+    row_cache.store(WHAT, [_row("mine")])
+    assert list(cache.iterdir()) == []
+    monkeypatch.setenv("RG_ENV_CACHE", "/dev/null")
+    assert row_cache.load(WHAT) is None
+    row_cache.store(WHAT, [_row("mine")])
+    messages = [record.getMessage() for record in caplog.records]
+    assert ["others may write to it" in messages[0], "Not a directory" in messages[-1]] == [True, True]
+
+
+def test_the_folder_is_where_users_keep_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`RG_ENV_CACHE`, else `XDG_CACHE_HOME`, else the platform's folder; an empty `RG_ENV_CACHE` means no cache."""
+    monkeypatch.setenv("RG_ENV_CACHE", "/a")
+    assert row_cache.folder() == Path("/a/rows")
+    monkeypatch.setenv("RG_ENV_CACHE", "")
+    assert row_cache.folder() is None
+    monkeypatch.delenv("RG_ENV_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    assert row_cache.folder() == Path("/x/rg-env/rows")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert row_cache.folder() == Path.home() / "Library/Caches/rg-env/rows"
+
+
+def test_old_files_make_room(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files used least recently go, and so do the remains of killed builds; other people's files stay."""
+    for seed in range(3):
+        row_cache.store({**WHAT, "seed": seed}, [_row(str(seed))])
+        row_cache.load({**WHAT, "seed": 0})
+        time.sleep(0.02)
+    remains, other = cache / "killed.tmp", cache / "note.txt"
+    for path in (remains, other):
+        path.write_text("x")
+        os.utime(path, (0, 0))
+    size = max(path.stat().st_size for path in cache.glob("*.gz"))
+    monkeypatch.setattr(row_cache, "MAX_BYTES", 3 * size + size // 2)
+    row_cache.store({**WHAT, "seed": 3}, [_row("3")])
+    kept = [seed for seed in range(4) if row_cache.load({**WHAT, "seed": seed})]
+    assert kept == [0, 2, 3]
+    assert other.exists()
+    assert not remains.exists()
