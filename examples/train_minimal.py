@@ -15,7 +15,6 @@ Two terminals, on a GPU node:
 
 import argparse
 import random
-from pathlib import Path
 
 from rg_env.commands import positive, run_command, seed
 from rg_env.core.extraction import extract
@@ -29,27 +28,6 @@ def sums(count, seed):
     terms = [[rng.randint(1, 99) for _ in range(rng.randint(2, 4))] for _ in range(count)]
     wording = "State the final answer to the following arithmetic problem: {} ="
     return [{"question": wording.format(" + ".join(map(str, t))), "answer": str(sum(t))} for t in terms]
-
-
-def load_data(options):
-    """A `datasets.Dataset` with the columns question and answer (text), each question once."""
-    from datasets import Dataset, Value, load_dataset
-
-    if options.data is None:
-        data = Dataset.from_list(sums(2200, options.seed))
-    else:
-        kind = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}.get(Path(options.data).suffix)
-        hub = {"path": options.data, "name": options.data_config}
-        try:
-            data = load_dataset(**({"path": kind, "data_files": options.data} if kind else hub), split="train")
-        except Exception as error:
-            raise InputError(f"cannot read the dataset {options.data!r}: {error}".splitlines()[0]) from error
-    if missing := {"question", "answer"} - set(data.column_names):
-        raise InputError(f"{options.data} lacks {', '.join(sorted(missing))}; it has {', '.join(data.column_names)}")
-    data = data.select_columns(["question", "answer"]).cast_column("answer", Value("string"))
-    data = data.map(lambda row: {"answer": row["answer"].split(options.answer_after or "\0")[-1].strip()})
-    seen = set()  # a question that stands twice could be in training and in evaluation
-    return data.filter(lambda row: not (row["question"] in seen or seen.add(row["question"])))
 
 
 # Rewards ask for prompt, completion, answer, state, info or parser by name; the model's text is data, never run it.
@@ -71,12 +49,12 @@ def main() -> int:
     parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded")
     parser.add_argument("--output-dir")
     parser.add_argument("--max-steps", type=positive, default=25)
-    parser.add_argument("--batch-size", type=int, default=64, help="rollouts a device and micro-batch")
-    parser.add_argument("--accumulation", type=int, default=2, help="micro-batches a step")
-    parser.add_argument("--num-generations", type=int, default=8, help="rollouts a prompt")
+    parser.add_argument("--batch-size", type=positive, default=64, help="rollouts a device and micro-batch")
+    parser.add_argument("--accumulation", type=positive, default=2, help="micro-batches a step")
+    parser.add_argument("--num-generations", type=positive, default=8, help="rollouts a prompt")
     parser.add_argument("--learning-rate", type=float, default=1e-4, help="1e-6 is usual from 1B parameters on")
-    parser.add_argument("--max-prompt-length", type=int, default=160)
-    parser.add_argument("--max-tokens", type=int, default=90, help="new tokens at most")
+    parser.add_argument("--max-prompt-length", type=positive, default=160)
+    parser.add_argument("--max-tokens", type=positive, default=90, help="new tokens at most")
     parser.add_argument("--seed", type=seed, default=0)
     parser.add_argument("--vllm-host", default="127.0.0.1")
     parser.add_argument("--vllm-port", type=int, default=8000)
@@ -87,11 +65,15 @@ def main() -> int:
 
     # The subclass, not vf.GRPOTrainer: that one trains without seeing the prompt (docs in rg_env/training/trainer.py).
     from rg_env.training import GRPOConfig, GRPOTrainer, load_policy, run_folder, train
+    from rg_env.training.data import load_rows
 
-    policy = load_policy(options.model)
-    data = load_data(options)
+    # A `datasets.Dataset` with the columns question and answer (text), each question once.
+    rows = sums(2200, options.seed) if options.data is None else options.data
+    data = load_rows(rows, options.data_config, answer_after=options.answer_after)
     if options.num_eval >= len(data):
         raise InputError(f"--num-eval {options.num_eval} leaves nothing to train on: there are {len(data)} questions")
+    run_folder(options.output_dir, "minimal")  # told before the model is loaded
+    policy = load_policy(options.model)
     data = data.train_test_split(test_size=options.num_eval, seed=options.seed)
     env = vf.SingleTurnEnv(
         dataset=data["train"],

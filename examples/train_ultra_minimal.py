@@ -28,13 +28,19 @@ def main() -> int:
     parser.add_argument("--vllm-port", type=int, default=8000)
     options = parser.parse_args()
 
+    # Checked here already: a mistake is told before libraries and model are loaded.
+    from rg_env.core.tasks import Mixture
+    from rg_env.training import run_folder, run_name
+
+    tasks = Mixture.parse(options.task)
+    run_folder(options.output_dir, "check")
     # vf.GRPOTrainer's subclass: verifiers' own trains without seeing the prompt (docs in rg_env/training/trainer.py).
     from rg_env import load_environment
-    from rg_env.training import GRPOTrainer, default_config, load_policy, run_folder, train
+    from rg_env.training import GRPOTrainer, default_config, load_policy, train
 
     policy = load_policy(options.model)
-    env = load_environment(gym=policy.mixture(options.task), seed=options.seed)
-    folder = run_folder(options.output_dir, f"{'+'.join(options.task)}-{policy.label}")
+    env = load_environment(gym=policy.mixture(tasks), seed=options.seed)
+    folder = run_folder(options.output_dir, run_name(tasks.names, policy.label))
     args = default_config(policy, folder, max_steps=options.steps, seed=options.seed,
                           vllm_server_host=options.vllm_host, vllm_server_port=options.vllm_port)  # fmt: skip
     trainer = GRPOTrainer(

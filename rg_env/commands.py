@@ -8,11 +8,11 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from rg_env.errors import RGEnvError
+from rg_env.errors import RGEnvError, from_interrupt
 
 
 def run_command(main: Callable[[], Any]) -> None:
-    """Run `main` as a program: its result is the exit code, and an `RGEnvError` becomes one line on standard error.
+    """Run `main` as a program: its result is the exit code; an `RGEnvError` or Ctrl-C is one line on standard error.
 
     Keys (`WANDB_API_KEY`, `HF_TOKEN`) are read from `.env` in the working folder, where the environment has none.
     """
@@ -20,12 +20,15 @@ def run_command(main: Callable[[], Any]) -> None:
     prepare_process()
     try:
         code = main()
-    except RGEnvError as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        code = 130
+    except (Exception, KeyboardInterrupt) as error:
+        if from_interrupt(error):
+            print("interrupted", file=sys.stderr)
+            code = 130
+        elif isinstance(error, RGEnvError):
+            print(f"error: {error}", file=sys.stderr)
+            code = error.exit_code
+        else:
+            raise
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -68,6 +68,20 @@ class MissingExtraError(RGEnvError, ImportError):
     exit_code = 2
 
 
+def from_interrupt(error: BaseException) -> bool:
+    """Whether Ctrl-C is behind `error`: libraries that clean up after it can raise something else over it."""
+    chain: list[BaseException | None] = [error]
+    seen: set[int] = set()  # chains can be circles
+    while chain:
+        if (link := chain.pop()) is None or id(link) in seen:
+            continue
+        if isinstance(link, KeyboardInterrupt):
+            return True
+        seen.add(id(link))
+        chain += [link.__cause__, link.__context__]
+    return False
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "") -> UnknownNameError:
     """An `UnknownNameError` that offers the nearest of the `known` names.
 

@@ -29,6 +29,28 @@ def test_errors_become_one_line(error: BaseException, code: int, line: str, caps
     assert capsys.readouterr().err == line
 
 
+def test_an_interrupt_behind_another_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """A library that raises while it cleans up after Ctrl-C does not hide it; nor does an error made of that."""
+
+    def clean_up() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise TimeoutError
+
+    def wrapped() -> None:
+        try:
+            clean_up()
+        except TimeoutError as error:
+            raise InputError("cannot read") from error
+
+    for main in (clean_up, wrapped):
+        with pytest.raises(SystemExit) as caught:
+            run_command(main)
+        assert caught.value.code == 130
+        assert capsys.readouterr().err == "interrupted\n"
+
+
 def test_bugs_keep_their_traceback() -> None:
     """What is no error of the user's is not hidden."""
     with pytest.raises(ZeroDivisionError):

@@ -15,6 +15,7 @@ Placement = Literal["system", "user"]
 Messages = list[dict[str, str]]
 
 _PROBE = "rg-env probe of the system role"
+_QUESTION = "rg-env probe: 1+1?"
 
 
 def build_messages(question: str, system_prompt: str | None, placement: Placement = "system") -> Messages:
@@ -44,12 +45,20 @@ def fold_system(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def require_chat_template(tokenizer: Any) -> None:
-    """Raise `InputError` if the tokenizer has no chat template: there is no telling how it takes messages."""
+    """Raise `InputError` if the tokenizer has no chat template that can put a question: one of the user's alone."""
+    name = _name_of(tokenizer)
     if not getattr(tokenizer, "chat_template", None):
         raise InputError(
-            f"the model {_name_of(tokenizer)} has no chat template: use an instruction-tuned model, or add a "
+            f"the model {name} has no chat template: use an instruction-tuned model, or add a "
             "chat_template.jinja to its folder"
         )
+    try:
+        text = tokenizer.apply_chat_template(build_messages(_QUESTION, None), tokenize=False)
+    except Exception as error:  # templates raise whatever jinja raises
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"the chat template of {name} fails on a plain question: {reason}") from error
+    if _QUESTION not in text:
+        raise InputError(f"the chat template of {name} leaves out the question: the model would never see it")
 
 
 def _name_of(tokenizer: Any) -> str:
@@ -59,16 +68,11 @@ def _name_of(tokenizer: Any) -> str:
 def rejects_system_role(tokenizer: Any) -> bool:
     """Whether the tokenizer's chat template cannot carry a system message: it raises, as Gemma's does, or drops it.
 
-    Raises `InputError` if the tokenizer has no chat template, or one that fails on a plain question.
+    Raises `InputError` if the tokenizer has no chat template, or one that fails on a plain question or leaves it out.
     """
     require_chat_template(tokenizer)
-    name = _name_of(tokenizer)
     try:
-        tokenizer.apply_chat_template([{"role": "user", "content": "1+1?"}], tokenize=False)
-    except Exception as error:  # templates raise whatever jinja raises
-        raise InputError(f"the chat template of {name} fails on a plain question: {error}") from error
-    try:
-        text = tokenizer.apply_chat_template(build_messages("1+1?", _PROBE), tokenize=False)
+        text = tokenizer.apply_chat_template(build_messages(_QUESTION, _PROBE), tokenize=False)
     except Exception:  # the answer to the question asked here
         return True
     return _PROBE not in text

@@ -16,6 +16,7 @@ _NAMES = {
     "default_config": "policy",
     "load_policy": "policy",
     "run_folder": "output",
+    "run_name": "output",
     "train": "run",
 }
 

@@ -1,5 +1,6 @@
 """`GRPOConfig`: verifiers' training arguments, with defaults that work and errors that tell what to change."""
 
+import math
 import os
 from dataclasses import dataclass
 
@@ -16,13 +17,20 @@ class GRPOConfig(VerifiersGRPOConfig):
     later), and `max_data_workers` is 1 (eight processes take longer to start than a few thousand prompts to check).
 
     Raises:
-        InputError: the batch cannot be divided into groups.
+        InputError: the batch cannot be divided into groups, or a number cannot be what it is.
     """
 
     lr_scheduler_type: str | None = "constant"
     max_data_workers: int = 1
 
     def __post_init__(self) -> None:
+        for name in ("max_prompt_length", "max_tokens", "max_seq_len"):
+            if (length := getattr(self, name)) is not None and length < 1:
+                raise InputError(f"{name}={length}: must be at least 1 token")
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise InputError(f"learning_rate={self.learning_rate}: must be above 0 and finite")
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise InputError(f"temperature={self.temperature}: must be above 0 and finite")
         check_groups(
             per_device=self.per_device_train_batch_size,
             processes=int(os.environ.get("WORLD_SIZE", 1)),

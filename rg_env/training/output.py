@@ -17,6 +17,7 @@ import os
 import platform
 import tempfile
 import time
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,18 @@ import yaml
 from rg_env.errors import OutputFolderError
 
 OUTPUTS = Path("outputs")
+_NAME_BYTES = 80  # file systems take 255, of which the time and a counter need some
 _PACKAGES = ("rg-env", "verifiers", "reasoning-gym", "torch", "transformers", "trl", "accelerate", "deepspeed", "vllm")
+
+
+def run_name(tasks: Sequence[str], label: str) -> str:
+    """What a run on `tasks` is called: by the first three, and how many more there are."""
+    more = f"-and-{len(tasks) - 3}-more" if len(tasks) > 3 else ""
+    return _cut(f"{_cut('+'.join(tasks[:3]), _NAME_BYTES * 3 // 4)}{more}-{label}")
+
+
+def _cut(text: str, limit: int = _NAME_BYTES) -> str:
+    return text.encode()[:limit].decode(errors="ignore")
 
 
 def run_folder(output_dir: str | Path | None, name: str) -> Path:
@@ -56,12 +68,27 @@ def run_folder(output_dir: str | Path | None, name: str) -> Path:
 
 
 def _checked_folder(output_dir: str | Path | None, name: str) -> Path:
+    remedy = "choose another --output-dir"
+    try:
+        return _free_folder(output_dir, name, remedy)
+    except OutputFolderError:
+        raise
+    except (OSError, ValueError) as error:  # a name too long, or with a null byte in it; a folder that may not be read
+        reason = error.strerror if isinstance(error, OSError) else error
+        shown = str(output_dir or OUTPUTS)
+        shown = shown if len(shown) <= 80 else f"{shown[:80]}..."
+        raise OutputFolderError(f"cannot write {shown!r}: {reason}; {remedy}") from error
+
+
+def _free_folder(output_dir: str | Path | None, name: str, remedy: str) -> Path:
     if output_dir is None:
+        name = _cut(name)
         stem = OUTPUTS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
         folder = next(p for n in range(1000) if not (p := stem if n == 0 else Path(f"{stem}-{n}")).exists())
     else:
         folder = Path(output_dir)
-    remedy = "choose another --output-dir"
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            folder.lstat()  # tells what is_dir() hides
     if folder.is_dir() and any(folder.iterdir()):
         raise OutputFolderError(f"{folder} is not empty: it may hold another run; {remedy}, or move it away")
     nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
@@ -102,8 +129,12 @@ class RunFiles:
 
     def _write(self, name: str, text: str) -> None:
         aside = self.folder / f"{name}.part"
-        aside.write_text(text, encoding="utf-8", errors="backslashreplace")
-        aside.replace(self.folder / name)
+        try:
+            aside.write_text(text, encoding="utf-8", errors="backslashreplace")
+            aside.replace(self.folder / name)
+        except OSError:  # a full disk
+            aside.unlink(missing_ok=True)
+            raise
 
     def append(self, name: str, records: list[dict[str, Any]]) -> None:
         """Append one JSON line a record."""

@@ -8,7 +8,7 @@ from typing import Any
 import requests
 import torch
 from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import is_flash_attn_2_available, logging
 
 from rg_env.core.prompts import require_chat_template
@@ -81,23 +81,49 @@ def _load(name: str) -> Policy:
     bf16 = zero3 and os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
     dtype = torch.bfloat16 if bf16 else torch.float32
     attention = "flash_attention_2" if dtype is torch.bfloat16 and is_flash_attn_2_available() else "sdpa"
-    on_disk = Path(name).exists()
+    if not name.strip():
+        raise InputError("the name of the model is empty: give a folder, a name on the model hub, or 'tiny'")
+    try:
+        on_disk = Path(name).exists()
+    except (OSError, ValueError) as error:  # a name too long, or with a null byte in it
+        reason = error.strerror if isinstance(error, OSError) else error
+        shown = name if len(name) <= 80 else f"{name[:80]}..."
+        raise InputError(f"cannot load the model {shown!r}: {reason}") from error
     if on_disk and not (Path(name) / "config.json").is_file():
         raise InputError(f"{name} holds no model: a model folder has a config.json and safetensors files")
     # Asked once: transformers asks for each file, several times each, and takes most of a minute to give up.
     no_hub = not on_disk and not _hub_answers()
     logging.disable_progress_bar()
+    part = "config.json"
     try:
-        options = {"local_files_only": no_hub, "trust_remote_code": False}
+        options: dict[str, Any] = {"local_files_only": no_hub, "trust_remote_code": False}
+        AutoConfig.from_pretrained(name, **options)
+        part = "tokenizer files"
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
-        loaded = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation=attention, **options)
+        part = "weights"
+        options |= {"dtype": dtype, "attn_implementation": attention}
+        loaded, info = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True, **options)
     except Exception as error:  # damaged files raise whatever their parser raises, plain Exception included
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = f"{part}: {' '.join(str(error).split()) or type(error).__name__}"
         if no_hub:
             reason = "it is no folder here, the model hub cannot be reached, and no copy of it is stored"
         raise InputError(f"cannot load the model {name!r}: {reason}") from error
+    _require_weights(name, loaded, info)
     require_chat_template(tokenizer)
     return Policy(loaded, tokenizer, Path(name).name)
+
+
+def _require_weights(name: str, model: PreTrainedModel, info: dict[str, Any]) -> None:
+    """Raise `InputError` where layers got random weights, because the files hold none that fit; tied ones need none."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    missing = set(info["missing_keys"])
+    loaded = {id(parameter) for key, parameter in parameters.items() if key not in missing}
+    lacking = sorted(key for key in missing if id(parameters.get(key)) not in loaded)
+    mismatched = sorted(key if isinstance(key, str) else key[0] for key in info["mismatched_keys"])
+    for keys, what in ((lacking, "lacks"), (mismatched, "has in another shape than its config.json says")):
+        if keys:
+            shown = ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+            raise InputError(f"cannot load the model {name!r}: weights: it {what} {shown}")
 
 
 def best_device() -> str:

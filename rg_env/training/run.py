@@ -15,7 +15,7 @@ import torch
 from transformers import PrinterCallback, TrainerCallback
 
 from rg_env.core.tasks import Mixture
-from rg_env.errors import RGEnvError
+from rg_env.errors import TrainingError, from_interrupt
 from rg_env.evaluation.plots import plot_run
 from rg_env.training.output import RunFiles
 from rg_env.training.policy import TINY
@@ -30,7 +30,7 @@ def train(
 ) -> dict[str, Any]:
     """Train, with an evaluation on the environment's frozen problems before, every `eval_every` steps, and after.
 
-    On Ctrl-C or SIGTERM, and on an error of this package, the weights and the results so far are saved first.
+    On Ctrl-C or SIGTERM, and on an error, the weights and the results so far are saved first.
 
     Args:
         trainer: ready to train; `trainer.args.output_dir` is where the files go (see `output`).
@@ -41,33 +41,38 @@ def train(
         What `train_results.json` holds; empty in all processes but the first.
 
     Raises:
-        RGEnvError: what ended the run.
+        TrainingError: no step was made, though nothing interrupted the run.
+        Exception: whatever ended the run, once what there is has been saved.
     """
     files = RunFiles(Path(trainer.args.output_dir))
     main = trainer.accelerator.is_main_process
-    if main:
-        files.write_config(_resolved(trainer, settings or {}))
-        files.write_manifest(getattr(trainer.env, "manifest", None))
     interruption = _Interruption(trainer)
     recorder = Recorder(trainer, files, eval_every, interrupted=lambda: interruption.happened)
     trainer.add_callback(recorder)
     trainer.remove_callback(PrinterCallback)  # the recorder shows the progress
     start = time.monotonic()
-    failure: RGEnvError | None = None
+    failure: Exception | None = None
     with interruption.handled():
         try:
+            if main:
+                files.write_config(_resolved(trainer, settings or {}))
+                files.write_manifest(getattr(trainer.env, "manifest", None))
             trainer.train()
-        except KeyboardInterrupt:
-            interruption.happened = True
-        except RGEnvError as error:
-            failure = error
+        except (Exception, KeyboardInterrupt) as error:
+            if isinstance(error, KeyboardInterrupt) or from_interrupt(error):
+                interruption.happened = True
+            else:
+                failure = error
+    if failure is None and not interruption.happened and trainer.state.global_step == 0:
+        failure = TrainingError("the run ended without a single optimizer step: are there rows to train on, and steps?")
     seconds = time.monotonic() - start
     if failure and not recorder.evaluations and trainer.state.global_step == 0:
         if main:
             files.discard()
         raise failure
     if failure is None or trainer.accelerator.num_processes == 1:  # alone, no process could save a sharded model
-        save_checkpoint(trainer)
+        with _kept_going(failure):
+            save_checkpoint(trainer)
     if not main:
         if failure:
             raise failure
@@ -80,16 +85,29 @@ def train(
         "steps": trainer.state.global_step,
         "seconds": round(seconds, 2),
         "interrupted": interruption.happened,
-        "error": str(failure) if failure else None,
+        "error": (str(failure) or type(failure).__name__) if failure else None,
         "eval_before": before.summary() if before else None,
         "eval_after": after.summary() if after else None,
     }
-    files.write_json("train_results.json", results)
-    plot_run(files.folder)
-    print_summary(files.folder, results, before, after)
+    with _kept_going(failure):
+        files.write_json("train_results.json", results)
+    with _kept_going(failure):
+        plot_run(files.folder)
+        print_summary(files.folder, results, before, after)
     if failure:
         raise failure
     return results
+
+
+@contextmanager
+def _kept_going(failure: Exception | None) -> Iterator[None]:
+    """Where the run has failed already, what cannot be saved is noted with that failure, and does not hide it."""
+    try:
+        yield
+    except Exception as error:
+        if failure is None:
+            raise
+        failure.add_note(f"besides, not everything could be saved: {type(error).__name__}: {error}")
 
 
 def save_checkpoint(trainer: GRPOTrainer) -> Path:

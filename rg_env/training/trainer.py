@@ -75,7 +75,8 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         check_engine(engine, args, env)
         if env.message_type == "chat" and rejects_system_role(processing_class):
             fold_system_prompts(env)
-        if limit := args.max_prompt_length or args.max_seq_len:
+        limit = args.max_seq_len if args.max_prompt_length is None else args.max_prompt_length
+        if limit is not None:
             check_prompt_lengths(env, processing_class, limit)
         if engine == "vllm":
             wait_for_server(args.vllm_server_host, args.vllm_server_port, args.vllm_server_timeout)

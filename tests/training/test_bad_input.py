@@ -1,6 +1,7 @@
 """A user's mistakes in the examples: one line, exit code 2, nothing written."""
 
 import importlib.util
+import json
 import socket
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from rg_env.commands import run_command
+from rg_env.errors import InputError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -64,6 +66,18 @@ TINY = ["--model", "tiny"]
         ("train_ultra_minimal", ["--seed", "-1"], "--seed"),
         ("train_minimal", ["--num-generations", "7"], "which num_generations=7 does not divide"),
         ("train_minimal", ["--num-generations", "1"], "num_generations=1"),
+        ("train_minimal", ["--max-prompt-length", "0"], "--max-prompt-length"),
+        ("train_minimal", ["--batch-size", "0"], "--batch-size"),
+        ("train_minimal", ["--accumulation", "-1"], "--accumulation"),
+        ("train_minimal", ["--max-tokens", "0"], "--max-tokens"),
+        ("train_minimal", ["--learning-rate", "nan"], "learning_rate=nan"),
+        ("train_minimal", ["--output-dir", "x" * 300], "File name too long; choose another --output-dir"),
+        ("train_ultra_minimal", ["--model", ""], "the name of the model is empty"),
+        ("train_ultra_minimal", ["--model", "x" * 300], "File name too long"),
+        ("train_ultra_minimal", ["--model", "a\0b"], "cannot load the model"),
+        ("train_ultra_minimal", ["--model", "nowhere/at-all", "--task", "leg_countin"], "unknown task 'leg_countin'"),
+        ("train_ultra_minimal", ["--model", "nowhere/at-all", "--output-dir", "x" * 300], "File name too long"),
+        ("train_ultra_minimal", ["--output-dir", "a\0b"], "null byte; choose another --output-dir"),
         ("train_minimal", ["--max-prompt-length", "5"], "training prompts are longer than max_prompt_length=5"),
         ("train_minimal", ["--data", "missing.jsonl"], "missing.jsonl"),
         ("train_minimal", ["--num-eval", "100000"], "100000"),
@@ -78,6 +92,8 @@ def test_mistakes_are_one_line(
     assert code == 2, errors
     assert words in errors
     assert "Traceback" not in errors
+    assert errors.count("error: ") == 1
+    assert errors.partition("error: ")[2].count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == []
 
 
@@ -127,15 +143,72 @@ def test_columns_that_are_missing_are_named(run: Callable[..., tuple[int, str]],
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # datasets leaves CSV files open
 @pytest.mark.parametrize("suffix", ["jsonl", "json", "csv", "parquet"])
 def test_local_files_are_read(tmp_path: Path, suffix: str) -> None:
-    """Each kind `train_minimal.py` names: two columns, answers as text, each question once."""
-    from argparse import Namespace
-
+    """Each kind that `train_minimal.py` names: two columns, answers as text, each question once."""
     from datasets import Dataset
+
+    from rg_env.training.data import load_rows
 
     rows = Dataset.from_list([{"question": f"{i % 5} + 1 =", "answer": i % 5 + 1, "id": i} for i in range(8)])
     path = tmp_path / f"data.{suffix}"
     {"csv": rows.to_csv, "parquet": rows.to_parquet}.get(suffix, rows.to_json)(str(path))
-    module = load_example("train_minimal")
-    data = module.load_data(Namespace(data=str(path), data_config=None, answer_after=None))
+    data = load_rows(str(path))
     assert data.column_names == ["question", "answer"]
     assert data["answer"][:] == ["1", "2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"question": "1 + 1", "answer": None}, "row 2 has no answer"),
+        ({"question": None, "answer": "2"}, "row 2 has no question"),
+        ({"question": " \n", "answer": "2"}, "row 2: its question is blank"),
+        ({"question": "1 + 1", "answer": ""}, "row 2: its answer is blank"),
+        ({"question": "1 + 1", "answer": "so #### "}, "row 2: nothing follows '####' in its answer"),
+    ],
+)
+def test_rows_that_cannot_be_trained_on_are_named(tmp_path: Path, row: dict[str, Any], words: str) -> None:
+    """With file, row and column."""
+    from rg_env.training.data import load_rows
+
+    rows = [{"question": "2 + 2", "answer": "#### 4"}, row]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(InputError, match=rf"data\.jsonl: {words}"):
+        load_rows(str(tmp_path / "data.jsonl"), answer_after="####")
+
+
+def test_lists_are_no_text() -> None:
+    """Nor are mappings; numbers will do as answers, but not as questions."""
+    from rg_env.training.data import load_rows
+
+    for row, words in (
+        ({"question": "1 + 1", "answer": ["2"]}, "row 1: its answer is no text, but list"),
+        ({"question": {"text": "1 + 1"}, "answer": "2"}, "row 1: its question is no text, but dict"),
+        ({"question": 1, "answer": "2"}, "row 1: its question is no text, but int"),
+    ):
+        with pytest.raises(InputError, match=words):
+            load_rows([row])
+    rows = [{"question": q, "answer": a} for q, a in (("b", 1), ("a", 2), ("b", 3))]
+    assert load_rows(rows).to_dict() == {"question": ["b", "a"], "answer": ["1", "2"]}
+
+
+def test_why_a_dataset_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first cause, in one line, or at least what kind of error it was."""
+    from rg_env.training.data import load_rows
+
+    def read(**options: Any) -> Any:
+        raise RuntimeError("general") from cause
+
+    monkeypatch.setattr("rg_env.training.data.load_dataset", read)
+    for error, words in ((ValueError("bad\nline"), "'x': bad line$"), (NotImplementedError(), "'x': NotImplemented")):
+        cause = error
+        with pytest.raises(InputError, match=words):
+            load_rows("x")
+    with pytest.raises(InputError, match="is empty"):
+        load_rows("")
+
+
+def test_an_empty_file_is_told(tmp_path: Path) -> None:
+    """Its reader raises without a word."""
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(InputError, match=r"empty.jsonl.*no rows"):
+        load_rows(str(tmp_path / "empty.jsonl"))

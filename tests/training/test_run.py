@@ -1,5 +1,7 @@
 """What a run leaves, also when it does not end as planned."""
 
+import contextlib
+import errno
 import io
 import json
 from pathlib import Path
@@ -10,11 +12,12 @@ import torch
 import verifiers as vf
 import yaml
 from rich.console import Console
+from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 
-from rg_env.errors import InputError, OutputFolderError, RewardError
+from rg_env.errors import InputError, OutputFolderError, RewardError, TrainingError
 from rg_env.training import load_policy, run_folder, train
-from rg_env.training.output import RunFiles
+from rg_env.training.output import RunFiles, run_name
 from rg_env.training.policy import Policy
 from rg_env.training.recorder import Recorder
 from rg_env.training.summary import print_summary
@@ -78,6 +81,56 @@ def test_a_reward_that_fails_in_an_evaluation_is_told(make_trainer: Any, make_en
     assert not (tmp_path / "run").exists()
 
 
+def no_space() -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_any_other_error_in_mid_run_loses_nothing_either(make_trainer: Any, tmp_path: Path) -> None:
+    """It is raised as it was, once checkpoint and results are there."""
+    trainer = make_trainer(max_steps=5)
+    trainer.add_callback(At(1, no_space))
+    with pytest.raises(OSError, match="No space left"):
+        train(trainer, eval_every=10)
+    results = results_of(tmp_path / "run")
+    assert (results["steps"], results["interrupted"]) == (1, False)
+    assert "No space left" in results["error"]
+    assert (tmp_path / "run" / "checkpoint-1" / "model.safetensors").exists()
+
+
+def test_what_cannot_be_saved_does_not_hide_why_the_run_failed(make_trainer: Any, tmp_path: Path) -> None:
+    """It is a note to that error, and the rest is saved."""
+    trainer = make_trainer(max_steps=5)
+    trainer._save = lambda *args, **kwargs: no_space()
+    trainer.add_callback(At(1, lambda: 1 / 0))
+    with pytest.raises(ZeroDivisionError) as caught:
+        train(trainer, eval_every=10)
+    assert "No space left" in caught.value.__notes__[0]
+    assert results_of(tmp_path / "run")["steps"] == 1
+
+
+def test_an_error_before_the_first_step_leaves_nothing(make_trainer: Any, tmp_path: Path) -> None:
+    """Whatever kind of error it is."""
+
+    class Early(TrainerCallback):
+        def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+            no_space()
+
+    trainer = make_trainer()
+    trainer.add_callback(Early())
+    with pytest.raises(OSError, match="No space left"):
+        train(trainer)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_without_a_step_is_an_error(make_trainer: Any, tmp_path: Path) -> None:
+    """Nothing was trained, so it must not end as a success."""
+    trainer = make_trainer()
+    trainer.train = lambda: None
+    with pytest.raises(TrainingError, match="without a single optimizer step"):
+        train(trainer)
+    assert not (tmp_path / "run").exists()
+
+
 # --- interrupts
 
 
@@ -94,6 +147,21 @@ def test_an_interrupted_run_says_what_it_has(make_trainer: Any, tmp_path: Path) 
     assert results["steps"] == 3
     assert (results["eval_before"]["step"], results["eval_after"]["step"]) == (0, 2)
     assert (tmp_path / "run" / "checkpoint-3" / "trainer_state.json").exists()
+
+
+def test_an_interrupt_that_a_library_hides_is_one(make_trainer: Any) -> None:
+    """Errors raised while it cleans up end the run as Ctrl-C would."""
+
+    def clean_up() -> None:
+        try:
+            interrupt()
+        finally:
+            raise TimeoutError
+
+    trainer = make_trainer(max_steps=5)
+    trainer.add_callback(At(1, clean_up))
+    results = train(trainer, eval_every=10)
+    assert (results["interrupted"], results["error"]) == (True, None)
 
 
 def test_training_goes_on_after_an_interrupt(make_trainer: Any) -> None:
@@ -176,6 +244,17 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not (tmp_path / "new").exists()
 
 
+def test_run_names_are_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three tasks by name, the others by number; always short enough for a folder."""
+    monkeypatch.chdir(tmp_path)
+    assert run_name(["a", "b"], "tiny") == "a+b-tiny"
+    assert run_name([f"t{i}" for i in range(20)], "tiny") == "t0+t1+t2-and-17-more-tiny"
+    long = run_name(["ü" * 300] * 20, "tiny")
+    assert len(long.encode()) <= 80
+    assert long.endswith("-and-17-more-tiny")
+    assert len(run_folder(None, "x" * 300).name) < 110
+
+
 def test_any_text_can_be_written(tmp_path: Path) -> None:
     """Lone surrogates, separators and control characters of model output; NaN becomes null."""
     files = RunFiles(tmp_path / "run")
@@ -229,8 +308,48 @@ def test_damaged_model_files_are_one_line(tmp_path: Path, file: str) -> None:
     """Whatever their parser raises."""
     for source in POLICY_DIR.iterdir():
         (tmp_path / source.name).write_bytes(source.read_bytes() if source.name != file else b"\x00garbage")
-    with pytest.raises(InputError, match="cannot load the model"):
+    part = {"model.safetensors": "weights", "tokenizer.json": "tokenizer files"}.get(file, file)
+    with pytest.raises(InputError, match=f"cannot load the model '{tmp_path}': {part}: .") as caught:
         load_policy(str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A copy of the tiny policy's folder."""
+    for source in POLICY_DIR.iterdir():
+        if source.is_file():
+            (tmp_path / source.name).write_bytes(source.read_bytes())
+    return tmp_path
+
+
+def test_weights_that_are_missing_are_named(copied: Path) -> None:
+    """Their layers would be random; weights tied to others need not be there."""
+    tensors = load_file(copied / "model.safetensors")
+    name = next(key for key in tensors if key.endswith("q_proj.weight"))
+    save_file({key: t for key, t in tensors.items() if key != name}, copied / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=f"weights: it lacks {name}"):
+        load_policy(str(copied))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_tied_weights_need_not_be_there(copied: Path, tied: bool) -> None:
+    """Where the config says that they are tied."""
+    tensors = {key: t for key, t in load_file(copied / "model.safetensors").items() if key != "lm_head.weight"}
+    save_file(tensors, copied / "model.safetensors", {"format": "pt"})
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": tied}))
+    with contextlib.nullcontext() if tied else pytest.raises(InputError, match="lacks lm_head"):
+        load_policy(str(copied))
+
+
+def test_weights_of_another_shape_are_one_line(copied: Path) -> None:
+    """All that the library says of them, with the folder."""
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps(config | {"intermediate_size": 2 * config["intermediate_size"]}))
+    with pytest.raises(InputError, match=f"cannot load the model '{copied}': weights: .*size mismatch") as caught:
+        load_policy(str(copied))
+    assert "\n" not in str(caught.value)
 
 
 def test_the_default_without_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

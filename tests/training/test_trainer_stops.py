@@ -12,6 +12,7 @@ import verifiers as vf
 from datasets import Dataset
 from verifiers.trainers import GRPOTrainer as ParentTrainer
 
+from rg_env.core.prompts import require_chat_template
 from rg_env.errors import EngineError, InputError, RewardError, ServerError, TrainingError
 from rg_env.training.seams import FAREWELL_S, SharedWeights, vllm_client, wait_for_server, weight_client
 
@@ -84,6 +85,42 @@ def test_prompts_too_long_are_an_error(make_trainer: Any) -> None:
         InputError, match=r"32 of 32 training prompts are longer than max_prompt_length=8 .* longest has"
     ):
         make_trainer(max_prompt_length=8)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_prompt_length", 0),
+        ("max_tokens", 0),
+        ("max_seq_len", -1),
+        ("learning_rate", 0.0),
+        ("learning_rate", float("inf")),
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(make_args: Any, field: str, value: float) -> None:
+    """With name and value; a prompt length of 0 must not be taken for none."""
+    with pytest.raises(InputError, match=f"{field}={value}: must be"):
+        make_args(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("hello", "leaves out the question"),
+        ("{{ raise_exception('no\nway') }}", "fails on a plain question: no way"),
+        ("{% if %}", "fails on a plain question"),
+    ],
+)
+def test_templates_that_cannot_ask_are_refused(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch, template: str, words: str
+) -> None:
+    """Wherever one is needed, by one line."""
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    with pytest.raises(InputError, match=words) as caught:
+        require_chat_template(tokenizer)
+    assert "\n" not in str(caught.value)
 
 
 def test_embedded_engine_refuses_asynchronous_batches(make_trainer: Any) -> None:
