@@ -209,6 +209,8 @@ def test_why_a_dataset_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_empty_file_is_told(tmp_path: Path) -> None:
     """Its reader raises without a word."""
+    from rg_env.training.data import load_rows
+
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(InputError, match=r"empty.jsonl.*no rows"):
         load_rows(str(tmp_path / "empty.jsonl"))
