@@ -105,10 +105,13 @@ class Awaiting:
         state, completion, info = arguments["state"], arguments["completion"], arguments["info"]
         if isinstance(state, dict) and _kept(completion, state, info) is None:
             # The rubric calls all its functions at the same time: the first asks, and all wait for the same score.
-            if _PENDING_KEY not in state:
-                state[_PENDING_KEY] = asyncio.ensure_future(score_extraction_async(extract(completion), info))
-            score = await state[_PENDING_KEY]
-            if state.pop(_PENDING_KEY, None) is not None:
+            pending = state.get(_PENDING_KEY)
+            if pending is None:
+                pending = asyncio.ensure_future(score_extraction_async(extract(completion), info))
+                state[_PENDING_KEY] = pending
+                pending.add_done_callback(lambda _: state.pop(_PENDING_KEY, None))  # also where it failed
+            score = await asyncio.shield(pending)  # one that is cancelled leaves the score to the others
+            if _kept(completion, state, info) is None:
                 rest = (arguments["prompt"], completion, arguments["answer"], state, info)
                 state[_CACHE_KEY] = _rollout(*rest, score)
         value: float = self.function(**arguments)

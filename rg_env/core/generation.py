@@ -1,8 +1,8 @@
 """Generating rows in processes of their own: in parallel, with a fixed hash seed, killable.
 
 Six tasks give other items under another `PYTHONHASHSEED`, some draws take for ever, and the library takes 2.5 s to
-import: so it is never run in the user's process. The processes are fresh interpreters (no fork of a process that may
-hold threads and a GPU, no `multiprocessing`, which wants `if __name__ == "__main__"`) that exchange JSON lines with
+import: so rows are never drawn in the user's process. The processes are fresh interpreters (no fork of a process that
+may hold threads and a GPU, no `multiprocessing`, which wants `if __name__ == "__main__"`) that exchange JSON lines with
 this one over pipes (`core.row_child`), and see no secret of the environment. Draws are handed out in chunks and their
 items are put back in order, so that the rows do not depend on the number of processes.
 """

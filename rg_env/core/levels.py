@@ -38,18 +38,19 @@ def resolve_levels(task: str, level: object, levels: object) -> dict[str, Any]:
         raise InputError(f"task {task!r} has no levels: set its options with config")
     if level is not None:
         _check("level", task, level, max(len(steps) for steps in attributes.values()))
-        reason = entry["broken_levels"].get(str(level))
-        if reason:
-            raise InputError(
-                f"task {task!r}: level {level} does not work in reasoning-gym {version('reasoning-gym')} ({reason}): "
-                f"choose another, or set options with config"
-            )
     for attribute, value in levels.items():
         if attribute not in attributes:
             raise unknown_name(f"level attribute of task {task!r}", attribute, attributes)
         _check(f"levels[{attribute!r}]", task, value, len(attributes[attribute]))
     everywhere = level if isinstance(level, int) else 0
-    return _options(attributes, {attribute: levels.get(attribute, everywhere) for attribute in attributes})
+    options = _options(attributes, {attribute: levels.get(attribute, everywhere) for attribute in attributes})
+    for broken, reason in entry["broken_levels"].items():
+        if options == _options(attributes, dict.fromkeys(attributes, int(broken))):
+            raise InputError(
+                f"task {task!r}: level {broken} does not work in reasoning-gym {version('reasoning-gym')} ({reason}): "
+                f"choose another, or set options with config"
+            )
+    return options
 
 
 def _options(attributes: Mapping[str, list[dict[str, Any]]], levels: Mapping[str, int]) -> dict[str, Any]:

@@ -200,9 +200,12 @@ def checked_value(name: str, value: object, where: str) -> float:
             value = value.item()
         except (ValueError, RuntimeError) as error:
             raise RewardError(f"reward {name!r} returned {type(value).__name__} of many values; {where}") from error
-    if not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise RewardError(f"reward {name!r} returned {value!r}, not a finite number; {where}")
-    return float(value)
+    try:
+        if isinstance(value, numbers.Real) and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # 10**400
+        pass
+    raise RewardError(f"reward {name!r} returned {shortened(value)}, not a finite number; {where}")
 
 
 def describe(task: object, answer: object, text: object) -> str:

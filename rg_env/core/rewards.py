@@ -7,7 +7,7 @@
     rewards=[("correctness", 1.0), ("ends_well", 0.2), some_function,
              {"name": "length", "weight": 0.1, "when": "correct", "options": {"max_tokens": 256}}]
 
-Lengths are in tokens where the server reports them, else estimated at `CHARACTERS_PER_TOKEN`.
+Lengths are in tokens where the server reports them, else estimated at `CHARACTERS_PER_TOKEN` (`brevity` raises then).
 """
 
 import math

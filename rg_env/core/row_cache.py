@@ -42,10 +42,10 @@ _logger = logging.getLogger(__name__)
 def folder() -> Path | None:
     """Where rows are kept; None if the cache is switched off, or there is no home folder."""
     chosen = os.environ.get("RG_ENV_CACHE")
-    if chosen is not None:
-        return Path(chosen).expanduser() / "rows" if chosen else None
     xdg = os.environ.get("XDG_CACHE_HOME")
     try:
+        if chosen is not None:
+            return Path(chosen).expanduser() / "rows" if chosen else None
         home = Path.home()
     except RuntimeError:
         return None
@@ -90,11 +90,12 @@ def store(what: Mapping[str, Any], rows: list[Row]) -> None:
         with open(handle, "wb") as file:
             file.write(gzip.compress(head + b"\n" + body, compresslevel=3, mtime=0))
         os.replace(temporary, where / _name(what))
-        _prune(where)
     except OSError as error:
         _logger.warning("cannot keep rows in %s (%s): they are built anew next time", where, _line(error))
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+    with contextlib.suppress(OSError):
+        _prune(where)
 
 
 def _key(what: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,6 +104,7 @@ def _key(what: Mapping[str, Any]) -> dict[str, Any]:
         "what": what,
         "rg-env": version("rg-env"),
         "reasoning-gym": version("reasoning-gym"),
+        "its libraries": [version(name) for name in ("numpy", "sympy")],
         "python": [sys.implementation.name, *sys.version_info[:2]],
         "sources": _sources(),
     }

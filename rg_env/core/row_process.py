@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -19,7 +18,8 @@ _PROGRAM = (
     "import sys; path = sys.argv[1]; path in sys.path or sys.path.append(path); "
     "from rg_env.core.row_child import main; main()"
 )
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+_KEPT = ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")
+"""All of the environment that a generation process gets, beside `LC_*`: it runs the library's snippets of code."""
 
 
 class RowProcess:
@@ -91,5 +91,5 @@ class RowProcess:
 
 def child_environment() -> dict[str, str]:
     """The environment of a generation process: a fixed hash seed, one thread, no secrets."""
-    kept = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
+    kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith("LC_")}
     return {**kept, "PYTHONHASHSEED": "0", "TZ": "UTC", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -8,11 +8,14 @@ project's own graders), "partial" (the same graders, real progress counts) or "u
 for comparison with published numbers; they run in worker processes that can be killed).
 """
 
+import asyncio
 import json
 import logging
+import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from rg_env.core.checks import shortened
@@ -77,7 +80,12 @@ async def score_extraction_async(extraction: Extraction, info: Mapping[str, Any]
         return score_extraction(extraction, info)
     answer = extraction.answer or ""
     early = _ungraded(extraction, task, entry)
-    return early or _upstream_score(await _upstream_pool().acall(task, config, entry, answer), task, answer)
+    if early:
+        return early
+    pool = _pools.get(os.getpid())
+    if pool is None:
+        pool = await asyncio.to_thread(_upstream_pool)
+    return _upstream_score(await pool.acall(task, config, entry, answer), task, answer)
 
 
 def partial_score(extraction: Extraction, info: Mapping[str, Any] | str) -> float:
@@ -131,11 +139,21 @@ def _ungradable(task: str, answer: str, detail: str) -> Score:
     return Score(0.0, answer, "ungradable", task, detail[:200])
 
 
-@cache
+_pools: dict[int, WorkerPool] = {}
+_pool_lock = threading.Lock()
+
+
 def _upstream_pool() -> WorkerPool:
-    return WorkerPool(
-        "rg_env.core.graders.upstream:grade", warmup="rg_env.core.library:factory", wall_s=UPSTREAM_WALL_S, start_s=120
-    )
+    """This process's workers (a fork cannot use its parent's), started when first needed: it takes seconds."""
+    with _pool_lock:
+        if os.getpid() not in _pools:
+            _pools[os.getpid()] = WorkerPool(
+                "rg_env.core.graders.upstream:grade",
+                warmup="rg_env.core.library:factory",
+                wall_s=UPSTREAM_WALL_S,
+                start_s=120,
+            )
+        return _pools[os.getpid()]
 
 
 def parse_info(info: Mapping[str, Any] | str) -> tuple[str, dict[str, Any], dict[str, Any], Grading]:

@@ -115,6 +115,8 @@ class _Taker:
     def exhausted(self) -> bool:
         if self._barren >= PATIENCE_DRAWS:
             return True
+        if any(self._waiting.values()):  # rows that are released once nothing new comes: by draws, not by the clock
+            return False
         return self._barren >= PATIENCE_MIN_DRAWS and time.monotonic() - self._last_new > PATIENCE_S
 
     def _lowest(self) -> int:

@@ -278,3 +278,28 @@ def test_usage_is_read_from_either_kind_of_state() -> None:
     assert v0_rubric._usage({"trajectory": [{"response": new}]}) == (8, False)
     assert v0_rubric._usage({"responses": [Box(usage=None, choices=[Box(finish_reason=None)])]}) == (None, None)
     assert v0_rubric._usage({}) == (None, None)
+
+
+@pytest.mark.slow
+def test_a_cancelled_reward_leaves_the_score_to_the_others() -> None:
+    """Of the functions that wait for one worker's score; nothing of the wait stays in the state."""
+    env = rg_env.load_environment(**SMALL, grading="upstream")
+    row = env.dataset[0]
+    first, second = env.rubric.get_reward_funcs()[:2]
+
+    async def main() -> float:
+        state: dict[str, Any] = {}
+        arguments = {
+            "prompt": "?", "completion": f"<answer>{row['answer']}</answer>", "answer": row["answer"],
+            "state": state, "info": row["info"], "parser": None,
+        }  # fmt: skip
+        cancelled = asyncio.ensure_future(first(**arguments))
+        other = asyncio.ensure_future(second(**arguments))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        value: float = await other
+        assert cancelled.cancelled()
+        assert not [key for key in state if "pending" in key]
+        return value
+
+    assert asyncio.run(main()) == 1.0

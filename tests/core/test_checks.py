@@ -6,10 +6,10 @@ import pytest
 
 from rg_env.core.checks import shortened
 from rg_env.core.dataset import build_rows
-from rg_env.core.rewards import resolve_rewards
+from rg_env.core.rewards import checked_value, resolve_rewards
 from rg_env.core.scoring import score
 from rg_env.core.tasks import Mixture
-from rg_env.errors import InputError
+from rg_env.errors import InputError, RewardError
 
 LOOP: dict[str, Any] = {}
 LOOP["min_animals"] = LOOP
@@ -38,6 +38,11 @@ LOOP["min_animals"] = LOOP
 def test_odd_values_are_told(call: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         call()
+
+
+def test_a_reward_too_large_for_a_float_is_no_finite_number() -> None:
+    with pytest.raises(RewardError, match=r"'big' returned 1000.*not a finite number"):
+        checked_value("big", 10**400, "somewhere")
 
 
 def test_long_values_are_shortened() -> None:

@@ -108,3 +108,12 @@ def test_a_task_is_described_with_its_levels() -> None:
     text = one_task("caesar_cipher")
     assert "  words: 3" in text
     assert "level 2 does not work: AssertionError" in text
+
+
+def test_a_broken_level_is_refused_however_it_is_spelt() -> None:
+    """As `level`, or attribute by attribute; what differs from it is not."""
+    steps = load_table()["zebra_puzzles"]["levels"]
+    for spec in ({"level": 5}, {"levels": dict.fromkeys(steps, 5)}):
+        with pytest.raises(InputError, match="level 5 does not work"):
+            Mixture.parse({"name": "zebra_puzzles", **spec})
+    Mixture.parse({"name": "zebra_puzzles", "level": 5, "levels": dict.fromkeys(steps, 0)})

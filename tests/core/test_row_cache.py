@@ -190,3 +190,8 @@ def test_old_files_make_room(cache: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert kept == [0, 2, 3]
     assert other.exists()
     assert not remains.exists()
+
+
+def test_a_home_that_does_not_exist_switches_the_cache_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RG_ENV_CACHE", "~no_such_user/cache")
+    assert row_cache.folder() is None
