@@ -140,7 +140,7 @@ def main() -> int:
                 print(f"{side:<16} {report(result)}", flush=True)
     medians = {side: statistics.median(values) for side, values in seconds.items()}
     for side, median in medians.items():
-        ratio = f", {median / medians['rg_env']:.2f} times rg_env's" if "rg_env" in medians else ""
+        ratio = f", {median / medians['rg_env']:.2f} times rg_env's" if "rg_env" in medians and side != "rg_env" else ""
         print(f"{side}: {median:.2f} s/step (median of {options.rounds}){ratio}")
     return 0
 
