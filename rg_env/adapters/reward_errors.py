@@ -37,10 +37,15 @@ class ErrorRecord:
             if self._first is None:
                 self._first = error
 
-    def raise_first(self) -> None:
-        """Raise the first error, if there is one, and forget all of them."""
+    def forget(self) -> RewardError | None:
+        """Start anew; returns the first error so far."""
         with self._lock:
             error, self._first, self.count = self._first, None, 0
+        return error
+
+    def raise_first(self) -> None:
+        """Raise the first error, if there is one, and forget all of them."""
+        error = self.forget()
         if error is not None:
             raise error
 

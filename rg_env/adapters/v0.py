@@ -8,7 +8,8 @@ by looking at version numbers.
 """
 
 import inspect
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import verifiers as vf
@@ -93,22 +94,34 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
     # Synchronous up to 0.1.5 (with `a_generate` beside it), asynchronous from 0.1.6.
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """As the parent's, then raise the first error of a reward function, if there was one."""
-        return self._checked(super().generate(*args, **kwargs))
+        return self._checked(super().generate, *args, **kwargs)
 
     def a_generate(self, *args: Any, **kwargs: Any) -> Any:
         """As the parent's, where it has one, then raise the first error of a reward function."""
-        return self._checked(super().a_generate(*args, **kwargs))
+        return self._checked(super().a_generate, *args, **kwargs)
 
-    def _checked(self, result: Any) -> Any:
-        if inspect.isawaitable(result):
-            return self._checked_later(result)
-        self.reward_errors.raise_first()
-        return result
+    def _checked(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with self._batch():
+            result = generate(*args, **kwargs)
+            if not inspect.isawaitable(result):
+                self.reward_errors.raise_first()
+                return result
+        return self._checked_later(result)
 
     async def _checked_later(self, result: Awaitable[Any]) -> Any:
-        value = await result
-        self.reward_errors.raise_first()
-        return value
+        with self._batch():
+            value = await result
+            self.reward_errors.raise_first()
+            return value
+
+    @contextmanager
+    def _batch(self) -> Iterator[None]:
+        """A batch that fails otherwise takes its reward errors with it: the next one must not raise them."""
+        try:
+            yield
+        except BaseException:
+            self.reward_errors.forget()
+            raise
 
 
 def load_environment(

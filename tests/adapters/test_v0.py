@@ -280,6 +280,23 @@ def test_usage_is_read_from_either_kind_of_state() -> None:
     assert v0_rubric._usage({}) == (None, None)
 
 
+def test_a_batch_that_failed_otherwise_leaves_no_reward_error(
+    fake_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch after it is not blamed for what a reward did before."""
+    env = rg_env.load_environment(**SMALL)
+    env.reward_errors.add(RewardError("of the batch that failed"))
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise ConnectionError("no server")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(vf.SingleTurnEnv, "generate", refuse)
+        with pytest.raises(ConnectionError):
+            env.generate(None)
+    assert len(_evaluate(env, fake_server.url).reward) == 6
+
+
 @pytest.mark.slow
 def test_a_cancelled_reward_leaves_the_score_to_the_others() -> None:
     """Of the functions that wait for one worker's score; nothing of the wait stays in the state."""
