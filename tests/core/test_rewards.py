@@ -1,13 +1,13 @@
 """Rewards: registry, weights, values."""
 
 import dataclasses
-import json
 import math
 import pickle
 from typing import Any
 
 import numpy as np
 import pytest
+from sample_rows import SORTING
 
 from rg_env.core import registry
 from rg_env.core.extraction import Extraction
@@ -238,17 +238,7 @@ def test_lengths_repetition_and_gates(spec: Any, rollout: Rollout, value: float)
 
 def test_partial_pays_progress_whatever_the_grading() -> None:
     """A sorted list with one number out of place: wrong in a strict environment, and most of the way there."""
-    entry = {
-        "question": "?",
-        "answer": "['1', '2', '3', '4']",
-        "metadata": {
-            "original_numbers": ["3", "1", "2", "4"],
-            "direction": "ascending",
-            "sorted_numbers": ["1", "2", "3", "4"],
-        },
-    }
-    info = {"rg_task": "number_sorting", "config": "{}", "entry": json.dumps(entry)}
-    rollout = Rollout.of(prompt="?", completion="<answer>['1', '2', '4', '3']</answer>", answer="", info=info)
+    rollout = Rollout.of(prompt="?", completion="<answer>['1', '2', '4', '3']</answer>", answer="", info=SORTING)
     assert rollout.score.status == "wrong"
     assert 0 < call_reward("partial", get_reward("partial"), rollout, {}) < 1
 

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from sample_rows import SORTING
 
 from rg_env.core import scoring
 from rg_env.core.dataset import build_rows
@@ -42,23 +43,6 @@ def _info(task: str, answer: str | None, **metadata: Any) -> dict[str, str]:
 def test_scores_tell_right_wrong_and_missing_apart(completion: Any, expected: Score) -> None:
     """Value, answer and status for the common cases."""
     assert score(completion, INFO) == expected
-
-
-SORTING = {
-    "rg_task": "number_sorting",
-    "config": "{}",
-    "entry": json.dumps(
-        {
-            "question": "?",
-            "answer": "['1', '2', '3', '4']",
-            "metadata": {
-                "original_numbers": ["3", "1", "2", "4"],
-                "direction": "ascending",
-                "sorted_numbers": ["1", "2", "3", "4"],
-            },
-        }
-    ),
-}
 
 
 def test_progress_counts_where_it_was_asked_for() -> None:

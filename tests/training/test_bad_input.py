@@ -191,7 +191,11 @@ def test_lists_are_no_text() -> None:
     assert load_rows(rows).to_dict() == {"question": ["b", "a"], "answer": ["1", "2"]}
 
 
-def test_why_a_dataset_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [(ValueError("bad\nline"), "'x': bad line$"), (NotImplementedError(), "'x': NotImplemented")],
+)
+def test_an_unreadable_dataset_says_why(monkeypatch: pytest.MonkeyPatch, cause: Exception, words: str) -> None:
     """The first cause, in one line, or at least what kind of error it was."""
     from rg_env.training.data import load_rows
 
@@ -199,10 +203,13 @@ def test_why_a_dataset_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("general") from cause
 
     monkeypatch.setattr("rg_env.training.data.load_dataset", read)
-    for error, words in ((ValueError("bad\nline"), "'x': bad line$"), (NotImplementedError(), "'x': NotImplemented")):
-        cause = error
-        with pytest.raises(InputError, match=words):
-            load_rows("x")
+    with pytest.raises(InputError, match=words):
+        load_rows("x")
+
+
+def test_a_dataset_needs_a_name() -> None:
+    from rg_env.training.data import load_rows
+
     with pytest.raises(InputError, match="is empty"):
         load_rows("")
 

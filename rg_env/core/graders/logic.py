@@ -109,7 +109,7 @@ GRADERS: dict[str, Grader] = {
     "zebra_puzzles": common.word,
 }
 DISAGREEMENTS: dict[str, str] = {
-    "knights_knaves": "the library overlooks a second role after a right one: `Ann is a knight. knave`",
+    "knights_knaves": "The library overlooks a second role after a right one: `Ann is a knight. knave`",
     "propositional_logic": (
         "the library pays for a premise repeated, for premises joined together, and for broken text such as "
         "`(P ∨ P) (P`, and calls every single variable trivial, derived or not"
