@@ -1,0 +1,147 @@
+"""A `vf-vllm` server: how it is started, and what a trainer asks of it over HTTP."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import requests
+
+from rg_env.errors import ServerError
+from rg_env.inference.vllm_plugin import ENV_VARIABLE
+
+REQUEST_S = 30.0
+POLL_S = 0.5
+
+
+def serve_command(
+    model: str,
+    *,
+    port: int = 8000,
+    host: str = "127.0.0.1",
+    dtype: str | None = None,
+    max_model_len: int | None = None,
+    tensor_parallel: int = 1,
+    extra: Sequence[str] = (),
+) -> tuple[dict[str, str], list[str]]:
+    """Environment and arguments that start `vf-vllm` so that rg_env's trainer can send it weights.
+
+    `--logprobs-mode processed_logprobs` makes the server report the log-probabilities of the distribution that it
+    sampled from, which correcting for the sampler needs.
+    """
+    arguments = ["vf-vllm", "--model", model, "--host", host, "--port", str(port)]
+    arguments += ["--logprobs-mode", "processed_logprobs"]
+    if dtype is not None:
+        arguments += ["--dtype", dtype]
+    if max_model_len is not None:
+        arguments += ["--max-model-len", str(max_model_len)]
+    if tensor_parallel > 1:
+        arguments += ["--tensor-parallel-size", str(tensor_parallel)]
+    return {ENV_VARIABLE: "1"}, [*arguments, *extra]
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """What the server says it serves."""
+
+    name: str
+    max_model_len: int
+
+
+class VllmServer:
+    """The HTTP side of a `vf-vllm` server. Every request has a deadline; every failure is a `ServerError`."""
+
+    def __init__(self, host: str, port: int):
+        self.host, self.port = host, port
+        self._session = requests.Session()
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def wait(self, timeout_s: float, still_wanted: Callable[[], bool] = lambda: True) -> None:
+        """Return once the server answers `/health`; asks at least once, and as long as it is `still_wanted`.
+
+        Raises:
+            ServerError: it does not within `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            problem = self.health_problem(timeout_s=5.0)
+            if problem is None:
+                return
+            if time.monotonic() >= deadline or not still_wanted():
+                raise ServerError(
+                    f"no vf-vllm server at {self} within {timeout_s:g} s ({problem}): start it with "
+                    f"`{start_hint(port=self.port)}`, or train with the embedded engine"
+                )
+            time.sleep(min(POLL_S, max(0.05, deadline - time.monotonic())))
+
+    def health_problem(self, timeout_s: float) -> str | None:
+        """Why the server is not healthy; None if it is."""
+        try:
+            status = self._session.get(f"http://{self}/health", timeout=timeout_s).status_code
+        except requests.ConnectionError:
+            return "nothing listens there"
+        except requests.RequestException as error:
+            return str(error) or type(error).__name__
+        return None if status == 200 else f"it answers /health with {status}"
+
+    def model(self) -> ServedModel:
+        """The model it serves. Raises `ServerError` if this is no vLLM server."""
+        answer = self._json("GET", "/v1/models", "is no vLLM server")
+        try:
+            first = answer["data"][0]
+            if first["owned_by"] != "vllm":
+                raise KeyError
+            return ServedModel(str(first["id"]), int(first["max_model_len"]))
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise ServerError(
+                f"what answers at {self} is no vLLM server: give the port of one started with "
+                f"`{start_hint(port=self.port)}`"
+            ) from None
+
+    def world_size(self) -> int:
+        """Number of its workers. Raises `ServerError` if this is a vLLM server that takes no weights."""
+        answer = self._json("GET", "/get_world_size", "is a vLLM server that takes no weights (`vllm serve`?)")
+        try:
+            return int(answer["world_size"])
+        except (KeyError, TypeError, ValueError):
+            raise ServerError(f"the server at {self} answers /get_world_size with {str(answer)[:100]!r}") from None
+
+    def tokenize(self, model: str, messages: list[dict[str, Any]]) -> list[int]:
+        """Ids of the prompt that the server makes of chat `messages`."""
+        body = {"model": model, "messages": messages, "add_generation_prompt": True}
+        return list(self._json("POST", "/tokenize", "cannot tokenize", body)["tokens"])
+
+    def logprobs(self, model: str, ids: Sequence[int]) -> list[float]:
+        """The model's log-probabilities (L - 1,) of `ids` (L,)[1:], each given what precedes it."""
+        body = {"model": model, "prompt": list(ids), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
+        answer = self._json("POST", "/v1/completions", "gives no log-probabilities", body)
+        rows = answer["choices"][0]["prompt_logprobs"][1:]
+        return [row[str(token)]["logprob"] for row, token in zip(rows, ids[1:], strict=True)]
+
+    def post(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = REQUEST_S) -> Any:
+        """POST to one of vf-vllm's own endpoints."""
+        return self._json("POST", path, f"does not take {path}", body or {}, timeout_s)
+
+    def _json(
+        self, method: str, path: str, complaint: str, body: Any = None, timeout_s: float = REQUEST_S
+    ) -> dict[str, Any]:
+        try:
+            response = self._session.request(method, f"http://{self}{path}", json=body, timeout=timeout_s)
+            answer = response.json() if response.ok else None
+        except requests.Timeout as error:
+            raise ServerError(f"the server at {self} did not answer {path} within {timeout_s:g} s") from error
+        except requests.ConnectionError as error:
+            raise ServerError(f"the server at {self} is gone: {path} finds nobody there") from error
+        except (requests.RequestException, ValueError) as error:
+            raise ServerError(f"what answers at {self} {complaint}: {error}") from error
+        if not isinstance(answer, dict):
+            raise ServerError(f"what answers at {self} {complaint}: {path} gives {response.status_code}")
+        return answer
+
+
+def start_hint(model: str = "MODEL", port: int = 8000) -> str:
+    """The command that starts a server, in one line."""
+    environment, arguments = serve_command(model, port=port)
+    return " ".join([*(f"{name}={value}" for name, value in environment.items()), *arguments])

@@ -1,0 +1,173 @@
+"""What a trainer and the workers of a vLLM server have between them: a store for words, a transport for tensors.
+
+The trainer hosts the store and is the last rank of the transport; the workers of the server are ranks 0, 1, … Every wait
+has a deadline and says what it waited for. Nothing is pickled.
+"""
+
+import contextlib
+import json
+import math
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, Protocol
+
+import torch
+from torch.distributed import BroadcastOptions, PrefixStore, ProcessGroupGloo, TCPStore
+
+PROTOCOL = 1
+"""Raised by one whenever trainer and server of different rg-env versions would misunderstand each other."""
+ALIGNMENT = 16
+"""Bytes: every tensor of a bucket begins at a multiple, so that it can be viewed as any type."""
+
+TransportName = Literal["nccl", "gloo"]
+
+
+class Words:
+    """JSON values by key, over a `TCPStore` that the trainer hosts."""
+
+    def __init__(self, store: TCPStore, host: str, port: int, listener: socket.socket | None = None):
+        self.store, self.host, self.port = store, host, port
+        self._listener = listener  # the store uses its file descriptor
+
+    @classmethod
+    def hosted(cls, host: str, timeout_s: float) -> "Words":
+        """Host a store at a free port of the address `host`, and no other."""
+        listener = socket.create_server((host, 0))
+        port = listener.getsockname()[1]
+        store = TCPStore(
+            host,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=timeout_s),
+            master_listen_fd=listener.fileno(),
+            use_libuv=False,  # which would not take the listener
+        )
+        return cls(store, host, port, listener)
+
+    @classmethod
+    def joined(cls, host: str, port: int, timeout_s: float) -> "Words":
+        """Join a hosted store. Raises `torch.distributed.DistError` if there is none within `timeout_s`."""
+        store = TCPStore(
+            host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout_s), use_libuv=False
+        )
+        return cls(store, host, port)
+
+    def put(self, key: str, value: Any) -> None:
+        self.store.set(key, json.dumps(value))
+
+    def has(self, key: str) -> bool:
+        """Whether there is a value. Raises `torch.distributed.DistError` if the host is gone."""
+        return bool(self.store.check([key]))
+
+    def take(self, key: str, timeout_s: float) -> Any:
+        """Wait for a value and remove it. Raises `TimeoutError`, or `torch.distributed.DistError` if the host is gone."""
+        try:
+            self.store.wait([key], timedelta(seconds=max(timeout_s, 0.001)))
+        except torch.distributed.DistStoreError as error:  # its own time-out
+            raise TimeoutError(f"no {key!r} within {timeout_s:g} s") from error
+        value = json.loads(self.store.get(key))
+        self.store.delete_key(key)
+        return value
+
+
+class Transport(Protocol):
+    """Carries flat `uint8` tensors from the last rank to all others."""
+
+    def broadcast(self, flat: torch.Tensor) -> None:
+        """Send `flat` (n,) uint8 on the last rank, receive into it on the others. Raises `RuntimeError`."""
+
+    def close(self) -> None: ...
+
+
+class GlooTransport:
+    """Host-staged: works between any two processes, also where both use one GPU, which NCCL refuses."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, store: TCPStore, session: str, rank: int, world_size: int, address: str, timeout_s: float):
+        options = ProcessGroupGloo._Options()
+        options._timeout = timedelta(seconds=timeout_s)
+        options._devices = [ProcessGroupGloo.create_device(hostname=address)]
+        self._source = world_size - 1
+        self._group = ProcessGroupGloo(PrefixStore(f"gloo/{session}", store), rank, world_size, options)
+
+    def broadcast(self, flat: torch.Tensor) -> None:
+        options = BroadcastOptions()
+        options.rootRank, options.rootTensor = self._source, 0
+        self._group.broadcast([flat], options).wait()
+
+    def close(self) -> None:
+        del self._group
+
+
+class NcclTransport:
+    """Between different GPUs, by vLLM's own NCCL communicator."""
+
+    def __init__(self, store: TCPStore, session: str, rank: int, world_size: int, device: torch.device):
+        from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
+        from vllm.distributed.utils import StatelessProcessGroup
+
+        self.device = device
+        self._source = world_size - 1
+        group = StatelessProcessGroup(
+            rank=rank, world_size=world_size, store=PrefixStore(f"nccl/{session}", store), socket=None
+        )
+        self._communicator = PyNcclCommunicator(group, device=device)
+
+    def broadcast(self, flat: torch.Tensor) -> None:
+        self._communicator.broadcast(flat, src=self._source)
+
+    def close(self) -> None:
+        communicator, self._communicator = self._communicator, None
+        if communicator is not None and getattr(communicator, "comm", None) is not None:
+            communicator.nccl.ncclCommDestroy(communicator.comm)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where one tensor lies in a bucket."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        size = getattr(torch, self.dtype).itemsize
+        return math.ceil(math.prod(self.shape) * size / ALIGNMENT) * ALIGNMENT
+
+
+def pack(tensors: Sequence[tuple[str, torch.Tensor]], device: torch.device) -> tuple[list[Entry], torch.Tensor]:
+    """Named tensors as one flat `uint8` tensor on `device`, and where each lies in it."""
+    entries = [Entry(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for name, tensor in tensors]
+    flat = torch.zeros(sum(entry.num_bytes for entry in entries), dtype=torch.uint8, device=device)
+    for view, (_, tensor) in zip(unpack(entries, flat), tensors, strict=True):
+        view[1].copy_(tensor)
+    return entries, flat
+
+
+def unpack(entries: Sequence[Entry], flat: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    """The tensors in a bucket, as views."""
+    found, start = [], 0
+    for entry in entries:
+        size = math.prod(entry.shape) * getattr(torch, entry.dtype).itemsize
+        view = flat[start : start + size].view(getattr(torch, entry.dtype)).view(entry.shape)
+        found.append((entry.name, view))
+        start += entry.num_bytes
+    return found
+
+
+def checksum(flat: torch.Tensor) -> int:
+    """The sum of a bucket's bytes, eight at a time, modulo 2^64: what was sent against what arrived."""
+    return int(flat.view(torch.int64).sum())
+
+
+def own_address(towards: str, port: int = 9) -> str:
+    """This machine's address as `towards` would reach it. No packet is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        probe.connect((towards, port))
+        return str(probe.getsockname()[0])
+    return "127.0.0.1"
