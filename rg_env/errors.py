@@ -9,6 +9,7 @@
     ├── EngineError         (RuntimeError)     generation failed inside the embedded engine
     ├── ServerError         (ConnectionError)  the inference server is missing, or is not what it should be; exit code 2
     ├── TrainingError       (RuntimeError)     a run cannot go on
+    │   └── StoppedTogether                    the same, on all processes of a run at the same point
     └── MissingExtraError   (ImportError)      an optional dependency is not installed; gives the command; exit code 2
 
 Messages are one line: what is wrong, where, how to mend it. Commands print that line and exit with `exit_code`.
@@ -60,6 +61,14 @@ class ServerError(RGEnvError, ConnectionError):
 
 class TrainingError(RGEnvError, RuntimeError):
     """A training run cannot go on."""
+
+
+class StoppedTogether(TrainingError):
+    """A run cannot go on for what happened on its main process. All processes raise it at the same point."""
+
+    def __init__(self, message: str, exit_code: int = 1):
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class MissingExtraError(RGEnvError, ImportError):

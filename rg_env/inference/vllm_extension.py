@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from vllm.distributed.parallel_state import get_world_group
 
+from rg_env.inference.vllm_plugin import SCHEME
 from rg_env.inference.weight_channel import (
     PROTOCOL,
     Entry,
@@ -31,7 +32,6 @@ from rg_env.inference.weight_channel import (
     unpack,
 )
 
-SCHEME = "rg-env://"
 JOIN_S = 20.0
 
 _logger = logging.getLogger("vllm.rg_env")

@@ -1,12 +1,14 @@
 """vLLM's way in: the entry point `vllm.general_plugins`, which vLLM calls in each of its processes.
 
 It does nothing unless `RG_ENV_WEIGHT_SYNC=1` is set, as in the commands that rg_env prints: any other vLLM in the same
-environment stays as it is. Then it replaces the methods of one class, the weight-sync extension of verifiers' `vf-vllm`.
+environment stays as it is. Then it replaces the methods of one class, the weight-sync extension of `vf-vllm`.
 """
 
 import os
 
 ENV_VARIABLE = "RG_ENV_WEIGHT_SYNC"
+SCHEME = "rg-env://"
+"""What the host in `/init_communicator` begins with, if rg_env's trainer asks."""
 
 
 def register() -> None:

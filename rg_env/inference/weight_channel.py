@@ -1,7 +1,7 @@
 """What a trainer and the workers of a vLLM server have between them: a store for words, a transport for tensors.
 
-The trainer hosts the store and is the last rank of the transport; the workers of the server are ranks 0, 1, … Every wait
-has a deadline and says what it waited for. Nothing is pickled.
+The trainer hosts the store and is the last rank of the transport; the server's workers are ranks 0, 1, … Every wait has
+a deadline.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ class Words:
         return bool(self.store.check([key]))
 
     def take(self, key: str, timeout_s: float) -> Any:
-        """Wait for a value and remove it. Raises `TimeoutError`, or `torch.distributed.DistError` if the host is gone."""
+        """Wait for a value and remove it. Raises `TimeoutError`, or `DistError` if the host is gone."""
         try:
             self.store.wait([key], timedelta(seconds=max(timeout_s, 0.001)))
         except torch.distributed.DistStoreError as error:  # its own time-out
@@ -75,6 +75,9 @@ class Words:
 
 class Transport(Protocol):
     """Carries flat `uint8` tensors from the last rank to all others."""
+
+    device: torch.device
+    """Where they must be."""
 
     def broadcast(self, flat: torch.Tensor) -> None:
         """Send `flat` (n,) uint8 on the last rank, receive into it on the others. Raises `RuntimeError`."""

@@ -31,8 +31,13 @@ def check_engine(engine: str, args: GRPOConfig, env: Environment) -> None:
         )
 
 
-def check_prompt_lengths(env: Environment, tokenizer: PreTrainedTokenizerBase, limit: int) -> None:
-    """Raise `InputError` if a prompt exceeds `limit` tokens: the parent drops such training prompts in silence."""
+def check_prompt_lengths(env: Environment, tokenizer: PreTrainedTokenizerBase, limit: int | None) -> int:
+    """Tokens of the longest prompt.
+
+    Raises:
+        InputError: it has more than `limit`: the parent drops such training prompts in silence.
+    """
+    longest = 0
     for split, dataset in (("training", env.dataset), ("evaluation", env.eval_dataset)):
         if dataset is None:
             continue
@@ -42,11 +47,15 @@ def check_prompt_lengths(env: Environment, tokenizer: PreTrainedTokenizerBase, l
         else:
             ids = tokenizer(prompts)["input_ids"]
         lengths = [len(prompt) for prompt in ids]
+        longest = max([longest, *lengths])
+        if limit is None:
+            continue
         if too_long := sum(length > limit for length in lengths):
             raise InputError(
                 f"{too_long} of {len(lengths)} {split} prompts are longer than max_prompt_length={limit} tokens (the "
                 f"longest has {max(lengths)}): raise max_prompt_length and max_seq_len, or choose an easier task config"
             )
+    return longest
 
 
 def fold_system_prompts(env: Environment) -> None:

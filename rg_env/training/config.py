@@ -11,7 +11,15 @@ from rg_env.errors import InputError
 
 @dataclass
 class GRPOConfig(VerifiersGRPOConfig):
-    """`vf.GRPOConfig` 0.1.6, field for field.
+    """`vf.GRPOConfig` 0.1.6, field for field, and what the vLLM engine needs besides.
+
+    weight_sync_transport: "nccl", "gloo" (staged through the host), or "auto".
+    weight_sync_timeout: seconds; deadline of each wait for the server's workers.
+    weight_sync_check_every: syncs between two comparisons of the server's log-probabilities with the trainer's; the
+        first is always compared.
+    vllm_importance_sampling_correction: weigh each token by min(p_trainer / p_sampler, cap); for `num_batches_ahead`
+        above 0, and for numerical differences between vLLM and the trainer.
+    vllm_importance_sampling_cap: that cap.
 
     Two defaults differ: `lr_scheduler_type` is "constant" (the original's None is rejected by transformers 4.56 and
     later), and `max_data_workers` is 1 (eight processes take longer to start than a few thousand prompts to check).
@@ -22,6 +30,11 @@ class GRPOConfig(VerifiersGRPOConfig):
 
     lr_scheduler_type: str | None = "constant"
     max_data_workers: int = 1
+    weight_sync_transport: str = "auto"
+    weight_sync_timeout: float = 120.0
+    weight_sync_check_every: int = 50
+    vllm_importance_sampling_correction: bool = False
+    vllm_importance_sampling_cap: float = 2.0
 
     def __post_init__(self) -> None:
         for name in ("max_prompt_length", "max_tokens", "max_seq_len"):

@@ -78,8 +78,7 @@ class Recorder(TrainerCallback):
         if trainer.env.eval_dataset is None or self._evaluated_at == step:
             return
         self._evaluated_at = step
-        if step > 0:
-            trainer.sync_weights()
+        trainer.sync_weights()
         if self._writes:
             generator = trainer.async_generator
             arguments = trainer._get_sampling_args()

@@ -13,10 +13,15 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
+import openai
 from verifiers.trainers.async_batch_generator import AsyncBatchGenerator, BatchRequest, BatchResult
 
 from rg_env.adapters.reward_errors import record_reward_errors
 from rg_env.errors import TrainingError
+
+HEALTH_EVERY_S = 5.0
+SICK_S = 30.0
+"""How long a server may give no sign of life while rollouts are awaited."""
 
 Job = Callable[[Any], Awaitable[Any]]
 
@@ -27,12 +32,20 @@ class RolloutGenerator(AsyncBatchGenerator):
     Args:
         client_factory: makes the `AsyncOpenAI`-like client, inside the worker's event loop.
         on_cancel: called when the generator is stopped, to make a running generation end soon.
+        health: asked every few seconds while a batch is awaited; says why none will come, None if all is well.
         The others are `AsyncBatchGenerator`'s.
     """
 
-    def __init__(self, *args: Any, client_factory: Callable[[], Any], on_cancel: Callable[[], None], **kwargs: Any):
+    def __init__(
+        self,
+        *args: Any,
+        client_factory: Callable[[], Any],
+        on_cancel: Callable[[], None],
+        health: Callable[[], str | None] = lambda: None,
+        **kwargs: Any,
+    ):
         super().__init__(*args, **kwargs)
-        self._client_factory, self._on_cancel = client_factory, on_cancel
+        self._client_factory, self._on_cancel, self._health = client_factory, on_cancel, health
         self._reward_errors = record_reward_errors(self.env.rubric)
         self._task: asyncio.Task[Any] | None = None
         self.last_rollouts: Any = None
@@ -58,28 +71,69 @@ class RolloutGenerator(AsyncBatchGenerator):
                     loop.call_soon_threadsafe(task.cancel)
         super().stop()
 
+    def submit(self, trainer: Any, number: int, prompts: Any, answers: Any, tasks: Any, infos: Any) -> None:
+        """Ask for batch `number`, under the trainer's settings."""
+        self.start()
+        request = BatchRequest(
+            batch_id=number,
+            env_inputs={"prompt": prompts, "answer": answers, "task": tasks, "info": infos},
+            processing_class=trainer.processing_class,
+            mask_env_responses=trainer.mask_env_responses,
+            max_seq_len=trainer.max_seq_len or -1,
+            mask_truncated_completions=trainer.mask_truncated_completions,
+            zero_truncated_completions=trainer.zero_truncated_completions,
+            max_concurrent=trainer.max_concurrent,
+        )
+        self.submit_batch(request)
+
     def get_batch(self, batch_id: int, timeout: float | None = None) -> BatchResult:
         """Wait for a batch.
 
         Raises:
-            TrainingError: it took longer than `timeout` (default: the generation time-out).
+            TrainingError: it took longer than `timeout` (default: the generation time-out), or the server is gone.
             Exception: whatever ended its generation.
         """
+        self._await(lambda: batch_id in self.completed_batches, f"rollout batch {batch_id}", timeout)
+        return self.completed_batches.pop(batch_id)
+
+    def wait_idle(self) -> None:
+        """Wait until nothing is being generated. Raises as `get_batch`."""
+        self._await(lambda: not self.pending_batches, "the batches under way")
+
+    def _await(self, done: Callable[[], bool], what: str, timeout: float | None = None) -> None:
         timeout = timeout or self.generation_timeout
         deadline = time.monotonic() + timeout
-        while batch_id not in self.completed_batches:
+        sick_since: float | None = None
+        while not done():
+            left = deadline - time.monotonic()
             try:
-                result = self.result_queue.get(timeout=max(0.0, deadline - time.monotonic()))
+                result = self.result_queue.get(timeout=max(0.0, min(left, HEALTH_EVERY_S)))
             except queue.Empty:
-                raise TrainingError(
-                    f"rollout batch {batch_id} was not there after {timeout:g} s: is the inference server alive? "
-                    "A slow one needs a larger async_generation_timeout"
-                ) from None
+                if left <= 0:
+                    raise TrainingError(
+                        f"{what} was not there after {timeout:g} s: is the inference server alive? "
+                        "A slow one needs a larger async_generation_timeout"
+                    ) from None
+                problem = self._health()
+                sick_since = None if problem is None else sick_since or time.monotonic()
+                if sick_since is not None and time.monotonic() - sick_since > SICK_S:
+                    raise TrainingError(f"{what} will not come: {problem}, for {SICK_S:g} s") from None
+                continue
             if isinstance(result, BaseException):
-                raise result
+                raise self._explained(result)
             self.completed_batches[result.batch_id] = result
             self.pending_batches.discard(result.batch_id)
-        return self.completed_batches.pop(batch_id)
+
+    def _explained(self, error: BaseException) -> BaseException:
+        """A failed request as one line that says what is the matter with the server; other errors as they are."""
+        if not isinstance(error, openai.OpenAIError):
+            return error
+        problem = self._health()
+        reason = " ".join(str(error).split()) or type(error).__name__
+        state = f" ({problem})" if problem else ""
+        told = TrainingError(f"a rollout failed, retries included: {reason[:300]}{state}")
+        told.__cause__ = error
+        return told
 
     def run_job(self, job: Job, timeout: float | None = None) -> Any:
         """Run `await job(client)` in the worker's loop, after the batches submitted before, and return its result."""

@@ -81,7 +81,7 @@ def train(
     after = recorder.evaluations[-1] if len(recorder.evaluations) > 1 else None
     results = {
         "model": _model_name(trainer),
-        "engine": "embedded" if trainer.engine else "vllm",
+        "engine": trainer.sampler.name,
         "steps": trainer.state.global_step,
         "seconds": round(seconds, 2),
         "interrupted": interruption.happened,

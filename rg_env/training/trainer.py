@@ -21,28 +21,26 @@ What differs from `vf.GRPOTrainer` 0.1.6, each with a test that fails on the par
 
 import gc
 import shutil
-import statistics
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
 import torch
-from openai import AsyncOpenAI
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from verifiers import Environment
 from verifiers.trainers import GRPOTrainer as VerifiersGRPOTrainer
 
 from rg_env.core.prompts import rejects_system_role
-from rg_env.inference.client import InProcessClient
-from rg_env.inference.engine import EmbeddedEngine
+from rg_env.training import metrics
+from rg_env.training.batches import RolloutBatch, micro_batches
 from rg_env.training.checks import EngineName, check_engine, check_prompt_lengths, fold_system_prompts
+from rg_env.training.collective import on_main
 from rg_env.training.config import GRPOConfig
-from rg_env.training.fixed_eval import accuracies
+from rg_env.training.engines import Embedded, Engine, Vllm
 from rg_env.training.logprobs import Plan, can_share_prompts, completion_logps
+from rg_env.training.loss import Clipping, Normaliser, kl_terms, policy_terms, sampler_weights
 from rg_env.training.rollouts import RolloutGenerator
-from rg_env.training.seams import SharedWeights, vllm_client, wait_for_server, weight_client
+from rg_env.training.seams import no_weight_client
 
 
 class GRPOTrainer(VerifiersGRPOTrainer):
@@ -76,51 +74,39 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         if env.message_type == "chat" and rejects_system_role(processing_class):
             fold_system_prompts(env)
         limit = args.max_seq_len if args.max_prompt_length is None else args.max_prompt_length
-        if limit is not None:
-            check_prompt_lengths(env, processing_class, limit)
-        if engine == "vllm":
-            wait_for_server(args.vllm_server_host, args.vllm_server_port, args.vllm_server_timeout)
-            client_class: Callable[..., Any] = vllm_client()
-        else:
-            client_class = SharedWeights
-        with weight_client(client_class):
+        longest = check_prompt_lengths(env, processing_class, limit)
+        with no_weight_client():
             super().__init__(model, env, args, processing_class, callbacks, optimizers, peft_config, **kwargs)
-        self.engine: EmbeddedEngine | None = None
         if engine == "embedded":
-            self.engine = EmbeddedEngine(
-                self.model, processing_class, model_name=self._get_model_name(), seed=self.args.seed
-            )
+            self.sampler: Engine = Embedded(self.model, processing_class, self._get_model_name(), self.args.seed)
+        else:
+            self.sampler = Vllm(self.accelerator, self.model, env, processing_class, args, longest)
         self.async_generator = RolloutGenerator(
             env=env,
             client_config=self.client_config,
-            model_name=self._get_model_name(),
+            model_name=self.sampler.model_name,
             sampling_args=self._get_sampling_args(),
             num_batches_ahead=self.num_batches_ahead,
             max_queue_size=args.async_max_queue_size,
             generation_timeout=args.async_generation_timeout,
-            client_factory=self._make_client,
-            on_cancel=self.engine.cancel if self.engine else lambda: None,
+            client_factory=self.sampler.client,
+            on_cancel=self.sampler.cancel,
+            health=self.sampler.health_problem,
         )
-        self._weights_guard = _WeightsGuard(self.engine)
+        self._weights_guard = _WeightsGuard(self.sampler)
         self.add_callback(self._weights_guard)
-        self._preparing = False
+        self._synced_at: int | None = None
+        self._step = self._next_batch_id = 0
+        self._buffered_inputs: list[dict[str, Any]] | None = None
         self._saving_aside: Path | None = None
 
-    def _make_client(self) -> Any:
-        if self.engine:
-            self.engine.resume()
-            return InProcessClient(self.engine)
-        limits = httpx.Limits(max_connections=self.args.max_concurrent)
-        http = httpx.AsyncClient(limits=limits, timeout=self.args.async_generation_timeout)
-        return AsyncOpenAI(base_url=self.client_config["base_url"], api_key="EMPTY", http_client=http)
-
     def sync_weights(self) -> None:
-        """Bring the engine's weights up to those of the model. Nothing to do for the embedded engine."""
-        if self.engine is None:
-            super()._move_model_to_vllm()
-
-    def _move_model_to_vllm(self) -> None:
-        self.sync_weights()
+        """Bring the engine's weights up to those of the model, once a step. All processes take part."""
+        if self._synced_at == self.state.global_step:
+            return
+        on_main(self.accelerator, self.async_generator.wait_idle)  # no batch mixes two policies
+        self.sampler.sync()
+        self._synced_at = self.state.global_step
 
     def _compute_advantages(self, rewards: torch.Tensor) -> torch.Tensor:
         # Equal rewards can differ from their mean by a rounding error, which scaling by their spread would blow up.
@@ -129,30 +115,73 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         advantages: torch.Tensor = super()._compute_advantages(rewards)
         return advantages.masked_fill(same.repeat_interleave(self.num_generations), 0.0)
 
-    def _prepare_inputs(self, inputs: Any) -> dict[str, Any]:
-        self._preparing = True
-        try:
-            return super()._prepare_inputs(inputs)
-        finally:
-            self._preparing = False
+    def _prepare_inputs(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """The micro-batch of this pass; every `generate_every` passes a new batch of rollouts is fetched for it.
+
+        Batches are asked for `num_batches_ahead` before they are needed. An error in one is raised on all processes.
+        """
+        generate_every = self.gradient_accumulation_steps * self.num_iterations
+        if self._step % generate_every == 0 or self._buffered_inputs is None:
+            self.sync_weights()
+            number = self._step // generate_every
+            self._submit_batches(number, generate_every)
+            batch = on_main(self.accelerator, lambda: self._receive(number))
+            self._buffered_inputs = self._train_inputs(batch, len(inputs))
+        micro_batch = self._buffered_inputs[self._step % self.gradient_accumulation_steps]
+        self._step += 1
+        return micro_batch
+
+    def _submit_batches(self, number: int, generate_every: int) -> None:
+        """Ask for the batches up to `number + num_batches_ahead`, as far as the run goes."""
+        last = (self.state.max_steps * self.gradient_accumulation_steps - 1) // generate_every
+        for ahead in range(self._next_batch_id, min(number + self.num_batches_ahead, last) + 1):
+            rows = self._gather_batch_data(ahead - number)
+            if not rows[0]:
+                break
+            if self.accelerator.is_main_process:
+                self.async_generator.submit(self, ahead, *rows)
+            self._next_batch_id = ahead + 1
+
+    def _receive(self, number: int) -> RolloutBatch:
+        """Wait for a batch, and log what it is like. On the main process only."""
+        result = self.async_generator.get_batch(number)
+        batch = RolloutBatch.of(result.processed_results)
+        metrics.log_batch(self, result, batch)
+        return batch
+
+    def _train_inputs(self, batch: RolloutBatch, rows: int) -> list[dict[str, Any]]:
+        """This process's part of a batch, `rows` rows, shuffled and split for gradient accumulation."""
+        device, first = self.accelerator.device, self.accelerator.process_index * rows
+        part = slice(first, first + rows)
+        advantages = self._compute_advantages(torch.tensor(batch.rewards, device=device))
+        tensors: dict[str, Any] = batch.tensors(
+            part, pad_token=self.processing_class.pad_token_id, max_length=self.max_seq_len, device=device
+        )
+        tensors["advantages"] = advantages[part]
+        tensors["old_per_token_logps"] = None
+        if self.num_iterations > 1:  # otherwise the same as those that the loss computes itself
+            with torch.no_grad():
+                tensors["old_per_token_logps"] = self._get_per_token_logps(
+                    self.model,
+                    tensors["input_ids"],
+                    tensors["attention_mask"],
+                    batch_size=self.per_device_train_batch_size,
+                )
+        return micro_batches(tensors, self.gradient_accumulation_steps)
 
     def _get_per_token_logps(
         self,
         model: Any,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
-        logits_to_keep: int,
+        logits_to_keep: int | None = None,
         batch_size: int | None = None,
-    ) -> torch.Tensor | None:
+    ) -> torch.Tensor:
         """Log-probabilities `(B, L - 1) float32` of `input_ids (B, L)[:, 1:]`, 0 at positions that carry no loss.
 
         `attention_mask (B, L)` is what verifiers calls so: 1 where a token carries loss. It is no attention mask, and
-        the model does not get it: rows are padded on the right, where causal attention never looks. None stands for
-        "as the model is now", which `compute_loss` takes to mean the log-probabilities that it computes itself: with
-        one update a batch they are the same.
+        the model does not get it: rows are padded on the right, where causal attention never looks.
         """
-        if self._preparing and self.num_iterations == 1:
-            return None
         plan: Plan = "shared" if can_share_prompts(self.model) else "by_length"
         return completion_logps(
             model,
@@ -170,67 +199,43 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> torch.Tensor:
-        """The parent's loss, over the rows that have a gradient.
+        """The parent's loss (see `loss`), over the rows that have a gradient, corrected for the sampler if asked.
 
         With `beta = 0` a row's loss is its advantage times something, so that rows of advantage 0 (whole groups, where
-        all rollouts got the same reward) change neither loss nor gradient, except through the loss type's normaliser,
-        which is put back. One row always stays, so that every rank runs forward and backward the same number of times
-        whatever its data: no rank can wait for another, and an optimizer step without any signal stays what it was.
+        all rollouts got the same reward) change neither loss nor gradient; only the normaliser counts them. One row
+        always stays, so that every rank runs forward and backward the same number of times whatever its data: no rank
+        can wait for another, and an optimizer step without any signal stays what it was.
         """
-        if self.beta != 0.0:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        args = self.args
         mask, advantages = inputs["attention_mask"], inputs["advantages"]
-        useful = ((advantages != 0) & mask[:, 1:].any(dim=1)).nonzero().squeeze(1)
-        rows = useful if len(useful) else useful.new_zeros(1)
-        kept = {name: None if value is None else value[rows] for name, value in inputs.items()}
-        loss = super().compute_loss(model, kept, return_outputs, num_items_in_batch)
-        if self.loss_type == "bnpo":  # normalised by the tokens of the micro-batch
-            share = mask[rows, 1:].sum().clamp(min=1) / mask[:, 1:].sum().clamp(min=1)
-        else:  # grpo and dr_grpo: by its rows
-            share = len(rows) / len(mask)
-        return loss * share
+        normaliser = Normaliser(self.loss_type, len(mask), mask[:, 1:].sum(), self.max_seq_len or mask.shape[1])
+        if self.beta == 0.0:
+            useful = ((advantages != 0) & mask[:, 1:].any(dim=1)).nonzero().squeeze(1)
+            rows = useful if len(useful) else useful.new_zeros(1)
+            inputs = {name: None if value is None else value[rows] for name, value in inputs.items()}
+            mask, advantages = inputs["attention_mask"], inputs["advantages"]
+        ids, keep = inputs["input_ids"], mask[:, 1:]
+        logps = self._get_per_token_logps(model, ids, mask)
+        old = inputs["old_per_token_logps"]
+        old = logps.detach() if old is None else old
+        weights = log_ratio = None
+        if args.vllm_importance_sampling_correction:
+            weights, log_ratio = sampler_weights(old, inputs["sampler_logps"], args.vllm_importance_sampling_cap)
+        clipping = Clipping(self.epsilon_low, self.epsilon_high, self.delta)
+        values, clipped = policy_terms(logps, old, advantages, clipping, weights)
+        kl = None
+        if self.beta != 0.0:
+            kl = kl_terms(logps, self._reference_logps(ids, mask))
+            values = values + self.beta * kl
+        metrics.log_loss(self, keep, clipped, kl, log_ratio)
+        return normaliser.mean(values, keep)
 
-    def _log_reward_metrics_primary(
-        self, mode: str, all_reward_dict: dict[str, Any], all_rewards: torch.Tensor, generation_batch_size: int
-    ) -> None:
-        # The parent logs `rewards/<name>`; the field's names have mean and std, and the share of groups without signal.
-        metrics = self._metrics[mode]
-        groups = all_rewards.float().view(-1, self.num_generations)
-        metrics["reward"].append(groups.mean().item())
-        metrics["reward_std"].append(groups.std(dim=1).mean().item())
-        metrics["frac_reward_zero_std"].append((groups.amax(dim=1) - groups.amin(dim=1) < 1e-6).float().mean().item())
-        for name, values in all_reward_dict.items():
-            if name != "reward" and not name.startswith("accuracy"):
-                column = torch.as_tensor(values, dtype=torch.float32)
-                metrics[f"rewards/{name}/mean"].append(column.mean().item())
-                metrics[f"rewards/{name}/std"].append(column.std().item())
-        for name, value in accuracies(self.async_generator.last_rollouts).items():
-            metrics[name].append(value)
-
-    def _log_completion_metrics_primary(
-        self,
-        mode: str,
-        all_completion_mask: list[list[int]],
-        all_completion_ids: list[list[int]],
-        all_prompt_mask: list[list[int]],
-    ) -> None:
-        # The parent looks the end token up again for each token of the batch, which takes longer than its logging.
-        lengths = [sum(mask) for mask in all_completion_mask]
-        if mode == "train":
-            self.state.num_input_tokens_seen += sum(map(len, [*all_prompt_mask, *all_completion_mask]))
-        end = self.processing_class.eos_token_id
-        ended = [
-            length
-            for length, ids, mask in zip(lengths, all_completion_ids, all_completion_mask, strict=True)
-            if any(token == end and kept for token, kept in zip(ids, mask, strict=True))
-        ]
-        metrics = self._metrics[mode]
-        metrics["num_tokens"] = [self.state.num_input_tokens_seen]
-        metrics["completions/clipped_ratio"].append(1 - len(ended) / len(lengths))
-        for name, values in (("", lengths), ("_terminated", ended or [0])):
-            metrics[f"completions/mean{name}_length"].append(statistics.fmean(values))
-            metrics[f"completions/min{name}_length"].append(float(min(values)))
-            metrics[f"completions/max{name}_length"].append(float(max(values)))
+    def _reference_logps(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            if self.ref_model is not None:
+                return self._get_per_token_logps(self.ref_model, ids, mask)
+            with self.accelerator.unwrap_model(self.model).disable_adapter():
+                return self._get_per_token_logps(self.model, ids, mask)
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         # The libraries' million objects are here to stay: without this, each full garbage collection walks them all,
@@ -240,6 +245,7 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         # Batches are numbered from 0 in each loop: an interrupted one may have left some behind.
         self._step = self._next_batch_id = 0
         self._buffered_inputs = None
+        self._synced_at = None
         try:
             return super()._inner_training_loop(*args, **kwargs)
         finally:
@@ -268,16 +274,15 @@ class GRPOTrainer(VerifiersGRPOTrainer):
 
 
 class _WeightsGuard(TrainerCallback):
-    """Keeps the embedded engine from generating while the optimizer writes the weights."""
+    """Keeps an engine that shares the weights from generating while the optimizer writes them."""
 
-    def __init__(self, engine: EmbeddedEngine | None):
-        self._engine = engine
+    def __init__(self, sampler: Engine):
+        self._sampler = sampler
         self._held: ExitStack | None = None
 
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        if self._engine:
-            self._held = ExitStack()
-            self._held.enter_context(self._engine.weights_fixed())
+        self._held = ExitStack()
+        self._held.enter_context(self._sampler.weights_fixed())
 
     def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         self.release()

@@ -167,7 +167,7 @@ def test_an_interrupt_that_a_library_hides_is_one(make_trainer: Any) -> None:
 def test_training_goes_on_after_an_interrupt(make_trainer: Any) -> None:
     """In the same process, with the same trainer: nothing of the broken batch is left."""
     trainer = make_trainer(max_steps=3)
-    once = At(1, lambda: trainer.engine.cancel())
+    once = At(1, lambda: trainer.sampler.engine.cancel())
     trainer.add_callback(once)
     with pytest.raises(Exception, match="cancelled"):
         trainer.train()

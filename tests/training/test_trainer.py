@@ -65,8 +65,9 @@ def test_old_logprobs_are_computed_only_when_they_differ(
 
 
 def test_parent_computes_old_logprobs_always(make_trainer: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parent's `_get_per_token_logps` in its place, the same run takes the extra passes."""
-    monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps", ParentTrainer._get_per_token_logps)
+    """The parent's `_prepare_inputs` in its place, the same run takes the extra passes."""
+    monkeypatch.setattr(GRPOTrainer, "_prepare_inputs", ParentTrainer._prepare_inputs)
+    monkeypatch.setattr(GRPOTrainer, "_move_model_to_vllm", lambda self: None)
     counter = CountForwards(model)
     make_trainer(max_steps=2).train()
     assert counter.without == 4
@@ -152,7 +153,9 @@ def test_weights_stay_fixed_while_a_batch_is_generated(make_trainer: Any) -> Non
     class Ask(TrainerCallback):
         def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
             def generate() -> None:
-                trainer.engine.generate([ChatRequest("", [{"role": "user", "content": "1 + 1 ="}], max_tokens=1)])
+                trainer.sampler.engine.generate(
+                    [ChatRequest("", [{"role": "user", "content": "1 + 1 ="}], max_tokens=1)]
+                )
                 order.append("generated")
 
             self.thread = threading.Thread(target=generate)

@@ -1,20 +1,17 @@
 """Where the trainer stops: errors that end the run, settings it refuses, servers that do not answer."""
 
-import contextlib
-import socket
 import threading
 import time
 from typing import Any
 
 import pytest
-import requests
 import verifiers as vf
 from datasets import Dataset
 from verifiers.trainers import GRPOTrainer as ParentTrainer
 
 from rg_env.core.prompts import require_chat_template
-from rg_env.errors import EngineError, InputError, RewardError, ServerError, TrainingError
-from rg_env.training.seams import FAREWELL_S, SharedWeights, vllm_client, wait_for_server, weight_client
+from rg_env.errors import EngineError, InputError, RewardError, TrainingError
+from rg_env.training.seams import no_weight_client
 
 # --- errors end the run
 
@@ -42,7 +39,7 @@ def test_a_failing_reward_ends_the_run_and_is_named(make_trainer: Any, make_env:
 def test_an_engine_error_ends_the_run(make_trainer: Any) -> None:
     """With that error, at once, not with a time-out."""
     trainer = make_trainer()
-    trainer.engine._forward = lambda *args: 1 / 0
+    trainer.sampler.engine._forward = lambda *args: 1 / 0
     start = time.monotonic()
     with pytest.raises(EngineError, match="ZeroDivisionError"):
         trainer.train()
@@ -54,9 +51,10 @@ def test_the_parent_waits_for_a_batch_that_failed(make_trainer: Any, monkeypatch
     from verifiers.trainers.async_batch_generator import AsyncBatchGenerator
 
     trainer = make_trainer(async_generation_timeout=3)
-    trainer.engine._forward = lambda *args: 1 / 0
-    monkeypatch.setattr("openai.AsyncOpenAI", lambda **kwargs: trainer._make_client())
+    trainer.sampler.engine._forward = lambda *args: 1 / 0
+    monkeypatch.setattr("openai.AsyncOpenAI", lambda **kwargs: trainer.sampler.client())
     monkeypatch.setattr(threading, "excepthook", lambda args: None)
+    monkeypatch.setattr(type(trainer), "_prepare_inputs", ParentTrainer._prepare_inputs)
     trainer.async_generator = AsyncBatchGenerator(
         env=trainer.env,
         client_config=trainer.client_config,
@@ -158,52 +156,6 @@ def test_template_without_a_system_role_gets_the_prompt_in_the_question(
         assert message["content"].startswith("Think step by step")
 
 
-# --- the vLLM side, as far as it goes without one
-
-
-def test_no_server_is_one_clear_error() -> None:
-    """With the command that starts one."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with pytest.raises(ServerError, match=rf"no vf-vllm server at 127.0.0.1:{port}.*vf-vllm --model"):
-        wait_for_server("127.0.0.1", port, timeout_s=0.2)
-
-
-class UpstreamClient:
-    """verifiers' client, as far as its farewell goes."""
-
-    server_url = ""
-
-    def __init__(self) -> None:
-        self.session = requests.Session()
-
-    def close_communicator(self) -> None:
-        with contextlib.suppress(requests.ConnectionError):
-            self.session.post(f"{self.server_url}/close_communicator")
-
-
-def test_exit_does_not_wait_for_a_hung_server() -> None:
-    """The farewell has a deadline; verifiers' has none and would wait for ever."""
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()  # accepts connections and never answers
-        url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        with weight_client(UpstreamClient):
-            client = vllm_client()()
-        client.server_url = url
-        start = time.monotonic()
-        client.close_communicator()
-        assert time.monotonic() - start < FAREWELL_S + 2
-
-        parent = UpstreamClient()
-        parent.server_url = url
-        waiting = threading.Thread(target=parent.close_communicator, daemon=True)
-        waiting.start()
-        waiting.join(FAREWELL_S + 1)
-        assert waiting.is_alive()
-
-
 def test_the_parent_drops_long_prompts_in_silence(make_env: Any, make_args: Any, model: Any, tokenizer: Any) -> None:
     """Where ours raises: with a limit between the shortest and the longest prompt, it trains on fewer."""
     env = make_env()
@@ -212,7 +164,7 @@ def test_the_parent_drops_long_prompts_in_silence(make_env: Any, make_args: Any,
     )
     limit = lengths[len(lengths) // 2]
     assert lengths[-1] > limit
-    with weight_client(SharedWeights):
+    with no_weight_client():
         parent = ParentTrainer(model, env, make_args(max_prompt_length=limit, per_device_train_batch_size=4), tokenizer)
     assert len(parent.train_dataset) < len(env.dataset)
 

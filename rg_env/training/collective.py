@@ -1,0 +1,35 @@
+"""Acting on the main process for all of them, so that an error there never leaves the others waiting."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
+
+from rg_env.errors import RGEnvError, StoppedTogether, from_interrupt
+
+T = TypeVar("T")
+
+
+def on_main(accelerator: Accelerator, act: Callable[[], T]) -> T:
+    """`act()` of the main process, as its result on all processes.
+
+    Raises:
+        StoppedTogether: on all of them, what it raised there. A process alone raises the error itself.
+    """
+    if accelerator.num_processes == 1:
+        return act()
+    message: list[Any] = [None, None, None]
+    error: BaseException | None = None
+    if accelerator.is_main_process:
+        try:
+            message[0] = act()
+        except (Exception, KeyboardInterrupt) as caught:
+            error = caught
+            text = "interrupted" if from_interrupt(caught) else str(caught) or type(caught).__name__
+            message = [None, text, caught.exit_code if isinstance(caught, RGEnvError) else 1]
+    broadcast_object_list(message, from_process=0)
+    result, text, exit_code = message
+    if text is not None:
+        raise StoppedTogether(text, exit_code) from error
+    return result

@@ -1,0 +1,83 @@
+"""The GRPO loss over one micro-batch, as a function of log-probabilities. No model, no trainer.
+
+`L = -min(r A, clip(r) A) w + beta KL`, averaged by `loss_type`: "grpo" over each row's tokens and then over rows
+(Shao et al., 2024, arXiv:2402.03300), "bnpo" over the micro-batch's tokens, "dr_grpo" over rows times a constant length
+(Liu et al., 2025, arXiv:2503.20783). `w` corrects for rollouts of another policy than the one being trained.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """Bounds of the ratio: `1 - low`, `1 + high`; `delta` bounds the unclipped term from above (two-sided clipping)."""
+
+    low: float
+    high: float
+    delta: float | None = None
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """What sums are divided by, for the whole micro-batch, rows left out of the loss included."""
+
+    loss_type: str
+    rows: int
+    tokens: torch.Tensor
+    max_length: int
+
+    def mean(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """The average of `values` (B, T) where `mask` (B, T) is 1."""
+        if self.loss_type == "grpo":
+            per_row = (values * mask).sum(-1) / mask.sum(-1).clamp(min=1.0)
+            return per_row.sum() / self.rows
+        total = (values * mask).sum()
+        if self.loss_type == "bnpo":
+            return total / self.tokens.clamp(min=1.0)
+        return total / (self.rows * self.max_length)
+
+
+def policy_terms(
+    logps: torch.Tensor,
+    old_logps: torch.Tensor,
+    advantages: torch.Tensor,
+    clipping: Clipping,
+    weights: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss of each token, and where its ratio was clipped: -1 low, 1 high, 0 not; both (B, T).
+
+    Args:
+        logps, old_logps: (B, T), under the policy now and when it made the batch.
+        advantages: (B,).
+        weights: (B, T), see `sampler_weights`.
+    """
+    advantage = advantages.unsqueeze(1)
+    ratio = torch.exp(logps - old_logps)
+    clipped = torch.clamp(ratio, 1 - clipping.low, 1 + clipping.high)
+    bounded = ratio if clipping.delta is None else torch.clamp(ratio, max=clipping.delta)
+    loss = -torch.min(bounded * advantage, clipped * advantage)
+    if weights is not None:
+        loss = loss * weights
+    low = (ratio < 1 - clipping.low) & (advantage < 0)
+    high = (ratio > 1 + clipping.high) & (advantage > 0)
+    return loss, high.float() - low.float()
+
+
+def sampler_weights(
+    old_logps: torch.Tensor, sampler_logps: torch.Tensor, cap: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Truncated importance weights `min(p_train / p_sampler, cap)` and the untruncated log-ratio, both (B, T).
+
+    The sampler (vLLM, perhaps one step behind) is never quite the policy that is trained (Yao et al., 2025, "Your
+    Efficient RL Framework Secretly Brings You Off-Policy RL Training").
+    """
+    log_ratio = (old_logps - sampler_logps).detach()
+    return torch.exp(log_ratio).clamp(max=cap), log_ratio
+
+
+def kl_terms(logps: torch.Tensor, reference_logps: torch.Tensor) -> torch.Tensor:
+    """The estimate of KL(policy || reference) at each token that is never negative (B, T)."""
+    difference = reference_logps - logps
+    return torch.exp(difference) - difference - 1

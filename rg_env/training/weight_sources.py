@@ -1,0 +1,116 @@
+"""Which tensors of a model travel to the server, in which buckets. Sharded ones (ZeRO-3) are gathered bucket by bucket.
+
+With LoRA, the merged weights of adapted layers travel (base + update, computed aside: the model itself stays as it is,
+where merging and unmerging it leaves rounding errors behind); the others did so once, before the first step.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+BUCKET_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Source:
+    """One tensor to send: its name at the server, the parameters it is made of, and how."""
+
+    name: str
+    parameters: tuple[nn.Parameter, ...]
+    tensor: Callable[[], torch.Tensor]
+    num_bytes: int
+
+
+def sources(model: nn.Module, *, only_trained: bool = False) -> list[Source]:
+    """All weights of `model`, tied ones once. `only_trained`: without those that training cannot have changed."""
+    adapted = dict(_adapted_layers(model))
+    found = []
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name or ".original_module." in name:
+            continue
+        owner = name.removesuffix(".weight")
+        layer = adapted.get(owner.removesuffix(".base_layer"))
+        clean = server_name(name)
+        if layer is not None and name.endswith(".base_layer.weight"):
+            found.append(_merged(clean, parameter, layer))
+        elif not only_trained or parameter.requires_grad:
+            found.append(_plain(clean, parameter))
+    return found
+
+
+def server_name(name: str) -> str:
+    """A parameter's name in the model as it was before PEFT wrapped it."""
+    for part in ("base_model.model.", ".base_layer", "modules_to_save.default."):
+        name = name.replace(part, "")
+    return name
+
+
+def buckets(found: Sequence[Source], num_bytes: int = BUCKET_BYTES) -> Iterator[list[Source]]:
+    """Consecutive sources of about `num_bytes` together; a larger one has a bucket of its own."""
+    bucket: list[Source] = []
+    size = 0
+    for source in found:
+        if bucket and size + source.num_bytes > num_bytes:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(source)
+        size += source.num_bytes
+    if bucket:
+        yield bucket
+
+
+def gathered(bucket: Sequence[Source], zero3: bool) -> AbstractContextManager[Any]:
+    """Within: the parameters of `bucket` are whole. A collective act where they are sharded."""
+    if not zero3:
+        return nullcontext()
+    import deepspeed
+
+    unique = {id(p): p for source in bucket for p in source.parameters}
+    return deepspeed.zero.GatheredParameters(list(unique.values()))
+
+
+def _adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    try:
+        from peft.tuners.lora import LoraLayer
+    except ImportError:
+        return
+    for name, module in model.named_modules():
+        if isinstance(module, LoraLayer):
+            yield name, module
+
+
+def _plain(name: str, parameter: nn.Parameter) -> Source:
+    return Source(name, (parameter,), lambda: parameter.data, _num_bytes(parameter))
+
+
+def _merged(name: str, base: nn.Parameter, layer: Any) -> Source:
+    adapters = [key for key in layer.active_adapters if key in layer.scaling]
+    parts = [base]
+    for kind in ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "lora_magnitude_vector"):
+        held = getattr(layer, kind, None)
+        for key in adapters:
+            if held is not None and key in held:
+                value = held[key]
+                parts += [value] if isinstance(value, nn.Parameter) else list(value.parameters())
+
+    def tensor() -> torch.Tensor:
+        if layer.merged:
+            return base.data
+        merged = base.data.float()  # a copy, unless it is float32 already
+        for key in adapters:
+            if key in layer.lora_variant:  # DoRA and its like
+                merged = layer.lora_variant[key].merge_safe(layer, key, merged.clone())
+            else:
+                merged = merged + layer.get_delta_weight(key).float()
+        return merged
+
+    return Source(name, tuple(parts), tensor, _num_bytes(base))
+
+
+def _num_bytes(parameter: nn.Parameter) -> int:
+    # ZeRO-3 leaves an empty tensor in place of a sharded parameter, and its size beside it.
+    return int(getattr(parameter, "ds_numel", parameter.numel())) * parameter.element_size()
