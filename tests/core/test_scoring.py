@@ -12,7 +12,7 @@ from sample_rows import SORTING
 from rg_env.core import scoring
 from rg_env.core.dataset import build_rows
 from rg_env.core.extraction import extract
-from rg_env.core.graders import gold_answer, table, upstream
+from rg_env.core.graders import fault_of, gold_answer, table, upstream
 from rg_env.core.graders import library as library_grader
 from rg_env.core.scoring import Score, partial_score, score, score_extraction_async
 from rg_env.errors import InputError, UnknownNameError
@@ -118,6 +118,27 @@ def test_an_entry_that_no_grader_can_read_is_ungradable(caplog: pytest.LogCaptur
     assert "TypeError" in results[0].detail
     (record,) = caplog.records
     assert '{"0": 1}' in record.getMessage()
+
+
+def test_an_entrys_own_answer_is_tried_once_and_only_after_a_wrong_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entry's text, or the same as a dict, is found wanting once for all answers of its group."""
+    calls = []
+
+    def counted(*args: Any) -> str:
+        calls.append(args[0])
+        return fault_of(*args)
+
+    monkeypatch.setattr(scoring, "fault_of", counted)
+    scoring._entry.cache_clear()
+    info = _info("sudoku", "5 3")
+    results = [score(f"<answer>{n}</answer>", info) for n in range(5)]
+    results.append(score("<answer>0</answer>", {**info, "entry": json.loads(info["entry"])}))
+    assert {result.status for result in results} == {"ungradable"}
+    assert "own gold answer" in results[0].detail
+    assert "of another reasoning-gym version" in results[0].detail
+    assert calls == ["sudoku"]
+    assert score("<answer>12</answer>", INFO).status == "correct"
+    assert calls == ["sudoku"]
 
 
 @pytest.mark.parametrize(
