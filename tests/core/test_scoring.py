@@ -3,7 +3,9 @@
 import asyncio
 import json
 import logging
+import threading
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from rg_env.core.extraction import extract
 from rg_env.core.graders import fault_of, gold_answer, table, upstream
 from rg_env.core.graders import library as library_grader
 from rg_env.core.scoring import Score, partial_score, score, score_extraction_async
+from rg_env.core.workers import WorkerPool
 from rg_env.errors import InputError, UnknownNameError
 
 INFO = {
@@ -98,6 +101,34 @@ def test_a_worker_leaves_the_event_loop_free() -> None:
     result, gap = asyncio.run(longest_gap())
     assert result.status == "timed_out"
     assert gap < 0.01
+
+
+@pytest.mark.slow
+def test_a_thousand_scores_while_workers_are_killed() -> None:
+    """From outside, all of them every 50 ms, for a second: each call gives a score, and the workers serve on."""
+    info = {**INFO, "grading": "upstream"}
+    over = threading.Event()
+
+    def kill(pool: WorkerPool) -> None:
+        for _ in range(20):
+            for worker in list(pool._all):
+                worker.signal()
+            over.wait(0.05)
+
+    async def main() -> list[Score]:
+        await score_extraction_async(extract("<answer>12</answer>"), info)  # starts the workers
+        killer = threading.Thread(target=kill, args=(scoring._upstream_pool(),))
+        killer.start()
+        answers = [extract(f"<answer>{12 + i % 2}</answer>") for i in range(1000)]
+        scores = await asyncio.gather(*(score_extraction_async(answer, info) for answer in answers))
+        over.set()
+        killer.join()
+        assert (await score_extraction_async(extract("<answer>12</answer>"), info)).status == "correct"
+        return scores
+
+    statuses = Counter(score.status for score in asyncio.run(main()))
+    assert set(statuses) <= {"correct", "wrong", "ungradable"}
+    assert statuses["correct"] + statuses["wrong"] > 900
 
 
 def test_long_answers_are_not_graded() -> None:

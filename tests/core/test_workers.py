@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import statistics
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from rg_env.core.worker_handle import Worker
 from rg_env.core.workers import MAX_REQUEST_BYTES, Outcome, WorkerPool
 from rg_env.errors import InputError, RGEnvError
 
@@ -300,18 +302,59 @@ def test_forged_replies(pool: WorkerPool, data: str) -> None:
 
 
 def test_workers_that_end(pool: WorkerPool) -> None:
-    """The end of a worker is the outcome of the call that it was in, and tells the exit code or signal."""
+    """The end of a worker is the outcome of the call that it was in, and tells the exit code; it is not made again."""
     outcome = pool.call("end", 7)
     assert (outcome.status, outcome.detail) == ("died", "the worker ended: exit code 7")
-    pid = _value(pool.call("pid"))
-    timer = threading.Timer(0.2, os.kill, (pid, signal.SIGKILL))
-    timer.start()
-    outcome = pool.call("sleep", 60)
-    timer.join()
-    assert outcome.status == "died"
-    assert outcome.detail.startswith("the worker ended: signal 9 (Killed")
-    assert 0.1 < outcome.seconds < 0.45
-    assert _stat(pid) == ""
+
+
+@pytest.mark.parametrize(("kills", "status"), [(1, "ok"), (2, "died")])
+def test_workers_killed_in_a_call(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch, kills: int, status: str) -> None:
+    """By someone else: the call is made once more; what ends with a second worker, too, may be the call's own doing."""
+    killed = []
+    call = Worker.call
+
+    def killed_call(worker: Worker, *args: Any) -> Outcome:
+        if len(killed) < kills:
+            killed.append(worker._process.pid)
+            threading.Timer(0.1, worker.signal).start()
+        return call(worker, *args)
+
+    monkeypatch.setattr(Worker, "call", killed_call)
+    outcome = pool.call("sleep", 0.3)
+    assert outcome.status == status
+    if status == "died":
+        assert outcome.detail.startswith("the worker ended: signal 9 (Killed")
+    assert len(set(killed)) == kills
+    assert [_stat(pid) for pid in killed] == [""] * kills
+    assert _value(pool.call("echo", 1)) == [1]
+
+
+def test_a_thousand_calls_while_workers_are_killed() -> None:
+    """Any of them, also one that is starting, every 50 ms: each call comes to an end, and the pool serves on."""
+    over = threading.Event()
+    killed: set[int] = set()
+
+    def kill(pool: WorkerPool) -> None:
+        while not over.wait(0.05):
+            worker = random.choice(list(pool._all))
+            killed.add(worker._process.pid)
+            worker.signal()
+
+    async def main(pool: WorkerPool) -> list[Outcome]:
+        return await asyncio.gather(*(pool.acall("sleep", 0.002) for _ in range(1000)))
+
+    with WorkerPool("worker_targets:do", workers=2, wall_s=5) as pool:
+        killer = threading.Thread(target=kill, args=(pool,))
+        killer.start()
+        outcomes = asyncio.run(main(pool))
+        over.set()
+        killer.join()
+        statuses = [outcome.status for outcome in outcomes]
+        assert set(statuses) <= {"ok", "died"}
+        assert statuses.count("ok") > 900
+        assert len(killed) > 3
+        assert [_value(pool.call("echo", i)) for i in range(4)] == [[i] for i in range(4)]
+    assert [_stat(pid) for pid in killed] == [""] * len(killed)
 
 
 def test_workers_killed_between_calls(pool: WorkerPool) -> None:
