@@ -4,6 +4,8 @@ import contextlib
 import errno
 import io
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +37,13 @@ def plain_env(make_env: Any, reward: Any) -> Any:
 
 
 class At(TrainerCallback):
-    """Does something when a step ends."""
+    """Does something when a step begins, or at another event of that step."""
 
-    def __init__(self, step: int, action: Any) -> None:
+    def __init__(self, step: int, action: Any, event: str = "on_step_begin") -> None:
         self.step, self.action = step, action
+        setattr(self, event, self._act)
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def _act(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == self.step:
             self.action()
 
@@ -147,6 +150,27 @@ def test_an_interrupted_run_says_what_it_has(make_trainer: Any, tmp_path: Path) 
     assert results["steps"] == 3
     assert (results["eval_before"]["step"], results["eval_after"]["step"]) == (0, 2)
     assert (tmp_path / "run" / "checkpoint-3" / "trainer_state.json").exists()
+
+
+@pytest.mark.parametrize("place", ["before the optimizer is made", "before the evaluation", "in the evaluation"])
+def test_an_interrupt_before_there_is_anything_to_save(make_trainer: Any, tmp_path: Path, place: str) -> None:
+    """It goes on up, and the run leaves no files."""
+    trainer = make_trainer()
+    generate = trainer.engine.generate
+
+    def interrupted_generate(batch: Any) -> Any:  # in the engine's thread: signals go to the main one
+        os.kill(os.getpid(), signal.SIGINT)
+        return generate(batch)
+
+    if place == "before the optimizer is made":
+        trainer.create_optimizer_and_scheduler = lambda *args, **kwargs: interrupt()
+    elif place == "before the evaluation":
+        trainer.callback_handler.callbacks.insert(0, At(0, interrupt, "on_train_begin"))
+    else:
+        trainer.engine.generate = interrupted_generate
+    with pytest.raises(KeyboardInterrupt):
+        train(trainer)
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_interrupt_that_a_library_hides_is_one(make_trainer: Any) -> None:
