@@ -24,22 +24,25 @@ def main() -> int:
     parser.add_argument("--steps", type=positive, help="optimizer steps (default: by model)")
     parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
     parser.add_argument("--seed", type=seed, default=0)
+    parser.add_argument("--manifest", help="manifest.json of a run: train on exactly its rows, or refuse")
     parser.add_argument("--vllm-host", default="127.0.0.1")
     parser.add_argument("--vllm-port", type=int, default=8000)
     options = parser.parse_args()
 
     # Checked here already: a mistake is told before libraries and model are loaded.
+    from rg_env.core.manifest import read_manifest
     from rg_env.core.tasks import Mixture
     from rg_env.training import run_folder, run_name
 
     tasks = Mixture.parse(options.task)
+    manifest = read_manifest(options.manifest) if options.manifest is not None else None
     run_folder(options.output_dir, "check")
     # vf.GRPOTrainer's subclass: verifiers' own trains without seeing the prompt (docs in rg_env/training/trainer.py).
     from rg_env import load_environment
     from rg_env.training import GRPOTrainer, default_config, load_policy, train
 
     policy = load_policy(options.model)
-    env = load_environment(gym=policy.mixture(tasks), seed=options.seed)
+    env = load_environment(gym=policy.mixture(tasks), seed=options.seed, manifest=manifest)
     folder = run_folder(options.output_dir, run_name(tasks.names, policy.label))
     args = default_config(policy, folder, max_steps=options.steps, seed=options.seed,
                           vllm_server_host=options.vllm_host, vllm_server_port=options.vllm_port)  # fmt: skip

@@ -16,9 +16,9 @@ def run_command(main: Callable[[], Any]) -> None:
 
     Keys (`WANDB_API_KEY`, `HF_TOKEN`) are read from `.env` in the working folder, where the environment has none.
     """
-    load_keys()
-    prepare_process()
     try:
+        load_keys()
+        prepare_process()
         code = main()
     except (Exception, KeyboardInterrupt) as error:
         if from_interrupt(error):

@@ -51,6 +51,17 @@ def test_an_interrupt_behind_another_error(capsys: pytest.CaptureFixture[str]) -
         assert capsys.readouterr().err == "interrupted\n"
 
 
+def test_an_interrupt_before_the_program_has_begun(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While keys are read, which imports a library, it is one line, too."""
+    monkeypatch.setattr("rg_env.commands.load_keys", lambda: fail(KeyboardInterrupt()))
+    with pytest.raises(SystemExit) as caught:
+        run_command(lambda: 0)
+    assert caught.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
 def test_bugs_keep_their_traceback() -> None:
     """What is no error of the user's is not hidden."""
     with pytest.raises(ZeroDivisionError):

@@ -10,6 +10,7 @@ by looking at version numbers.
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import verifiers as vf
@@ -19,6 +20,7 @@ from rg_env.adapters.reward_errors import record_reward_errors
 from rg_env.adapters.v0_rubric import make_rubric
 from rg_env.core.checks import shortened
 from rg_env.core.dataset import Row, build_splits
+from rg_env.core.manifest import Manifest
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages, fold_system
 from rg_env.core.rewards import resolve_rewards
 from rg_env.core.scoring import Grading
@@ -32,7 +34,7 @@ _MADE_HERE = ("dataset", "eval_dataset", "rubric", "message_type")
 class ReasoningGymEnv(vf.SingleTurnEnv):
     """A single-turn environment over Reasoning Gym tasks, whose training and evaluation rows never share a question.
 
-    Attributes: `mixture` (the checked tasks), `manifest` (what the rows are, see `core.dataset.build_splits`),
+    Attributes: `mixture` (the checked tasks), `manifest` (what the rows are, see `core.manifest`),
     `rewards` (name, function, weight), `rubric`. `dataset` and `eval_dataset` have the columns question, answer, info
     (texts), prompt and example_id; they are None where 0 examples were asked for.
 
@@ -52,13 +54,15 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         prompt_placement: Placement = "system",
         partial_credit: bool = False,
         grading: str = "hardened",
+        manifest: str | Path | Manifest | None = None,
         **kwargs: Any,
     ) -> None:
         """`gym`: anything `Mixture.parse` takes. `rewards`: anything `resolve_rewards` takes. `seed` picks the training
         rows, `eval_seed` the evaluation rows. `prompt_placement`: "user" puts the instruction before the question, for
         chat templates that reject a system role. `partial_credit`: real progress counts, instead of right or not.
-        `grading`: "hardened", or "upstream" for the library's own formulas (see `core.scoring`). Other keywords go to
-        the parent class.
+        `grading`: "hardened", or "upstream" for the library's own formulas (see `core.scoring`). `manifest`: the
+        `manifest.json` of a run, or what it holds; other rows than that run's are refused. Other keywords go to the
+        parent class.
 
         Raises `InputError` for what cannot work.
         """
@@ -77,7 +81,7 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         if num_train_examples == 0 and num_eval_examples == 0:
             raise InputError("num_train_examples and num_eval_examples are both 0: there is nothing to do")
         train, evaluation, self.manifest = build_splits(
-            self.mixture, num_train_examples, num_eval_examples, seed, eval_seed
+            self.mixture, num_train_examples, num_eval_examples, seed, eval_seed, manifest=manifest
         )
         parser = parser or vf.Parser()
         super().__init__(
@@ -136,6 +140,7 @@ def load_environment(
     prompt_placement: Placement = "system",
     partial_credit: bool = False,
     grading: str = "hardened",
+    manifest: str | Path | Manifest | None = None,
     **kwargs: Any,
 ) -> ReasoningGymEnv:
     """What `vf.load_environment("rg-env", ...)` calls; parameters as for `ReasoningGymEnv`."""
@@ -151,6 +156,7 @@ def load_environment(
         prompt_placement=prompt_placement,
         partial_credit=partial_credit,
         grading=grading,
+        manifest=manifest,
         **kwargs,
     )
 

@@ -11,17 +11,16 @@ seeds give the same rows in any process and on any number of cores (`core.genera
 from disk (`core.row_cache`).
 """
 
-import hashlib
 import random
-from collections.abc import Iterable
-from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from rg_env.core import row_cache
 from rg_env.core.checks import is_count, shortened
 from rg_env.core.generation import Request, generate
+from rg_env.core.manifest import Manifest, check_manifest, make_manifest, read_manifest
 from rg_env.core.selection import Row as Row
-from rg_env.core.splits import Split, question_hash
+from rg_env.core.splits import Split
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError
 
@@ -49,21 +48,22 @@ def build_splits(
     *,
     cache: bool = True,
     processes: int | None = None,
+    manifest: str | Path | Manifest | None = None,
 ) -> tuple[list[Row], list[Row], dict[str, Any]]:
-    """Training rows, evaluation rows and their manifest.
+    """Training rows, evaluation rows and their manifest (see `core.manifest`).
 
     `seed` picks the training rows and `eval_seed` the evaluation rows, so that the evaluation set stays the same while
-    training seeds change. The rest, and the errors, as for `build_rows`.
+    training seeds change. `manifest`: that of another run, or its file; other rows than its own are an `InputError`.
+    The rest, and the errors, as for `build_rows`.
     """
     mixture = Mixture.parse(gym)
+    expected = None if manifest is None else read_manifest(manifest)  # before rows are drawn
     parts: list[_Part] = [("train", num_train, seed), ("eval", num_eval, eval_seed)]
     train, evaluation = _build(mixture, parts, cache, processes)
-    manifest = {
-        "versions": {name: version(name) for name in ("rg-env", "reasoning-gym")},
-        "tasks": [_task_manifest(task.model_dump()) for task in mixture.tasks],
-        "splits": {"train": _split_manifest(train, seed), "eval": _split_manifest(evaluation, eval_seed)},
-    }
-    return train, evaluation, manifest
+    described = make_manifest(mixture, {"train": (train, seed), "eval": (evaluation, eval_seed)})
+    if expected is not None:
+        check_manifest(expected, described)
+    return train, evaluation, described
 
 
 _Part = tuple[Split, int, int]
@@ -118,17 +118,3 @@ def _described(mixture: Mixture, part: _Part) -> dict[str, Any]:
     split, n, seed = part
     tasks = [[task.name, count, task.config] for task, count in zip(mixture.tasks, mixture.counts(n), strict=True)]
     return {"tasks": tasks, "split": split, "seed": seed}
-
-
-def _task_manifest(task: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in task.items() if key not in ("level", "levels") or value not in (None, {})}
-
-
-def _split_manifest(rows: Iterable[Row], seed: int) -> dict[str, Any]:
-    hashes = [question_hash(row["question"]) for row in rows]
-    return {
-        "seed": seed,
-        "size": len(hashes),
-        "sha256": hashlib.sha256("\n".join(hashes).encode()).hexdigest(),
-        "question_hashes": hashes,
-    }

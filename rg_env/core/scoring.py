@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 
 from rg_env.core.checks import shortened
 from rg_env.core.extraction import Extraction, extract
-from rg_env.core.graders import grade
+from rg_env.core.graders import fault_of, grade
 from rg_env.core.task_table import load_table
 from rg_env.core.workers import Outcome, WorkerPool
 from rg_env.errors import InputError, unknown_name
@@ -112,7 +112,18 @@ def _graded(task: str, config: dict[str, Any], entry: dict[str, Any], answer: st
         value = grade(task, config, entry, answer, partial_credit=partial)
     except Exception as error:  # a broken entry: edited by hand, or from another version of the library
         return _ungradable(task, answer, f"{type(error).__name__}: {error}")
+    if value < CORRECT_FROM and (fault := _fault(task, config, entry)):  # several graders do not raise on those
+        return _ungradable(task, answer, fault)
     return _valued(task, answer, value)
+
+
+def _fault(task: str, config: dict[str, Any], entry: dict[str, Any]) -> str:
+    """`fault_of`, found out once for all wrong answers to the entry."""
+    known = entry if isinstance(entry, _Entry) else _entry(json.dumps(entry, default=repr, skipkeys=True))
+    key = (task, str(config))
+    if key not in known.faults:
+        known.faults[key] = fault_of(task, config, entry)
+    return known.faults[key]
 
 
 def _upstream_score(outcome: Outcome, task: str, answer: str) -> Score:
@@ -177,10 +188,19 @@ def parse_info(info: Mapping[str, Any] | str) -> tuple[str, dict[str, Any], dict
     return task, _object(info["config"], "info['config']"), entry, grading
 
 
+class _Entry(dict[str, Any]):
+    """An entry that was read from text, and what is known about it."""
+
+    faults: dict[tuple[str, str], str]
+    """By task and options: see `graders.fault_of`."""
+
+
 @lru_cache(maxsize=256)
-def _entry(text: str) -> dict[str, Any]:
+def _entry(text: str) -> _Entry:
     """An entry's JSON, read once for all completions of its group. Graders only look."""
-    return _object(text, "info['entry']")
+    entry = _Entry(_object(text, "info['entry']"))
+    entry.faults = {}
+    return entry
 
 
 def _object(text: object, name: str) -> dict[str, Any]:

@@ -24,7 +24,8 @@ class Outcome:
 
     status: Status
     """ok: the target returned; raised: it raised, or its value is no JSON or too large; timed_out: it was killed at
-    the wall limit; died: the worker ended or broke the protocol during the call, or none could be started for it."""
+    the wall limit; died: the worker ended or broke the protocol during the call (twice, if it was killed from outside),
+    or none could be started for it."""
     value: Any
     """What the target returned, as JSON gives it back; None unless ok. Untrusted: check its type."""
     detail: str
@@ -34,7 +35,12 @@ class Outcome:
 
 
 class Worker:
-    """The parent's side of one process. Only the thread that has it may use it, except `signal`."""
+    """The parent's side of one process. Only the thread that has it may use it, except `signal`.
+
+    was_killed: a call ended because someone else killed the process.
+    """
+
+    was_killed = False
 
     def __init__(
         self,
@@ -108,6 +114,7 @@ class Worker:
         except (OSError, EOFError):
             self.kill()
             status, detail = "died", f"the worker ended: {self._end()}"
+            self.was_killed = self._process.returncode in (-signal.SIGKILL, -signal.SIGTERM)
         except (ValueError, RecursionError) as error:
             self.kill()
             status, detail = "died", f"the worker sent no valid reply: {error}"[:DETAIL_CHARS]

@@ -7,8 +7,9 @@
 The function is imported in fresh interpreters (no fork, no `__main__` guard) and called with JSON values over pipes.
 Never pickle: a worker that was taken over may lie about its value, but cannot run code in the parent. Arguments and
 values are what JSON makes of them: tuples become lists, keys strings; NaN passes. A call may take `wall_s`; then the
-worker and all of its process group are killed, and a spare that is warm already takes its place. A call costs 0.1 to
-0.2 ms more than the function itself.
+worker and all of its process group are killed, and a spare that is warm already takes its place. A call whose worker
+someone else kills (as the kernel does when memory runs out) is made once more. A call costs 0.1 to 0.2 ms more than the
+function itself.
 
 What a worker is kept from: a scrubbed environment without keys; no output but its value; limits on memory, CPU time,
 file size (0), open files, processes and core dumps; a read-only empty folder as home and working directory; and an
@@ -193,14 +194,19 @@ class WorkerPool:
             future, request = job
             if not future.set_running_or_notify_cancel():
                 continue
-            try:
-                if worker is not None and not worker.is_idle():  # killed from outside between two calls
-                    self._end(worker)
-                    worker = None
-                worker = worker or self._take()
-                outcome = worker.call(request, self._wall_s)
-            except Exception as error:  # anything else would leave the caller waiting
-                outcome = Outcome("died", None, f"no worker could be started: {error}"[:DETAIL_CHARS], 0.0)
+            for is_last in (False, True):
+                try:
+                    if worker is not None and not worker.is_idle():  # killed from outside between two calls
+                        self._end(worker)
+                        worker = None
+                    worker = worker or self._take()
+                    outcome = worker.call(request, self._wall_s)
+                except Exception as error:  # anything else would leave the caller waiting
+                    outcome = Outcome("died", None, f"no worker could be started: {error}"[:DETAIL_CHARS], 0.0)
+                if is_last or worker is None or not worker.was_killed:
+                    break
+                self._end(worker)
+                worker = None
             if outcome.status == "died" and self._closed:
                 future.set_exception(self._closed_error())
             else:

@@ -11,8 +11,8 @@ import socket
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from rg_env.errors import InputError, RGEnvError
@@ -29,12 +29,14 @@ def make_app(engine: EmbeddedEngine) -> Starlette:
     """`POST /v1/chat/completions`, `GET /v1/models`, `GET /health`."""
     batcher = Batcher(engine, window_s=_WINDOW_S)
 
-    async def chat(request: Request) -> JSONResponse:
+    async def chat(request: Request) -> Response:
         try:
             body = await _body(request)
             parsed = parse_request(body)
             generations = await batcher.submit(parsed)
             return JSONResponse(response(parsed, generations, len(engine.prompt_ids(parsed)), engine.token_text))
+        except ClientDisconnect:  # in mid-request: nobody reads the answer, but something must be returned
+            return Response(status_code=400)
         except BadRequest as error:
             return JSONResponse(error.body(), status_code=error.status)
         except RGEnvError as error:

@@ -42,6 +42,7 @@ def train(
 
     Raises:
         TrainingError: no step was made, though nothing interrupted the run.
+        KeyboardInterrupt: the run was interrupted before it had anything to save; it leaves no files.
         Exception: whatever ended the run, once what there is has been saved.
     """
     files = RunFiles(Path(trainer.args.output_dir))
@@ -66,10 +67,10 @@ def train(
     if failure is None and not interruption.happened and trainer.state.global_step == 0:
         failure = TrainingError("the run ended without a single optimizer step: are there rows to train on, and steps?")
     seconds = time.monotonic() - start
-    if failure and not recorder.evaluations and trainer.state.global_step == 0:
-        if main:
+    if (failure or interruption.happened) and not recorder.evaluations and trainer.state.global_step == 0:
+        if main:  # there is nothing to save, and before training begins no optimizer that could be
             files.discard()
-        raise failure
+        raise failure or KeyboardInterrupt
     if failure is None or trainer.accelerator.num_processes == 1:  # alone, no process could save a sharded model
         with _kept_going(failure):
             save_checkpoint(trainer)

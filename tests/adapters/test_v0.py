@@ -37,6 +37,15 @@ def _oracle(env: vf.Environment, right: Callable[[str], bool] = lambda task: Tru
     return reply
 
 
+def test_a_manifest_of_other_rows_is_refused() -> None:
+    """`manifest=` stands for the rows of an earlier run."""
+    first = rg_env.load_environment(**SMALL, seed=1)
+    again = rg_env.load_environment(**SMALL, seed=1, manifest=first.manifest)
+    assert again.dataset["question"] == first.dataset["question"]
+    with pytest.raises(InputError, match="its seed of the train rows is 1, and here 2"):
+        rg_env.load_environment(**SMALL, seed=2, manifest=first.manifest)
+
+
 def test_verifiers_loads_it_by_name() -> None:
     """`vf.load_environment("rg-env", gym="leg_counting")` gives the environment, with the columns v0 wants."""
     env = vf.load_environment("rg-env", gym="leg_counting")

@@ -2,9 +2,13 @@
 
 import asyncio
 import json
+import logging
 import socket
+import struct
 import threading
+import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -95,6 +99,29 @@ def test_refusals_are_the_same_exceptions(ask: Callable[..., Any], body: Any, er
     """In process as over HTTP."""
     with pytest.raises(error, match=words):
         ask(**body)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_clients_that_go_away_disturb_nobody(base_url: str, caplog: pytest.LogCaptureFixture, reset: bool) -> None:
+    """In the middle of the head, of the body, of the answer, by closing or by a reset: no word in the server's log."""
+    logging.getLogger("uvicorn.error").addHandler(caplog.handler)
+    address = urllib.parse.urlsplit(base_url)
+    body = json.dumps({"model": "tiny", "messages": MESSAGES, "max_tokens": 60, "n": 4}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    try:
+        for sent in (b"", head[:20], head, head + body[:10], head + body):
+            for wait_s in (0.0, 0.02):
+                with socket.create_connection((HOST, address.port)) as client:
+                    client.sendall(sent)
+                    time.sleep(wait_s)
+                    if reset:  # close() without the usual farewell
+                        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with openai.OpenAI(base_url=base_url, api_key="EMPTY") as asking:
+            answer = asking.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=2)
+    finally:
+        logging.getLogger("uvicorn.error").removeHandler(caplog.handler)
+    assert answer.choices
+    assert caplog.text == ""
 
 
 def test_requests_are_gathered_into_one_batch(engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch) -> None:

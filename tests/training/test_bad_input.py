@@ -61,6 +61,7 @@ TINY = ["--model", "tiny"]
         ("train_ultra_minimal", ["--task", "tower_of_hanoi"], "too few distinct questions"),
         ("train_ultra_minimal", ["--model", "nowhere/at-all"], "cannot load the model 'nowhere/at-all'"),
         ("train_ultra_minimal", ["--model", "."], "holds no model"),
+        ("train_ultra_minimal", ["--manifest", "none.json"], "none.json cannot be read: No such file"),
         ("train_ultra_minimal", ["--steps", "0"], "--steps"),
         ("train_ultra_minimal", ["--steps", "-3"], "--steps"),
         ("train_ultra_minimal", ["--seed", "-1"], "--seed"),
@@ -122,6 +123,17 @@ def test_a_file_where_the_folder_should_be(run: Callable[..., tuple[int, str]], 
         code, errors = run("train_ultra_minimal", *TINY, "--output-dir", name)
         assert code == 2
         assert "file" in errors
+
+
+def test_rows_that_are_not_those_of_the_manifest(run: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    """Told before the run's folder is made."""
+    part = {"seed": 0, "size": 0, "question_hashes": []}
+    rows = {"versions": {"reasoning-gym": "0.0.1"}, "tasks": [], "splits": {"train": part, "eval": part}}
+    (tmp_path / "old.json").write_text(json.dumps({"rows": rows}))
+    code, errors = run("train_ultra_minimal", *TINY, "--manifest", "old.json")
+    assert code == 2
+    assert "error: these are not the rows of the manifest: it was made with reasoning-gym 0.0.1, and 0." in errors
+    assert [path.name for path in tmp_path.iterdir()] == ["old.json"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that not even root can write to")

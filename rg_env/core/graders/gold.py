@@ -6,6 +6,11 @@ from typing import Any
 
 from rg_env.core.graders import boxnet, rush_hour
 
+SOLVED = ("rush_hour", "boxnet")
+"""Tasks whose gold answers are found by a solver, which trusts its entry."""
+STORED_ELSEWHERE = (*SOLVED, "graph_color", "propositional_logic", "rubiks_cube")
+"""Tasks whose entries have no `answer`."""
+
 
 def gold_answer(task: str, entry: Mapping[str, Any]) -> str | None:
     """The right answer stored in `entry`, or None where the library stores none.

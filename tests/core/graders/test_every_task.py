@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from rg_env.core.extraction import Extraction
-from rg_env.core.graders import gold_answer
+from rg_env.core.graders import gold_answer, grade
 from rg_env.core.graders.audit import audit, entries_of
+from rg_env.core.graders.gold import STORED_ELSEWHERE
 from rg_env.core.graders.table import DISAGREEMENTS, GRADERS
 from rg_env.core.scoring import MAX_ANSWER_CHARS, Score, score_extraction
 from rg_env.core.task_table import load_table
@@ -227,6 +228,27 @@ def test_blank_and_missing_answers_score_zero(task: str) -> None:
     assert score_extraction(Extraction("no_answer", None), info).status == "no_answer"
     for blank in ("", " ", "\n\t"):
         assert graded(task, entry, blank).value == 0.0
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_an_entry_whose_gold_is_not_right_is_ungradable(task: str) -> None:
+    """Edited by hand, or of another version of the library: a 0 for every answer is not blamed on the answers."""
+    entry = entries(task)[0]
+    for change in ({}, {"metadata": {}}, {"answer": "@@"}, {"answer": None}):
+        broken = {**entry, **change}
+        try:
+            gold = gold_answer(task, broken)
+            fits = task in STORED_ELSEWHERE if gold is None else grade(task, {}, broken, gold.strip()) == 1.0
+        except Exception:
+            fits = False
+        for form in (json.dumps(broken), broken):
+            for grading in ("strict", "partial"):
+                info = {"rg_task": task, "config": "{}", "entry": form, "grading": grading}
+                score = score_extraction(Extraction("ok", "-98765"), info)
+                assert score.value == 0.0
+                # Some graders raise on the wrong answer alone, where metadata is missing.
+                possible = {"wrong"} if fits and not change else {"wrong", "ungradable"} if fits else {"ungradable"}
+                assert score.status in possible, f"{change}: {score}"
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -1,0 +1,139 @@
+"""Manifests: the same rows pass, and of others the cause is told in one line."""
+
+import copy
+import json
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rg_env.core.dataset import build_splits
+from rg_env.core.manifest import check_manifest, read_manifest
+from rg_env.errors import InputError
+
+GYM = {"name": "maze", "config": {"min_dist": 6}}
+
+
+@cache
+def made() -> dict[str, Any]:
+    return build_splits(GYM, 6, 3, seed=1)[2]
+
+
+def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    """A copy of the manifest, changed in place."""
+    copied = copy.deepcopy(made())
+    change(copied)
+    return copied
+
+
+def test_the_same_arguments_give_the_rows_of_the_manifest(tmp_path: Path) -> None:
+    """From a mapping, a run's file, or its path as text; a later version of rg-env that draws the same rows will do."""
+    run = tmp_path / "manifest.json"
+    run.write_text(json.dumps({"versions": {"torch": "2"}, "python": "3.12", "rows": made()}))
+    older = changed(lambda it: it["versions"].update({"rg-env": "0.0.1"}))
+    for source in (made(), run, str(run), older):
+        assert build_splits(GYM, 6, 3, seed=1, manifest=source)[2] == made()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((GYM, 6, 3, 2), "its seed of the train rows is 1, and here 2"),
+        ((GYM, 6, 3, 1, 5), "its seed of the eval rows is 0, and here 5"),
+        ((GYM, 7, 3, 1), "its size of the train rows is 6, and here 7"),
+        (("maze", 6, 3, 1), "its config of task maze is {'min_dist': 6}, and here {}"),
+        (({**GYM, "level": 1}, 6, 3, 1), "its level of task maze is None, and here 1"),
+        (("leg_counting", 6, 3, 1), "its tasks are ['maze'], and here ['leg_counting']"),
+    ],
+)
+def test_other_rows_are_refused(arguments: tuple[Any, ...], words: str) -> None:
+    """With the argument that makes them others."""
+    with pytest.raises(InputError) as caught:
+        build_splits(*arguments, manifest=made())
+    assert str(caught.value) == f"these are not the rows of the manifest: {words}"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda it: it["versions"].update({"reasoning-gym": "0.1.1"}), "made with reasoning-gym 0.1.1, and 0."),
+        (lambda it: it["splits"]["train"]["question_hashes"].reverse(), "the order of the questions of the train rows"),
+        (lambda it: it["splits"]["eval"]["question_hashes"].__setitem__(0, "f"), "1 of 3 questions of the eval rows"),
+    ],
+)
+def test_the_first_cause_is_told(change: Callable[[dict[str, Any]], Any], words: str) -> None:
+    """Another library explains all that comes after it."""
+    expected = changed(change)
+    with pytest.raises(InputError, match=words):
+        check_manifest(expected, made())
+    expected["versions"]["rg-env"] = "0.0.1"
+    with pytest.raises(InputError, match=words):
+        check_manifest(expected, made())
+
+
+def test_other_questions_of_another_rg_env_are_put_down_to_it() -> None:
+    expected = changed(lambda it: it["versions"].update({"rg-env": "0.0.1"}))
+    expected["splits"]["train"]["question_hashes"][2] = "f"
+    with pytest.raises(
+        InputError, match=r"1 of 6 questions of the train rows differ \(made by rg-env 0\.0\.1, this is"
+    ):
+        check_manifest(expected, made())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (json.dumps({"rows": {}})[:-3], "is not JSON"),
+        ("", "is not JSON"),
+        (b"\xff\xfe", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "not a manifest of rows"),
+        ("{}", "not a manifest of rows"),
+        ('{"rows": []}', "not a manifest of rows"),
+        ('{"rows": null}', "rg_env did not draw"),
+        ('{"versions": {"reasoning-gym": 1}, "tasks": [], "splits": {}}', "not a manifest of rows"),
+    ],
+)
+def test_files_that_are_no_manifest(tmp_path: Path, text: str | bytes, words: str) -> None:
+    """One line, before any row is drawn."""
+    path = tmp_path / "manifest.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(InputError, match=words) as caught:
+        build_splits("maze", 10**9, 10**9, seed=0, manifest=path)
+    assert "\n" not in str(caught.value)
+    assert str(path)[:80] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda it: it.update(tasks=["maze"]),
+        lambda it: it["splits"].pop("eval"),
+        lambda it: it["splits"]["eval"].update(size=4),
+        lambda it: it["splits"]["eval"].update(question_hashes=[1, 2, 3]),
+        lambda it: it["splits"]["train"].pop("seed"),
+    ],
+)
+def test_manifests_with_a_part_missing(change: Callable[[dict[str, Any]], Any]) -> None:
+    """They are refused as a whole, not where the part is needed."""
+    with pytest.raises(InputError, match="not a manifest of rows"):
+        read_manifest(changed(change))
+
+
+def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
+    """Missing, a folder, a device, a name that no file can have."""
+    for path, words in (
+        (tmp_path / "none.json", "No such file"),
+        (tmp_path, "is not a file"),
+        (os.devnull, "is not a file"),
+        ("a\0b", "cannot be read"),
+        ("x" * 300, "File name too long"),
+    ):
+        with pytest.raises(InputError, match=words):
+            read_manifest(path)
+    with pytest.raises(InputError, match="not a manifest of rows"):
+        read_manifest(3)  # type: ignore[arg-type]
+    assert read_manifest(made()) is made()
