@@ -54,7 +54,6 @@ class VllmServer:
 
     def __init__(self, host: str, port: int):
         self.host, self.port = host, port
-        self._session = requests.Session()
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -80,7 +79,7 @@ class VllmServer:
     def health_problem(self, timeout_s: float) -> str | None:
         """Why the server is not healthy; None if it is."""
         try:
-            status = self._session.get(f"http://{self}/health", timeout=timeout_s).status_code
+            status = requests.get(f"http://{self}/health", timeout=timeout_s).status_code
         except requests.ConnectionError:
             return "nothing listens there"
         except requests.RequestException as error:
@@ -129,7 +128,7 @@ class VllmServer:
         self, method: str, path: str, complaint: str, body: Any = None, timeout_s: float = REQUEST_S
     ) -> dict[str, Any]:
         try:
-            response = self._session.request(method, f"http://{self}{path}", json=body, timeout=timeout_s)
+            response = requests.request(method, f"http://{self}{path}", json=body, timeout=timeout_s)
             answer = response.json() if response.ok else None
         except requests.Timeout as error:
             raise ServerError(f"the server at {self} did not answer {path} within {timeout_s:g} s") from error

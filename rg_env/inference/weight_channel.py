@@ -27,9 +27,8 @@ TransportName = Literal["nccl", "gloo"]
 class Words:
     """JSON values by key, over a `TCPStore` that the trainer hosts."""
 
-    def __init__(self, store: TCPStore, host: str, port: int, listener: socket.socket | None = None):
+    def __init__(self, store: TCPStore, host: str, port: int):
         self.store, self.host, self.port = store, host, port
-        self._listener = listener  # the store uses its file descriptor
 
     @classmethod
     def hosted(cls, host: str, timeout_s: float) -> "Words":
@@ -42,10 +41,10 @@ class Words:
             is_master=True,
             wait_for_workers=False,
             timeout=timedelta(seconds=timeout_s),
-            master_listen_fd=listener.fileno(),
+            master_listen_fd=listener.detach(),  # the store closes it
             use_libuv=False,  # which would not take the listener
         )
-        return cls(store, host, port, listener)
+        return cls(store, host, port)
 
     @classmethod
     def joined(cls, host: str, port: int, timeout_s: float) -> "Words":
