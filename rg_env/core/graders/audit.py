@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rg_env.core.dataset import build_rows
+from rg_env.core.draws import Draws
 from rg_env.core.graders import gold_answer, grade
 from rg_env.core.graders.forms import same_text
 from rg_env.core.graders.table import DISAGREEMENTS, GRADERS
@@ -129,8 +130,8 @@ def audit(task: str, items: int = 100, seeds: Sequence[int] = (0,), config: Mapp
     entries: list[dict[str, Any]] = []
     drawing = grading = 0.0
     graded = 0
-    entries_of(task, 1, 0, config)  # imports the library and loads word lists, which no question should be charged for
     for seed in seeds:
+        entries_of(task, 1, seed, config)  # imports the task and loads word lists: no question should be charged for it
         start = time.perf_counter()
         drawn = entries_of(task, items, seed, config)
         drawing += time.perf_counter() - start
@@ -189,17 +190,14 @@ def _library_value(task: str, config: dict[str, Any], entry: dict[str, Any], ans
     return float(outcome.value) if outcome.status == "ok" else 0.0
 
 
-def entries_of(task: str, n: int, seed: int = 0, config: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """`n` entries of the library's, in the JSON form that rows carry."""
-    from rg_env.core import library as door
+@cache
+def _draws() -> Draws:
+    return Draws()
 
-    dataset = door.create(task, config or {}, seed=seed * 1000, size=max(n, 50))
-    with door.quiet():
-        items = []
-        for index in range(n):
-            random.seed(seed * 1000 + index)
-            items.append(dataset[index])
-    return [json.loads(json.dumps(item, default=door.to_plain)) for item in items]
+
+def entries_of(task: str, n: int, seed: int = 0, config: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """`n` entries as rows carry them: drawn as rows are, where the library is mended, but none left out as a repeat."""
+    return [json.loads(item.entry) for item in _draws().items(task, n, seed, config)]
 
 
 def kept() -> dict[str, Audit]:
