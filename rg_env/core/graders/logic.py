@@ -62,8 +62,7 @@ def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
 
     The question asks for "a correct conclusion", not for the strongest: from `Q` the library itself concludes `Q ∨ P`,
     as it does for more than half of its questions, and for one in seven nothing else that is short will do. So an
-    or of two variables is right for three questions in five. The task is open: rows chosen against that would be another
-    task.
+    or of two variables is right for three questions in five. The task is open: other rows would be another task.
     """
     metadata = entry["metadata"]
     variables = metadata["variables"]
