@@ -98,11 +98,16 @@ def counts(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _numbers(answer: str, count: int) -> list[Fraction] | None:
-    """A list of `count` numbers. Quotes, where there are any, pair."""
-    if len(re.findall(r"[^\s,;()\[\]]+", answer)) != count:
+    """A list of `count` numbers. Quotes, where there are any, pair, and each pair holds one number."""
+    if len(re.findall(r"[^\s,;()\[\]'\"]+", answer)) != count:
         return None
-    quoted = "'" in answer or '"' in answer
-    return None if quoted and forms.literal(answer) is None else forms.numbers(answer)
+    if "'" not in answer and '"' not in answer:
+        return forms.numbers(answer)
+    listed = forms.literal(answer)
+    if not isinstance(listed, list | tuple) or len(listed) != count:
+        return None
+    found = [forms.number(str(item)) for item in listed]
+    return None if None in found else [value for value in found if value is not None]
 
 
 def _exact(texts: Sequence[str]) -> list[Fraction]:
