@@ -130,10 +130,3 @@ GRADERS: dict[str, Grader] = {
     "string_splitting": counts,
     "string_synthesis": counts,
 }
-DISAGREEMENTS: dict[str, str] = {
-    "base_conversion": "The library stores an empty text for zero in bases other than 2 and 16; right is `0`.",
-    "number_sorting": "The library takes any sorted list within 1 of the right numbers, and any list of NaN; "
-    "ours wants the numbers of the question.",
-    "string_insertion": "The library pays 0.1 for the right characters as a list, and runs the answer as code.",
-}
-"""Where the library's grader differs on honest answers, and why ours is right."""

@@ -21,14 +21,16 @@ from typing import Any
 from rg_env.core.dataset import build_rows
 from rg_env.core.draws import Draws
 from rg_env.core.graders import gold_answer, grade
+from rg_env.core.graders.disagreements import DISAGREEMENTS, explanation
 from rg_env.core.graders.forms import same_text
-from rg_env.core.graders.table import DISAGREEMENTS, GRADERS
+from rg_env.core.graders.table import GRADERS
 from rg_env.core.selection import BALANCED
 from rg_env.core.workers import WorkerPool
 
 PATH = Path(__file__).with_name("task_audit.json")
-CORRECT_FROM = 1 - 1e-6
-AGREEMENT_FROM = 0.99
+CORRECT_FROM = 1 - 1e-9
+"""What counts as right, of the library's scores too: some are off by a rounding error, and 0.9999995 is no such error
+but what time_intervals pays for a wrong second."""
 LIBRARY_S = 20.0
 _OPPOSITES = [("True", "False"), ("Yes", "No"), ("yes", "no"), ("true", "false"), ("knight", "knave")]
 
@@ -59,6 +61,10 @@ class Audit:
     """Honest answers graded by both, ours and the library's."""
     disagreements: int = 0
     """Those that our grader and the library's do not both call right, or both wrong."""
+    unexplained: int = 0
+    """Those among them that are of none of the task's kinds in `core.graders.disagreements`."""
+    kinds: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The others by kind: `count`, and the first one as `example`."""
     constant: float = 0.0
     """Share of the questions that the best constant answer is right on; of rows, where `core.selection` balances."""
     draw_ms: float = 0.0
@@ -66,7 +72,7 @@ class Audit:
     grade_us: float = 0.0
     """Mean time to grade an honest answer."""
     examples: list[str] = field(default_factory=list)
-    """Some disagreements, for people."""
+    """Some that are unexplained, for people."""
 
     @property
     def agreement(self) -> float:
@@ -75,8 +81,26 @@ class Audit:
 
     @property
     def fine(self) -> bool:
-        """All gold answers are right, and disagreements are few or explained."""
-        return not self.gold_wrong and (self.agreement >= AGREEMENT_FROM or self.task in DISAGREEMENTS)
+        """All gold answers are right, and every disagreement is explained."""
+        return not self.gold_wrong and not self.unexplained
+
+    def differs(self, honest: Honest, right: bool) -> None:
+        """Count a disagreement on this answer, which we say is `right`."""
+        self.disagreements += 1
+        gold = str(gold_answer(self.task, honest.entry))
+        example = f"{_shortened(honest.answer)} {'right' if right else 'wrong'}, gold {_shortened(gold)}"
+        kind = explanation(self.task, honest.entry, honest.answer, right)
+        if kind is not None:
+            self.kinds.setdefault(kind, {"count": 0, "example": example})["count"] += 1
+            return
+        self.unexplained += 1
+        if len(self.examples) < 5:
+            self.examples.append(f"{honest.kind} {example}")
+
+
+def _shortened(text: str) -> str:
+    text = text.strip()
+    return repr(text if len(text) <= 60 else f"{text[:28]} ... {text[-28:]}")
 
 
 def changed(answer: str, rng: random.Random) -> list[str]:
@@ -151,13 +175,9 @@ def audit(task: str, items: int = 100, seeds: Sequence[int] = (0,), config: Mapp
             if theirs is None:
                 continue
             result.answers += 1
-            if (ours >= CORRECT_FROM) != (theirs >= CORRECT_FROM):
-                result.disagreements += 1
-                if len(result.examples) < 5:
-                    gold = str(gold_answer(task, honest.entry))
-                    result.examples.append(
-                        f"{honest.kind} {answer[:80]!r} where {gold[:80]!r}: ours {ours:.2f}, library {theirs:.2f}"
-                    )
+            right = ours >= CORRECT_FROM
+            if right != (theirs >= CORRECT_FROM):
+                result.differs(honest, right)
     golds = [gold_answer(task, entry) for entry in entries]
     result.items, result.distinct = len(entries), len({entry["question"] for entry in entries})
     result.without_gold = sum(gold is None or not gold.strip() for gold in golds)
@@ -214,7 +234,7 @@ def keep(audits: Iterable[Audit]) -> None:
     for task, result in sorted(table.items()):
         row = {name: value for name, value in vars(result).items() if name not in ("task", "examples")}
         row = {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
-        lines.append(f"  {json.dumps(task)}: {json.dumps(row)}")
+        lines.append(f"  {json.dumps(task)}: {json.dumps(row, ensure_ascii=False)}")
     PATH.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
@@ -230,12 +250,15 @@ def grader_name(task: str) -> str:
 
 
 def line(result: Audit) -> str:
-    """One line of the table, under `HEADER`; what the library does otherwise stands in a second one."""
+    """One line of the table, under `HEADER`; below it what the library does otherwise, and how often it did."""
     golds = result.items - result.without_gold
     right = f"{golds - result.gold_wrong}/{golds}"
-    text = (
+    lines = [
         f"{result.task:24} {grader_name(result.task):34} {result.items:6} {right:>9} {result.agreement:7.3f} "
         f"{result.constant:8.2f} {result.draw_ms:8.2f} {result.grade_us:8.1f}"
-    )
-    why = DISAGREEMENTS.get(result.task)
-    return f"{text}\n    {why}" if why else text
+    ]
+    for name, kind in DISAGREEMENTS.get(result.task, {}).items():
+        seen = result.kinds.get(name, {"count": 0})
+        example = f" {seen['example']}" if seen["count"] else ""
+        lines.append(f"    {seen['count']:4} of {result.answers}: {kind.why}{example}")
+    return "\n".join(lines)

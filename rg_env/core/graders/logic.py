@@ -131,11 +131,3 @@ GRADERS: dict[str, Grader] = {
     "syllogism": common.word,
     "zebra_puzzles": common.word,
 }
-DISAGREEMENTS: dict[str, str] = {
-    "knights_knaves": "The library overlooks a second role after a right one: `Ann is a knight. knave`",
-    "propositional_logic": (
-        "the library pays for a premise repeated, for premises joined together, and for broken text such as "
-        "`(P ∨ P) (P`, and calls every single variable trivial, derived or not"
-    ),
-}
-"""Where the library's grader differs on honest answers, and why ours is right."""
