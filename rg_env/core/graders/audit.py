@@ -21,6 +21,7 @@ from typing import Any
 from rg_env.core.dataset import build_rows
 from rg_env.core.draws import Draws
 from rg_env.core.graders import gold_answer, grade
+from rg_env.core.graders.common import prefix
 from rg_env.core.graders.disagreements import DISAGREEMENTS, explanation
 from rg_env.core.graders.forms import same_text
 from rg_env.core.graders.table import GRADERS
@@ -88,7 +89,9 @@ class Audit:
         """Count a disagreement on this answer, which we say is `right`."""
         self.disagreements += 1
         gold = str(gold_answer(self.task, honest.entry))
-        example = f"{_shortened(honest.answer)} {'right' if right else 'wrong'}, gold {_shortened(gold)}"
+        apart = prefix(honest.answer.strip(), gold.strip())
+        verdict = "right" if right else "wrong"
+        example = f"{_around(honest.answer, apart)} is {verdict}, gold {_around(gold, apart)}"
         kind = explanation(self.task, honest.entry, honest.answer, right)
         if kind is not None:
             self.kinds.setdefault(kind, {"count": 0, "example": example})["count"] += 1
@@ -98,9 +101,13 @@ class Audit:
             self.examples.append(f"{honest.kind} {example}")
 
 
-def _shortened(text: str) -> str:
+def _around(text: str, apart: int) -> str:
+    """A long text as what is around the place where it departs from another."""
     text = text.strip()
-    return repr(text if len(text) <= 60 else f"{text[:28]} ... {text[-28:]}")
+    if len(text) <= 60:
+        return repr(text)
+    start = max(0, min(apart - 30, len(text) - 60))
+    return repr(("..." if start else "") + text[start : start + 60] + ("..." if start + 60 < len(text) else ""))
 
 
 def changed(answer: str, rng: random.Random) -> list[str]:
@@ -259,6 +266,6 @@ def line(result: Audit) -> str:
     ]
     for name, kind in DISAGREEMENTS.get(result.task, {}).items():
         seen = result.kinds.get(name, {"count": 0})
-        example = f" {seen['example']}" if seen["count"] else ""
-        lines.append(f"    {seen['count']:4} of {result.answers}: {kind.why}{example}")
+        lines.append(f"    {seen['count']:4} of {result.answers}: {kind.why}")
+        lines += [f"         so {seen['example']}"] if seen["count"] else []
     return "\n".join(lines)

@@ -2,28 +2,22 @@
 
 import json
 import time
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from grader_cases import entries
 
 from rg_env.core.extraction import Extraction
 from rg_env.core.graders import gold_answer
-from rg_env.core.graders.audit import audit, entries_of, kept
+from rg_env.core.graders.audit import audit, kept
 from rg_env.core.graders.disagreements import DISAGREEMENTS, explanation
 from rg_env.core.graders.table import GRADERS
 from rg_env.core.scoring import MAX_ANSWER_CHARS, Score, score_extraction
 from rg_env.core.task_table import load_table
 
 TASKS = sorted(load_table())
-ENTRIES = 4
 LONG = MAX_ANSWER_CHARS
-
-
-@cache
-def entries(task: str) -> list[dict[str, Any]]:
-    return entries_of(task, ENTRIES, seed=11)
 
 
 def graded(task: str, entry: dict[str, Any], answer: str, grading: str = "partial") -> Score:
