@@ -43,12 +43,15 @@ def is_json(answer: str) -> bool:
 
 
 def degree_sign_inside(answer: str, entry: Entry) -> bool:
-    return "°" in answer and not re.fullmatch(r"-?\d+(\.\d+)?°?", answer)
+    """The stored angle, but for a degree sign that is not behind it."""
+    near = within(answer.replace("°", ""), entry, lambda gold: 0.01)
+    return "°" in answer.rstrip("°") and (near or _numbers(answer.replace("°", "")) == _numbers(entry["answer"]))
 
 
 def bracket_inside(answer: str, entry: Entry) -> bool:
-    """A point whose brackets are not around its coordinates: the library drops every bracket."""
-    return bool(re.search(r"[\d.][()]+[\d.,]|,[^)]*\(|\)[^)]*,|^\(*[^(,]*\)", answer))
+    """The stored coordinates, but for brackets that are not around them."""
+    bare = re.sub(r"[()]", "", answer)
+    return _numbers(bare) == _numbers(entry["answer"]) and not re.fullmatch(r"\([^()]*\)|[^()]*", answer)
 
 
 def skipped_action(answer: str, entry: Entry) -> bool:

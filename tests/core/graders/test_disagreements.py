@@ -18,6 +18,7 @@ PLAN = entry("", initial_state={"0.5_0.5": ["box_red"], "1.5_0.5": ["target_red"
 BOARD = entry("", board_config="o" * 12 + "AAoBoo" + "oooBoo" + "o" * 12)
 CASES: list[tuple[str, dict[str, Any], str, bool, str | None]] = [
     ("advanced_geometry", entry("25.18°", task_type="angle_measure"), "25.1°8", False, "degree sign"),
+    ("advanced_geometry", entry("25.18°", task_type="angle_measure"), "26.1°8", False, None),
     ("advanced_geometry", entry("25.18°", task_type="angle_measure"), "25.184", False, "third decimal"),
     ("advanced_geometry", entry("25.18°", task_type="angle_measure"), "26.18", False, None),
     ("advanced_geometry", entry("(4.000, -5.000)", task_type="orthocenter"), "04.0(0, -5.000)", False, "brackets"),
