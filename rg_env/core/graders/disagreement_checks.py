@@ -6,6 +6,7 @@ Each takes the answer, without white space around it, and the entry. None asks a
 import json
 import re
 from collections.abc import Callable
+from datetime import datetime
 from itertools import combinations
 
 from rg_env.core.graders import forms, formulas, rush_hour
@@ -215,6 +216,17 @@ def no_clock(answer: str, entry: Entry) -> bool:
     return ":" in answer and not re.fullmatch(r"-?(\d+ days, )?\d\d:\d\d(:\d\d(\.\d{3})?)?", answer)
 
 
+def elapsed_time(answer: str, entry: Entry) -> bool:
+    """What elapsed from start to end, by the calendar, where the stored answer is another."""
+    match = re.fullmatch(r"(?:(\d+) days, )?(\d\d):(\d\d)(?::(\d\d(?:\.\d{3})?))?", answer)
+    if match is None or answer == entry["answer"]:
+        return False
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    start, end = (datetime.fromisoformat(entry["metadata"][f"{edge}_time"]) for edge in ("start", "end"))
+    apart = (end - start).total_seconds() - (86400 * days + 3600 * hours + 60 * minutes + seconds)
+    return abs(apart if match[1] else (apart + 43200) % 86400 - 43200) < 1e-6
+
+
 def no_time_of_day(answer: str, entry: Entry) -> bool:
     return bool(re.fullmatch(r"(\d+ days), [0:.]+", entry["answer"])) and answer.rstrip(", ") in entry["answer"]
 
@@ -274,16 +286,10 @@ def moves_without_json(answer: str, entry: Entry) -> bool:
     return moves > 0 and not rest.strip("[]\"', ") and not re.search(r"\w", rest) and not is_json(answer)
 
 
-def in_other_case(pattern: str) -> Callable[[str, Entry], bool]:
-    """Each line has this form, but for the letter case of some."""
-
-    def fits(answer: str, entry: Entry) -> bool:
-        lines = answer.splitlines()
-        return all(re.fullmatch(pattern, line.strip(), re.IGNORECASE) for line in lines) and not all(
-            re.fullmatch(pattern, line) for line in lines
-        )
-
-    return fits
+def in_other_case(line: str) -> Callable[[str, Entry], bool]:
+    """Lines of this form, but for the letter case of some."""
+    usual, any_case = re.compile(rf"(?:{line}\s*)+"), re.compile(rf"(?:{line}\s*)+", re.IGNORECASE)
+    return lambda answer, entry: bool(any_case.fullmatch(answer)) and not usual.fullmatch(answer)
 
 
 def more_terms(answer: str, entry: Entry) -> bool:

@@ -162,6 +162,9 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
     "n_queens": {
         "spacing": Kind("The library wants single spaces.", True, checks.matches(r"^[Q_\s\[\],|'\"]+$")),
     },
+    "number_filtering": {
+        "spacing": Kind("The library wants no space within the quotes.", True, checks.same_but_for(r"\s+")),
+    },
     "number_format": {
         "near": Kind(
             "The library takes what is 0.01 off, another candidate too.",
@@ -254,6 +257,11 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
             "Of a number of days the library reads the first word alone.", False, checks.days_and_more
         ),
         "no clock": Kind("The library reads `0:026:59` and `00:48:0.2248`.", False, checks.no_clock),
+        "elapsed": Kind(
+            "The library's own answer is a millisecond short now and then, or negative after midnight.",
+            True,
+            checks.elapsed_time,
+        ),
         "whole days": Kind("The library wants a time of day after whole days.", True, checks.no_time_of_day),
     },
     "tower_of_hanoi": {

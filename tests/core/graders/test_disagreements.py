@@ -14,6 +14,12 @@ def entry(answer: str, **metadata: Any) -> dict[str, Any]:
 SORTED = entry("['1.5', '7.0']", sorted_numbers=["1.5", "7.0"], original_numbers=["7.0", "1.5"])
 LOGIC = entry("", variables=["P", "Q", "R"], premises=["P", "(P → Q)"], example_answer="(Q ∨ R)")
 DAYS = entry("41 days", task_type="date", expected_format="D days", start_time="2024-01-01", end_time="2024-02-11")
+NIGHT = entry(
+    "00:30:00.894",
+    task_type="time_ms",
+    start_time="2024-01-01 23:45:00.105000",
+    end_time="2024-01-01 00:15:01",
+)
 PLAN = entry("", initial_state={"0.5_0.5": ["box_red"], "1.5_0.5": ["target_red"]})
 BOARD = entry("", board_config="o" * 12 + "AAoBoo" + "oooBoo" + "o" * 12)
 CASES: list[tuple[str, dict[str, Any], str, bool, str | None]] = [
@@ -70,6 +76,8 @@ CASES: list[tuple[str, dict[str, Any], str, bool, str | None]] = [
     ("time_intervals", DAYS, "42 days days", False, None),
     ("time_intervals", entry("01:26:59", task_type="time_seconds"), "1:026:59", False, "no clock"),
     ("time_intervals", entry("01:26:59", task_type="time_seconds"), "01:26:58", False, None),
+    ("time_intervals", NIGHT, "00:30:00.895", True, "elapsed"),
+    ("time_intervals", NIGHT, "00:30:00.896", True, None),
     ("tower_of_hanoi", entry(""), "move disk 1 from Peg 1 to Peg 2", True, "letter case"),
     ("tower_of_hanoi", entry(""), "Move disk 1 from Peg 1 to Peg 2", True, None),
 ]
