@@ -27,6 +27,7 @@ import io
 import json
 import math
 import os
+import random
 import statistics
 import sys
 import time
@@ -36,9 +37,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rg_env.core import scoring
+from rg_env.core import library, scoring
 from rg_env.core.graders import gold_answer
-from rg_env.core.graders.audit import entries_of
 from rg_env.core.task_table import load_table
 from rg_env.core.workers import WorkerPool
 
@@ -141,12 +141,23 @@ def upstream_call(reward: Callable[..., Any], index: int, completion: Messages) 
     return call
 
 
+def upstream_entries(task: str, count: int) -> list[dict[str, Any]]:
+    """The library's first entries under seed 0, unmended: those that upstream's environment makes again to score."""
+    dataset = library.create(task, {}, seed=0, size=max(count, 50))
+    entries = []
+    with library.quiet():
+        for index in range(count):
+            random.seed(index)
+            entries.append(json.loads(json.dumps(dataset[index], default=library.to_plain)))
+    return entries
+
+
 def upstream_env(task: str, entries: list[dict[str, Any]]) -> tuple[Any, int]:
     """Upstream's environment, and how many of its entries are not `entries`."""
     from verifiers.legacy.envs.integrations.reasoninggym_env import ReasoningGymEnv
 
     for size in (len(entries) + 1, max(len(entries) + 1, 50)):
-        # In some tasks the entries depend on the size of the dataset, which is 50 in `entries_of`; often fewer will do.
+        # In some tasks the entries depend on the dataset's size, which is 50 in `upstream_entries`; often fewer do.
         env = ReasoningGymEnv(task, num_train_examples=len(entries), num_eval_examples=size - len(entries), seed=0)
         questions = env.get_dataset()["question"]
         others = sum(entry["question"] != question for entry, question in zip(entries, questions, strict=True))
@@ -158,7 +169,7 @@ def upstream_env(task: str, entries: list[dict[str, Any]]) -> tuple[Any, int]:
 def compare(task: str, count: int, seconds: float) -> dict[str, Any]:
     """Both sides on the completions of one task."""
     with contextlib.redirect_stdout(io.StringIO()):  # codeio prints
-        entries = entries_of(task, count)
+        entries = upstream_entries(task, count)
         env, others = upstream_env(task, entries)
         reward = next(function for function in env.rubric.funcs if function.__name__ == "check_answer_reward_func")
         completions = completions_of(task, entries)
@@ -277,7 +288,7 @@ async def hostile_lateness(
 def measure_workers(batch: int, rounds: int) -> bool:
     """Print what a pool costs and how late an event loop beside it is; whether the targets are met."""
     task = "leg_counting"
-    entry = entries_of(task, 1)[0]
+    entry = upstream_entries(task, 1)[0]
     with WorkerPool("operator:not_", workers=2) as pool:
         times = asyncio.run(overhead(pool, [task, {}, entry, entry["answer"]], batch, rounds))
     median, low, high = (1000 * f(times) for f in (statistics.median, min, max))

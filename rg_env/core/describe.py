@@ -93,8 +93,10 @@ def show_audit(
     wrong = sum(result.gold_wrong for result in audits)
     show(
         f"{len(audits)} tasks: {golds - wrong} of {golds} gold answers score 1.0; "
-        f"{sum(result.agreement == 1 for result in audits)} tasks graded as by the library on all honest answers, "
-        f"{sum(result.agreement < 1 for result in audits)} otherwise on some; "
+        f"of {sum(result.answers for result in audits)} honest answers the library's graders call "
+        f"{sum(result.disagreements for result in audits)} otherwise than ours, in "
+        f"{sum(result.disagreements > 0 for result in audits)} tasks, "
+        f"{sum(result.unexplained for result in audits)} of them unexplained; "
         f"{sum(not result.fine for result in audits)} not fine"
     )
     return all(result.fine for result in audits)

@@ -7,6 +7,8 @@
 - basic_arithmetic looks for the divisors of numbers of up to 24 digits one by one, which can take days. Here they are
   found by factoring: the items are the same.
 - time_intervals fills dates that an item does not have with today's: here with a fixed day.
+- propositional_logic draws premises that contradict each other one time in five: any answer follows, so these are no
+  items.
 
 Nothing of this touches the user's process: `mend` is called by `core.row_child` alone.
 """
@@ -22,6 +24,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rg_env.core import library
+from rg_env.core.graders.logic import contradictory
 
 _UNREPEATABLE = re.compile(
     # clocks
@@ -65,7 +68,9 @@ def mend(task: str) -> None:
 def is_item(task: str, entry: Mapping[str, Any]) -> bool:
     """Whether the drawn `entry` is a question at all."""
     metadata = entry["metadata"]
-    return task != "codeio" or bool(metadata["input_data"] or metadata["output_data"])
+    if task == "codeio":
+        return bool(metadata["input_data"] or metadata["output_data"])
+    return task != "propositional_logic" or not contradictory(entry)
 
 
 def _mend_basic_arithmetic(module: Any) -> None:

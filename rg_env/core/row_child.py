@@ -34,7 +34,7 @@ def main() -> None:
     while True:
         job = jobs.get()
         task = job["task"]
-        key = json.dumps([task, job["seed"]])
+        key = json.dumps([task, job["config"], job["seed"]])
         if key not in streams:
             library.import_only(task, load_table()[task]["module"])
             mend(task)

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from rg_env.core.mends import is_item
+
 
 def _run(code: str) -> None:
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
@@ -79,3 +81,10 @@ assert not mends.is_item("codeio", {"metadata": {"input_data": {}, "output_data"
 assert mends.is_item("maze", {"metadata": {}})
 """
     _run(code)
+
+
+def test_a_question_that_any_answer_is_right_to_is_none() -> None:
+    """Premises that contradict each other: everything follows from them."""
+    sound = {"variables": ["P", "Q"], "premises": ["P", "(P → Q)"]}
+    assert is_item("propositional_logic", {"metadata": sound})
+    assert not is_item("propositional_logic", {"metadata": {**sound, "premises": [*sound["premises"], "¬Q"]}})

@@ -198,15 +198,3 @@ GRADERS: dict[str, Grader] = {
     "simple_equations": simple_equations,
     "simple_integration": _antiderivative,
 }
-DISAGREEMENTS: dict[str, str] = {
-    "complex_arithmetic": "The library pays `nan` in full, and knows no `bi + a`.",
-    "intermediate_integration": "The library pays an unevaluated `Integral(f, x)`; some of its own answers are one.",
-    "polynomial_equations": (
-        "The question asks for four places, rounded down; the library wants exactly the value rounded half up. "
-        "For degree 4 its stored roots are not always all."
-    ),
-    "polynomial_multiplication": "The library pays `expand(<the question>)` and like terms that are not collected.",
-    "simple_equations": "Every number solves the equation `0 = 0`, which the generator makes now and then.",
-    "simple_integration": "The library pays an unevaluated `Integral(f, x)`, and runs the answer as code.",
-}
-"""Where the library's grader differs on honest answers, and why ours is right."""

@@ -98,11 +98,16 @@ def counts(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _numbers(answer: str, count: int) -> list[Fraction] | None:
-    """A list of `count` numbers. Quotes, where there are any, pair."""
-    if len(re.findall(r"[^\s,;()\[\]]+", answer)) != count:
+    """A list of `count` numbers. Quotes, where there are any, pair, and each pair holds one number."""
+    if len(re.findall(r"[^\s,;()\[\]'\"]+", answer)) != count:
         return None
-    quoted = "'" in answer or '"' in answer
-    return None if quoted and forms.literal(answer) is None else forms.numbers(answer)
+    if "'" not in answer and '"' not in answer:
+        return forms.numbers(answer)
+    listed = forms.literal(answer)
+    if not isinstance(listed, list | tuple) or len(listed) != count:
+        return None
+    found = [forms.number(str(item)) for item in listed]
+    return None if None in found else [value for value in found if value is not None]
 
 
 def _exact(texts: Sequence[str]) -> list[Fraction]:
@@ -125,10 +130,3 @@ GRADERS: dict[str, Grader] = {
     "string_splitting": counts,
     "string_synthesis": counts,
 }
-DISAGREEMENTS: dict[str, str] = {
-    "base_conversion": "The library stores an empty text for zero in bases other than 2 and 16; right is `0`.",
-    "number_sorting": "The library takes any sorted list within 1 of the right numbers, and any list of NaN; "
-    "ours wants the numbers of the question.",
-    "string_insertion": "The library pays 0.1 for the right characters as a list, and runs the answer as code.",
-}
-"""Where the library's grader differs on honest answers, and why ours is right."""

@@ -51,6 +51,3 @@ def _usual_form(text: str, options: dict[str, Any]) -> str:
 
 
 GRADERS: dict[str, Grader] = {"arc_1d": arc_1d, "arc_agi": arc_2d, "rearc": arc_2d}
-_BRACKETS = "With `array_brackets` the library wants each bracket in its place; the rows are as clear with one missing."
-DISAGREEMENTS: dict[str, str] = {"arc_agi": _BRACKETS, "rearc": _BRACKETS}
-"""Where the library's grader differs on honest answers, and why ours is right."""

@@ -246,13 +246,3 @@ GRADERS: dict[str, Grader] = {
     "products": exact_number,
     "time_intervals": time_intervals,
 }
-DISAGREEMENTS: dict[str, str] = {
-    "basic_arithmetic": "The library takes its rounded-down quotient alone for right, not the value of the expression.",
-    "decimal_arithmetic": "The question asks for 12 significant digits; the library takes any answer that is off by no "
-    "more than one in the last decimal place of the operands, 0.001 by default.",
-    "number_format": "Where candidates lie close together, the library takes the wrong one, too.",
-    "prime_factorization": "The library raises an exception on all but numbers and ×, powers included.",
-    "time_intervals": "The library's answer may be a millisecond short, neglect the time of day or be negative after "
-    "midnight, so the time that elapsed is right too; of a number of days it reads the first word only.",
-}
-"""Where the library's grader differs on honest answers, and why ours is right."""

@@ -84,9 +84,3 @@ GRADERS: dict[str, Grader] = {
     "n_queens": n_queens,
     "tsumego": tsumego,
 }
-DISAGREEMENTS: dict[str, str] = {
-    "emoji_mystery": "The library pays near matches, and wants the double spaces and capitals of the book's text",
-    "n_queens": "The library wants single spaces exactly, and pays half for the right board as a Python list",
-    "tsumego": "The library accepts its stored move only, though another may capture as many white stones",
-}
-"""Where the library's grader differs on honest answers, and why ours is right."""

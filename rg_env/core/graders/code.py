@@ -77,8 +77,3 @@ def _is_short(key: str | int) -> bool:
 
 
 GRADERS: dict[str, Grader] = {"bf": bf, "codeio": codeio}
-DISAGREEMENTS: dict[str, str] = {
-    "codeio": "The library wants each of the 17 digits of a float, and a single number or list in the very spacing of "
-    "the stored text.",
-}
-"""Where the library's grader differs on honest answers, and why ours is right."""

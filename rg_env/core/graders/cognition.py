@@ -52,8 +52,3 @@ GRADERS: dict[str, Grader] = {
     "rectangle_count": common.exact_number,
     "rubiks_cube": rubiks_cube,
 }
-DISAGREEMENTS: dict[str, str] = {
-    "figlet_font": "The library pays 0.1 for each letter in its place, so 1.0 for ten of a longer word.",
-    "rubiks_cube": "The library drops moves like `2R` and `U2'` and turns only what is left.",
-}
-"""Where the library's grader differs on honest answers, and why ours is right."""

@@ -156,8 +156,3 @@ GRADERS: dict[str, Grader] = {
     "sudoku": sudoku,
     "survo": survo,
 }
-DISAGREEMENTS: dict[str, str] = {
-    "futoshiki": "The library wants the stored text to the space, empty lines between rows included.",
-    "survo": "The library takes only the stored grid, where another may obey all rules.",
-}
-"""Where the library's grader differs on honest answers, and why ours is right."""

@@ -99,8 +99,3 @@ def _without_degrees(text: str) -> str:
 
 
 GRADERS: dict[str, Grader] = {"advanced_geometry": advanced_geometry, "simple_geometry": simple_geometry}
-DISAGREEMENTS: dict[str, str] = {
-    "advanced_geometry": "The question asks for angles to three decimals, of which the library neglects the third, "
-    "as it does where in the number the degree sign stands; it gives a radius with more digits half credit or less.",
-}
-"""Where the library's grader differs on honest answers, and why ours is right."""

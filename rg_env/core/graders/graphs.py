@@ -115,10 +115,3 @@ GRADERS: dict[str, Grader] = {
     "quantum_lock": quantum_lock,
     "shortest_path": shortest_path,
 }
-DISAGREEMENTS: dict[str, str] = {
-    "family_relationships": (
-        "for in-laws, nieces and nephews the library stores what the second person is to the first, or the second "
-        "one's sex; ours accepts the right word for the first person as well"
-    ),
-}
-"""Where the library's grader differs on honest answers, and why ours is right."""

@@ -22,7 +22,3 @@ def list_functions(answer: str, entry: Entry, config: Config) -> float:
 
 
 GRADERS: dict[str, Grader] = {"acre": acre, "list_functions": list_functions}
-DISAGREEMENTS: dict[str, str] = {
-    "list_functions": "The library wants the spacing of the stored list.",
-}
-"""Where the library's grader differs on honest answers, and why ours is right."""

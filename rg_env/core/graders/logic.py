@@ -1,6 +1,10 @@
 """Graders of the logic tasks."""
 
+import functools
+import operator
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from rg_env.core.graders import common, formulas
 from rg_env.core.graders.formulas import Formula
@@ -51,10 +55,14 @@ def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
     """A formula that follows from the premises and is no mere restatement of them.
 
     Not right are, though the library pays for them: a tautology; a premise, apart from order, repetition and double
-    negation; premises joined by and/or alone; a formula with a part that says what a whole premise says, for
-    `(premise) ∨ X` follows from anything; what is equivalent to a premise but longer. A premise that is a single
-    variable, or one negated, may be a part: from `Q` the library itself concludes `Q ∨ P`, and often nothing better
-    is there. A single variable is right where it is no premise. The library's stored example is right in any case.
+    negation; premises joined by and/or (or an arrow, which is an or) alone; a formula with a part that says what a
+    whole premise says, for `(premise) ∨ X` follows from anything; what is equivalent to a premise but longer. A premise
+    that is a single variable, or one negated, may be a part. A single variable is right where it is no premise. The
+    library's stored example is right in any case.
+
+    The question asks for "a correct conclusion", not for the strongest: from `Q` the library itself concludes `Q ∨ P`,
+    as it does for more than half of its questions, and for one in seven nothing else that is short will do. So an
+    or of two variables is right for three questions in five. The task is open: other rows would be another task.
     """
     metadata = entry["metadata"]
     variables = metadata["variables"]
@@ -62,8 +70,7 @@ def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
     conclusion = formulas.parse(answer.strip().lstrip("∴⊢ "), variables)
     if conclusion is None:
         return 0.0
-    premises = [_premise(text, variables) for text in metadata["premises"]]
-    said = [formulas.truths(premise, table)[-1] for premise in premises]
+    premises, said = _premises(metadata, table)
     every = (1 << (1 << len(variables))) - 1
     given = every
     for column in said:
@@ -87,6 +94,18 @@ def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
     return float(not sizes or formulas.leaves(conclusion) <= max(sizes))
 
 
+def contradictory(entry: Entry) -> bool:
+    """The premises cannot all hold, so that any conclusion follows from them: one question in five of the library's."""
+    table = formulas.columns(entry["metadata"]["variables"])
+    return not functools.reduce(operator.and_, _premises(entry["metadata"], table)[1])
+
+
+def _premises(metadata: Mapping[str, Any], table: Mapping[str, int]) -> tuple[list[Formula], list[int]]:
+    """The premises, and the column of each in the truth table."""
+    found = [_premise(text, metadata["variables"]) for text in metadata["premises"]]
+    return found, [formulas.truths(premise, table)[-1] for premise in found]
+
+
 def _premise(text: str, variables: list[str]) -> Formula:
     premise = formulas.parse(text, variables, _MAX_PREMISE_TOKENS)
     if premise is None:
@@ -95,8 +114,12 @@ def _premise(text: str, variables: list[str]) -> Formula:
 
 
 def _joined(form: Formula, known: set[Formula]) -> bool:
-    """It is one of the known formulas, or built of them by and/or alone."""
-    return form in known or (form[0] in ("and", "or") and all(_joined(part, known) for part in form[1]))
+    """It is one of the known formulas, or built of them by and/or alone; `A → B` is `¬A ∨ B`."""
+    if form in known:
+        return True
+    if form[0] == "implies":
+        return _joined(formulas.normal(("not", form[1])), known) and _joined(form[2], known)
+    return form[0] in ("and", "or") and all(_joined(part, known) for part in form[1])
 
 
 GRADERS: dict[str, Grader] = {
@@ -108,11 +131,3 @@ GRADERS: dict[str, Grader] = {
     "syllogism": common.word,
     "zebra_puzzles": common.word,
 }
-DISAGREEMENTS: dict[str, str] = {
-    "knights_knaves": "The library overlooks a second role after a right one: `Ann is a knight. knave`",
-    "propositional_logic": (
-        "the library pays for a premise repeated, for premises joined together, and for broken text such as "
-        "`(P ∨ P) (P`, and calls every single variable trivial, derived or not"
-    ),
-}
-"""Where the library's grader differs on honest answers, and why ours is right."""

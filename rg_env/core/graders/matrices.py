@@ -134,11 +134,3 @@ GRADERS: dict[str, Grader] = {
     "rotten_oranges": common.exact_number,
     "spiral_matrix": spiral_matrix,
 }
-DISAGREEMENTS: dict[str, str] = {
-    "game_of_life_halting": "The library pays any text, the wrong truth value included.",
-    "graph_color": "The library takes a map that also colors vertices which the graph does not have.",
-    "jugs": "The library wants the list of moves as JSON, while moves are as clear with a quote or bracket missing.",
-    "pool_matrix": "The library allows an error of 1%, so 4.68 for 4.67, where the question wants two decimal places, "
-    "and takes a row for a column.",
-}
-"""Where the library's grader differs on honest answers, and why ours is right."""

@@ -117,10 +117,3 @@ GRADERS: dict[str, Grader] = {
     "sokoban": sokoban,
     "tower_of_hanoi": tower_of_hanoi,
 }
-DISAGREEMENTS: dict[str, str] = {
-    "boxnet": "The library skips impossible actions, and one box may cross several squares in one step.",
-    "knight_swap": "The question does not ask for the shortest list, and not all puzzles stored as impossible are.",
-    "rush_hour": "The library goes as far as a vehicle gets and ignores the rest; a move through another is illegal.",
-    "sokoban": "The library ignores characters that are no move, so that it plays any text.",
-}
-"""Where the library's grader differs on honest answers, and why ours is right."""

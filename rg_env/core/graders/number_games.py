@@ -83,8 +83,3 @@ def puzzle24(answer: str, entry: Entry, config: Config) -> float:
 
 
 GRADERS: dict[str, Grader] = {"countdown": countdown, "puzzle24": puzzle24}
-DISAGREEMENTS: dict[str, str] = {
-    "countdown": "The library misses numbers in other notations, so `0x0*(a+b)+0x<target>` has full value.",
-    "puzzle24": "The library checks neither that the given numbers are used nor that the value is exactly 24.",
-}
-"""Where the library's grader differs on honest answers, and why ours is right."""

@@ -39,7 +39,3 @@ def _probability(text: str) -> Fraction | None:
 
 
 GRADERS: dict[str, Grader] = {"coin_flip": coin_flip}
-DISAGREEMENTS: dict[str, str] = {
-    "coin_flip": "Below 0.002 the library's tolerance of 0.0001 pays what is wrong by more than 5 %, zero included.",
-}
-"""Where the library's grader differs on honest answers, and why ours is right."""

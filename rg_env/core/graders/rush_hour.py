@@ -41,7 +41,7 @@ class _Board:
         return len(self.masks[0]) - 1
 
 
-def _board(description: str) -> _Board:
+def read_board(description: str) -> _Board:
     """From 36 letters, row by row: `o` is empty, `x` a wall.
 
     Vehicles come in the order of their letters, and the question calls them A, B, C ... in that order: not always by
@@ -69,7 +69,7 @@ def rush_hour(answer: str, entry: Entry, config: Config) -> float:
 
     A move through a vehicle, a wall or the edge is illegal. The library moves as far as it gets, and ignores the rest.
     """
-    board = _board(entry["metadata"]["board_config"])
+    board = read_board(entry["metadata"]["board_config"])
     texts = [text for text in _SEPARATORS.split(forms.plain_digits(answer).upper()) if text]
     moves = [_MOVE.fullmatch(text) for text in texts]
     state, taken = list(board.start), board.taken(board.start)
@@ -99,7 +99,7 @@ def solve(entry: Mapping[str, Any]) -> str | None:
 
     None if there are none, or too many states to try. Takes about 20 ms, up to half a second where much can move.
     """
-    board = _board(entry["metadata"]["board_config"])
+    board = read_board(entry["metadata"]["board_config"])
     came_from: dict[tuple[int, ...], tuple[tuple[int, ...], int, int] | None] = {board.start: None}
     queue = deque([(board.start, board.taken(board.start))])
     while queue and len(came_from) < _MAX_STATES:

@@ -21,25 +21,22 @@ from rg_env.core.graders import (
 )
 from rg_env.core.graders.types import Grader
 
-_FAMILIES = (
-    algebra,
-    algorithmic,
-    arc,
-    arithmetic,
-    board_games,
-    code,
-    cognition,
-    games,
-    geometry,
-    graphs,
-    induction,
-    logic,
-    matrices,
-    move_games,
-    number_games,
-    probability,
-    words,
+GRADERS: dict[str, Grader] = (
+    algebra.GRADERS
+    | algorithmic.GRADERS
+    | arc.GRADERS
+    | arithmetic.GRADERS
+    | board_games.GRADERS
+    | code.GRADERS
+    | cognition.GRADERS
+    | games.GRADERS
+    | geometry.GRADERS
+    | graphs.GRADERS
+    | induction.GRADERS
+    | logic.GRADERS
+    | matrices.GRADERS
+    | move_games.GRADERS
+    | number_games.GRADERS
+    | probability.GRADERS
+    | words.GRADERS
 )
-GRADERS: dict[str, Grader] = {task: grader for family in _FAMILIES for task, grader in family.GRADERS.items()}
-DISAGREEMENTS: dict[str, str] = {task: why for family in _FAMILIES for task, why in family.DISAGREEMENTS.items()}
-"""Tasks where the library's grader differs on honest answers, and why ours is right."""

@@ -189,9 +189,3 @@ GRADERS: dict[str, Grader] = {
     "word_sequence_reversal": word_sequence_reversal,
     "word_sorting": word_sorting,
 }
-DISAGREEMENTS: dict[str, str] = {
-    "letter_jumble": "The library pays in full for the right words with more words behind them.",
-    "sentence_reordering": "For a sentence with a word twice, a quarter of them, the library stores a wrong order and "
-    "pays nothing for the sentence itself; ours takes both.",
-}
-"""Where the library's grader differs on honest answers, and why ours is right."""

@@ -156,6 +156,16 @@ def test_number_sorting_wants_the_numbers_of_the_question(answer: str, value: fl
     assert _grade("number_sorting", answer, str(numbers), **metadata) == value
 
 
+def test_white_space_within_quotes_does_no_harm() -> None:
+    """As little as around them."""
+    numbers = ["-3.0", "1.5"]
+    metadata = {"sorted_numbers": numbers, "original_numbers": ["1.5", "-3.0"]}
+    for answer in ("['-3.0',' 1.5']", '[" -3.0 ", "1.5"]', "['-3.0 ', ' 1.5']"):
+        assert _grade("number_sorting", answer, str(numbers), **metadata) == 1.0
+    for answer in ("['-3.0', '1 .5']", "['-3.0' ' 1.5']", "['-3.0', ' ', '1.5']", "[' -3.0, 1.5']"):
+        assert _grade("number_sorting", answer, str(numbers), **metadata) == 0.0
+
+
 def test_the_list_as_given_is_no_progress() -> None:
     """A right beginning that the question has itself earns nothing."""
     gold, start = ["1", "2", "3", "4"], ["1", "2", "4", "3"]

@@ -5,6 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from grader_cases import assert_scores
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,17 +82,12 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("task", "item", "answers"), RIGHT)
-def test_right_answers_count_in_other_forms(task: str, item: dict[str, Any], answers: list[str]) -> None:
-    """Other ways of writing what is right score 1.0."""
-    assert {answer: grade(task, {}, item, answer) for answer in answers} == dict.fromkeys(answers, 1.0)
-
-
-@pytest.mark.parametrize(("task", "item", "answers"), WRONG)
-def test_wrong_answers_score_nothing(task: str, item: dict[str, Any], answers: list[str]) -> None:
-    """What is wrong scores 0.0, with partial credit too."""
-    scores = {answer: grade(task, {}, item, answer, partial_credit=True) for answer in answers}
-    assert scores == dict.fromkeys(answers, 0.0)
+@pytest.mark.parametrize(
+    ("task", "item", "answers", "value"), [(*case, 1.0) for case in RIGHT] + [(*case, 0.0) for case in WRONG]
+)
+def test_answers_score_what_they_are_worth(task: str, item: dict[str, Any], answers: list[str], value: float) -> None:
+    """Other ways of writing what is right score 1.0; what is wrong scores 0.0."""
+    assert_scores(task, item, answers, value)
 
 
 def test_decimal_precision_is_that_of_the_question() -> None:

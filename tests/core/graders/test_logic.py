@@ -110,6 +110,13 @@ def test_propositional_logic_keeps_the_stored_example() -> None:
     assert values == [1.0, 1.0, 0.0, 0.0]
 
 
+def test_propositional_logic_takes_an_arrow_for_an_or() -> None:
+    """Premises joined are no conclusion, in whichever of the two ways: `¬P → Q` is `P ∨ Q`."""
+    entry = {"variables": ["P", "Q"], "premises": ["Q", "P"], "example_answer": "(Q ∧ Q)"}
+    values = [_grade("propositional_logic", answer, None, **entry) for answer in ("P ∨ Q", "¬P → Q", "P → Q")]
+    assert values == [0.0, 0.0, 1.0]
+
+
 def test_propositional_logic_does_not_trust_a_fallback_example() -> None:
     """Where the library found nothing it stores the first variable, which does not follow."""
     entry = {"variables": ["P", "Q"], "premises": ["Q"], "example_answer": "P"}

@@ -1,0 +1,297 @@
+"""What shows that an honest answer is of a kind on which the library's grader errs: see `core.graders.disagreements`.
+
+Each takes the answer, without white space around it, and the entry. None asks a grader.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from datetime import datetime
+from itertools import combinations
+
+from rg_env.core.graders import forms, formulas, rush_hour
+from rg_env.core.graders.exact_value import exact_value
+from rg_env.core.graders.types import Entry
+
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(number) for number in _NUMBER.findall(text)]
+
+
+def within(answer: str, entry: Entry, most: Callable[[float], float], separators: str = r"[\s,'\[\]]+") -> bool:
+    """As many numbers as in the gold answer, each off by no more than `most` (of the gold one), and some are off."""
+    gold = _numbers(entry["answer"])
+    parts = [part for part in re.split(separators, answer) if part]
+    if len(parts) != len(gold) or not all(_NUMBER.fullmatch(part) for part in parts):
+        return False
+    given = [float(part) for part in parts]
+    return given != gold and all(abs(a - b) <= most(b) * (1 + 1e-9) for a, b in zip(given, gold, strict=True))
+
+
+def same_but_for(signs: str) -> Callable[[str, Entry], bool]:
+    """The gold answer, but for these signs, given as a regular expression."""
+    return lambda answer, entry: re.sub(signs, "", answer) == re.sub(signs, "", str(entry["answer"]))
+
+
+def is_json(answer: str) -> bool:
+    try:
+        json.loads(answer)
+    except ValueError:
+        return False
+    return True
+
+
+def degree_sign_inside(answer: str, entry: Entry) -> bool:
+    """The stored angle, but for a degree sign that is not behind it."""
+    near = within(answer.replace("°", ""), entry, lambda gold: 0.01)
+    return "°" in answer.rstrip("°") and (near or _numbers(answer.replace("°", "")) == _numbers(entry["answer"]))
+
+
+def bracket_inside(answer: str, entry: Entry) -> bool:
+    """The stored coordinates, but for brackets that are not around them."""
+    bare = re.sub(r"[()]", "", answer)
+    return _numbers(bare) == _numbers(entry["answer"]) and not re.fullmatch(r"\([^()]*\)|[^()]*", answer)
+
+
+def skipped_action(answer: str, entry: Entry) -> bool:
+    """Some action is not possible, or names no agent, box or square: found by playing the plan by the rules."""
+    squares = {name: list(items) for name, items in entry["metadata"]["initial_state"].items()}
+    for step in json.loads(answer):
+        arrivals = []
+        for agent, action in step.items():
+            where = re.fullmatch(r"Agent\[(\d\.5), (\d\.5)\]", agent)
+            what = re.fullmatch(r"move\((box_\w+), (?:square\[(\d\.5), (\d\.5)\]|(target_\w+))\)", action)
+            here = squares.get(f"{where[1]}_{where[2]}") if where else None
+            if not where or not what or here is None or what[1] not in here:
+                return True
+            here.remove(what[1])
+            if what[4]:
+                if what[4] not in here:
+                    return True
+                here.remove(what[4])
+                continue
+            if abs(float(what[2]) - float(where[1])) + abs(float(what[3]) - float(where[2])) != 1:
+                return True
+            arrivals.append((f"{what[2]}_{what[3]}", what[1]))
+        for there, box in arrivals:
+            if there not in squares:
+                return True
+            squares[there].append(box)
+    return False
+
+
+def twice_in_a_step(answer: str, entry: Entry) -> bool:
+    return len(re.findall(r"Agent\[", answer)) > len(json.loads(answer))
+
+
+def floats_alone_differ(answer: str, entry: Entry) -> bool:
+    """The gold value, but for floats that differ after the ninth digit."""
+    gold, given = _numbers(entry["answer"]), _numbers(answer)
+    apart = [(a, b) for a, b in zip(given, gold, strict=False) if a != b]
+    words = [re.sub(r"\s+", "", _NUMBER.sub("#", text)) for text in (answer, entry["answer"])]
+    return words[0] == words[1] and all(abs(a - b) <= 1e-9 * abs(b) and b % 1 for a, b in apart)
+
+
+def prefix_of_gold(answer: str, entry: Entry) -> bool:
+    """The decimal number breaks off, or another begins with it: the library pays the share of the shorter one."""
+    value, gold = forms.rational(answer), forms.rational(entry["answer"])
+    if value is None or gold is None or value == gold:
+        return False
+    shorter, longer = sorted((f"{float(value):.10g}", f"{float(gold):.10g}"), key=len)
+    return longer.startswith(shorter)
+
+
+def small_probability(answer: str, entry: Entry) -> bool:
+    """Within 0.0001 of a probability below 0.002, and off by more than a twentieth of it."""
+    value, gold = forms.rational(answer), forms.rational(entry["answer"])
+    return value is not None and gold is not None and gold < 0.002 and gold / 20 < abs(value - gold) <= 1.0001e-4
+
+
+def imaginary_first(answer: str, entry: Entry) -> bool:
+    """`bi + a` with the numbers of the stored result."""
+    match = re.fullmatch(r"([+-]?)\s*([\d.]+)i\s*([+-])\s*([+-]?)\s*([\d.]+)", answer.strip())
+    found = match or re.fullmatch(r"([+-]?)\s*([\d.]+)i\s+()(-?)([\d.]+)", answer.strip())
+    if not found:
+        return False
+    imaginary = float(found[1] + found[2])
+    real = float(found[5]) * (-1) ** ((found[3] == "-") + (found[4] == "-"))
+    return [real, imaginary] == list(entry["metadata"]["result"])
+
+
+def grid_of_digits(answer: str, entry: Entry) -> bool:
+    """The stored digits in their order, with other signs or spaces between them."""
+    return re.findall(r"\d", answer) == re.findall(r"\d", entry["answer"])
+
+
+def role_of_nobody(answer: str, entry: Entry) -> bool:
+    """A right sentence, and a lone role behind it."""
+    first, _, rest = answer.rpartition(".")
+    return first == entry["answer"].rstrip(".") and len(rest.split()) == 1
+
+
+def more_words(answer: str, entry: Entry) -> bool:
+    given, gold = answer.casefold().split(), entry["answer"].casefold().split()
+    return len(given) > len(gold) and given[: len(gold)] == gold
+
+
+def another_candidate(answer: str, entry: Entry) -> bool:
+    """Nearer to, or as near to, a candidate that is not the one asked for."""
+    value, gold = float(answer.replace(",", "")), entry["metadata"]["solution"]
+    others = [other for other in entry["metadata"]["candidates"] if other != gold]
+    return any(abs(value - other) <= abs(value - gold) + 1e-6 for other in others)
+
+
+def _formulas(answer: str, entry: Entry) -> tuple[list[int], list[int], int]:
+    """The truth columns of the answer's parts (none if it is no formula), those of the premises, and that of true."""
+    variables = entry["metadata"]["variables"]
+    table = formulas.columns(variables)
+    formula = formulas.parse(answer, variables)
+    premises = [formulas.parse(text, variables, 20_000) for text in entry["metadata"]["premises"]]
+    columns = [formulas.truths(premise, table)[-1] for premise in premises if premise is not None]
+    return formulas.truths(formula, table) if formula else [], columns, (1 << (1 << len(variables))) - 1
+
+
+def no_formula(answer: str, entry: Entry) -> bool:
+    return not _formulas(answer, entry)[0]
+
+
+def restates(answer: str, entry: Entry) -> bool:
+    """Says what a premise says, or some premises joined by and, by or; and is not the stored example."""
+    parts, premises, every = _formulas(answer, entry)
+    said = set()
+    for size in range(1, len(premises) + 1):
+        for some in combinations(premises, size):
+            both, either = every, 0
+            for column in some:
+                both, either = both & column, either | column
+            said |= {both, either}
+    return bool(parts) and parts[-1] in said and answer != entry["metadata"]["example_answer"]
+
+
+def holds_a_premise(answer: str, entry: Entry) -> bool:
+    """A part of it says what a whole premise says, and it is not the stored example."""
+    parts, premises, _ = _formulas(answer, entry)
+    return not set(parts).isdisjoint(premises) and answer != entry["metadata"]["example_answer"]
+
+
+def a_variable(answer: str, entry: Entry) -> bool:
+    """A single variable that follows from the premises, and is none of them."""
+    parts, premises, every = _formulas(answer, entry)
+    for column in premises:
+        every &= column
+    return answer.strip("() ") in entry["metadata"]["variables"] and not every & ~parts[-1]
+
+
+def other_numbers(answer: str, entry: Entry) -> bool:
+    return sorted(map(int, re.findall(r"\d+", answer))) != sorted(entry["metadata"]["numbers"])
+
+
+def clipped_move(answer: str, entry: Entry) -> bool:
+    """Some vehicle does not get as far as the move says."""
+    board = rush_hour.read_board(entry["metadata"]["board_config"])
+    state = list(board.start)
+    for letter, steps in re.findall(r"([A-Z])([+-]\d+)", answer):
+        vehicle = ord(letter) - ord("A")
+        if vehicle >= len(state):
+            return True
+        others = board.taken(state) ^ board.masks[vehicle][state[vehicle]]
+        for _ in range(abs(int(steps))):
+            place = state[vehicle] + (1 if int(steps) > 0 else -1)
+            if not 0 <= place < len(board.masks[vehicle]) or others & board.masks[vehicle][place]:
+                return True
+            state[vehicle] = place
+    return False
+
+
+def days_and_more(answer: str, entry: Entry) -> bool:
+    """The right number of days, where days are asked for, and behind it what is not `days`."""
+    first, *rest = answer.split()
+    return entry["metadata"]["task_type"] == "date" and first == entry["answer"].split()[0] and rest != ["days"]
+
+
+def no_clock(answer: str, entry: Entry) -> bool:
+    """Not of the form HH:MM, HH:MM:SS or HH:MM:SS.mmm, with or without days before it."""
+    return ":" in answer and not re.fullmatch(r"-?(\d+ days, )?\d\d:\d\d(:\d\d(\.\d{3})?)?", answer)
+
+
+def elapsed_time(answer: str, entry: Entry) -> bool:
+    """What elapsed from start to end, by the calendar, where the stored answer is another."""
+    match = re.fullmatch(r"(?:(\d+) days, )?(\d\d):(\d\d)(?::(\d\d(?:\.\d{3})?))?", answer)
+    if match is None or answer == entry["answer"]:
+        return False
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    start, end = (datetime.fromisoformat(entry["metadata"][f"{edge}_time"]) for edge in ("start", "end"))
+    apart = (end - start).total_seconds() - (86400 * days + 3600 * hours + 60 * minutes + seconds)
+    return abs(apart if match[1] else (apart + 43200) % 86400 - 43200) < 1e-6
+
+
+def no_time_of_day(answer: str, entry: Entry) -> bool:
+    return bool(re.fullmatch(r"(\d+ days), [0:.]+", entry["answer"])) and answer.rstrip(", ") in entry["answer"]
+
+
+def spacing(answer: str, entry: Entry) -> bool:
+    return answer.split() == str(entry["answer"]).split()
+
+
+def value_of_expression(answer: str, entry: Entry) -> bool:
+    """The exact value, where the stored answer is another."""
+    return forms.rational(answer) == exact_value(entry["metadata"]["expression"]) != forms.rational(entry["answer"])
+
+
+def same_words(answer: str, entry: Entry) -> bool:
+    """The words of the gold answer in another order."""
+    given, gold = answer.split(), entry["answer"].split()
+    return given != gold and sorted(given) == sorted(gold)
+
+
+def unknown_vertex(answer: str, entry: Entry) -> bool:
+    """The map colors what is no vertex of the graph."""
+    vertices = {str(vertex) for vertex in entry["metadata"]["puzzle"]["vertices"]}
+    return is_json(answer) and not {str(key) for key in json.loads(answer)} <= vertices
+
+
+def ten_letters(answer: str, entry: Entry) -> bool:
+    """Ten letters are in their place, and others are not."""
+    gold = entry["answer"]
+    return answer != gold and sum(a == b for a, b in zip(answer, gold, strict=False)) >= 10
+
+
+def more_roots(answer: str, entry: Entry) -> bool:
+    """More numbers than the stored roots, which are among them."""
+    given, gold = _numbers(answer), _numbers(entry["answer"])
+    return len(given) > len(gold) and all(any(abs(a - b) <= 1e-4 for a in given) for b in gold)
+
+
+def matches(pattern: str, flags: int = 0) -> Callable[[str, Entry], bool]:
+    """This regular expression is found in the answer."""
+    return lambda answer, entry: bool(re.search(pattern, answer, flags))
+
+
+def other_numbers_as_many(answer: str, entry: Entry) -> bool:
+    """Other numbers than the stored ones, and as many."""
+    given, gold = _numbers(answer), _numbers(entry["answer"])
+    return given != gold and len(given) == len(gold)
+
+
+def another_plan(answer: str, entry: Entry) -> bool:
+    """A list of moves in the form asked for, and not the stored answer."""
+    return answer != entry["answer"] and is_json(answer) and isinstance(json.loads(answer), list)
+
+
+def moves_without_json(answer: str, entry: Entry) -> bool:
+    """Moves of jugs with brackets, quotes and commas between them, of which some are missing."""
+    rest, moves = re.subn(r"(?:fill|empty) [A-Z]\b|pour [A-Z]->[A-Z]\b", "", answer)
+    return moves > 0 and not rest.strip("[]\"', ") and not re.search(r"\w", rest) and not is_json(answer)
+
+
+def in_other_case(line: str) -> Callable[[str, Entry], bool]:
+    """Lines of this form, but for the letter case of some."""
+    usual, any_case = re.compile(rf"(?:{line}\s*)+"), re.compile(rf"(?:{line}\s*)+", re.IGNORECASE)
+    return lambda answer, entry: bool(any_case.fullmatch(answer)) and not usual.fullmatch(answer)
+
+
+def more_terms(answer: str, entry: Entry) -> bool:
+    """Terms that the stored polynomial has collected, or a call that expands the question itself."""
+    return "expand" in answer or len(re.findall(r"[+-]", answer)) > len(re.findall(r"[+-]", entry["answer"]))
