@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from rg_env.errors import RGEnvError, from_interrupt
+from rg_env.errors import RGEnvError, StoppedTogether, from_interrupt
 
 
 def run_command(main: Callable[[], Any]) -> None:
@@ -25,7 +25,8 @@ def run_command(main: Callable[[], Any]) -> None:
             print("interrupted", file=sys.stderr)
             code = 130
         elif isinstance(error, RGEnvError):
-            print(f"error: {error}", file=sys.stderr)
+            if not (isinstance(error, StoppedTogether) and os.environ.get("RANK", "0") != "0"):  # said once
+                print(f"error: {error}", file=sys.stderr)
             code = error.exit_code
         else:
             raise

@@ -20,7 +20,7 @@ from rg_env.training.weight_line import TransportChoice, WeightLine
 from rg_env.training.weight_sync import WeightSync, shape_of
 
 RETRIES = 4
-"""Of a request that failed for a cause that may pass (connection, time-out, 5xx), with growing pauses: some ten seconds."""
+"""Of a request that failed for a cause that may pass (connection, time-out, 5xx), with growing pauses."""
 
 
 class Engine(Protocol):

@@ -7,6 +7,7 @@ from typing import Any, TextIO
 
 from transformers import Trainer, TrainerCallback
 
+from rg_env.training.collective import on_main
 from rg_env.training.fixed_eval import Evaluation, evaluate, rollout_records
 from rg_env.training.output import RunFiles
 from rg_env.training.trainer import GRPOTrainer
@@ -37,6 +38,9 @@ class Recorder(TrainerCallback):
         self.eval_every = eval_every or 0
         self.stream = stream or sys.stdout
         self.evaluations: list[Evaluation] = []
+        """On the main process."""
+        self.evaluated = False
+        """Whether there has been one, on all processes."""
         self._evaluated_at: int | None = None
         self._step_start = time.monotonic()
         self._step_seconds = 0.0
@@ -79,20 +83,23 @@ class Recorder(TrainerCallback):
             return
         self._evaluated_at = step
         trainer.sync_weights()
-        if self._writes:
-            generator = trainer.async_generator
-            arguments = trainer._get_sampling_args()
+        on_main(trainer.accelerator, lambda: self._evaluate(step))
+        self.evaluated = True
 
-            async def job(client: Any) -> Evaluation:
-                return await evaluate(trainer.env, client, generator.model_name, arguments, step=step)
+    def _evaluate(self, step: int) -> None:
+        trainer = self.trainer
+        generator = trainer.async_generator
+        arguments = trainer._get_sampling_args()
 
-            result = generator.run_job(job)
-            self.evaluations.append(result)
-            self.files.write_json(f"eval_results/eval_step_{step}.json", result.as_json())
-            self._line(f"evaluation after step {step:>3}: {headline(result)}")
-            # transformers' own log: the parent's would hand out the metrics of the training step under way with it.
-            Trainer.log(trainer, result.metrics())
-        trainer.accelerator.wait_for_everyone()
+        async def job(client: Any) -> Evaluation:
+            return await evaluate(trainer.env, client, generator.model_name, arguments, step=step)
+
+        result = generator.run_job(job)
+        self.evaluations.append(result)
+        self.files.write_json(f"eval_results/eval_step_{step}.json", result.as_json())
+        self._line(f"evaluation after step {step:>3}: {headline(result)}")
+        # transformers' own log: the parent's would hand out the metrics of the training step under way with it.
+        Trainer.log(trainer, result.metrics())
 
     @property
     def _writes(self) -> bool:

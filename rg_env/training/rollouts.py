@@ -120,7 +120,7 @@ class RolloutGenerator(AsyncBatchGenerator):
                     raise TrainingError(f"{what} will not come: {problem}, for {SICK_S:g} s") from None
                 continue
             if isinstance(result, BaseException):
-                raise self._explained(result)
+                raise result
             self.completed_batches[result.batch_id] = result
             self.pending_batches.discard(result.batch_id)
 
@@ -180,7 +180,7 @@ class RolloutGenerator(AsyncBatchGenerator):
         try:
             result = self._run(loop, self._generate_batch_async(request))
         except BaseException as error:  # raised again in the thread that waits for the batch
-            self.result_queue.put(error)
+            self.result_queue.put(self._explained(error))
             return
         result.generation_time = time.monotonic() - start
         self.generation_times.append(result.generation_time)
@@ -192,7 +192,7 @@ class RolloutGenerator(AsyncBatchGenerator):
             self._reward_errors.raise_first()
             future.set_result(result)
         except BaseException as error:
-            future.set_exception(error)
+            future.set_exception(self._explained(error))
 
     def _run(self, loop: asyncio.AbstractEventLoop, coroutine: Any) -> Any:
         """Run to its end, or until `stop` cancels it."""

@@ -15,8 +15,9 @@ import torch
 from transformers import PrinterCallback, TrainerCallback
 
 from rg_env.core.tasks import Mixture
-from rg_env.errors import TrainingError, from_interrupt
+from rg_env.errors import StoppedTogether, TrainingError, from_interrupt
 from rg_env.evaluation.plots import plot_run
+from rg_env.training.collective import on_main
 from rg_env.training.output import RunFiles
 from rg_env.training.policy import TINY
 from rg_env.training.recorder import Recorder
@@ -55,9 +56,7 @@ def train(
     failure: Exception | None = None
     with interruption.handled():
         try:
-            if main:
-                files.write_config(_resolved(trainer, settings or {}))
-                files.write_manifest(getattr(trainer.env, "manifest", None))
+            on_main(trainer.accelerator, lambda: _describe(files, trainer, settings or {}))
             trainer.train()
         except (Exception, KeyboardInterrupt) as error:
             if isinstance(error, KeyboardInterrupt) or from_interrupt(error):
@@ -67,11 +66,12 @@ def train(
     if failure is None and not interruption.happened and trainer.state.global_step == 0:
         failure = TrainingError("the run ended without a single optimizer step: are there rows to train on, and steps?")
     seconds = time.monotonic() - start
-    if (failure or interruption.happened) and not recorder.evaluations and trainer.state.global_step == 0:
+    if (failure or interruption.happened) and not recorder.evaluated and trainer.state.global_step == 0:
         if main:  # there is nothing to save, and before training begins no optimizer that could be
             files.discard()
         raise failure or KeyboardInterrupt
-    if failure is None or trainer.accelerator.num_processes == 1:  # alone, no process could save a sharded model
+    together = trainer.accelerator.num_processes == 1 or isinstance(failure, StoppedTogether)
+    if failure is None or together:  # alone, no process could save a sharded model
         with _kept_going(failure):
             save_checkpoint(trainer)
     if not main:
@@ -117,6 +117,11 @@ def save_checkpoint(trainer: GRPOTrainer) -> Path:
     if not folder.exists():
         trainer._save_checkpoint(trainer.model, trial=None)
     return folder
+
+
+def _describe(files: RunFiles, trainer: GRPOTrainer, settings: dict[str, Any]) -> None:
+    files.write_config(_resolved(trainer, settings))
+    files.write_manifest(getattr(trainer.env, "manifest", None))
 
 
 def _model_name(trainer: GRPOTrainer) -> str:

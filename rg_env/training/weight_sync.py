@@ -7,13 +7,15 @@ wrong place stop the run, where they would only have made it learn worse.
 """
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from transformers import PreTrainedModel
 
-from rg_env.errors import TrainingError
+from rg_env.errors import ServerError, TrainingError
 from rg_env.training.collective import on_main
 from rg_env.training.weight_line import WeightLine
 from rg_env.training.weight_sources import BUCKET_BYTES, buckets, gathered, sources
@@ -94,9 +96,10 @@ class WeightSync:
 
     def _finish(self, complete: bool, failure: Exception | None) -> None:
         assert self._line is not None
-        if failure is not None:
-            raise failure
-        self._line.finish(complete)
+        with _in_a_run():
+            if failure is not None:
+                raise failure
+            self._line.finish(complete)
 
     def _prove(self) -> None:
         ours = model_logprobs(self._model, self._proof, self._accelerator.device)  # a collective act under ZeRO-3
@@ -104,7 +107,8 @@ class WeightSync:
 
     def _compare(self, ours: torch.Tensor) -> float:
         assert self._line is not None
-        theirs = torch.tensor(self._line.server.logprobs(self._served, self._proof))
+        with _in_a_run():
+            theirs = torch.tensor(self._line.server.logprobs(self._served, self._proof))
         difference = float((ours - theirs).abs().mean())
         tolerance = TOLERANCE.get(self._line.dtype, 0.15) if self._tolerance is None else self._tolerance
         if not difference <= tolerance:  # NaN included
@@ -114,6 +118,15 @@ class WeightSync:
                 "its weights are not those that were sent"
             )
         return difference
+
+
+@contextmanager
+def _in_a_run() -> Iterator[None]:
+    """Within: a server that is gone ends a run; before one has begun it would be bad input, with another exit code."""
+    try:
+        yield
+    except ServerError as error:
+        raise TrainingError(str(error)) from error
 
 
 def model_logprobs(model: Any, ids: list[int], device: torch.device) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
-from stack_helpers import perturb
+from stack_server import perturb
 
 from rg_env.errors import ServerError, TrainingError
 from rg_env.inference.vllm import VllmServer
