@@ -33,6 +33,17 @@ def check_engine(engine: str, args: GRPOConfig, env: Environment) -> None:
 
 def check_prompt_lengths(env: Environment, tokenizer: PreTrainedTokenizerBase, limit: int) -> None:
     """Raise `InputError` if a prompt exceeds `limit` tokens: the parent drops such training prompts in silence."""
+    for split, lengths in prompt_lengths(env, tokenizer).items():
+        if too_long := sum(length > limit for length in lengths):
+            raise InputError(
+                f"{too_long} of {len(lengths)} {split} prompts are longer than max_prompt_length={limit} tokens (the "
+                f"longest has {max(lengths)}): raise max_prompt_length and max_seq_len, or choose an easier task config"
+            )
+
+
+def prompt_lengths(env: Environment, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:
+    """Tokens of each prompt, of the splits ("training", "evaluation") that there are."""
+    lengths = {}
     for split, dataset in (("training", env.dataset), ("evaluation", env.eval_dataset)):
         if dataset is None:
             continue
@@ -41,12 +52,8 @@ def check_prompt_lengths(env: Environment, tokenizer: PreTrainedTokenizerBase, l
             ids = tokenizer.apply_chat_template(prompts, add_generation_prompt=True)
         else:
             ids = tokenizer(prompts)["input_ids"]
-        lengths = [len(prompt) for prompt in ids]
-        if too_long := sum(length > limit for length in lengths):
-            raise InputError(
-                f"{too_long} of {len(lengths)} {split} prompts are longer than max_prompt_length={limit} tokens (the "
-                f"longest has {max(lengths)}): raise max_prompt_length and max_seq_len, or choose an easier task config"
-            )
+        lengths[split] = [len(prompt) for prompt in ids]
+    return lengths
 
 
 def fold_system_prompts(env: Environment) -> None:
