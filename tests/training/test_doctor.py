@@ -18,7 +18,17 @@ from packaging.requirements import Requirement
 from rg_env.cli import run as run_cli
 from rg_env.commands import run_command
 from rg_env.errors import InputError
-from rg_env.training.doctor import Check, RunPlan, accounts, check_trainer, closing_line, gpus, machine, versions
+from rg_env.training.doctor import (
+    Check,
+    RunPlan,
+    accounts,
+    check_trainer,
+    closing_line,
+    diagnose,
+    gpus,
+    machine,
+    versions,
+)
 from rg_env.training.doctor.aside import Outcome, run_aside, run_python
 from rg_env.training.doctor.batches import check_batch, judge_prompts, resolved
 from rg_env.training.doctor.model import Model, check_memory, check_model, checkpoint_count, stored_weights
@@ -367,23 +377,55 @@ def folder(tmp_path: Path) -> Path:
 
 def test_models_that_cannot_be_trained(folder: Path) -> None:
     """What is wrong with a folder is told without loading it."""
-    (good,), model = check_model(str(folder))
-    is_like(good, "ok", "0.98 M parameters")
+    good, model = check_model(str(folder))
+    is_like(good, "ok", "0.89 M parameters")
     assert model
     assert model.shape.layers == 4
+    assert model.shape.parameters == 885_888  # tied ones once
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 8}))
+    is_like(check_model(str(folder))[0], "failed", "1.67 M parameters by its config.json, and its files hold 0.89 M")
+    (folder / "config.json").write_text(json.dumps(config))
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    is_like(check_model(str(folder))[0][0], "failed", "cannot be read", "copy or download")
+    is_like(check_model(str(folder))[0], "failed", "cannot be read", "copy or download")
     weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
-    is_like(check_model(str(folder))[0][0], "failed", "Git LFS pointer", "copy or download")
+    is_like(check_model(str(folder))[0], "failed", "Git LFS pointer", "copy or download")
     weights.unlink()
-    is_like(check_model(str(folder))[0][0], "failed", "has no weights", "copy or download")
+    is_like(check_model(str(folder))[0], "failed", "has no weights", "copy or download")
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "part-1.safetensors"}}')
     with pytest.raises(InputError, match=r"lacks part-1\.safetensors"):
         stored_weights(str(folder))
     (folder / "chat_template.jinja").unlink()
-    is_like(check_model(str(folder))[0][0], "failed", "no chat template", "instruction-tuned")
-    is_like(check_model(str(folder.parent))[0][0], "failed", "holds no model", "check --model")
+    is_like(check_model(str(folder))[0], "failed", "no chat template", "instruction-tuned")
+    is_like(check_model(str(folder.parent))[0], "failed", "holds no model", "check --model")
+
+
+def test_weights_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Are found; a download that was broken off counts as none."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert stored_weights("someone/model") == []
+    snapshot = tmp_path / "models--someone--model" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (refs := tmp_path / "models--someone--model" / "refs").mkdir()
+    (refs / "main").write_text("abc")
+    (snapshot / "model.safetensors.index.json").write_text(
+        '{"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}'
+    )
+    (snapshot / "1.safetensors").touch()
+    assert stored_weights("someone/model") == []
+    (snapshot / "2.safetensors").touch()
+    assert stored_weights("someone/model") == [snapshot / "1.safetensors", snapshot / "2.safetensors"]
+
+
+def test_the_machines_default_model_may_be_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A run takes the tiny policy then; one that was asked for has to be there."""
+    monkeypatch.setattr("rg_env.training.doctor.model.DEFAULT_GPU_MODEL", str(tmp_path / "nowhere"))
+    monkeypatch.setattr("rg_env.training.policy._hub_answers", lambda: False)
+    monkeypatch.setattr(gpus, "ask_torch", lambda: (probe({}), ""))
+    models = [check for check in diagnose(RunPlan(num_train_examples=8, num_eval_examples=2)) if check.name == "model"]
+    is_like(models[0], "warning", "the tiny policy takes its place", "check --model")
+    is_like(models[1], "ok", "tiny")
 
 
 def test_memory_that_does_not_suffice() -> None:

@@ -12,6 +12,7 @@ Importing this costs nothing: what needs torch is imported once another process 
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -77,9 +78,13 @@ def _of_the_run(plan: RunPlan, smi: gpus.Smi, probe: dict[str, Any]) -> Iterator
     name = models.chosen_name(plan, cuda=bool(probe["devices"]))
     try:
         found, model = models.check_model(name)
+        if plan.model is None and found.status == "failed":  # as load_policy does
+            yield replace(found, status="warning", finding=f"{found.finding}: the tiny policy takes its place")
+            name = TINY
+            found, model = models.check_model(name)
     except Exception as error:  # a configuration that no model can be made of
-        found, model = [_unexpected("model", error)], None
-    yield from found
+        found, model = _unexpected("model", error), None
+    yield found
     settings = batches.resolved(plan, is_tiny=name == TINY)
     tokens = settings["max_prompt_length"] + settings["max_tokens"]
     server, server_runs = machine.check_server(plan, model.name if model else None, tokens)

@@ -1,6 +1,7 @@
 """The model of a run: whether it can be loaded, and what it and its rollouts take of memory. Imports torch."""
 
 import json
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ def chosen_name(plan: RunPlan, *, cuda: bool) -> str:
     return plan.model or (DEFAULT_GPU_MODEL if cuda else TINY)
 
 
-def check_model(name: str) -> tuple[list[Check], Model | None]:
+def check_model(name: str) -> tuple[Check, Model | None]:
     """Whether configuration, tokenizer, chat template and weights are there, or can be downloaded; without loading."""
     is_tiny = name == TINY
     path = str(POLICY_DIR) if is_tiny else name
@@ -55,30 +56,34 @@ def check_model(name: str) -> tuple[list[Check], Model | None]:
         described = describe_model(path)
         require_chat_template(described.tokenizer)
     except InputError as error:
-        return [Check("model", "failed", str(error), _fix(str(error)))], None
+        return Check("model", "failed", str(error), _fix(str(error))), None
     with init_empty_weights():
         empty = AutoModelForCausalLM.from_config(described.config)
+    empty.tie_weights()  # which making them empty undid: a tied matrix would count twice
     shape = ModelShape.of(described.config, sum(parameter.numel() for parameter in empty.parameters()))
     context = described.config.get_text_config(decoder=True).max_position_embeddings
     model = Model(path, is_tiny, described.tokenizer, shape, context)
     text = f"{name}: {_millions(shape.parameters)} parameters"
     try:
         files = stored_weights(path)
+        stored = sum(_parameters_in(file) for file in files if file.suffix == ".safetensors")
     except InputError as error:
-        return [Check("model", "failed", str(error), "copy or download the model again")], model
+        return Check("model", "failed", str(error), "copy or download the model again"), model
+    if 0 < stored < shape.parameters and not hasattr(described.config, "quantization_config"):  # those are packed
+        finding = f"{text} by its config.json, and its files hold {_millions(stored)}"
+        return Check("model", "failed", finding, "give a folder whose config.json belongs to its weights"), model
     if files:
-        stored = sum(file.stat().st_size for file in files)
-        return [Check("model", "ok", f"{text}, {gigabytes(stored)} on disk")], model
+        return Check("model", "ok", f"{text}, {gigabytes(sum(file.stat().st_size for file in files))} on disk"), model
     size, free = 2 * shape.parameters, shutil.disk_usage(nearest_folder(Path(HF_HUB_CACHE))).free
     if described.options["local_files_only"]:
         finding = f"{text}; its weights are not stored, and the hub cannot be reached"
-        return [
-            Check("model", "failed", finding, "connect to the network (HF_HUB_OFFLINE unset), or give a folder")
-        ], model
+        return Check(
+            "model", "failed", finding, "connect to the network (HF_HUB_OFFLINE unset), or give a folder"
+        ), model
     if free < size:
         finding = f"{text}; to download about {gigabytes(size)}, and {HF_HUB_CACHE} has {gigabytes(free)} free"
-        return [Check("model", "failed", finding, "make room, or set HF_HOME to a folder on another disk")], model
-    return [Check("model", "ok", f"{text}; to download, about {gigabytes(size)}")], model
+        return Check("model", "failed", finding, "make room, or set HF_HOME to a folder on another disk"), model
+    return Check("model", "ok", f"{text}; to download, about {gigabytes(size)}"), model
 
 
 def _fix(reason: str) -> str:
@@ -91,10 +96,10 @@ def _fix(reason: str) -> str:
 
 
 def stored_weights(name: str) -> list[Path]:
-    """The files of the weights, each seen to be whole; none: there are none yet, and the hub has them.
+    """The files of the weights; none: there are none yet, and the hub has them.
 
     Raises:
-        InputError: one is missing or damaged.
+        InputError: one is missing.
     """
     folder = Path(name)
 
@@ -123,15 +128,18 @@ def stored_weights(name: str) -> list[Path]:
         raise InputError(f"{name} has no weights: no model.safetensors, and no {_INDEX}")
     else:
         return []
-    for file in files:
-        try:
-            with safe_open(file, "pt"):  # reads the header, and compares the file's size with it
-                pass
-        except Exception as error:  # its own kind, with no common base
-            pointer = file.stat().st_size < 1024 and file.read_bytes().startswith(b"version https://git-lfs")
-            why = "it is a Git LFS pointer, not the weights" if pointer else str(error)
-            raise InputError(f"{file} cannot be read: {why}") from error
     return files
+
+
+def _parameters_in(file: Path) -> int:
+    """Numbers in a safetensors file, by its header. Raises `InputError` if it is damaged."""
+    try:
+        with safe_open(file, "pt") as tensors:  # compares the file's size with its header
+            return sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
+    except Exception as error:  # its own kind, with no common base
+        pointer = file.stat().st_size < 1024 and file.read_bytes().startswith(b"version https://git-lfs")
+        why = "it is a Git LFS pointer, not the weights" if pointer else str(error)
+        raise InputError(f"{file} cannot be read: {why}") from error
 
 
 def run_estimate(
