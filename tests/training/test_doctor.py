@@ -31,8 +31,9 @@ from rg_env.training.doctor import (
 )
 from rg_env.training.doctor.aside import Outcome, run_aside, run_python
 from rg_env.training.doctor.batches import check_batch, judge_prompts, resolved
-from rg_env.training.doctor.model import Model, check_memory, check_model, checkpoint_count, stored_weights
+from rg_env.training.doctor.model import Model, check_memory, check_model, checkpoint_count, chosen_name, stored_weights
 from rg_env.training.memory import ModelShape
+from rg_env.training.policy import DEFAULT_GPU_MODEL
 from rg_env.training.tiny import POLICY_DIR
 
 VLLM = RunPlan(engine="vllm")
@@ -300,6 +301,8 @@ def test_who_answers_at_the_servers_port(serve: Callable[..., int]) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     is_like(look(port), "warning", "nothing listens", f"vf-vllm --model served --host 127.0.0.1 --port {port}")
+    away = RunPlan(engine="vllm", vllm_host="nowhere.invalid")
+    is_like(machine.check_server(away, "served", 1)[0], "warning", "nothing listens", "check --vllm-host")
     assert machine.check_server(RunPlan(), None, 1)[0].status == "skipped"
 
 
@@ -311,7 +314,6 @@ def test_ports_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         is_like(machine.check_ports(VLLM), "failed", f"{port}: something else listens", "end what holds it")
     is_like(machine.check_ports(VLLM), "ok", f"{port} free")
     assert machine.check_ports(RunPlan()).status == "skipped"
-    assert machine.port_problem(70000) == "there is no such port"
 
 
 def test_open_files() -> None:
@@ -416,6 +418,12 @@ def test_weights_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert stored_weights("someone/model") == []
     (snapshot / "2.safetensors").touch()
     assert stored_weights("someone/model") == [snapshot / "1.safetensors", snapshot / "2.safetensors"]
+
+
+def test_which_model() -> None:
+    """The machine's default only where none was named."""
+    assert [chosen_name(RunPlan(), cuda=cuda) for cuda in (False, True)] == ["tiny", DEFAULT_GPU_MODEL]
+    assert chosen_name(RunPlan(model=""), cuda=True) == ""
 
 
 def test_the_machines_default_model_may_be_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -549,6 +557,7 @@ def test_records(run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.M
     ("arguments", "words"),
     [
         (["--task", "leg_countin"], "unknown task 'leg_countin': did you mean 'leg_counting'"),
+        (["--vllm-port", "70000"], "port 70000 does not exist"),
         (["--processes", "0"], "not at least 1"),
         (["--engine", "trl"], "invalid choice"),
     ],

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from rg_env.core.tasks import Mixture
-from rg_env.errors import RGEnvError
+from rg_env.errors import InputError, RGEnvError
 from rg_env.training.doctor import accounts, gpus, machine, versions
 from rg_env.training.doctor.check import Check, as_json, closing_line
 from rg_env.training.doctor.plan import RunPlan
@@ -32,9 +32,11 @@ def diagnose(plan: RunPlan) -> Iterator[Check]:
     """Look at everything, each finding as soon as it is there.
 
     Raises:
-        InputError: `plan` names tasks or options that do not exist.
+        InputError: `plan` names tasks, options or a port that do not exist.
     """
     Mixture.parse(plan.gym)
+    if not 0 < plan.vllm_port < 65536:
+        raise InputError(f"port {plan.vllm_port} does not exist: choose one from 1 to 65535")
     yield from versions.check_versions(plan)
     smi = gpus.ask_driver()
     yield gpus.check_driver(smi, plan.engine)

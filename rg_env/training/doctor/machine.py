@@ -38,7 +38,10 @@ def check_server(plan: RunPlan, model: str | None, tokens: int) -> tuple[Check, 
         if plan.server_is_here and (taken := port_problem(plan.vllm_port)):
             return Check("server", "failed", f"port {plan.vllm_port}: {taken}", "choose another --vllm-port"), False
         finding = f"nothing listens at {server} yet"
-        return Check("server", "warning", finding, f"before training, start {start}"), False
+        fix = f"before training, start {start}"
+        if not plan.server_is_here:
+            fix = f"check --vllm-host, or {fix} there, with --host an address that this machine reaches"
+        return Check("server", "warning", finding, fix), False
     another = f"choose another --vllm-port, and start {start} with it"
     if problem:
         return Check("server", "failed", f"what listens at {server} is no healthy vf-vllm: {problem}", another), True
@@ -75,8 +78,6 @@ def check_ports(plan: RunPlan) -> Check:
 
 def port_problem(port: int) -> str | None:
     """Why this machine cannot listen at `port`; None if it can."""
-    if not 0 < port < 65536:
-        return "there is no such port"
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: closed connections do not count
         try:

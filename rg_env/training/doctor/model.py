@@ -45,7 +45,9 @@ class Model:
 
 def chosen_name(plan: RunPlan, *, cuda: bool) -> str:
     """The model of `plan`, or the machine's default as `load_policy` takes it."""
-    return plan.model or (DEFAULT_GPU_MODEL if cuda else TINY)
+    if plan.model is not None:
+        return plan.model
+    return DEFAULT_GPU_MODEL if cuda else TINY
 
 
 def check_model(name: str) -> tuple[Check, Model | None]:

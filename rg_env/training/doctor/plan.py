@@ -23,7 +23,7 @@ class RunPlan:
     """That train together: one a GPU."""
     output_dir: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of `GRPOConfig` that differ from those of `default_config`, as a config file gives them; None is no difference."""
+    """Fields of `GRPOConfig` that differ from those of `default_config`; None is no difference."""
     asked: bool = True
     """Whether training was asked for at all: without the `train` extra the environment alone is no failure."""
 
