@@ -3,6 +3,7 @@
 rg-env tasks [NAME] [--show N]       the tasks, or one task's options and examples
 rg-env tasks --audit [--measure]     what is known of the tasks' graders
 rg-env serve --model DIR [--port N]  the embedded engine as an OpenAI-compatible server on 127.0.0.1
+rg-env doctor [--model M] [...]      would a training run start here? every failed line ends with the fix
 """
 
 import argparse
@@ -39,6 +40,22 @@ def run(arguments: Sequence[str]) -> int:
     serve.add_argument("--port", type=int, default=8000, help="default: 8000; 0 takes a free one")
     serve.add_argument("--seed", type=int, help="of the sampling; default: random")
     serve.set_defaults(run=_serve)
+
+    doctor = commands.add_parser("doctor", help="look whether a training run would start here, and what to mend")
+    doctor.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
+    doctor.add_argument("--task", nargs="+", metavar="TASK", help="Reasoning Gym tasks; default: leg_counting")
+    doctor.add_argument("--engine", choices=["embedded", "vllm"], help="default: embedded")
+    doctor.add_argument("--vllm-host", metavar="HOST", help="default: 127.0.0.1")
+    doctor.add_argument("--vllm-port", type=int, metavar="N", help="default: 8000")
+    doctor.add_argument("--processes", type=positive, metavar="N", help="that train, one a GPU; default: 1")
+    doctor.add_argument("--per-device-batch-size", type=positive, metavar="N", help="rollouts (default: by model)")
+    doctor.add_argument("--accumulation", type=positive, metavar="N", help="micro-batches a step (default: by model)")
+    doctor.add_argument("--num-generations", type=positive, metavar="N", help="rollouts a prompt; default: 8")
+    doctor.add_argument("--max-prompt-length", type=positive, metavar="N", help="tokens (default: by model)")
+    doctor.add_argument("--max-tokens", type=positive, metavar="N", help="new ones at most (default: by model)")
+    doctor.add_argument("--output-dir", help="where the run would write (default: outputs/)")
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
+    doctor.set_defaults(run=_doctor)
 
     options = parser.parse_args(arguments)
     code: int = options.run(options)
@@ -81,6 +98,28 @@ def _serve(options: argparse.Namespace) -> int:
         print(f"serving {options.model!r} at http://{HOST}:{listener.getsockname()[1]}/v1 (Ctrl-C ends it)", flush=True)
         serve(engine, listener)
     return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from rg_env.training.doctor import RunPlan, as_json, closing_line, diagnose
+
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    fields = {
+        "per_device_batch_size": "per_device_train_batch_size",
+        "accumulation": "gradient_accumulation_steps",
+        **{name: name for name in ("num_generations", "max_prompt_length", "max_tokens")},
+    }
+    named = ("model", "engine", "vllm_host", "vllm_port", "processes", "output_dir")
+    plan = {name: given[name] for name in named if name in given}
+    plan |= {"gym": given["task"]} if "task" in given else {}
+    settings = {field: given[name] for name, field in fields.items() if name in given}
+    checks = []
+    for check in diagnose(RunPlan(**plan, settings=settings, asked=bool(plan or settings))):
+        checks.append(check)
+        if not options.json:
+            print(check.line(), flush=True)
+    print(as_json(checks) if options.json else closing_line(checks))
+    return 1 if any(check.status == "failed" for check in checks) else 0
 
 
 if __name__ == "__main__":

@@ -38,6 +38,19 @@ def check_prompt_lengths(env: Environment, tokenizer: PreTrainedTokenizerBase, l
         InputError: it has more than `limit`: the parent drops such training prompts in silence.
     """
     longest = 0
+    for split, lengths in prompt_lengths(env, tokenizer).items():
+        longest = max([longest, *lengths])
+        if limit is not None and (too_long := sum(length > limit for length in lengths)):
+            raise InputError(
+                f"{too_long} of {len(lengths)} {split} prompts are longer than max_prompt_length={limit} tokens (the "
+                f"longest has {max(lengths)}): raise max_prompt_length and max_seq_len, or choose an easier task config"
+            )
+    return longest
+
+
+def prompt_lengths(env: Environment, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:
+    """Tokens of each prompt, of the splits ("training", "evaluation") that there are."""
+    lengths = {}
     for split, dataset in (("training", env.dataset), ("evaluation", env.eval_dataset)):
         if dataset is None:
             continue
@@ -46,16 +59,8 @@ def check_prompt_lengths(env: Environment, tokenizer: PreTrainedTokenizerBase, l
             ids = tokenizer.apply_chat_template(prompts, add_generation_prompt=True)
         else:
             ids = tokenizer(prompts)["input_ids"]
-        lengths = [len(prompt) for prompt in ids]
-        longest = max([longest, *lengths])
-        if limit is None:
-            continue
-        if too_long := sum(length > limit for length in lengths):
-            raise InputError(
-                f"{too_long} of {len(lengths)} {split} prompts are longer than max_prompt_length={limit} tokens (the "
-                f"longest has {max(lengths)}): raise max_prompt_length and max_seq_len, or choose an easier task config"
-            )
-    return longest
+        lengths[split] = [len(prompt) for prompt in ids]
+    return lengths
 
 
 def fold_system_prompts(env: Environment) -> None:

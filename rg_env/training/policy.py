@@ -81,6 +81,33 @@ def _load(name: str) -> Policy:
     bf16 = zero3 and os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
     dtype = torch.bfloat16 if bf16 else torch.float32
     attention = "flash_attention_2" if dtype is torch.bfloat16 and is_flash_attn_2_available() else "sdpa"
+    described = describe_model(name)
+    options = {**described.options, "dtype": dtype, "attn_implementation": attention}
+    try:
+        loaded, info = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True, **options)
+    except Exception as error:  # damaged files raise whatever their parser raises, plain Exception included
+        raise _cannot_load(name, "weights", error, options) from error
+    _require_weights(name, loaded, info)
+    require_chat_template(described.tokenizer)
+    return Policy(loaded, described.tokenizer, Path(name).name)
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """What can be known of a model without its weights."""
+
+    config: Any
+    tokenizer: PreTrainedTokenizerBase
+    options: dict[str, Any]
+    """For `from_pretrained`."""
+
+
+def describe_model(name: str) -> ModelDescription:
+    """Configuration and tokenizer of a model: a folder, or a name on the model hub.
+
+    Raises:
+        InputError: they cannot be loaded.
+    """
     if not name.strip():
         raise InputError("the name of the model is empty: give a folder, a name on the model hub, or 'tiny'")
     try:
@@ -95,22 +122,21 @@ def _load(name: str) -> Policy:
     no_hub = not on_disk and not _hub_answers()
     logging.disable_progress_bar()
     part = "config.json"
+    options: dict[str, Any] = {"local_files_only": no_hub, "trust_remote_code": False}
     try:
-        options: dict[str, Any] = {"local_files_only": no_hub, "trust_remote_code": False}
-        AutoConfig.from_pretrained(name, **options)
+        config = AutoConfig.from_pretrained(name, **options)
         part = "tokenizer files"
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
-        part = "weights"
-        options |= {"dtype": dtype, "attn_implementation": attention}
-        loaded, info = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True, **options)
-    except Exception as error:  # damaged files raise whatever their parser raises, plain Exception included
-        reason = f"{part}: {' '.join(str(error).split()) or type(error).__name__}"
-        if no_hub:
-            reason = "it is no folder here, the model hub cannot be reached, and no copy of it is stored"
-        raise InputError(f"cannot load the model {name!r}: {reason}") from error
-    _require_weights(name, loaded, info)
-    require_chat_template(tokenizer)
-    return Policy(loaded, tokenizer, Path(name).name)
+    except Exception as error:  # as above
+        raise _cannot_load(name, part, error, options) from error
+    return ModelDescription(config, tokenizer, options)
+
+
+def _cannot_load(name: str, part: str, error: Exception, options: dict[str, Any]) -> InputError:
+    reason = f"{part}: {' '.join(str(error).split()) or type(error).__name__}"
+    if options["local_files_only"]:
+        reason = "it is no folder here, the model hub cannot be reached, and no copy of it is stored"
+    return InputError(f"cannot load the model {name!r}: {reason}")
 
 
 def _require_weights(name: str, model: PreTrainedModel, info: dict[str, Any]) -> None:
@@ -149,9 +175,13 @@ def default_config(policy: Policy, output_dir: str | Path, **overrides: Any) -> 
     The tiny policy's were chosen by trial for a visible result in a minute; the others are the usual ones for
     fine-tuning an instruction-tuned model on one GPU (16 prompts x 8 rollouts a step), to be tuned.
     """
+    chosen = {"output_dir": str(output_dir), "run_name": Path(output_dir).name, **default_fields(policy.is_tiny)}
+    return GRPOConfig(**chosen | {name: value for name, value in overrides.items() if value is not None})
+
+
+def default_fields(is_tiny: bool) -> dict[str, Any]:
+    """The fields that `default_config` sets, for the tiny policy or for any other model."""
     shared: dict[str, Any] = {
-        "output_dir": str(output_dir),
-        "run_name": Path(output_dir).name,
         "num_generations": 8,
         "num_batches_ahead": 0,
         "temperature": 1.0,
@@ -196,5 +226,4 @@ def default_config(policy: Policy, output_dir: str | Path, **overrides: Any) -> 
         "save_strategy": "steps",
         "save_steps": 100,
     }
-    chosen = shared | (tiny if policy.is_tiny else usual)
-    return GRPOConfig(**chosen | {name: value for name, value in overrides.items() if value is not None})
+    return shared | (tiny if is_tiny else usual)

@@ -1,0 +1,51 @@
+"""Whether logins are there. Nothing of a token is ever shown, its length and the errors of its file included."""
+
+import importlib.util
+import netrc
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from rg_env.training.doctor.check import Check
+
+_WANDB_HOST = "api.wandb.ai"
+
+
+def check_hub() -> Check:
+    """Hugging Face: needed for gated models and uploads only."""
+    if importlib.util.find_spec("huggingface_hub") is None:
+        return Check("hugging face", "skipped", "huggingface_hub is not installed")
+    from huggingface_hub import get_token
+
+    if get_token():
+        return Check("hugging face", "ok", "a token is there")
+    return Check(
+        "hugging face", "ok", "no token: public models only, no uploads (HF_TOKEN in .env, or `hf auth login`)"
+    )
+
+
+def check_wandb(settings: Mapping[str, Any]) -> Check:
+    """Weights & Biases: needed where `report_to` names it."""
+    report_to = settings.get("report_to") or []
+    wanted = bool({"wandb", "all"} & set([report_to] if isinstance(report_to, str) else report_to))
+    if os.environ.get("WANDB_MODE") in ("offline", "disabled"):
+        return Check("wandb", "ok", f"WANDB_MODE={os.environ['WANDB_MODE']}: no login needed")
+    if wandb_login():
+        return Check("wandb", "ok", "a login is there" + ("" if wanted else "; report_to does not ask for it"))
+    if not wanted:
+        return Check("wandb", "ok", "no login, and report_to does not ask for one")
+    fix = "WANDB_API_KEY in .env, or `wandb login`; or WANDB_MODE=offline"
+    return Check("wandb", "failed", "no login, and report_to asks for it", fix)
+
+
+def wandb_login() -> bool:
+    """Whether there is a key in the environment or in netrc's file."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    for name in (os.environ.get("NETRC") or "~/.netrc", "~/_netrc"):
+        try:
+            if netrc.netrc(os.path.expanduser(name)).authenticators(_WANDB_HOST):
+                return True
+        except (OSError, ValueError, netrc.NetrcParseError):  # the error's text may hold a part of the file
+            continue
+    return False

@@ -1,0 +1,79 @@
+"""What a run's settings come to: groups in a step, and real prompts against their limit. Imports torch."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rg_env.adapters.v0 import load_environment
+from rg_env.core.prompts import rejects_system_role
+from rg_env.errors import InputError, RGEnvError
+from rg_env.training.checks import fold_system_prompts, prompt_lengths
+from rg_env.training.config import check_groups
+from rg_env.training.doctor.check import Check
+from rg_env.training.doctor.model import Model
+from rg_env.training.doctor.plan import RunPlan
+from rg_env.training.policy import Policy, default_fields
+
+
+def resolved(plan: RunPlan, *, is_tiny: bool) -> dict[str, Any]:
+    """The fields of `GRPOConfig` that the checks look at, as `default_config` would have them."""
+    fields = default_fields(is_tiny)
+    given = {name: value for name, value in plan.settings.items() if value is not None}
+    if {"max_prompt_length", "max_tokens"} & set(given) and "max_seq_len" not in given:
+        given["max_seq_len"] = sum({**fields, **given}[name] for name in ("max_prompt_length", "max_tokens"))
+    return fields | given
+
+
+def check_batch(plan: RunPlan, settings: Mapping[str, Any]) -> Check:
+    """Whether a step's rollouts can be divided into groups."""
+    per_device = settings["per_device_train_batch_size"]
+    accumulation = settings.get("steps_per_generation") or settings["gradient_accumulation_steps"]
+    group = settings["num_generations"]
+    try:
+        check_groups(
+            per_device=per_device,
+            processes=plan.processes,
+            accumulation=accumulation,
+            num_generations=group,
+            batch=settings.get("generation_batch_size"),
+        )
+    except InputError as error:
+        finding, _, fix = str(error).partition(" does not divide: ")
+        if fix:
+            return Check("batch", "failed", f"{finding} does not divide", f"take the {fix}")
+        return Check("batch", "failed", finding, "choose numbers that divide each other, with groups of at least 2")
+    rollouts = settings.get("generation_batch_size") or per_device * plan.processes * accumulation
+    return Check("batch", "ok", f"{rollouts} rollouts a step: {rollouts // group} prompts x {group}")
+
+
+def check_prompts(plan: RunPlan, settings: Mapping[str, Any], model: Model) -> tuple[Check, list[int] | None]:
+    """The prompts that the run would train and evaluate on against their limit, and their lengths in tokens."""
+    try:
+        env = load_environment(
+            gym=Policy(None, model.tokenizer, model.name, model.is_tiny).mixture(plan.gym),
+            num_train_examples=plan.num_train_examples,
+            num_eval_examples=plan.num_eval_examples,
+            seed=plan.seed,
+        )
+    except RGEnvError as error:
+        fix = "change --task; `rg-env tasks NAME` shows what it offers"
+        return Check("prompts", "failed", str(error), fix), None
+    if rejects_system_role(model.tokenizer):
+        fold_system_prompts(env)
+    lengths = prompt_lengths(env, model.tokenizer)
+    every = [length for of_split in lengths.values() for length in of_split]
+    return judge_prompts(settings, model.context, every), every
+
+
+def judge_prompts(settings: Mapping[str, Any], context: int, lengths: list[int]) -> Check:
+    """`context`: tokens of prompt and completion together that the model takes."""
+    limit = settings["max_prompt_length"] or settings["max_seq_len"]
+    longest, new = max(lengths), settings["max_tokens"]
+    if too_long := sum(length > limit for length in lengths):
+        finding = f"{too_long} of {len(lengths)} are longer than {limit} tokens, the longest has {longest}"
+        return Check("prompts", "failed", finding, f"--max-prompt-length {longest}, or a task config with shorter ones")
+    if longest + new > context:
+        finding = f"the longest has {longest} tokens, with {new} new ones more than the {context} that the model takes"
+        shorter = f"--max-tokens {context - longest}" if longest < context else "another task"
+        return Check("prompts", "failed", finding, f"{shorter}, or a model with a longer context")
+    text = f"all {len(lengths)} within {limit} tokens, the longest has {longest}"
+    return Check("prompts", "ok", text)

@@ -1,0 +1,217 @@
+"""The model of a run: whether it can be loaded, and what it and its rollouts take of memory. Imports torch."""
+
+import json
+import math
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accelerate import init_empty_weights
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.constants import HF_HUB_CACHE
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM
+
+from rg_env.core.prompts import require_chat_template
+from rg_env.errors import InputError
+from rg_env.training.doctor.check import Check, gigabytes
+from rg_env.training.doctor.machine import nearest_folder
+from rg_env.training.doctor.plan import RunPlan
+from rg_env.training.memory import Estimate, ModelShape, estimate, largest_that_fits
+from rg_env.training.policy import DEFAULT_GPU_MODEL, TINY, describe_model
+from rg_env.training.tiny import POLICY_DIR
+
+_INDEX = "model.safetensors.index.json"
+_ENGINE_BATCH = 512
+"""Sequences that the embedded engine decodes at once at most."""
+_TIGHT = 0.9
+"""Of the free memory: above, fragmentation may be too much."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the doctor knows of the model that it was asked about."""
+
+    name: str
+    """As the trainer gives it to a server."""
+    is_tiny: bool
+    tokenizer: Any
+    shape: ModelShape
+    context: int
+    """Tokens of prompt and completion together, at most."""
+
+
+def chosen_name(plan: RunPlan, *, cuda: bool) -> str:
+    """The model of `plan`, or the machine's default as `load_policy` takes it."""
+    if plan.model is not None:
+        return plan.model
+    return DEFAULT_GPU_MODEL if cuda else TINY
+
+
+def check_model(name: str) -> tuple[Check, Model | None]:
+    """Whether configuration, tokenizer, chat template and weights are there, or can be downloaded; without loading."""
+    is_tiny = name == TINY
+    path = str(POLICY_DIR) if is_tiny else name
+    try:
+        described = describe_model(path)
+        require_chat_template(described.tokenizer)
+    except InputError as error:
+        return Check("model", "failed", str(error), _fix(str(error))), None
+    with init_empty_weights():
+        empty = AutoModelForCausalLM.from_config(described.config)
+    empty.tie_weights()  # which making them empty undid: a tied matrix would count twice
+    shape = ModelShape.of(described.config, sum(parameter.numel() for parameter in empty.parameters()))
+    context = described.config.get_text_config(decoder=True).max_position_embeddings
+    model = Model(path, is_tiny, described.tokenizer, shape, context)
+    text = f"{name}: {_millions(shape.parameters)} parameters"
+    try:
+        files = stored_weights(path)
+        stored = sum(_parameters_in(file) for file in files if file.suffix == ".safetensors")
+    except InputError as error:
+        return Check("model", "failed", str(error), "copy or download the model again"), model
+    if 0 < stored < shape.parameters and not hasattr(described.config, "quantization_config"):  # those are packed
+        finding = f"{text} by its config.json, and its files hold {_millions(stored)}"
+        return Check("model", "failed", finding, "give a folder whose config.json belongs to its weights"), model
+    if files:
+        return Check("model", "ok", f"{text}, {gigabytes(sum(file.stat().st_size for file in files))} on disk"), model
+    size, free = 2 * shape.parameters, shutil.disk_usage(nearest_folder(Path(HF_HUB_CACHE))).free
+    if described.options["local_files_only"]:
+        finding = f"{text}; its weights are not stored, and the hub cannot be reached"
+        return Check(
+            "model", "failed", finding, "connect to the network (HF_HUB_OFFLINE unset), or give a folder"
+        ), model
+    if free < size:
+        finding = f"{text}; to download about {gigabytes(size)}, and {HF_HUB_CACHE} has {gigabytes(free)} free"
+        return Check("model", "failed", finding, "make room, or set HF_HOME to a folder on another disk"), model
+    return Check("model", "ok", f"{text}; to download, about {gigabytes(size)}"), model
+
+
+def _fix(reason: str) -> str:
+    lower = reason.lower()
+    if "gated" in lower or "401" in lower or "403" in lower:
+        return "accept its licence on its page of the hub, then `hf auth login`, or HF_TOKEN in .env"
+    if "chat template" in lower:
+        return "use an instruction-tuned model, or add a chat_template.jinja to its folder"
+    return "check --model: a folder with config.json, tokenizer and safetensors files, a name on the hub, or 'tiny'"
+
+
+def stored_weights(name: str) -> list[Path]:
+    """The files of the weights; none: there are none yet, and the hub has them.
+
+    Raises:
+        InputError: one is missing.
+    """
+    folder = Path(name)
+
+    def find(file: str) -> Path | None:
+        if folder.is_dir():
+            return folder / file if (folder / file).is_file() else None
+        found = try_to_load_from_cache(name, file)
+        return Path(found) if isinstance(found, str) else None
+
+    if single := find("model.safetensors"):
+        files = [single]
+    elif index := find(_INDEX):
+        try:
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise InputError(f"{index} is no index of weights: {type(error).__name__}") from error
+        files = [file for shard in names if (file := find(shard))]
+        if len(files) < len(names):
+            if not folder.is_dir():
+                return []  # a download that was broken off goes on where it was
+            missing = next(shard for shard in names if not find(shard))
+            raise InputError(f"{name} lacks {missing}, which {_INDEX} names")
+    elif other := find("pytorch_model.bin") or find("pytorch_model.bin.index.json"):
+        return [other]
+    elif folder.is_dir():
+        raise InputError(f"{name} has no weights: no model.safetensors, and no {_INDEX}")
+    else:
+        return []
+    return files
+
+
+def _parameters_in(file: Path) -> int:
+    """Numbers in a safetensors file, by its header. Raises `InputError` if it is damaged."""
+    try:
+        with safe_open(file, "pt") as tensors:  # compares the file's size with its header
+            return sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
+    except Exception as error:  # its own kind, with no common base
+        pointer = file.stat().st_size < 1024 and file.read_bytes().startswith(b"version https://git-lfs")
+        why = "it is a Git LFS pointer, not the weights" if pointer else str(error)
+        raise InputError(f"{file} cannot be read: {why}") from error
+
+
+def run_estimate(
+    plan: RunPlan, settings: Mapping[str, Any], model: Model, lengths: list[int] | None, micro_batch: int
+) -> Estimate:
+    """What one process of the run takes. `lengths`: of the prompts, where they could be measured."""
+    longest = max(lengths) if lengths else settings["max_prompt_length"]
+    spread = longest - min(lengths) if lengths else 0
+    tokens = longest + settings["max_tokens"]
+    rollouts = settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"] * plan.processes
+    return estimate(
+        model.shape,
+        micro_batch=micro_batch,
+        tokens=tokens,
+        logit_tokens=settings["max_tokens"] + spread,
+        shards=plan.processes if plan.zero3 else 1,
+        checkpointing=bool(settings.get("gradient_checkpointing")),
+        bf16=bool(settings.get("bf16")),
+        reference=settings.get("beta", 0.0) != 0.0,
+        cached_tokens=min(rollouts, _ENGINE_BATCH) * tokens if plan.engine == "embedded" else 0,
+    )
+
+
+def check_memory(
+    plan: RunPlan, settings: Mapping[str, Any], model: Model, lengths: list[int] | None, room: int | None, place: str
+) -> Check:
+    """The estimate against `room`, the bytes that are free at `place` for one process; None: not known."""
+
+    def need(micro_batch: int) -> int:
+        return run_estimate(plan, settings, model, lengths, micro_batch).total
+
+    batch = settings["per_device_train_batch_size"]
+    whole = run_estimate(plan, settings, model, lengths, batch)
+    parts = {
+        "state": whole.state + whole.gathered,
+        "logits": whole.logits,
+        "activations": whole.activations,
+        "engine's cache": whole.cache,
+    }
+    shown = ", ".join(f"{name} {gigabytes(size)}" for name, size in parts.items() if size)
+    shards = f", ZeRO-3 over {plan.processes}" if plan.zero3 else ""
+    text = f"about {gigabytes(whole.total)} a process"
+    if room is None:
+        return Check("memory", "skipped", f"{text} ({shown}{shards}); how much is free is not known here")
+    text = f"{text} of {gigabytes(room)} free {place} ({shown}{shards})"
+    if whole.total <= _TIGHT * room:
+        return Check("memory", "ok", text)
+    if fitting := largest_that_fits(int(_TIGHT * room), batch, need):
+        accumulation = settings["gradient_accumulation_steps"] * batch // fitting
+        fix = f"--per-device-batch-size {fitting} --accumulation {accumulation} (the same rollouts a step)"
+    elif plan.engine == "embedded":
+        fix = "shorter --max-tokens, a smaller --model, LoRA (peft_config), or --engine vllm --processes N (ZeRO-3)"
+    else:
+        fix = "more --processes (ZeRO-3 divides the state), shorter --max-tokens, a smaller --model, or LoRA"
+    return Check("memory", "failed" if whole.total > room else "warning", text, fix)
+
+
+def checkpoint_bytes(plan: RunPlan, model: Model) -> int:
+    """Weights and Adam's moments in fp32; under ZeRO-3 the fp32 weights stand beside bf16 ones."""
+    return (14 if plan.zero3 else 12) * model.shape.parameters
+
+
+def checkpoint_count(settings: Mapping[str, Any]) -> int:
+    """How many checkpoints a run leaves: one at its end, and those on the way."""
+    steps, every = settings["max_steps"], settings.get("save_steps") or 0
+    if settings.get("save_strategy") != "steps" or every < 1:
+        return 1
+    count = max(1, -(-steps // every))
+    return min(count, settings.get("save_total_limit") or count)
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e9:.2f} B" if count >= 1e9 else f"{count / 1e6:.2f} M"
