@@ -39,6 +39,7 @@ from rg_env.training.config import GRPOConfig
 from rg_env.training.engines import Embedded, Engine, Vllm
 from rg_env.training.logprobs import Plan, can_share_prompts, completion_logps
 from rg_env.training.loss import Clipping, Normaliser, kl_terms, policy_terms, sampler_weights
+from rg_env.training.order import BatchOrder, OrderedLoader
 from rg_env.training.rollouts import RolloutGenerator
 from rg_env.training.seams import no_weight_client
 
@@ -131,15 +132,33 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         self._step += 1
         return micro_batch
 
+    def get_train_dataloader(self) -> OrderedLoader:
+        """Rows in an order that is known beforehand; see `order`."""
+        processes = self.accelerator.num_processes
+        self._order = BatchOrder(
+            len(self.train_dataset),
+            rollouts=self._train_batch_size * self.gradient_accumulation_steps * processes,
+            num_generations=self.num_generations,
+            passes=self.gradient_accumulation_steps * self.num_iterations,
+            processes=processes,
+            process=self.accelerator.process_index,
+            seed=self.args.seed if self.shuffle_dataset else None,
+        )
+        return OrderedLoader(self.train_dataset, self._order)
+
+    def _gather_batch_data(self, batch_offset: int = 0) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+        """Prompts, answers, tasks and infos of all processes, of the batch so many after the present one."""
+        number = self._step // (self.gradient_accumulation_steps * self.num_iterations) + batch_offset
+        rows = [self.train_dataset[row] for row in self._order.batch(number)]
+        columns = [[row[name] for row in rows] for name in ("prompt", "answer", "task", "info")]
+        return columns[0], columns[1], columns[2], columns[3]
+
     def _submit_batches(self, number: int, generate_every: int) -> None:
         """Ask for the batches up to `number + num_batches_ahead`, as far as the run goes."""
         last = (self.state.max_steps * self.gradient_accumulation_steps - 1) // generate_every
         for ahead in range(self._next_batch_id, min(number + self.num_batches_ahead, last) + 1):
-            rows = self._gather_batch_data(ahead - number)
-            if not rows[0]:
-                break
             if self.accelerator.is_main_process:
-                self.async_generator.submit(self, ahead, *rows)
+                self.async_generator.submit(self, ahead, *self._gather_batch_data(ahead - number))
             self._next_batch_id = ahead + 1
 
     def _receive(self, number: int) -> RolloutBatch:
