@@ -14,21 +14,20 @@ What differs from `vf.GRPOTrainer` 0.1.6, each with a test that fails on the par
 - An error in a rollout or a reward ends the run with that error; the parent waits for a batch that never comes.
 - Prompts that are too long are an error; the parent drops them in silence.
 - Groups of equal rewards have no advantage; the parent scales their rounding errors up.
-- Checkpoints are written aside and renamed; metrics have the field's names; a system prompt is folded into the question
-  where the chat template has no system role.
+- Each process has its own rows of a batch, and no row is lost when an epoch ends (see `order`).
+- Checkpoints are written aside, checked and renamed, and a run goes on from one exactly (see `resumable`).
+- Metrics have the field's names; a system prompt is folded into the question where the chat template has no system
+  role.
 - `engine="embedded"` samples from the very model being trained, in this process, without vLLM.
 """
 
 import gc
-import shutil
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from verifiers import Environment
-from verifiers.trainers import GRPOTrainer as VerifiersGRPOTrainer
 
 from rg_env.core.prompts import rejects_system_role
 from rg_env.training import metrics
@@ -39,12 +38,12 @@ from rg_env.training.config import GRPOConfig
 from rg_env.training.engines import Embedded, Engine, Vllm
 from rg_env.training.logprobs import Plan, can_share_prompts, completion_logps
 from rg_env.training.loss import Clipping, Normaliser, kl_terms, policy_terms, sampler_weights
-from rg_env.training.order import BatchOrder, OrderedLoader
+from rg_env.training.resumable import ResumableTrainer
 from rg_env.training.rollouts import RolloutGenerator
 from rg_env.training.seams import no_weight_client
 
 
-class GRPOTrainer(VerifiersGRPOTrainer):
+class GRPOTrainer(ResumableTrainer):
     """Group-relative policy optimisation (Shao et al., 2024, arXiv:2402.03300) over a Verifiers environment.
 
     Args:
@@ -97,9 +96,7 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         self._weights_guard = _WeightsGuard(self.sampler)
         self.add_callback(self._weights_guard)
         self._synced_at: int | None = None
-        self._step = self._next_batch_id = 0
-        self._buffered_inputs: list[dict[str, Any]] | None = None
-        self._saving_aside: Path | None = None
+        self._can_resume()
 
     def sync_weights(self) -> None:
         """Bring the engine's weights up to those of the model, once a step. All processes take part."""
@@ -131,27 +128,6 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         micro_batch = self._buffered_inputs[self._step % self.gradient_accumulation_steps]
         self._step += 1
         return micro_batch
-
-    def get_train_dataloader(self) -> OrderedLoader:
-        """Rows in an order that is known beforehand; see `order`."""
-        processes = self.accelerator.num_processes
-        self._order = BatchOrder(
-            len(self.train_dataset),
-            rollouts=self._train_batch_size * self.gradient_accumulation_steps * processes,
-            num_generations=self.num_generations,
-            passes=self.gradient_accumulation_steps * self.num_iterations,
-            processes=processes,
-            process=self.accelerator.process_index,
-            seed=self.args.seed if self.shuffle_dataset else None,
-        )
-        return OrderedLoader(self.train_dataset, self._order)
-
-    def _gather_batch_data(self, batch_offset: int = 0) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-        """Prompts, answers, tasks and infos of all processes, of the batch so many after the present one."""
-        number = self._step // (self.gradient_accumulation_steps * self.num_iterations) + batch_offset
-        rows = [self.train_dataset[row] for row in self._order.batch(number)]
-        columns = [[row[name] for row in rows] for name in ("prompt", "answer", "task", "info")]
-        return columns[0], columns[1], columns[2], columns[3]
 
     def _submit_batches(self, number: int, generate_every: int) -> None:
         """Ask for the batches up to `number + num_batches_ahead`, as far as the run goes."""
@@ -261,9 +237,6 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         # some 0.2 s every other step.
         gc.collect()
         gc.freeze()
-        # Batches are numbered from 0 in each loop: an interrupted one may have left some behind.
-        self._step = self._next_batch_id = 0
-        self._buffered_inputs = None
         self._synced_at = None
         try:
             return super()._inner_training_loop(*args, **kwargs)
@@ -271,25 +244,6 @@ class GRPOTrainer(VerifiersGRPOTrainer):
             gc.unfreeze()
             self._weights_guard.release()
             self.async_generator.stop()  # also where only an evaluation started it
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        # Written aside and renamed: a folder named checkpoint-N is always whole.
-        folder = Path(self.args.output_dir)
-        self._saving_aside = folder / "checkpoint.part"
-        try:
-            super()._save_checkpoint(model, trial)
-            self.accelerator.wait_for_everyone()
-            if self.args.should_save:
-                name = f"checkpoint-{self.state.global_step}"
-                (self._saving_aside / name).rename(folder / name)
-                self._rotate_checkpoints(use_mtime=False, output_dir=str(folder))
-        finally:
-            if self.args.should_save:
-                shutil.rmtree(self._saving_aside, ignore_errors=True)
-            self._saving_aside = None
-
-    def _get_output_dir(self, trial: Any) -> str:
-        return str(self._saving_aside or super()._get_output_dir(trial))
 
 
 class _WeightsGuard(TrainerCallback):
