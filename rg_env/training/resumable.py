@@ -4,6 +4,7 @@ A checkpoint is written aside, checked, and renamed: a folder named checkpoint-N
 whichever process, ends the run on all of them, and leaves the checkpoints before it as they were.
 """
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,20 +15,39 @@ from safetensors import SafetensorError
 from transformers.trainer import TRAINER_STATE_NAME, TrainerState
 from verifiers.trainers import GRPOTrainer as VerifiersGRPOTrainer
 
-from rg_env.errors import TrainingError
-from rg_env.training.collective import agree
+from rg_env.errors import InputError, TrainingError
+from rg_env.training.collective import agree, same_everywhere
 from rg_env.training.order import BatchOrder, OrderedLoader
 from rg_env.training.resume_point import ResumePoint, rows_hash
 from rg_env.training.saved_weights import weights_problem
 
 
 class ResumableTrainer(VerifiersGRPOTrainer):
-    """Saves and goes on. Subclasses set `sampler`, and call `_can_resume` when they are complete."""
+    """Saves and goes on. Subclasses set `sampler`, and call `_check_start` before that and `_can_resume` after.
+
+    Raises:
+        InputError: what is saved could not be loaded; `StoppedTogether`: the processes have other rows.
+    """
 
     sampler: Any
 
-    def _can_resume(self) -> None:
+    def _check_start(self) -> None:
+        if not self.args.save_safetensors:
+            raise InputError("save_safetensors=False writes weights that nothing here reads: leave it on")
+        plugin = self.accelerator.state.deepspeed_plugin
+        if plugin and plugin.zero_stage == 3 and not plugin.zero3_save_16bit_model:
+            raise InputError(
+                "the accelerate configuration has zero3_save_16bit_model off, with which ZeRO-3 saves empty weights: "
+                "set zero3_save_16bit_model: true in deepspeed_config, as configs/zero3.yaml does"
+            )
         self.rows_hash = rows_hash(self.env)
+        same_everywhere(
+            self.accelerator,
+            json.dumps(self.rows_hash),
+            "the processes do not train on the same rows: each must build them from the same data and seed",
+        )
+
+    def _can_resume(self) -> None:
         self._resume_point = ResumePoint(self)
         self.add_callback(self._resume_point)
         self._step = self._next_batch_id = 0

@@ -77,6 +77,7 @@ class GRPOTrainer(ResumableTrainer):
         longest = check_prompt_lengths(env, processing_class, limit)
         with no_weight_client():
             super().__init__(model, env, args, processing_class, callbacks, optimizers, peft_config, **kwargs)
+        self._check_start()
         if engine == "embedded":
             self.sampler: Engine = Embedded(self.model, processing_class, self._get_model_name(), self.args.seed)
         else:

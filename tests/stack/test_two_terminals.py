@@ -128,3 +128,27 @@ def test_a_server_killed_in_mid_run_ends_it_with_a_checkpoint(tmp_path: Path) ->
     assert str(server) in told[0]
     results = json.loads((folder / "train_results.json").read_text())
     assert (folder / f"checkpoint-{results['steps']}" / "model.safetensors").is_file()
+
+
+def test_a_run_under_zero3_goes_on(server: RunningServer, tmp_path: Path) -> None:
+    """Two processes, from their shards; another number of processes, or none, is told before it starts."""
+    folder = tmp_path / "run"
+    launch = [
+        str(PYTHON.with_name("accelerate")),
+        "launch",
+        "--config-file",
+        str(REPOSITORY / "configs/zero3_cpu.yaml"),
+    ]
+    code, output = run([*launch, EXAMPLE, *options(server, folder, 2)])
+    assert code == 0, output[-3000:]
+    code, output = run([str(PYTHON), EXAMPLE, *options(server, folder, 3), "--resume", "auto"])
+    assert code == 2, output[-3000:]
+    assert "it is of 2 processes, and here are 1" in output
+    code, output = run([*launch, EXAMPLE, *options(server, folder, 3), "--resume", "auto"])
+    assert code == 0, output[-3000:]
+    assert "going on after step 2" in output
+    assert len(rewards(folder)) == 3
+    results = json.loads((folder / "train_results.json").read_text())
+    assert results["resumed_from"].endswith("checkpoint-2")
+    saved = AutoModelForCausalLM.from_pretrained(folder / "checkpoint-3", dtype=torch.float32)
+    assert all(parameter.numel() for parameter in saved.parameters())

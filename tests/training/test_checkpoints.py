@@ -7,6 +7,7 @@ import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -265,3 +266,16 @@ def test_weights_in_several_files_are_found(tmp_path: Path) -> None:
     assert weights_problem(tmp_path, model) is None
     next(iter(tmp_path.glob("*.safetensors"))).unlink()
     assert "cannot be read" in str(weights_problem(tmp_path, model))
+
+
+def test_weights_that_nothing_could_load_are_refused_at_the_start(
+    make_trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards that ZeRO-3 does not gather, and pickles; with what to change."""
+    with pytest.raises(InputError, match="save_safetensors=False"):
+        make_trainer(save_safetensors=False)
+    trainer = make_trainer()
+    plugin = SimpleNamespace(zero_stage=3, zero3_save_16bit_model=False)
+    monkeypatch.setattr(type(trainer.accelerator.state), "deepspeed_plugin", plugin)
+    with pytest.raises(InputError, match="zero3_save_16bit_model: true in deepspeed_config"):
+        trainer._check_start()
