@@ -199,6 +199,43 @@ def test_newer_checkpoints_are_not_run_over(run: Path, make_trainer: Any) -> Non
         train(make_trainer(output_dir=str(run), **OPTIONS), resume=run)
 
 
+def test_deepspeeds_pickles_are_not_executed_either(run: Path, tmp_path: Path) -> None:
+    """DeepSpeed itself would. There must be one of each process, with nothing in them that it never writes."""
+    path = run / "checkpoint-2"
+    facts = json.loads((path / "resume.json").read_text())
+    (path / "resume.json").write_text(json.dumps({**facts, "processes": 2, "zero_stage": 3}))
+    for process in (0, 1):
+        shutil.copy(path / "rng_state.pth", path / f"rng_state_{process}.pth")
+    shutil.copy(path / "resume_state_0.pt", path / "resume_state_1.pt")
+    (path / "optimizer.pt").unlink()
+
+    def problem() -> str:
+        with pytest.raises(InputError) as caught:
+            chosen(path, run)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert "'latest' is missing" in problem()
+    (path / "latest").write_text("global_step2")
+    assert "folder 'global_step2' is missing" in problem()
+    (path / "latest").write_text("../..")
+    assert "folder '../..' is missing" in problem()
+    (path / "latest").write_text("global_step2")
+    (path / "global_step2").mkdir()
+    first, second = (path / "global_step2" / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in (0, 1))
+    torch.save({"weights": torch.zeros(2)}, first)
+    assert "has 1 optimizer files, and 2 processes wrote it" in problem()
+    torch.save({"weights": torch.zeros(2)}, second)
+    assert chosen(path, run) == (path, [])
+    torch.save({"weights": Bomb(tmp_path / "executed")}, second)
+    assert ", which a checkpoint has not; it was not executed" in problem()
+    cut(second)
+    assert "truncated" in problem()
+    second.write_bytes(pickle.dumps(Bomb(tmp_path / "executed")))
+    assert "truncated" in problem()
+    assert not (tmp_path / "executed").exists()
+
+
 # --- saving
 
 
