@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
 from rg_env.errors import InputError, RGEnvError, StoppedTogether, TrainingError, from_interrupt
@@ -35,9 +35,9 @@ def on_main(accelerator: Accelerator, act: Callable[[], T]) -> T:
     return result
 
 
-def same_everywhere(accelerator: Accelerator, value: str, complaint: str) -> None:
+def same_everywhere(processes: Accelerator | PartialState, value: str, complaint: str) -> None:
     """Raise `StoppedTogether` on all processes, as bad input, unless `value` is the same on all of them."""
-    if accelerator.num_processes == 1:
+    if processes.num_processes == 1:
         return
     values = gather_object([value])
     if others := [rank for rank, other in enumerate(values) if other != values[0]]:

@@ -76,20 +76,39 @@ def _tiny() -> Policy:
 
 def _load(name: str) -> Policy:
     # ZeRO-3 keeps fp32 master weights itself; elsewhere AdamW needs them, or small updates round to nothing. What
-    # accelerate was told is asked for here: transformers knows of ZeRO-3 only once there are training arguments.
+    # accelerate was told is asked for here: there are no training arguments yet.
     zero3 = os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3"
     bf16 = zero3 and os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
     dtype = torch.bfloat16 if bf16 else torch.float32
     attention = "flash_attention_2" if dtype is torch.bfloat16 and is_flash_attn_2_available() else "sdpa"
     described = describe_model(name)
     options = {**described.options, "dtype": dtype, "attn_implementation": attention}
+    sharding = _shard_while_loading() if zero3 else None
     try:
         loaded, info = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True, **options)
     except Exception as error:  # damaged files raise whatever their parser raises, plain Exception included
         raise _cannot_load(name, "weights", error, options) from error
+    del sharding
     _require_weights(name, loaded, info)
     require_chat_template(described.tokenizer)
     return Policy(loaded, described.tokenizer, Path(name).name)
+
+
+def _shard_while_loading() -> Any:
+    """Makes transformers shard the model as it is built, while the result lives: else each process holds all of it.
+
+    None: the accelerate configuration does not ask for it (`zero3_init_flag`).
+    """
+    if os.environ.get("ACCELERATE_DEEPSPEED_ZERO3_INIT", "false") != "true":
+        return None
+    from accelerate import PartialState
+    from accelerate.utils import DeepSpeedPlugin
+
+    PartialState()  # the processes must know each other by then
+    plugin = DeepSpeedPlugin()
+    plugin.set_mixed_precision(os.environ.get("ACCELERATE_MIXED_PRECISION", "no"))
+    plugin.set_deepspeed_weakref()
+    return plugin
 
 
 @dataclass(frozen=True)

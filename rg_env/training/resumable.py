@@ -13,13 +13,38 @@ from typing import Any
 
 from safetensors import SafetensorError
 from transformers.trainer import TRAINER_STATE_NAME, TrainerState
+from verifiers import Environment
 from verifiers.trainers import GRPOTrainer as VerifiersGRPOTrainer
 
 from rg_env.errors import InputError, TrainingError
 from rg_env.training.collective import agree, same_everywhere
+from rg_env.training.config import GRPOConfig
 from rg_env.training.order import BatchOrder, OrderedLoader
 from rg_env.training.resume_point import ResumePoint, rows_hash
 from rg_env.training.saved_weights import weights_problem
+
+
+def check_start(env: Environment, args: GRPOConfig) -> dict[str, str | None]:
+    """The hashes of the rows, the same on all processes.
+
+    Raises:
+        InputError: what would be saved could not be loaded; `StoppedTogether`: the processes have other rows.
+    """
+    if not args.save_safetensors:
+        raise InputError("save_safetensors=False writes weights that nothing here reads: leave it on")
+    plugin = args.deepspeed_plugin
+    if plugin and plugin.zero_stage == 3 and not plugin.zero3_save_16bit_model:
+        raise InputError(
+            "the accelerate configuration has zero3_save_16bit_model off, with which ZeRO-3 saves empty weights: "
+            "set zero3_save_16bit_model: true in deepspeed_config, as configs/zero3.yaml does"
+        )
+    hashes = rows_hash(env)
+    same_everywhere(
+        args.distributed_state,
+        json.dumps(hashes),
+        "the processes do not train on the same rows: each must build them from the same data and seed",
+    )
+    return hashes
 
 
 class ResumableTrainer(VerifiersGRPOTrainer):
@@ -30,22 +55,6 @@ class ResumableTrainer(VerifiersGRPOTrainer):
     """
 
     sampler: Any
-
-    def _check_start(self) -> None:
-        if not self.args.save_safetensors:
-            raise InputError("save_safetensors=False writes weights that nothing here reads: leave it on")
-        plugin = self.accelerator.state.deepspeed_plugin
-        if plugin and plugin.zero_stage == 3 and not plugin.zero3_save_16bit_model:
-            raise InputError(
-                "the accelerate configuration has zero3_save_16bit_model off, with which ZeRO-3 saves empty weights: "
-                "set zero3_save_16bit_model: true in deepspeed_config, as configs/zero3.yaml does"
-            )
-        self.rows_hash = rows_hash(self.env)
-        same_everywhere(
-            self.accelerator,
-            json.dumps(self.rows_hash),
-            "the processes do not train on the same rows: each must build them from the same data and seed",
-        )
 
     def _can_resume(self) -> None:
         self._resume_point = ResumePoint(self)

@@ -38,7 +38,7 @@ from rg_env.training.config import GRPOConfig
 from rg_env.training.engines import Embedded, Engine, Vllm
 from rg_env.training.logprobs import Plan, can_share_prompts, completion_logps
 from rg_env.training.loss import Clipping, Normaliser, kl_terms, policy_terms, sampler_weights
-from rg_env.training.resumable import ResumableTrainer
+from rg_env.training.resumable import ResumableTrainer, check_start
 from rg_env.training.rollouts import RolloutGenerator
 from rg_env.training.seams import no_weight_client
 
@@ -75,9 +75,9 @@ class GRPOTrainer(ResumableTrainer):
             fold_system_prompts(env)
         limit = args.max_seq_len if args.max_prompt_length is None else args.max_prompt_length
         longest = check_prompt_lengths(env, processing_class, limit)
+        self.rows_hash = check_start(env, args)
         with no_weight_client():
             super().__init__(model, env, args, processing_class, callbacks, optimizers, peft_config, **kwargs)
-        self._check_start()
         if engine == "embedded":
             self.sampler: Engine = Embedded(self.model, processing_class, self._get_model_name(), self.args.seed)
         else:

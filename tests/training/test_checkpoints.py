@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM
 from rg_env.errors import InputError, TrainingError
 from rg_env.training import train
 from rg_env.training.checkpoints import check_fit, chosen
+from rg_env.training.resumable import check_start
 from rg_env.training.saved_weights import weights_problem
 from rg_env.training.tiny import POLICY_DIR
 
@@ -306,13 +307,12 @@ def test_weights_in_several_files_are_found(tmp_path: Path) -> None:
 
 
 def test_weights_that_nothing_could_load_are_refused_at_the_start(
-    make_trainer: Any, monkeypatch: pytest.MonkeyPatch
+    make_trainer: Any, make_env: Any, make_args: Any
 ) -> None:
     """Shards that ZeRO-3 does not gather, and pickles; with what to change."""
     with pytest.raises(InputError, match="save_safetensors=False"):
         make_trainer(save_safetensors=False)
-    trainer = make_trainer()
-    plugin = SimpleNamespace(zero_stage=3, zero3_save_16bit_model=False)
-    monkeypatch.setattr(type(trainer.accelerator.state), "deepspeed_plugin", plugin)
+    args = make_args()
+    args.deepspeed_plugin = SimpleNamespace(zero_stage=3, zero3_save_16bit_model=False)
     with pytest.raises(InputError, match="zero3_save_16bit_model: true in deepspeed_config"):
-        trainer._check_start()
+        check_start(make_env(), args)

@@ -79,3 +79,34 @@ def test_processes_with_other_rows_do_not_start(tmp_path: Path) -> None:
     assert "do not train on the same rows" in told[0]
     assert "exitcode  : 2" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+SHARDED = """
+from rg_env.commands import prepare_process
+
+prepare_process()
+import deepspeed
+import torch
+from safetensors.torch import load_file
+from rg_env.training import load_policy
+from rg_env.training.tiny import POLICY_DIR
+
+parameters = dict(load_policy("tiny").model.named_parameters())
+assert all(parameter.numel() == 0 for parameter in parameters.values())
+stored = load_file(POLICY_DIR / "model.safetensors")
+with deepspeed.zero.GatheredParameters(list(parameters.values())):
+    assert all(torch.equal(parameters[name].float(), stored[name].float()) for name in parameters)
+"""
+
+
+@pytest.mark.slow
+def test_a_model_is_sharded_while_it_is_loaded(tmp_path: Path) -> None:
+    """Under ZeRO-3 no process ever holds all of it; and the shards are the stored weights."""
+    (tmp_path / "sharded.py").write_text(SHARDED)
+    config = Path(__file__).parents[2] / "configs" / "zero3_cpu.yaml"
+    command = [str(Path(sys.executable).with_name("accelerate")), "launch", "--config-file", str(config), "sharded.py"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]

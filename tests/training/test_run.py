@@ -114,7 +114,7 @@ def test_an_error_before_the_first_step_leaves_nothing(make_trainer: Any, tmp_pa
 def test_a_run_without_a_step_is_an_error(make_trainer: Any, tmp_path: Path) -> None:
     """Nothing was trained, so it must not end as a success."""
     trainer = make_trainer()
-    trainer.train = lambda: None
+    trainer.train = lambda **kwargs: None
     with pytest.raises(TrainingError, match="without a single optimizer step"):
         train(trainer)
     assert not (tmp_path / "run").exists()
