@@ -148,7 +148,7 @@ class Vllm:
 
     def client(self) -> Any:
         limits = httpx.Limits(max_connections=self._args.max_concurrent)
-        http = httpx.AsyncClient(limits=limits, timeout=self._args.async_generation_timeout)
+        http = httpx.AsyncClient(limits=limits, timeout=self._args.async_generation_timeout, trust_env=False)
         return AsyncOpenAI(base_url=f"http://{self.server}/v1", api_key="EMPTY", http_client=http, max_retries=RETRIES)
 
     def cancel(self) -> None:
