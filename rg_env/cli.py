@@ -3,12 +3,15 @@
 rg-env tasks [NAME] [--show N]       the tasks, or one task's options and examples
 rg-env tasks --audit [--measure]     what is known of the tasks' graders
 rg-env serve --model DIR [--port N]  the embedded engine as an OpenAI-compatible server on 127.0.0.1
+rg-env launch SCRIPT --model NAME -- ARGUMENTS
+                                     a vLLM server and the training script that uses it, as one run
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
 
+from rg_env import launch_command
 from rg_env.commands import positive, run_command
 from rg_env.errors import InputError
 
@@ -40,7 +43,10 @@ def run(arguments: Sequence[str]) -> int:
     serve.add_argument("--seed", type=int, help="of the sampling; default: random")
     serve.set_defaults(run=_serve)
 
-    options = parser.parse_args(arguments)
+    launch_command.add(commands)
+    arguments = list(arguments)
+    launches = arguments[:1] == ["launch"]
+    options = launch_command.parse(parser, arguments) if launches else parser.parse_args(arguments)
     code: int = options.run(options)
     return code
 
