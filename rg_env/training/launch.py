@@ -243,7 +243,8 @@ def _check_port(port: int) -> None:
     try:
         socket.create_server((HOST, port)).close()
     except OSError as error:
-        raise InputError(f"cannot have {HOST}:{port} ({error.strerror}): choose another --port") from error
+        reason = os.strerror(error.errno or 0)  # its own text tells how Python asked
+        raise InputError(f"cannot have {HOST}:{port} ({reason}): choose another --port") from error
 
 
 def _log_folder(given: str | None, name: str) -> Path:

@@ -89,11 +89,13 @@ class ProcessGroup:
         _signal(fresh, signal.SIGINT)
 
     def end(self, grace_s: Callable[[], float]) -> None:
-        """End it and all processes below it: SIGTERM, and SIGKILL for what is left after `grace_s()` seconds."""
+        """End it and all processes below it: SIGTERM, and SIGKILL for what is left after `grace_s()` seconds.
+
+        The program first: it ends its own processes in good order, and would report their sudden death as an error.
+        """
         family = descendants(self._process)
-        if alive(self._process):
-            family.append(self._process)
-        end_all(lambda: [*family, *descendants(self._process)], grace_s)
+        end_all(lambda: [self._process], grace_s)
+        end_all(lambda: family, grace_s)
         with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel: nothing more can be done
             self._root.wait(timeout=5)
 

@@ -112,7 +112,7 @@ class Run:
             if now - asked >= HEALTH_EVERY_S:
                 asked = now
                 last = " ".join(server.last_lines(1))
-                self._console.progress(f"waiting for vf-vllm, {now - start:.0f} s: {last}")
+                self._console.progress(f"waiting for vf-vllm, {now - start:.0f} s{': ' if last else ''}{last}")
                 if self._healthy():
                     self._console.line(f"vf-vllm is ready after {now - start:.0f} s")
                     return

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,9 @@ supervise.GRACE_S, supervise.HURRY_S, supervise.HEALTH_EVERY_S = 1.0, 0.2, 0.1
 given = json.loads(sys.argv[1])
 folder = Path(given["folder"])
 commands = [
-    Command((sys.executable, str(folder / f"{name}.py")), {"NAME": name}, starts_workers=name == given["launcher"])
+    Command(
+        (*given[f"{name}_program"], str(folder / f"{name}.py")), {"NAME": name}, starts_workers=given["launcher"] == name
+    )
     for name in ("server", "trainer")
 ]
 run_command(
@@ -80,7 +83,8 @@ class Started:
         self.folder = folder
         for name, text in {"server": server, "trainer": trainer}.items():
             (folder / f"{name}.py").write_text(HEAD + text)
-        given = {"verbose": False, "launcher": None, "server_timeout_s": 30, "save_timeout_s": 30, **settings}
+        given = {"verbose": False, "launcher": None, "server_timeout_s": 30, "save_timeout_s": 30}
+        given |= {"server_program": [sys.executable], "trainer_program": [sys.executable], **settings}
         self.process = subprocess.Popen(
             [sys.executable, "-c", RUN, json.dumps({"folder": str(folder), **given})],
             stdout=subprocess.PIPE,
@@ -90,7 +94,7 @@ class Started:
 
     def until(self, path: str) -> "Started":
         """Return once the file `path` is there."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 90
         while not list(self.folder.glob(path)):
             assert time.monotonic() < deadline, f"no {path}"
             time.sleep(0.02)
@@ -102,7 +106,7 @@ class Started:
 
     def end(self) -> tuple[int, str, str]:
         """Wait for its end; exit code, standard output and standard error. No process of it may be left."""
-        printed, errors = self.process.communicate(timeout=30)
+        printed, errors = self.process.communicate(timeout=60)
         assert self.left() == []
         return self.process.returncode, printed, errors
 
@@ -278,6 +282,23 @@ def test_a_launchers_workers_are_interrupted_and_not_the_launcher(
     assert printed.count("[train] saved\n") == 2
     assert "the launcher was interrupted" not in printed
     assert "the launcher complains" in printed
+
+
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="extra 'train', on Linux")
+def test_the_workers_of_accelerate_save(start: Callable[..., Started]) -> None:
+    """As above with `accelerate launch` itself, as `rg-env launch` calls it for several processes."""
+    config = Path(__file__).parents[2] / "configs" / "zero3_cpu.yaml"
+    accelerate = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--config-file", str(config)]
+    run = start(
+        SERVER + "stay()",
+        SAVING + "(here / f'training-{os.environ[\"RANK\"]}').touch()\nstay()",
+        launcher="trainer",
+        trainer_program=[*accelerate, "--num-processes", "2", "--main-process-port", "0"],
+    )
+    code, printed, _ = run.until("training-0").until("training-1").signal(signal.SIGINT).end()
+    assert code == 130
+    assert printed.count("[train] saving after SIGINT\n") == 2
+    assert printed.count("[train] saved\n") == 2
 
 
 @LINUX
