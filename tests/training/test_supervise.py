@@ -32,9 +32,7 @@ supervise.GRACE_S, supervise.HURRY_S, supervise.HEALTH_EVERY_S = 1.0, 0.2, 0.1
 given = json.loads(sys.argv[1])
 folder = Path(given["folder"])
 commands = [
-    Command(
-        (*given[f"{name}_program"], str(folder / f"{name}.py")), {"NAME": name}, starts_workers=given["launcher"] == name
-    )
+    Command((*given[name + "_by"], f"{folder}/{name}.py"), {"NAME": name}, starts_workers=given["launcher"] == name)
     for name in ("server", "trainer")
 ]
 run_command(
@@ -67,10 +65,10 @@ IGNORING = (
 )
 SAVING = """
 def save(number, _):
-    print(f"saving after {signal.Signals(number).name}", flush=True)
+    sys.stdout.write(f"saving after {signal.Signals(number).name}\\n")  # one write: others write to the same log
     time.sleep(0.3)
     (here / "checkpoint").touch()
-    print("saved", flush=True)
+    sys.stdout.write("saved\\n")
     sys.exit(130)
 signal.signal(signal.SIGINT, save)
 """
@@ -84,7 +82,7 @@ class Started:
         for name, text in {"server": server, "trainer": trainer}.items():
             (folder / f"{name}.py").write_text(HEAD + text)
         given = {"verbose": False, "launcher": None, "server_timeout_s": 30, "save_timeout_s": 30}
-        given |= {"server_program": [sys.executable], "trainer_program": [sys.executable], **settings}
+        given |= {"server_by": [sys.executable], "trainer_by": [sys.executable], **settings}
         self.process = subprocess.Popen(
             [sys.executable, "-c", RUN, json.dumps({"folder": str(folder), **given})],
             stdout=subprocess.PIPE,
@@ -293,7 +291,7 @@ def test_the_workers_of_accelerate_save(start: Callable[..., Started]) -> None:
         SERVER + "stay()",
         SAVING + "(here / f'training-{os.environ[\"RANK\"]}').touch()\nstay()",
         launcher="trainer",
-        trainer_program=[*accelerate, "--num-processes", "2", "--main-process-port", "0"],
+        trainer_by=[*accelerate, "--num-processes", "2", "--main-process-port", "0"],
     )
     code, printed, _ = run.until("training-0").until("training-1").signal(signal.SIGINT).end()
     assert code == 130
