@@ -13,7 +13,7 @@ from rg_env.inference.vllm_plugin import ENV_VARIABLE
 REQUEST_S = 120.0
 """Generous: the first request to a fresh server on a CPU was seen to take 40 s."""
 POLL_S = 0.5
-NO_PROXY: dict[str, str | None] = {"http": None}
+NO_PROXY = {"http": "", "https": ""}
 """A server on this machine or in this cluster is not behind the proxy that the environment may name."""
 
 
