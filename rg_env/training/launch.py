@@ -136,10 +136,12 @@ def split_gpus(
             raise InputError(f"{flag}: there is no GPU {', '.join(unknown)}: {here}")
         if len(set(asked)) < len(asked):
             raise InputError(f"{flag} {','.join(asked)} names a GPU twice")
+    if vllm and vllm == training and len(vllm) == 1:
+        return tuple(vllm), tuple(vllm)
     if both := [gpu for gpu in vllm or () if gpu in (training or ())]:
         raise InputError(
-            f"GPU {', '.join(both)} is in --vllm-gpus and in --gpus: give each its own (to share one, let the run see "
-            f"that one only: CUDA_VISIBLE_DEVICES={both[0]})"
+            f"GPU {', '.join(both)} is in --vllm-gpus and in --gpus: give each its own; one "
+            f"GPU alone can be shared (--vllm-gpus {both[0]} --gpus {both[0]})"
         )
     if len(visible) <= 1:
         return tuple(visible), tuple(visible)

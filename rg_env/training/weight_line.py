@@ -120,7 +120,7 @@ class WeightLine:
             if missing := report.get("missing"):
                 shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
                 raise TrainingError(f"the server at {self.server} has weights that the trainer does not send: {shown}")
-        self.server.post("/reset_prefix_cache")
+        self.server.post("/reset_prefix_cache", timeout_s=self._timeout_s)
 
     def close(self) -> None:
         """Take leave, within `FAREWELL_S`. The server goes on and takes the next trainer."""
@@ -198,7 +198,7 @@ class WeightLine:
         self._number += 1
         self._unanswered.append(self._number)
         name = json.dumps({"do": do, "session": self._name, "number": self._number, **details})
-        self.server.post("/update_named_param", {"name": name, "dtype": "", "shape": []})
+        self.server.post("/update_named_param", {"name": name, "dtype": "", "shape": []}, self._timeout_s)
 
     def _await_all(self, but: int = 0) -> list[dict[str, Any]]:
         """Wait for the workers' answers to all commands `but` the last few; the answers to the last one waited for."""

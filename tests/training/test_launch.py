@@ -65,6 +65,7 @@ def options(**changes: Any) -> LaunchOptions:
         ("01", None, "0123", ("01", "23")),
         ("1", "0", "0123", ("1", "0")),
         ("0", None, "0", ("0", "0")),
+        ("2", "2", "0123", ("2", "2")),
     ],
 )
 def test_gpus_are_split(vllm: str | None, training: str | None, visible: str, expected: tuple[str, str]) -> None:
