@@ -5,10 +5,10 @@
     .venv/bin/python benchmarks/weight_sync.py --small    # a quick look at whether it runs
 
 A model of Qwen2.5-0.5B's shape with random weights, float32 on both sides, one process each, on the CPU. Upstream is
-verifiers' own client and server, one request, broadcast and barrier a parameter, and then its poll for the end; since it
-speaks NCCL only, both its ends get a broadcast over gloo in place of NCCL's, and nothing else. A sync counts from the
-first byte until the server says that all is loaded. Beside it stands what copying these bytes in memory takes; three
-copies are the least there can be (into a bucket, to the other process, into the model).
+verifiers' own client and server, one request, broadcast and barrier a parameter, and then its poll for the end. It
+speaks NCCL only, so both its ends get a broadcast over gloo in place of NCCL's, and nothing else. A sync lasts until
+the server says that all is loaded. Beside it stands what one copy of these bytes in memory takes; two are the least
+there can be: out of the trainer's model, and into the server's.
 """
 
 import argparse
@@ -104,19 +104,19 @@ def timed(act: Callable[[], None]) -> list[float]:
     return seconds[1:]
 
 
-def ours(folder: Path, port: int) -> list[float]:
+def ours(folder: Path, port: int, transport: str) -> list[float]:
     """rg_env's path: `WeightSync` without its comparison of log-probabilities, which is done once a run or so."""
     import torch
     from transformers import AutoModelForCausalLM
 
     from rg_env.inference.vllm import VllmServer
     from rg_env.training.weight_line import WeightLine
-    from rg_env.training.weight_sources import BUCKET_BYTES, buckets, sources
+    from rg_env.training.weight_sources import BUCKET_BYTES, buckets, largest_bucket, sources
     from rg_env.training.weight_sync import shape_of
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    line = WeightLine(VllmServer("127.0.0.1", port), timeout_s=120)
-    line.connect(torch.device("cpu"), shape_of(model))
+    line = WeightLine(VllmServer("127.0.0.1", port), timeout_s=120, transport=transport)
+    line.connect(torch.device("cpu"), shape_of(model), largest_bucket(sources(model)))
 
     def sync() -> None:
         for bucket in buckets(sources(model), BUCKET_BYTES):
@@ -150,6 +150,10 @@ def upstream(folder: Path, port: int) -> list[float]:
     return timed(sync)
 
 
+def run(side: str, folder: Path, port: int) -> list[float]:
+    return upstream(folder, port) if side == "upstream" else ours(folder, port, side)
+
+
 def copying(num_bytes: int) -> float:
     """Seconds of one copy of `num_bytes` in memory, the best of three."""
     import torch
@@ -172,7 +176,7 @@ def measure(side: str, folder: Path, scratch: Path) -> list[float]:
     (extra / "upstream_gloo.py").write_text(GLOO)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: upstream-gloo\nVersion: 0\n")
     (info / "entry_points.txt").write_text("[vllm.general_plugins]\nupstream-gloo = upstream_gloo:register\n")
-    environment = {"RG_ENV_WEIGHT_SYNC": "1"} if side == "ours" else {"PYTHONPATH": str(extra)}
+    environment = {"RG_ENV_WEIGHT_SYNC": "1"} if side != "upstream" else {"PYTHONPATH": str(extra)}
     with server(folder, scratch / f"{side}.log", environment) as port:
         command = [sys.executable, __file__, "--side", side, "--folder", str(folder), "--port", str(port)]
         done = subprocess.run(
@@ -184,25 +188,26 @@ def measure(side: str, folder: Path, scratch: Path) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="a model of 20 M parameters")
-    parser.add_argument("--side", choices=["ours", "upstream"], help=argparse.SUPPRESS)
+    parser.add_argument("--side", choices=["shm", "gloo", "upstream"], help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side:
-        print(json.dumps((ours if options.side == "ours" else upstream)(options.folder, options.port)))
+        print(json.dumps(run(options.side, options.folder, options.port)))
         os._exit(0)  # upstream's client says farewell at exit, to a server that is ended anyway
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         build(scratch / "model", SMALL if options.small else SHAPE)
         num_bytes = (scratch / "model" / "model.safetensors").stat().st_size
-        found = {side: measure(side, scratch / "model", scratch) for side in ("upstream", "ours")}
+        found = {side: measure(side, scratch / "model", scratch) for side in ("upstream", "gloo", "shm")}
     copy = copying(num_bytes)
     medians = {side: statistics.median(seconds) for side, seconds in found.items()}
     print(f"{num_bytes / 1e9:.2f} GB of weights, {ROUNDS} syncs each")
     for side, seconds in found.items():
         print(f"  {side:9} {medians[side]:7.2f} s a sync   ({', '.join(f'{second:.2f}' for second in seconds)})")
-    print(f"  one copy in memory {copy:.2f} s; ours takes as long as {medians['ours'] / copy:.1f} of them")
-    print(f"  upstream / ours: {medians['upstream'] / medians['ours']:.1f}")
+    print(f"  one copy in memory {copy:.2f} s; ours takes as long as {medians['shm'] / copy:.1f} of them")
+    for side in ("shm", "gloo"):
+        print(f"  upstream / {side}: {medians['upstream'] / medians[side]:.1f}")
 
 
 if __name__ == "__main__":

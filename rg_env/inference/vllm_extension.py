@@ -23,14 +23,12 @@ from rg_env.inference.vllm_plugin import SCHEME
 from rg_env.inference.weight_channel import (
     PROTOCOL,
     Entry,
-    GlooTransport,
-    NcclTransport,
-    Transport,
     Words,
     checksum,
     own_address,
     unpack,
 )
+from rg_env.inference.weight_transports import GlooTransport, NcclTransport, SharedMemory, Transport
 
 JOIN_S = 20.0
 
@@ -113,9 +111,10 @@ def close_communicator(self: Any) -> None:
 def _connect(self: Any, session: Session, command: dict[str, Any]) -> dict[str, Any]:
     store, timeout_s = session.words.store, command["timeout_s"]
     if command["transport"] == "nccl":
-        session.transport = NcclTransport(
-            store, session.name, session.rank, session.world_size, self.model_runner.device
-        )
+        device = self.model_runner.device
+        session.transport = NcclTransport(store, session.name, session.rank, session.world_size, device)
+    elif command["transport"] == "shm":
+        session.transport = SharedMemory(command["path"])
     else:
         address = own_address(session.words.host)
         session.transport = GlooTransport(store, session.name, session.rank, session.world_size, address, timeout_s)
@@ -125,7 +124,7 @@ def _connect(self: Any, session: Session, command: dict[str, Any]) -> dict[str, 
 def _load(self: Any, session: Session, command: dict[str, Any]) -> dict[str, Any]:
     assert session.transport is not None, "a bucket before connect"
     entries = [Entry(name, dtype, tuple(shape)) for name, dtype, shape in command["entries"]]
-    flat = torch.empty(sum(entry.num_bytes for entry in entries), dtype=torch.uint8, device=session.transport.device)
+    flat = session.transport.buffer(sum(entry.num_bytes for entry in entries))
     session.transport.broadcast(flat)
     if checksum(flat) != command["checksum"]:
         raise RuntimeError(f"{entries[0].name} … {entries[-1].name} did not arrive as they were sent (checksum)")

@@ -17,6 +17,7 @@ from rg_env.inference.vllm import VllmServer, start_hint
 from rg_env.training.collective import on_main
 from rg_env.training.config import GRPOConfig
 from rg_env.training.weight_line import TransportChoice, WeightLine
+from rg_env.training.weight_sources import largest_bucket, sources
 from rg_env.training.weight_sync import WeightSync, shape_of
 
 RETRIES = 4
@@ -127,7 +128,7 @@ class Vllm:
             transport = cast(TransportChoice, args.weight_sync_transport)
             line = WeightLine(self.server, timeout_s=args.weight_sync_timeout, transport=transport)
             try:
-                line.connect(accelerator.device, shape_of(model))
+                line.connect(accelerator.device, shape_of(model), largest_bucket(sources(model)))
                 check_sampler_logprobs(args, line.logprobs_mode, str(self.server))
             except BaseException:
                 line.close()

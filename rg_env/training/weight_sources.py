@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from rg_env.inference.weight_channel import ALIGNMENT
+
 BUCKET_BYTES = 64 * 2**20
 
 
@@ -61,6 +63,11 @@ def buckets(found: Sequence[Source], num_bytes: int = BUCKET_BYTES) -> Iterator[
         size += source.num_bytes
     if bucket:
         yield bucket
+
+
+def largest_bucket(found: Sequence[Source]) -> int:
+    """Most bytes that a bucket of these can have, alignment included."""
+    return max((sum(source.num_bytes + ALIGNMENT for source in bucket) for bucket in buckets(found)), default=0)
 
 
 def gathered(bucket: Sequence[Source], zero3: bool) -> AbstractContextManager[Any]:

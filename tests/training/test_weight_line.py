@@ -1,22 +1,33 @@
 """A trainer's line to a server, where the server is not what it should be. Real ones: `tests/stack`."""
 
 import json
+import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from rg_env.errors import InputError, ServerError, TrainingError
+from rg_env.inference import weight_transports
 from rg_env.inference.vllm import VllmServer
-from rg_env.inference.weight_channel import PROTOCOL, GlooTransport, Words, checksum, pack, unpack
+from rg_env.inference.weight_channel import PROTOCOL, Words, checksum, pack, unpack
+from rg_env.inference.weight_transports import MEMORY, GlooTransport, SharedMemory
 from rg_env.training.engines import check_sampler_logprobs
 from rg_env.training.weight_line import WeightLine
 
 CPU = torch.device("cpu")
+
+
+def empty(size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8)
+
+
 HELLO = {
     "protocol": PROTOCOL,
     "versions": {},
@@ -104,7 +115,7 @@ def test_servers_that_do_not_fit(make_server: Any, change: dict[str, Any], words
 
 def test_a_worker_that_never_answers(make_server: Any) -> None:
     """It said hello, and died."""
-    line = WeightLine(make_server(HELLO), timeout_s=1)
+    line = WeightLine(make_server(HELLO), timeout_s=1, transport="gloo")
     with pytest.raises(ServerError, match="no gloo connection to the server"):
         line.connect(CPU, {})
     line.close()
@@ -119,7 +130,7 @@ def test_a_worker_that_dies_in_the_middle(make_server: Any) -> None:
             words.put(f"done/{command['number']}/0", {})
 
     transports: list[GlooTransport] = []
-    line = WeightLine(make_server(HELLO, work), timeout_s=1)
+    line = WeightLine(make_server(HELLO, work), timeout_s=1, transport="gloo")
     line.connect(CPU, {})
     start = time.monotonic()
     with pytest.raises(TrainingError, match="the weights did not arrive at the vf-vllm server"):  # noqa: PT012
@@ -142,7 +153,7 @@ def test_a_worker_that_reports_an_error(make_server: Any) -> None:
         words.put(f"done/{command['number']}/0", {})
 
     transports: list[GlooTransport] = []
-    line = WeightLine(make_server(HELLO, work), timeout_s=5)
+    line = WeightLine(make_server(HELLO, work), timeout_s=5, transport="gloo")
     line.connect(CPU, {})
     line.send([("a", torch.ones(3))])
     with pytest.raises(TrainingError, match="KeyError: 'a'"):
@@ -151,7 +162,7 @@ def test_a_worker_that_reports_an_error(make_server: Any) -> None:
 
 
 def test_the_transport_is_named_or_refused() -> None:
-    with pytest.raises(InputError, match="weight_sync_transport='smoke': one of auto, nccl, gloo"):
+    with pytest.raises(InputError, match="weight_sync_transport='smoke': one of auto, nccl, shm, gloo"):
         WeightLine(VllmServer("127.0.0.1", 1), timeout_s=1, transport="smoke")  # type: ignore[arg-type]
 
 
@@ -163,13 +174,75 @@ def test_a_bucket_is_what_was_packed() -> None:
         ("c", torch.arange(3)),
         ("d", torch.ones(())),
     ]
-    entries, flat = pack(tensors, CPU)
+    entries, flat = pack(tensors, empty)
     for (name, value), (there, view) in zip(tensors, unpack(entries, flat), strict=True):
         assert name == there
         assert torch.equal(value, view)
     before = checksum(flat)
     flat[17] ^= 1
     assert checksum(flat) != before
+
+
+def test_wide_numbers_are_rounded_to_what_the_server_computes_in() -> None:
+    """And narrow ones stay what they are."""
+    tensors = [("wide", torch.randn(5)), ("narrow", torch.randn(5).half()), ("whole", torch.arange(5))]
+    entries, flat = pack(tensors, empty, widest=torch.bfloat16)
+    assert [entry.dtype for entry in entries] == ["bfloat16", "float16", "int64"]
+    (_, wide), (_, narrow), _ = unpack(entries, flat)
+    assert torch.equal(wide, tensors[0][1].bfloat16())
+    assert torch.equal(narrow, tensors[1][1])
+
+
+@pytest.mark.skipif(not MEMORY.is_dir(), reason="no memory file system here")
+def test_shared_memory_takes_turns_and_leaves_nothing() -> None:
+    """What one side fills the other reads, while the first fills the next."""
+    path = SharedMemory.reserve(f"test-{os.getpid()}", 100)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    trainer, worker = SharedMemory(path), SharedMemory(path)
+    os.unlink(path)
+    first, second = trainer.buffer(64), trainer.buffer(32)
+    first.fill_(1)
+    second.fill_(2)
+    assert worker.buffer(64).tolist() == [1] * 64
+    assert worker.buffer(32).tolist() == [2] * 32
+    assert trainer.buffer(64).data_ptr() == first.data_ptr()
+    with pytest.raises(RuntimeError, match="a bucket of 1000000 bytes"):
+        trainer.buffer(1_000_000)
+
+
+def test_more_memory_than_there_is_is_not_promised() -> None:
+    """Writing to it would end the process without a word."""
+    with pytest.raises(OSError, match=r"No space|No such file|too large"):
+        SharedMemory.reserve(f"test-{os.getpid()}", 1 << 50)
+    assert not list(MEMORY.glob(f"*test-{os.getpid()}"))
+
+
+@pytest.mark.parametrize("name", ["/etc/hostname", "/dev/shm/../../etc/hostname", "/dev/shm/rg-env-none", "/dev/shm"])
+def test_only_memory_of_rg_env_is_mapped(name: str) -> None:
+    """Whoever reaches the server's port may name any path."""
+    with pytest.raises((RuntimeError, OSError)):
+        SharedMemory(name)
+
+
+def test_without_memory_to_share_a_socket_is_taken(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself; who asks for memory is told."""
+
+    def work(words: Words, command: dict[str, Any]) -> None:
+        asked.append(command["transport"])
+        transports.append(GlooTransport(words.store, command["session"], 0, 2, "127.0.0.1", 5))
+        words.put(f"done/{command['number']}/0", {})
+
+    asked: list[str] = []
+    transports: list[GlooTransport] = []
+    monkeypatch.setattr(weight_transports, "MEMORY", Path("/nowhere"))
+    line = WeightLine(make_server(HELLO, work), timeout_s=5)
+    line.connect(CPU, {})
+    assert asked == ["gloo"]
+    line.close()
+    line = WeightLine(make_server(HELLO), timeout_s=5, transport="shm")
+    with pytest.raises(ServerError, match="no memory to share with the server"):
+        line.connect(CPU, {})
+    line.close()
 
 
 @pytest.mark.parametrize(
