@@ -12,18 +12,17 @@ there can be: out of the trainer's model, and into the server's.
 """
 
 import argparse
-import contextlib
 import json
 import os
-import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+
+from vllm_servers import environment, server
 
 ROUNDS = 3
 SHAPE = {
@@ -37,26 +36,6 @@ SHAPE = {
     "max_position_embeddings": 512,
 }
 SMALL = {**SHAPE, "vocab_size": 1024, "num_hidden_layers": 4}
-GLOO = '''
-"""NCCL's broadcast over gloo, for a machine without CUDA: both ends of upstream's path."""
-from datetime import timedelta
-
-def register():
-    import torch.distributed as dist
-    from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
-
-    def start(self, group, device=None, library_path=None):
-        self.group = group
-        store = dist.PrefixStore("gloo", group.store)
-        self.gloo = dist.ProcessGroupGloo(store, group.rank, group.world_size, timedelta(seconds=300))
-
-    def broadcast(self, tensor, src, stream=None):
-        options = dist.BroadcastOptions()
-        options.rootRank, options.rootTensor = src, 0
-        self.gloo.broadcast([tensor.detach()], options).wait()
-
-    PyNcclCommunicator.__init__, PyNcclCommunicator.broadcast = start, broadcast
-'''
 
 
 def build(folder: Path, shape: dict[str, object]) -> None:
@@ -69,29 +48,6 @@ def build(folder: Path, shape: dict[str, object]) -> None:
     torch.manual_seed(0)
     Qwen2ForCausalLM(Qwen2Config(**shape)).save_pretrained(folder)
     AutoTokenizer.from_pretrained(POLICY_DIR).save_pretrained(folder)
-
-
-@contextlib.contextmanager
-def server(model: Path, log: Path, environment: dict[str, str]) -> Iterator[int]:
-    """A `vf-vllm` on a free port."""
-    from rg_env.inference.vllm import VllmServer
-
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [str(Path(sys.executable).with_name("vf-vllm")), "--model", str(model), "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--dtype", "float32", "--enforce-eager", "--max-model-len", "256"]
-    fixed = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "all", "HF_HUB_OFFLINE": "1"}
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            command, env={**os.environ, **fixed, **environment}, stdout=file, stderr=file, start_new_session=True
-        )
-    try:
-        VllmServer("127.0.0.1", port).wait(600, still_wanted=lambda: process.poll() is None)
-        yield port
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def timed(act: Callable[[], None]) -> list[float]:
@@ -170,17 +126,11 @@ def copying(num_bytes: int) -> float:
 
 def measure(side: str, folder: Path, scratch: Path) -> list[float]:
     """One side, server and trainer each in a process of its own."""
-    extra = scratch / "plugin"
-    info = extra / "upstream_gloo-0.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
-    (extra / "upstream_gloo.py").write_text(GLOO)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: upstream-gloo\nVersion: 0\n")
-    (info / "entry_points.txt").write_text("[vllm.general_plugins]\nupstream-gloo = upstream_gloo:register\n")
-    environment = {"RG_ENV_WEIGHT_SYNC": "1"} if side != "upstream" else {"PYTHONPATH": str(extra)}
-    with server(folder, scratch / f"{side}.log", environment) as port:
+    extra = environment(side != "upstream", scratch)
+    with server(folder, scratch / f"{side}.log", extra) as port:
         command = [sys.executable, __file__, "--side", side, "--folder", str(folder), "--port", str(port)]
         done = subprocess.run(
-            command, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True, check=True, timeout=900
+            command, env={**os.environ, **extra}, stdout=subprocess.PIPE, text=True, check=True, timeout=900
         )
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -109,7 +109,7 @@ def close_communicator(self: Any) -> None:
 
 
 def _connect(self: Any, session: Session, command: dict[str, Any]) -> dict[str, Any]:
-    store, timeout_s = session.words.store, command["timeout_s"]
+    store = session.words.store
     if command["transport"] == "nccl":
         device = self.model_runner.device
         session.transport = NcclTransport(store, session.name, session.rank, session.world_size, device)
@@ -117,7 +117,9 @@ def _connect(self: Any, session: Session, command: dict[str, Any]) -> dict[str, 
         session.transport = SharedMemory(command["path"])
     else:
         address = own_address(session.words.host)
-        session.transport = GlooTransport(store, session.name, session.rank, session.world_size, address, timeout_s)
+        session.transport = GlooTransport(
+            store, session.name, session.rank, session.world_size, address, command["timeout_s"]
+        )
     return {}
 
 

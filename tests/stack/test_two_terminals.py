@@ -107,6 +107,18 @@ def test_the_next_trainer_trains_an_adapter_one_step_ahead(server: RunningServer
     assert (tmp_path / "run" / "checkpoint-3" / "adapter_model.safetensors").is_file()
 
 
+def test_a_server_that_cannot_take_the_prompts_is_told_before_training(server: RunningServer, tmp_path: Path) -> None:
+    """By one line, with exit code 2 and no folder left behind; and the server is free for the next trainer."""
+    process = start(tmp_path, server, max_steps=1, max_tokens=500)
+    output = finish(process)
+    assert process.returncode == 2, output[-3000:]
+    (told,) = [line for line in output.splitlines() if line.startswith("error: ")]
+    assert "takes 512 tokens" in told
+    assert "--max-model-len" in told
+    assert "Traceback" not in output
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_lost_server_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
     """Hung or killed: within a minute or so, by one clear line, and with nothing lost that was learnt.
 
