@@ -1,12 +1,12 @@
 """What a trainer's rollouts come from: the model itself (`Embedded`), or a `vf-vllm` server (`Vllm`)."""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, Protocol, cast
 
 import httpx
 from accelerate import Accelerator
 from openai import AsyncOpenAI
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from verifiers import Environment
 
@@ -196,3 +196,23 @@ def check_sampler_logprobs(args: GRPOConfig, mode: str, server: str) -> None:
             f"at {server} reports {mode}, without {', '.join(shifts) or 'normalisation'}: start it with "
             "`--logprobs-mode processed_logprobs`"
         )
+
+
+class WeightsGuard(TrainerCallback):
+    """Keeps an engine that shares the weights from generating while the optimizer writes them."""
+
+    def __init__(self, sampler: Engine):
+        self._sampler = sampler
+        self._held: ExitStack | None = None
+
+    def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        self._held = ExitStack()
+        self._held.enter_context(self._sampler.weights_fixed())
+
+    def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        self.release()
+
+    def release(self) -> None:
+        if self._held:
+            self._held.close()
+            self._held = None

@@ -21,7 +21,6 @@ What differs from `vf.GRPOTrainer` 0.1.6, each with a test that fails on the par
 
 import gc
 import shutil
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +35,10 @@ from rg_env.training.batches import RolloutBatch, micro_batches
 from rg_env.training.checks import EngineName, check_engine, check_prompt_lengths, fold_system_prompts
 from rg_env.training.collective import on_main
 from rg_env.training.config import GRPOConfig
-from rg_env.training.engines import Embedded, Engine, Vllm
+from rg_env.training.engines import Embedded, Engine, Vllm, WeightsGuard
 from rg_env.training.logprobs import Plan, can_share_prompts, completion_logps
 from rg_env.training.loss import Clipping, Normaliser, kl_terms, policy_terms, sampler_weights
+from rg_env.training.phases import Phases
 from rg_env.training.rollouts import RolloutGenerator
 from rg_env.training.seams import no_weight_client
 
@@ -93,8 +93,9 @@ class GRPOTrainer(VerifiersGRPOTrainer):
             on_cancel=self.sampler.cancel,
             health=self.sampler.health_problem,
         )
-        self._weights_guard = _WeightsGuard(self.sampler)
+        self._weights_guard = WeightsGuard(self.sampler)
         self.add_callback(self._weights_guard)
+        self.phases = Phases()
         self._synced_at: int | None = None
         self._step = self._next_batch_id = 0
         self._buffered_inputs: list[dict[str, Any]] | None = None
@@ -105,7 +106,8 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         if self._synced_at == self.state.global_step:
             return
         on_main(self.accelerator, self.async_generator.wait_idle)  # no batch mixes two policies
-        self.sampler.sync()
+        with self.phases("sync"):
+            self.sampler.sync()
         self._synced_at = self.state.global_step
 
     def _compute_advantages(self, rewards: torch.Tensor) -> torch.Tensor:
@@ -125,7 +127,8 @@ class GRPOTrainer(VerifiersGRPOTrainer):
             self.sync_weights()
             number = self._step // generate_every
             self._submit_batches(number, generate_every)
-            batch = on_main(self.accelerator, lambda: self._receive(number))
+            with self.phases("waiting"):
+                batch = on_main(self.accelerator, lambda: self._receive(number))
             self._buffered_inputs = self._train_inputs(batch, len(inputs))
         micro_batch = self._buffered_inputs[self._step % self.gradient_accumulation_steps]
         self._step += 1
@@ -215,7 +218,8 @@ class GRPOTrainer(VerifiersGRPOTrainer):
             inputs = {name: None if value is None else value[rows] for name, value in inputs.items()}
             mask, advantages = inputs["attention_mask"], inputs["advantages"]
         ids, keep = inputs["input_ids"], mask[:, 1:]
-        logps = self._get_per_token_logps(model, ids, mask)
+        with self.phases("log_probs"):
+            logps = self._get_per_token_logps(model, ids, mask)
         old = inputs["old_per_token_logps"]
         old = logps.detach() if old is None else old
         weights = log_ratio = None
@@ -229,6 +233,15 @@ class GRPOTrainer(VerifiersGRPOTrainer):
             values = values + self.beta * kl
         metrics.log_loss(self, keep, clipped, kl, log_ratio)
         return normaliser.mean(values, keep)
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        with self.phases("backward"):  # and all that is no phase of its own
+            return super().training_step(model, inputs, num_items_in_batch)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            logs = {**logs, **self.phases.take()}
+        super().log(logs, start_time)
 
     def _reference_logps(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -271,23 +284,3 @@ class GRPOTrainer(VerifiersGRPOTrainer):
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self._saving_aside or super()._get_output_dir(trial))
-
-
-class _WeightsGuard(TrainerCallback):
-    """Keeps an engine that shares the weights from generating while the optimizer writes them."""
-
-    def __init__(self, sampler: Engine):
-        self._sampler = sampler
-        self._held: ExitStack | None = None
-
-    def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        self._held = ExitStack()
-        self._held.enter_context(self._sampler.weights_fixed())
-
-    def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        self.release()
-
-    def release(self) -> None:
-        if self._held:
-            self._held.close()
-            self._held = None
