@@ -2,8 +2,8 @@
 
     VLLM_ENABLE_V1_MULTIPROCESSING=0 python tests/stack/family_sync.py FOLDER
 
-Prints one JSON record a family: how far vLLM's log-probabilities of a prompt are from those of the model it started with,
-of another one, and of that other one once its tensors have been sent; and the parameters that none of them filled.
+Prints one JSON record a family: how far vLLM's log-probabilities of a prompt are from those of the model it started
+with, of another one, and of that one once its tensors have been sent; and the parameters that none of them filled.
 """
 
 import json
