@@ -7,8 +7,8 @@ What differs from `vf.GRPOTrainer` 0.1.6, each with a test that fails on the par
 
 - The model sees the prompt. The parent hands its loss mask, in which prompts are 0, to the model as attention mask, so
   that every log-probability but the first is computed without the question.
-- Logits are made for the positions that carry loss, a chunk at a time, and the log-probabilities "before the update" are
-  not computed a second time when there is one update a batch.
+- Logits are made for the positions that carry loss, in chunks, and the log-probabilities "before the update" are not
+  computed a second time when there is one update a batch.
 - Rollouts without advantage are left out of forward and backward when `beta` is 0: their gradient is exactly zero.
 - Rows of similar length go through the model together; on a CPU, a prompt goes once for several of its completions.
 - An error in a rollout or a reward ends the run with that error; the parent waits for a batch that never comes.
