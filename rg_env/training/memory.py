@@ -83,6 +83,7 @@ def estimate(
     bf16: bool = True,
     reference: bool = False,
     adapter_parameters: int = 0,
+    frozen_bytes: int = 4,
     cached_tokens: int = 0,
 ) -> Estimate:
     """Memory of one device.
@@ -95,12 +96,13 @@ def estimate(
         checkpointing: only the layers' inputs are kept, and the rest is computed again.
         bf16: numbers of 2 bytes in the passes, else of 4.
         reference: a second model for the KL term (`beta` above 0).
-        adapter_parameters: LoRA: only so many are trained, beside weights that rest in fp32, as `load_policy` has them.
+        adapter_parameters: LoRA: only so many are trained, beside the weights, which are frozen.
+        frozen_bytes: of such a weight: 4 in float32, 2 in bfloat16 (see `load_policy`).
         cached_tokens: of all rollouts that the embedded engine decodes at once; 0 with a server.
     """
     element = 2 if bf16 else 4
     if adapter_parameters:
-        fixed, trained = 4 * shape.parameters, adapter_parameters
+        fixed, trained = frozen_bytes * shape.parameters, adapter_parameters
     else:
         fixed, trained = 4 * shape.parameters * reference, shape.parameters
     rollout_numbers = micro_batch * tokens * shape.hidden * shape.layers
@@ -113,8 +115,8 @@ def estimate(
         + (0 if adapter_parameters else HEAD_BYTES * embedding),
         activations=element * rollout_numbers * (1 if checkpointing else KEPT_PER_LAYER),
         resting_state=(fixed + RESTING_BYTES * trained) // shards,
-        # The engine's cache has the weights' type, which is float32 wherever the engine can be used.
-        cache=4 * 2 * shape.layers * shape.kv_width * cached_tokens,
+        # The engine's cache has the weights' type.
+        cache=(frozen_bytes if adapter_parameters else 4) * 2 * shape.layers * shape.kv_width * cached_tokens,
     )
 
 

@@ -57,6 +57,10 @@ def test_each_term() -> None:
     kept = estimate(shape, micro_batch=3, tokens=20, logit_tokens=5, checkpointing=False)
     assert kept.activations == 34 * 3 * 20 * 10 * 2
     assert estimate(shape, micro_batch=3, tokens=20, logit_tokens=5, adapter_parameters=1).logits == 12 * 3 * 5 * 50
+    half = estimate(
+        shape, micro_batch=3, tokens=20, logit_tokens=5, adapter_parameters=1, frozen_bytes=2, cached_tokens=3
+    )
+    assert (half.state, half.cache) == (2_016, 2 * 2 * 2 * 4 * 3)
     shared = estimate(shape, micro_batch=3, tokens=20, logit_tokens=5, shards=4)
     assert (shared.state, shared.gathered) == (4_000, 2 * 500)
     assert estimate(shape, micro_batch=3, tokens=20, logit_tokens=5, reference=True).state == 20_000
