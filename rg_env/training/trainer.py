@@ -33,7 +33,7 @@ from verifiers.trainers import GRPOTrainer as VerifiersGRPOTrainer
 from rg_env.core.prompts import rejects_system_role
 from rg_env.training import metrics
 from rg_env.training.batches import RolloutBatch, micro_batches
-from rg_env.training.checks import EngineName, check_engine, check_prompt_lengths, fold_system_prompts
+from rg_env.training.checks import EngineName, check_engine, check_liger, check_prompt_lengths, fold_system_prompts
 from rg_env.training.collective import on_main
 from rg_env.training.config import GRPOConfig
 from rg_env.training.engines import Embedded, Engine, Vllm
@@ -71,6 +71,7 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         **kwargs: Any,
     ):
         check_engine(engine, args, env)
+        check_liger(args)
         if env.message_type == "chat" and rejects_system_role(processing_class):
             fold_system_prompts(env)
         limit = args.max_seq_len if args.max_prompt_length is None else args.max_prompt_length
