@@ -18,7 +18,7 @@ from rg_env.inference.vllm import VllmServer, start_hint
 from rg_env.training.collective import on_main
 from rg_env.training.config import GRPOConfig
 from rg_env.training.weight_line import TransportChoice, WeightLine
-from rg_env.training.weight_sources import largest_bucket, sources
+from rg_env.training.weight_sources import check_sendable, largest_bucket, sources
 from rg_env.training.weight_sync import WeightSync, shape_of
 
 RETRIES = 4
@@ -103,6 +103,7 @@ class Vllm:
         args: GRPOConfig,
         longest_prompt: int,
     ):
+        check_sendable(model)
         self._args, self.server = args, VllmServer(args.vllm_server_host, args.vllm_server_port)
         self._line: WeightLine | None = None
         prompt = env.dataset[0]["prompt"]

@@ -7,7 +7,7 @@ What differs from `vf.GRPOTrainer` 0.1.6, each with a test that fails on the par
 
 - The model sees the prompt. The parent hands its loss mask, in which prompts are 0, to the model as attention mask, so
   that every log-probability but the first is computed without the question.
-- No logits are made for what all prompts of a pass begin with, and the log-probabilities "before the update" are not
+- Logits are made for the positions that carry loss, in chunks, and the log-probabilities "before the update" are not
   computed a second time when there is one update a batch.
 - Rollouts without advantage are left out of forward and backward when `beta` is 0: their gradient is exactly zero.
 - Rows of similar length go through the model together; on a CPU, a prompt goes once for several of its completions.
@@ -32,7 +32,7 @@ from verifiers.trainers import GRPOTrainer as VerifiersGRPOTrainer
 from rg_env.core.prompts import rejects_system_role
 from rg_env.training import metrics
 from rg_env.training.batches import RolloutBatch, micro_batches
-from rg_env.training.checks import EngineName, check_engine, check_prompt_lengths, fold_system_prompts
+from rg_env.training.checks import EngineName, check_engine, check_liger, check_prompt_lengths, fold_system_prompts
 from rg_env.training.collective import on_main
 from rg_env.training.config import GRPOConfig
 from rg_env.training.engines import Embedded, Engine, Vllm, WeightsGuard
@@ -71,6 +71,7 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         **kwargs: Any,
     ):
         check_engine(engine, args, env)
+        check_liger(args)
         if env.message_type == "chat" and rejects_system_role(processing_class):
             fold_system_prompts(env)
         limit = args.max_seq_len if args.max_prompt_length is None else args.max_prompt_length
