@@ -15,7 +15,6 @@ from rg_env.errors import InputError
 from rg_env.inference.weight_channel import ALIGNMENT, pack, unpack
 from rg_env.training.weight_sources import Source, buckets, check_sendable, sources
 
-CPU = torch.device("cpu")
 ADAPTERS: dict[str, dict[str, Any]] = {
     "all linear layers": {"target_modules": "all-linear"},
     "scaled by rank": {"target_modules": "all-linear", "use_rslora": True, "lora_alpha": 3},
