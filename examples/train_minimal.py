@@ -8,7 +8,8 @@
 
 Two terminals, on a GPU node:
 
-    CUDA_VISIBLE_DEVICES=0 vf-vllm --model Qwen/Qwen2.5-7B-Instruct --host 127.0.0.1 --port 8000
+    CUDA_VISIBLE_DEVICES=0 RG_ENV_WEIGHT_SYNC=1 vf-vllm --model Qwen/Qwen2.5-7B-Instruct --host 127.0.0.1 --port 8000 \\
+        --logprobs-mode processed_logprobs
     CUDA_VISIBLE_DEVICES=1,2,3 accelerate launch --config-file configs/zero3.yaml --num-processes 3 \\
         examples/train_minimal.py --data problems.jsonl --model Qwen/Qwen2.5-7B-Instruct --engine vllm
 """
@@ -49,6 +50,7 @@ def main() -> int:
     parser.add_argument("--attention", choices=["auto", "flash_attention_2", "sdpa", "eager"], default="auto")
     parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded")
     parser.add_argument("--output-dir")
+    parser.add_argument("--resume", metavar="auto|PATH", help="go on from a checkpoint, or the newest of --output-dir")
     parser.add_argument("--max-steps", type=positive, default=25)
     parser.add_argument("--batch-size", type=positive, default=64, help="rollouts a device and micro-batch")
     parser.add_argument("--accumulation", type=positive, default=2, help="micro-batches a step")
@@ -73,7 +75,7 @@ def main() -> int:
     data = load_rows(rows, options.data_config, answer_after=options.answer_after)
     if options.num_eval >= len(data):
         raise InputError(f"--num-eval {options.num_eval} leaves nothing to train on: there are {len(data)} questions")
-    run_folder(options.output_dir, "minimal")  # told before the model is loaded
+    run_folder(options.output_dir, "minimal", options.resume)  # told before the model is loaded
     policy = load_policy(options.model, attention=options.attention)
     data = data.train_test_split(test_size=options.num_eval, seed=options.seed)
     env = vf.SingleTurnEnv(
@@ -83,7 +85,7 @@ def main() -> int:
         rubric=vf.Rubric(funcs=[correct, answers_once], weights=[1.0, 0.1]),
     )
     args = GRPOConfig(
-        output_dir=str(run_folder(options.output_dir, f"minimal-{policy.label}")),
+        output_dir=str(run_folder(options.output_dir, f"minimal-{policy.label}", options.resume)),
         seed=options.seed,
         max_steps=options.max_steps,
         # rollouts: batch x accumulation x processes a step, in groups of num_generations
@@ -124,7 +126,7 @@ def main() -> int:
     trainer = GRPOTrainer(
         model=policy.model, env=env, args=args, processing_class=policy.tokenizer, engine=options.engine
     )
-    results = train(trainer, settings=vars(options))
+    results = train(trainer, settings=vars(options), resume=options.resume)
     return 130 if results.get("interrupted") else 0
 
 

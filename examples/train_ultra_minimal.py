@@ -21,6 +21,7 @@ def main() -> int:
     parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded")
     parser.add_argument("--steps", type=positive, help="optimizer steps (default: by model)")
     parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
+    parser.add_argument("--resume", metavar="auto|PATH", help="go on from a checkpoint, or the newest of --output-dir")
     parser.add_argument("--seed", type=seed, default=0)
     parser.add_argument("--manifest", help="manifest.json of a run: train on exactly its rows, or refuse")
     parser.add_argument("--vllm-host", default="127.0.0.1")
@@ -34,20 +35,20 @@ def main() -> int:
 
     tasks = Mixture.parse(options.task)
     manifest = read_manifest(options.manifest) if options.manifest is not None else None
-    run_folder(options.output_dir, "check")
+    run_folder(options.output_dir, "check", options.resume)
     # vf.GRPOTrainer's subclass: verifiers' own trains without seeing the prompt (docs in rg_env/training/trainer.py).
     from rg_env import load_environment
     from rg_env.training import GRPOTrainer, default_config, load_policy, train
 
     policy = load_policy(options.model)
     env = load_environment(gym=policy.mixture(tasks), seed=options.seed, manifest=manifest)
-    folder = run_folder(options.output_dir, run_name(tasks.names, policy.label))
+    folder = run_folder(options.output_dir, run_name(tasks.names, policy.label), options.resume)
     args = default_config(policy, folder, max_steps=options.steps, seed=options.seed,
                           vllm_server_host=options.vllm_host, vllm_server_port=options.vllm_port)  # fmt: skip
     trainer = GRPOTrainer(
         model=policy.model, env=env, args=args, processing_class=policy.tokenizer, engine=options.engine
     )
-    results = train(trainer, settings=vars(options))
+    results = train(trainer, settings=vars(options), resume=options.resume)
     return 130 if results.get("interrupted") else 0
 
 

@@ -9,14 +9,16 @@ import yaml
 pytest.importorskip("accelerate", reason="extra 'train'")
 from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
 
+from rg_env.inference.vllm import serve_command
+
 CONFIGS = Path(__file__).parents[1] / "configs"
-FILES = ["zero3.yaml", "zero3_cpu.yaml"]
+ZERO3 = ["zero3.yaml", "zero3_cpu.yaml", "zero3_multinode.yaml"]
+FILES = [*ZERO3, "ddp.yaml", "single_gpu.yaml"]
 
 # What `accelerate launch` otherwise guesses or asks for.
 REQUIRED = {
     "compute_environment",
     "debug",
-    "deepspeed_config",
     "distributed_type",
     "downcast_bf16",
     "machine_rank",
@@ -42,7 +44,23 @@ def test_it_is_complete_and_loads_as_written(name: str) -> None:
     assert {key: loaded[key] for key in written} == written
 
 
-@pytest.mark.parametrize("name", FILES)
+def test_every_file_is_tested() -> None:
+    """None is shipped that nobody has loaded."""
+    assert {path.name for path in CONFIGS.iterdir()} == set(FILES)
+
+
+def test_the_commands_in_the_heads_start_a_server_that_takes_weights() -> None:
+    """As rg_env itself says it: one started otherwise is refused."""
+    for name in ("zero3.yaml", "zero3_multinode.yaml"):
+        head = " ".join((CONFIGS / name).read_text().replace("#", " ").replace("\\", " ").split())
+        for host in ("127.0.0.1", "10.0.0.1"):
+            head = head.replace(host, "HOST")
+        environment, arguments = serve_command("Qwen/Qwen2.5-7B-Instruct", host="HOST")
+        arguments[0] = f".venv/bin/{arguments[0]}"
+        assert " ".join([*(f"{key}={value}" for key, value in environment.items()), *arguments]) in head
+
+
+@pytest.mark.parametrize("name", ZERO3)
 def test_the_launcher_asks_for_zero_3(name: str) -> None:
     config = load(name)
     assert str(config.distributed_type) in ("DEEPSPEED", "DistributedType.DEEPSPEED")
@@ -50,17 +68,30 @@ def test_the_launcher_asks_for_zero_3(name: str) -> None:
     assert config.deepspeed_config["zero3_save_16bit_model"] is True, "else a save writes shards only"
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", ZERO3)
 def test_accumulation_and_clipping_are_left_to_the_training_arguments(name: str) -> None:
     """A number that differs from the arguments' ends the run; 'auto' makes accelerate's int() fail."""
     assert not {"gradient_accumulation_steps", "gradient_clipping"} & set(load(name).deepspeed_config)
 
 
-def test_the_cpu_file_differs_only_in_what_a_cpu_needs() -> None:
-    gpu, cpu = (yaml.safe_load((CONFIGS / name).read_text()) for name in FILES)
-    assert {key for key in gpu.keys() | cpu.keys() if gpu.get(key) != cpu.get(key)} == {
-        "mixed_precision",
-        "num_processes",
-        "use_cpu",
-    }
-    assert (cpu["use_cpu"], cpu["num_processes"], cpu["mixed_precision"]) == (True, 2, "no")
+def differences(name: str) -> dict[str, Any]:
+    """What a file says otherwise than zero3.yaml."""
+    gpu, other = (yaml.safe_load((CONFIGS / file).read_text()) for file in ("zero3.yaml", name))
+    return {key: other.get(key) for key in gpu.keys() | other.keys() if gpu.get(key) != other.get(key)}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("zero3_cpu.yaml", {"use_cpu": True, "num_processes": 2, "mixed_precision": "no"}),
+        (
+            "zero3_multinode.yaml",
+            {"num_machines": 2, "num_processes": 14, "main_process_ip": "10.0.0.1", "main_process_port": 29500},
+        ),
+        ("ddp.yaml", {"distributed_type": "MULTI_GPU", "deepspeed_config": None}),
+        ("single_gpu.yaml", {"distributed_type": "NO", "deepspeed_config": None, "num_processes": 1}),
+    ],
+)
+def test_the_other_files_differ_only_where_they_must(name: str, expected: dict[str, Any]) -> None:
+    """From zero3.yaml, which explains the keys."""
+    assert differences(name) == expected

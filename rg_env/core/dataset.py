@@ -12,6 +12,7 @@ from disk (`core.row_cache`).
 """
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,17 +79,34 @@ def _build(mixture: Mixture, parts: list[_Part], cache: bool, processes: int | N
         if not is_count(abs(seed) if isinstance(seed, int) and not isinstance(seed, bool) else seed, 2**64):
             raise InputError(f"seed must be a whole number within 64 bits, not {shortened(seed)}")
         mixture.counts(n)
-    built: dict[_Part, list[Row]] = {}
-    for part in parts:
-        kept = row_cache.load(_described(mixture, part)) if cache and part[1] else None
-        if kept is not None:
-            built[part] = kept
+    described = {part: _described(mixture, part) for part in parts if cache and part[1]}
+    built = _kept(described)
+    if len(built) < len(described):
+        with row_cache.building(list(described.values())):
+            built = _kept(described)  # by now another process may have built them: the ranks of a run start together
+            _build_missing(mixture, parts, processes, built, described)
+    else:
+        _build_missing(mixture, parts, processes, built, described)
+    return [built[part] for part in parts]
+
+
+def _kept(described: Mapping[_Part, Mapping[str, Any]]) -> dict[_Part, list[Row]]:
+    found = {part: row_cache.load(what) for part, what in described.items()}
+    return {part: rows for part, rows in found.items() if rows is not None}
+
+
+def _build_missing(
+    mixture: Mixture,
+    parts: list[_Part],
+    processes: int | None,
+    built: dict[_Part, list[Row]],
+    described: Mapping[_Part, Mapping[str, Any]],
+) -> None:
     missing = [part for part in parts if part not in built]
     built.update(_generate(mixture, missing, processes))
     for part in missing:
-        if cache and part[1]:
-            row_cache.store(_described(mixture, part), built[part])
-    return [built[part] for part in parts]
+        if part in described:
+            row_cache.store(described[part], built[part])
 
 
 def _generate(mixture: Mixture, parts: list[_Part], processes: int | None) -> dict[_Part, list[Row]]:

@@ -21,7 +21,8 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -29,11 +30,16 @@ from typing import Any
 
 from rg_env.core.selection import Row
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 MAX_BYTES = 1 << 30
 """All files together."""
 _STALE_S = 86_400.0
 """Unfinished files older than this were left by a build that was killed."""
-_SUFFIX, _TMP = ".json.gz", ".tmp"
+_SUFFIX, _TMP, _LOCK = ".json.gz", ".tmp", ".lock"
 _SOURCES = ("items", "library", "mends", "row_child", "selection", "splits", "dataset", "generation")
 
 _logger = logging.getLogger(__name__)
@@ -98,6 +104,21 @@ def store(what: Mapping[str, Any], rows: list[Row]) -> None:
         _prune(where)
 
 
+@contextmanager
+def building(whats: Sequence[Mapping[str, Any]]) -> Iterator[None]:
+    """Within: no other process of this machine builds the same. Where files cannot be locked, each builds its own."""
+    with ExitStack() as held:
+        if (where := folder()) is not None and fcntl is not None:
+            path = where / (hashlib.sha256("".join(map(_name, whats)).encode()).hexdigest()[:32] + _LOCK)
+            with contextlib.suppress(OSError):
+                where.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _check_owner(where.stat())
+                file = held.enter_context(open(path, "a", opener=_open_own))
+                fcntl.flock(file, fcntl.LOCK_EX)  # the system takes it back from a process that dies
+                held.callback(path.unlink, missing_ok=True)  # who waits for it finds the rows
+        yield
+
+
 def _key(what: Mapping[str, Any]) -> dict[str, Any]:
     """All that rows depend on, in JSON form."""
     key = {
@@ -128,7 +149,7 @@ def _sources() -> str:
 
 
 def _open_own(path: str, flags: int) -> int:
-    descriptor = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
+    descriptor = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
     try:
         _check_owner(os.fstat(descriptor))
     except OSError:
@@ -153,7 +174,7 @@ def _prune(where: Path) -> None:
             status = path.stat()
             if path.name.endswith(_SUFFIX):
                 found.append((status.st_mtime, status.st_size, path))
-            elif path.name.endswith(_TMP) and time.time() - status.st_mtime > _STALE_S:
+            elif path.name.endswith((_TMP, _LOCK)) and time.time() - status.st_mtime > _STALE_S:
                 path.unlink()
     total = 0
     for _, size, path in sorted(found, reverse=True):

@@ -1,12 +1,12 @@
-"""Acting on the main process for all of them, so that an error there never leaves the others waiting."""
+"""Acting together: an error of one process never leaves the others waiting."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, gather_object
 
-from rg_env.errors import RGEnvError, StoppedTogether, from_interrupt
+from rg_env.errors import InputError, RGEnvError, StoppedTogether, TrainingError, from_interrupt
 
 T = TypeVar("T")
 
@@ -33,3 +33,23 @@ def on_main(accelerator: Accelerator, act: Callable[[], T]) -> T:
     if text is not None:
         raise StoppedTogether(text, exit_code) from error
     return result
+
+
+def same_everywhere(accelerator: Accelerator, value: str, complaint: str) -> None:
+    """Raise `StoppedTogether` on all processes, as bad input, unless `value` is the same on all of them."""
+    if accelerator.num_processes == 1:
+        return
+    values = gather_object([value])
+    if others := [rank for rank, other in enumerate(values) if other != values[0]]:
+        raise StoppedTogether(f"{complaint}: process {others[0]} has others than process 0", InputError.exit_code)
+
+
+def agree(accelerator: Accelerator, problem: str | None, cause: BaseException | None = None) -> None:
+    """Raise the first problem that any process has, on all of them: `StoppedTogether`, alone `TrainingError`."""
+    if accelerator.num_processes == 1:
+        if problem is not None:
+            raise TrainingError(problem) from cause
+        return
+    problems = [text for text in gather_object([problem]) if text is not None]
+    if problems:
+        raise StoppedTogether(problems[0]) from cause

@@ -1,9 +1,11 @@
 """What a trainer's rollouts come from: the model itself (`Embedded`), or a `vf-vllm` server (`Vllm`)."""
 
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Protocol, cast
 
 import httpx
+import torch
 from accelerate import Accelerator
 from openai import AsyncOpenAI
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
@@ -47,6 +49,15 @@ class Engine(Protocol):
     def weights_fixed(self) -> AbstractContextManager[Any]:
         """Within: nothing is generated from weights that are being written."""
 
+    def random_state(self) -> torch.Tensor | None:
+        """Of the random numbers that it samples with; None if they are not this process's."""
+
+    def set_random_state(self, state: torch.Tensor | None) -> None:
+        """Go on from what `random_state` gave."""
+
+    def aside(self) -> AbstractContextManager[Any]:
+        """Within: what is sampled uses none of the random numbers of training."""
+
     def metrics(self) -> dict[str, float]:
         """What to log of the last `sync`."""
 
@@ -77,6 +88,24 @@ class Embedded:
 
     def weights_fixed(self) -> AbstractContextManager[Any]:
         return self.engine.weights_fixed()
+
+    def random_state(self) -> torch.Tensor | None:
+        generator = self.engine.generator
+        return None if generator is None else generator.get_state()
+
+    def set_random_state(self, state: torch.Tensor | None) -> None:
+        if state is not None and self.engine.generator is not None:
+            self.engine.generator.set_state(state)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        before = self.random_state()
+        if self.engine.generator is not None and self.engine.seed is not None:
+            self.engine.generator.manual_seed(self.engine.seed)  # the same for each evaluation
+        try:
+            yield
+        finally:
+            self.set_random_state(before)
 
     def metrics(self) -> dict[str, float]:
         return {}
@@ -166,6 +195,15 @@ class Vllm:
         self._sync.run()
 
     def weights_fixed(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def random_state(self) -> torch.Tensor | None:
+        return None
+
+    def set_random_state(self, state: torch.Tensor | None) -> None:
+        """Nothing to do: the server has its own."""
+
+    def aside(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
     def metrics(self) -> dict[str, float]:

@@ -4,11 +4,13 @@ Every problem is answered twice, sampled as in training (`accuracy`, `reward`) a
 """
 
 import asyncio
+import json
 import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from rg_env.adapters.v0_rubric import kept_rollout
@@ -71,6 +73,18 @@ class Evaluation:
             for name, value in scores.flat().items()
             if value is not None and name != "n" and not name.endswith("_se")
         }
+
+
+def read_evaluations(folder: Path) -> list[Evaluation]:
+    """Those that a run has left in `folder`, in the order of their steps."""
+    found = []
+    for path in folder.glob("eval_results/eval_step_*.json"):
+        values = json.loads(path.read_text(encoding="utf-8"))
+        names = [field.name for field in fields(Scores)]
+        overall = Scores(**{name: values[name] for name in names})
+        tasks = {task: Scores(**scores) for task, scores in values["tasks"].items()}
+        found.append(Evaluation(values["step"], overall, tasks, values["rollouts"]))
+    return sorted(found, key=lambda evaluation: evaluation.step)
 
 
 async def evaluate(env: Any, client: Any, model: str, sampling: dict[str, Any], *, step: int) -> Evaluation:

@@ -1,6 +1,6 @@
 """The output folder of a run: where it may be, and what is written into it.
 
-config.yaml           what was asked for, resolved
+config.yaml           what was asked for, resolved; config_from_step_N.yaml: the same, of a run that went on from there
 manifest.json         versions, machine, and which rows it was trained and evaluated on
 metrics.jsonl         one line a step, and one an evaluation
 rollouts.jsonl        some training rollouts of each step
@@ -41,23 +41,27 @@ def _cut(text: str, limit: int = _NAME_BYTES) -> str:
     return text.encode()[:limit].decode(errors="ignore")
 
 
-def run_folder(output_dir: str | Path | None, name: str) -> Path:
-    """The folder a new run may write to, checked but not yet made. None: a fresh one under `outputs/`.
+def run_folder(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:
+    """The folder a run may write to, checked but not yet made. None: a fresh one under `outputs/`.
 
     Where several processes train, the first one chooses and checks for all.
 
+    Args:
+        resume: the checkpoint that the run goes on from, or "auto": then `output_dir` is the folder of that run, by
+            default the one that the checkpoint is in. Another one must be as for a new run.
+
     Raises:
-        OutputFolderError: it holds files already, or cannot be written.
+        OutputFolderError: it holds files already, or cannot be written; there is no telling which run is to go on.
     """
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
-        return _checked_folder(output_dir, name)
+        return _checked_folder(output_dir, name, resume)
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
 
     outcome: list[Any] = [None]
     if PartialState().is_main_process:
         try:
-            outcome = [_checked_folder(output_dir, name)]
+            outcome = [_checked_folder(output_dir, name, resume)]
         except OutputFolderError as error:
             outcome = [error]
     broadcast_object_list(outcome)
@@ -67,10 +71,17 @@ def run_folder(output_dir: str | Path | None, name: str) -> Path:
     return folder
 
 
-def _checked_folder(output_dir: str | Path | None, name: str) -> Path:
+def _checked_folder(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:
     remedy = "choose another --output-dir"
+    goes_on = False
+    if resume is not None:
+        own = None if str(resume) == "auto" else Path(resume).parent
+        output_dir = own if output_dir is None else output_dir
+        if output_dir is None:
+            raise OutputFolderError("--resume auto needs --output-dir: the folder of the run that is to go on")
+        goes_on = own is None or Path(output_dir).absolute() == own.absolute()
     try:
-        return _free_folder(output_dir, name, remedy)
+        return _free_folder(output_dir, name, remedy, goes_on)
     except OutputFolderError:
         raise
     except (OSError, ValueError) as error:  # a name too long, or with a null byte in it; a folder that may not be read
@@ -80,7 +91,7 @@ def _checked_folder(output_dir: str | Path | None, name: str) -> Path:
         raise OutputFolderError(f"cannot write {shown!r}: {reason}; {remedy}") from error
 
 
-def _free_folder(output_dir: str | Path | None, name: str, remedy: str) -> Path:
+def _free_folder(output_dir: str | Path | None, name: str, remedy: str, goes_on: bool) -> Path:
     if output_dir is None:
         name = _cut(name)
         stem = OUTPUTS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -89,8 +100,10 @@ def _free_folder(output_dir: str | Path | None, name: str, remedy: str) -> Path:
         folder = Path(output_dir)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             folder.lstat()  # tells what is_dir() hides
-    if folder.is_dir() and any(folder.iterdir()):
-        raise OutputFolderError(f"{folder} is not empty: it may hold another run; {remedy}, or move it away")
+    if folder.is_dir() and any(folder.iterdir()) and not goes_on:
+        raise OutputFolderError(
+            f"{folder} is not empty: it may hold another run; {remedy}, move it away, or go on with it (--resume auto)"
+        )
     nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     try:
         with tempfile.TemporaryFile(dir=nearest):  # permissions do not tell all: /proc, read-only and full disks
@@ -110,8 +123,8 @@ class RunFiles:
             raise OutputFolderError(f"cannot write to {folder}: {error.strerror}") from error
         self.folder = folder
 
-    def write_config(self, settings: dict[str, Any]) -> None:
-        self._write("config.yaml", yaml.safe_dump(_plain(settings), sort_keys=False, allow_unicode=True))
+    def write_config(self, settings: dict[str, Any], name: str = "config.yaml") -> None:
+        self._write(name, yaml.safe_dump(_plain(settings), sort_keys=False, allow_unicode=True))
 
     def write_manifest(self, rows: dict[str, Any] | None) -> None:
         self.write_json(
@@ -143,6 +156,18 @@ class RunFiles:
                 json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n" for record in records
             )
 
+    def cut_after(self, step: int) -> None:
+        """Take out what was written after `step`, and sums over a run that ended: what goes on writes them anew."""
+        for name in ("metrics.jsonl", "rollouts.jsonl"):
+            file = self.folder / name
+            if file.exists():
+                with file.open(encoding="utf-8") as lines:  # not splitlines(): model text may contain more line ends
+                    kept = [line for line in lines if _step_of(line) <= step]
+                self._write(name, "".join(kept))
+        for evaluation in (self.folder / "eval_results").glob("eval_step_*.json"):
+            if int(evaluation.stem.split("_")[-1]) > step:
+                evaluation.unlink()
+
     def discard(self) -> None:
         """Take back what was written for a run that never began."""
         for name in ("config.yaml", "manifest.json"):
@@ -150,6 +175,14 @@ class RunFiles:
         for folder in (self.folder / "eval_results", self.folder):
             with contextlib.suppress(OSError):  # something else is in it
                 folder.rmdir()
+
+
+def _step_of(line: str) -> float:
+    try:
+        record = json.loads(line)
+        return math.inf if "train_runtime" in record else int(record["step"])
+    except (ValueError, KeyError, TypeError):  # broken off, when the run was killed or the disk was full
+        return math.inf
 
 
 def _version(package: str) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 from transformers import Trainer, TrainerCallback
 
 from rg_env.training.collective import on_main
-from rg_env.training.fixed_eval import Evaluation, evaluate, rollout_records
+from rg_env.training.fixed_eval import Evaluation, evaluate, read_evaluations, rollout_records
 from rg_env.training.output import RunFiles
 from rg_env.training.trainer import GRPOTrainer
 
@@ -23,6 +23,7 @@ class Recorder(TrainerCallback):
         eval_every: optimizer steps between evaluations; None: a fifth of the run. Besides, one is made before the first
             step and after the last.
         interrupted: whether the run is being ended early, without the last evaluation.
+        resumed: whether the run goes on from a checkpoint.
         stream: where progress goes. One line that renews itself on a terminal, a line a step elsewhere.
     """
 
@@ -32,22 +33,38 @@ class Recorder(TrainerCallback):
         files: RunFiles,
         eval_every: int | None = None,
         interrupted: Callable[[], bool] = lambda: False,
+        resumed: bool = False,
         stream: TextIO | None = None,
     ):
         self.trainer, self.files, self.interrupted = trainer, files, interrupted
-        self.eval_every = eval_every or 0
+        self.eval_every, self._resumed = eval_every or 0, resumed
         self.stream = stream or sys.stdout
         self.evaluations: list[Evaluation] = []
         """On the main process."""
         self.evaluated = False
         """Whether there has been one, on all processes."""
         self._evaluated_at: int | None = None
+        self._written: Any = None
         self._step_start = time.monotonic()
         self._step_seconds = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.eval_every = self.eval_every or max(1, state.max_steps // 5)
+        if self._resumed:
+            on_main(self.trainer.accelerator, lambda: self._take_up(state.global_step))
+            self._evaluated_at = on_main(self.trainer.accelerator, self._last_evaluated)
+            if state.global_step % self.eval_every:  # not a step that an unbroken run evaluates
+                return
         self.evaluate(state.global_step)
+
+    def _take_up(self, step: int) -> None:
+        """What the run had left until `step`; what it left later is made again."""
+        self.files.cut_after(step)
+        self.evaluations = read_evaluations(self.files.folder)
+        self._line(f"going on after step {step}")
+
+    def _last_evaluated(self) -> int | None:
+        return self.evaluations[-1].step if self.evaluations else None
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # Here and not when a step ends: the step's metrics are logged after that, and only on the main process, while
@@ -59,7 +76,8 @@ class Recorder(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._step_seconds = time.monotonic() - self._step_start
         outputs = self.trainer.async_generator.last_rollouts
-        if self._writes and outputs is not None:
+        if self._writes and outputs is not None and outputs is not self._written:  # a batch can serve several steps
+            self._written = outputs
             records = rollout_records(outputs, ROLLOUTS_KEPT)
             self.files.append("rollouts.jsonl", [{"step": state.global_step, **record} for record in records])
 
@@ -94,7 +112,8 @@ class Recorder(TrainerCallback):
         async def job(client: Any) -> Evaluation:
             return await evaluate(trainer.env, client, generator.model_name, arguments, step=step)
 
-        result = generator.run_job(job)
+        with trainer.sampler.aside():  # with or without an evaluation, training goes on alike
+            result = generator.run_job(job)
         self.evaluations.append(result)
         self.files.write_json(f"eval_results/eval_step_{step}.json", result.as_json())
         self._line(f"evaluation after step {step:>3}: {headline(result)}")

@@ -70,6 +70,7 @@ class RolloutGenerator(AsyncBatchGenerator):
                 with contextlib.suppress(RuntimeError):  # the loop closed meanwhile
                     loop.call_soon_threadsafe(task.cancel)
         super().stop()
+        self.pending_batches.clear()  # nobody works on them any more: waiting for them would never end
 
     def submit(self, trainer: Any, number: int, prompts: Any, answers: Any, tasks: Any, infos: Any) -> None:
         """Ask for batch `number`, under the trainer's settings."""

@@ -1,6 +1,7 @@
 """A whole run: evaluate, train, evaluate again, and leave everything in the output folder.
 
 results = train(trainer, settings={"task": "leg_counting"})
+results = train(trainer, resume="auto")    # the same trainer in a new process: goes on from the newest checkpoint
 """
 
 import signal
@@ -15,8 +16,9 @@ import torch
 from transformers import PrinterCallback, TrainerCallback
 
 from rg_env.core.tasks import Mixture
-from rg_env.errors import StoppedTogether, TrainingError, from_interrupt
+from rg_env.errors import InputError, StoppedTogether, TrainingError, from_interrupt
 from rg_env.evaluation.plots import plot_run
+from rg_env.training.checkpoints import check_fit, chosen, step_of
 from rg_env.training.collective import on_main
 from rg_env.training.output import RunFiles
 from rg_env.training.policy import TINY
@@ -27,7 +29,11 @@ from rg_env.training.trainer import GRPOTrainer
 
 
 def train(
-    trainer: GRPOTrainer, *, settings: dict[str, Any] | None = None, eval_every: int | None = None
+    trainer: GRPOTrainer,
+    *,
+    settings: dict[str, Any] | None = None,
+    eval_every: int | None = None,
+    resume: str | Path | None = None,
 ) -> dict[str, Any]:
     """Train, with an evaluation on the environment's frozen problems before, every `eval_every` steps, and after.
 
@@ -37,43 +43,53 @@ def train(
         trainer: ready to train; `trainer.args.output_dir` is where the files go (see `output`).
         settings: what else belongs into `config.yaml`.
         eval_every: steps between evaluations; default: a fifth of the run.
+        resume: a checkpoint to go on from as if the run had never stopped; "auto": the newest whole one in the output
+            folder, if there is one.
 
     Returns:
         What `train_results.json` holds; empty in all processes but the first.
 
     Raises:
+        InputError: `resume` is no checkpoint that this trainer can go on from.
         TrainingError: no step was made, though nothing interrupted the run.
         KeyboardInterrupt: the run was interrupted before it had anything to save; it leaves no files.
         Exception: whatever ended the run, once what there is has been saved.
     """
+    checkpoint = None if resume is None else on_main(trainer.accelerator, lambda: _checkpoint(trainer, resume))
+    first = 0 if checkpoint is None else step_of(checkpoint)
     files = RunFiles(Path(trainer.args.output_dir))
     main = trainer.accelerator.is_main_process
     interruption = _Interruption(trainer)
-    recorder = Recorder(trainer, files, eval_every, interrupted=lambda: interruption.happened)
+    recorder = Recorder(
+        trainer, files, eval_every, interrupted=lambda: interruption.happened, resumed=checkpoint is not None
+    )
     trainer.add_callback(recorder)
     trainer.remove_callback(PrinterCallback)  # the recorder shows the progress
     start = time.monotonic()
     failure: Exception | None = None
     with interruption.handled():
         try:
-            on_main(trainer.accelerator, lambda: _describe(files, trainer, settings or {}))
-            trainer.train()
+            on_main(trainer.accelerator, lambda: _describe(files, trainer, settings or {}, first))
+            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         except (Exception, KeyboardInterrupt) as error:
             if isinstance(error, KeyboardInterrupt) or from_interrupt(error):
                 interruption.happened = True
             else:
                 failure = error
-    if failure is None and not interruption.happened and trainer.state.global_step == 0:
+    if failure is None and not interruption.happened and trainer.state.global_step <= first:
         failure = TrainingError("the run ended without a single optimizer step: are there rows to train on, and steps?")
     seconds = time.monotonic() - start
-    if (failure or interruption.happened) and not recorder.evaluated and trainer.state.global_step == 0:
-        if main:  # there is nothing to save, and before training begins no optimizer that could be
+    if (failure or interruption.happened) and not recorder.evaluated and trainer.state.global_step <= first:
+        if (
+            main and checkpoint is None
+        ):  # there is nothing to save, and before training begins no optimizer that could be
             files.discard()
         raise failure or KeyboardInterrupt
     together = trainer.accelerator.num_processes == 1 or isinstance(failure, StoppedTogether)
     if failure is None or together:  # alone, no process could save a sharded model
         with _kept_going(failure):
-            save_checkpoint(trainer)
+            if checkpoint is None or trainer.state.global_step > first:  # else it would be the one that there is
+                save_checkpoint(trainer)
     if not main:
         if failure:
             raise failure
@@ -84,6 +100,7 @@ def train(
         "model": _model_name(trainer),
         "engine": trainer.sampler.name,
         "steps": trainer.state.global_step,
+        "resumed_from": None if checkpoint is None else str(checkpoint),
         "seconds": round(seconds, 2),
         "interrupted": interruption.happened,
         "error": (str(failure) or type(failure).__name__) if failure else None,
@@ -119,7 +136,27 @@ def save_checkpoint(trainer: GRPOTrainer) -> Path:
     return folder
 
 
-def _describe(files: RunFiles, trainer: GRPOTrainer, settings: dict[str, Any]) -> None:
+def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
+    """What to go on from, checked; None: nothing is there yet."""
+    folder = Path(trainer.args.output_dir)
+    checkpoint, passed_over = chosen(resume, folder)
+    for line in passed_over:
+        print(f"passing over a damaged checkpoint: {line}", flush=True)
+    if checkpoint is None:
+        if passed_over:  # starting anew would throw away what a person may still rescue
+            raise InputError(f"{folder} has no whole checkpoint ({passed_over[0]}): give a new --output-dir")
+        print(f"no checkpoint in {folder}: starting from the beginning", flush=True)
+        if folder.is_dir():
+            RunFiles(folder).cut_after(-1)
+        return None
+    check_fit(trainer, checkpoint)
+    return checkpoint
+
+
+def _describe(files: RunFiles, trainer: GRPOTrainer, settings: dict[str, Any], first: int) -> None:
+    if first and (files.folder / "config.yaml").exists():
+        files.write_config(_resolved(trainer, settings), f"config_from_step_{first}.yaml")
+        return
     files.write_config(_resolved(trainer, settings))
     files.write_manifest(getattr(trainer.env, "manifest", None))
 
@@ -189,5 +226,5 @@ class _Interruption(TrainerCallback):
             asked = torch.tensor(float(self._waiting), device=accelerator.device)
             if accelerator.reduce(asked, reduction="sum").item() > 0:
                 self.happened = control.should_training_stop = True
-        elif self._waiting:
-            raise KeyboardInterrupt
+        elif self._waiting:  # the step's metrics are written before training ends
+            self.happened = control.should_training_stop = True

@@ -14,20 +14,19 @@ What differs from `vf.GRPOTrainer` 0.1.6, each with a test that fails on the par
 - An error in a rollout or a reward ends the run with that error; the parent waits for a batch that never comes.
 - Prompts that are too long are an error; the parent drops them in silence.
 - Groups of equal rewards have no advantage; the parent scales their rounding errors up.
-- Checkpoints are written aside and renamed; metrics have the field's names; a system prompt is folded into the question
-  where the chat template has no system role.
+- Each process has its own rows of a batch, and no row is lost when an epoch ends (see `order`).
+- Checkpoints are written aside, checked and renamed, and a run goes on from one exactly (see `resumable`).
+- Metrics have the field's names; a system prompt is folded into the question where the chat template has no system
+  role.
 - `engine="embedded"` samples from the very model being trained, in this process, without vLLM.
 """
 
 import gc
-import shutil
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from verifiers import Environment
-from verifiers.trainers import GRPOTrainer as VerifiersGRPOTrainer
 
 from rg_env.core.prompts import rejects_system_role
 from rg_env.training import metrics
@@ -39,11 +38,12 @@ from rg_env.training.engines import Embedded, Engine, Vllm, WeightsGuard
 from rg_env.training.logprobs import Plan, can_share_prompts, completion_logps
 from rg_env.training.loss import Clipping, Normaliser, kl_terms, policy_terms, sampler_weights
 from rg_env.training.phases import Phases
+from rg_env.training.resumable import ResumableTrainer
 from rg_env.training.rollouts import RolloutGenerator
 from rg_env.training.seams import no_weight_client
 
 
-class GRPOTrainer(VerifiersGRPOTrainer):
+class GRPOTrainer(ResumableTrainer):
     """Group-relative policy optimisation (Shao et al., 2024, arXiv:2402.03300) over a Verifiers environment.
 
     Args:
@@ -78,6 +78,7 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         longest = check_prompt_lengths(env, processing_class, limit)
         with no_weight_client():
             super().__init__(model, env, args, processing_class, callbacks, optimizers, peft_config, **kwargs)
+        self._check_start()
         if engine == "embedded":
             self.sampler: Engine = Embedded(self.model, processing_class, self._get_model_name(), self.args.seed)
         else:
@@ -98,9 +99,7 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         self.add_callback(self._weights_guard)
         self.phases = Phases()
         self._synced_at: int | None = None
-        self._step = self._next_batch_id = 0
-        self._buffered_inputs: list[dict[str, Any]] | None = None
-        self._saving_aside: Path | None = None
+        self._can_resume()
 
     def sync_weights(self) -> None:
         """Bring the engine's weights up to those of the model, once a step. All processes take part."""
@@ -139,11 +138,8 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         """Ask for the batches up to `number + num_batches_ahead`, as far as the run goes."""
         last = (self.state.max_steps * self.gradient_accumulation_steps - 1) // generate_every
         for ahead in range(self._next_batch_id, min(number + self.num_batches_ahead, last) + 1):
-            rows = self._gather_batch_data(ahead - number)
-            if not rows[0]:
-                break
             if self.accelerator.is_main_process:
-                self.async_generator.submit(self, ahead, *rows)
+                self.async_generator.submit(self, ahead, *self._gather_batch_data(ahead - number))
             self._next_batch_id = ahead + 1
 
     def _receive(self, number: int) -> RolloutBatch:
@@ -256,9 +252,6 @@ class GRPOTrainer(VerifiersGRPOTrainer):
         # some 0.2 s every other step.
         gc.collect()
         gc.freeze()
-        # Batches are numbered from 0 in each loop: an interrupted one may have left some behind.
-        self._step = self._next_batch_id = 0
-        self._buffered_inputs = None
         self._synced_at = None
         try:
             return super()._inner_training_loop(*args, **kwargs)
@@ -266,22 +259,3 @@ class GRPOTrainer(VerifiersGRPOTrainer):
             gc.unfreeze()
             self._weights_guard.release()
             self.async_generator.stop()  # also where only an evaluation started it
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        # Written aside and renamed: a folder named checkpoint-N is always whole.
-        folder = Path(self.args.output_dir)
-        self._saving_aside = folder / "checkpoint.part"
-        try:
-            super()._save_checkpoint(model, trial)
-            self.accelerator.wait_for_everyone()
-            if self.args.should_save:
-                name = f"checkpoint-{self.state.global_step}"
-                (self._saving_aside / name).rename(folder / name)
-                self._rotate_checkpoints(use_mtime=False, output_dir=str(folder))
-        finally:
-            if self.args.should_save:
-                shutil.rmtree(self._saving_aside, ignore_errors=True)
-            self._saving_aside = None
-
-    def _get_output_dir(self, trial: Any) -> str:
-        return str(self._saving_aside or super()._get_output_dir(trial))

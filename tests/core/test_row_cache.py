@@ -195,3 +195,40 @@ def test_old_files_make_room(cache: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_home_that_does_not_exist_switches_the_cache_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RG_ENV_CACHE", "~no_such_user/cache")
     assert row_cache.folder() is None
+
+
+BUILD = """
+import json, sys
+from rg_env.core import dataset
+generate = dataset.generate
+
+def counted(requests, processes):
+    if requests:
+        print("built", flush=True)
+    return generate(requests, processes)
+
+dataset.generate = counted
+train, evaluation, _ = dataset.build_splits(["maze"], 8, 4, seed=1, processes=1)
+print(len(train), len(evaluation))
+"""
+
+
+def test_processes_that_start_together_build_once(cache: Path) -> None:
+    """The ranks of a run want the same rows: one builds them, the others wait and load. No lock is left."""
+    command = [sys.executable, "-c", BUILD]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    outputs = [process.communicate(timeout=60)[0] for process in running]
+    assert sum("built" in output for output in outputs) == 1
+    assert all(output.endswith("8 4\n") for output in outputs)
+    assert [path.name for path in cache.iterdir() if path.name.endswith(".lock")] == []
+
+
+def test_a_lock_that_a_killed_process_held_is_free(cache: Path) -> None:
+    """And one that cannot be made keeps nobody from building."""
+    holder = "from rg_env.core import row_cache\nimport os\nwith row_cache.building([{}]):\n    os._exit(9)"
+    assert subprocess.run([sys.executable, "-c", holder], check=False, timeout=30).returncode == 9
+    with row_cache.building([{}]):
+        pass
+    cache.chmod(0o777)
+    with row_cache.building([{}]):
+        pass

@@ -58,3 +58,24 @@ def test_two_processes_train_and_end_together(tmp_path: Path) -> None:
     assert results["interrupted"], (tmp_path / "log").read_text()
     assert results["steps"] >= 3
     assert (tmp_path / "run" / f"checkpoint-{results['steps']}" / "trainer_state.json").exists()
+
+
+OTHER_ROWS = SCRIPT.replace('"leg_counting"), num', '"leg_counting"), seed=int(os.environ["RANK"]), num').replace(
+    "import torch\n", "import os\nimport torch\n"
+)
+
+
+@pytest.mark.slow
+def test_processes_with_other_rows_do_not_start(tmp_path: Path) -> None:
+    """All end, by one line, before anything is written."""
+    (tmp_path / "two.py").write_text(OTHER_ROWS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "two.py"]
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    told = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(told) == 1, done.stderr
+    assert "do not train on the same rows" in told[0]
+    assert "exitcode  : 2" in done.stderr
+    assert not (tmp_path / "run").exists()

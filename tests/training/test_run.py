@@ -139,7 +139,7 @@ def test_an_interrupted_run_says_what_it_has(make_trainer: Any, tmp_path: Path) 
 def test_an_interrupt_before_there_is_anything_to_save(make_trainer: Any, tmp_path: Path, place: str) -> None:
     """It goes on up, and the run leaves no files."""
     trainer = make_trainer()
-    generate = trainer.engine.generate
+    generate = trainer.sampler.engine.generate
 
     def interrupted_generate(batch: Any) -> Any:  # in the engine's thread: signals go to the main one
         os.kill(os.getpid(), signal.SIGINT)
@@ -150,7 +150,7 @@ def test_an_interrupt_before_there_is_anything_to_save(make_trainer: Any, tmp_pa
     elif place == "before the evaluation":
         trainer.callback_handler.callbacks.insert(0, At(0, interrupt, "on_train_begin"))
     else:
-        trainer.engine.generate = interrupted_generate
+        trainer.sampler.engine.generate = interrupted_generate
     with pytest.raises(KeyboardInterrupt):
         train(trainer)
     assert not (tmp_path / "run").exists()

@@ -1,0 +1,208 @@
+"""Checkpoints to go on from: which one, and whether it can be, before anything starts.
+
+Nothing in a checkpoint is executed: pickles are read by torch's restricted reader, and those that DeepSpeed loads
+without it are searched for anything but what DeepSpeed writes. `training_args.bin` is never opened.
+"""
+
+import json
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.serialization import get_unsafe_globals_in_checkpoint
+from transformers.trainer import safe_globals
+
+from rg_env.core.manifest import check_manifest
+from rg_env.errors import InputError
+from rg_env.training.resume_point import FACTS, facts, state_file
+from rg_env.training.saved_weights import weights_damage, weights_problem
+
+AUTO = "auto"
+_FOLDER = re.compile(r"checkpoint-(\d+)")
+_DEEPSPEED_TYPES = {
+    "deepspeed.runtime.fp16.loss_scaler.LossScaler",
+    "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
+    "deepspeed.runtime.zero.config.ZeroStageEnum",
+    "deepspeed.utils.tensor_fragment.fragment_address",
+}
+"""What DeepSpeed 0.17 to 0.19 writes besides plain values and tensors."""
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """The folders checkpoint-N in it, the newest first."""
+    if not folder.is_dir():
+        return []
+    numbered = [(int(match[1]), path) for path in folder.iterdir() if (match := _FOLDER.fullmatch(path.name))]
+    return [path for _, path in sorted(numbered, reverse=True)]
+
+
+def chosen(resume: str | Path, folder: Path) -> tuple[Path | None, list[str]]:
+    """The checkpoint that `resume` means for a run in `folder`, and what was passed over on the way.
+
+    Raises:
+        InputError: a given one is no checkpoint, or `folder` holds newer ones, which would be in the way.
+    """
+    if str(resume) != AUTO:
+        path = Path(resume)
+        if path.parent.absolute() == folder.absolute():
+            newer = [other.name for other in checkpoints_in(folder) if other.name != path.name]
+            newer = [name for name in newer if _number(name) > _number(path.name)]
+            if newer:
+                raise InputError(
+                    f"{folder} has checkpoints after {path.name}, {newer[0]} the newest: go on from that one "
+                    f"(--resume {AUTO}), or give another --output-dir"
+                )
+        problem = _damage(path)
+        if problem:
+            raise InputError(f"cannot go on from {path}: {problem}")
+        return path, []
+    passed_over: list[str] = []
+    for path in checkpoints_in(folder):
+        problem = _damage(path)
+        if problem is None:
+            return path, passed_over
+        passed_over.append(f"{path}: {problem}")
+    return None, passed_over
+
+
+def check_fit(trainer: Any, path: Path) -> None:
+    """Raise `InputError` unless `trainer` can go on from the checkpoint `path` as if it had never stopped."""
+    theirs, ours = _facts(path), facts(trainer)
+
+    def refuse(reason: str) -> None:
+        raise InputError(f"cannot go on from {path}: {reason}")
+
+    step = step_of(path)
+    if theirs["processes"] != ours["processes"]:
+        refuse(f"it is of {theirs['processes']} processes, and here are {ours['processes']}: start as many")
+    if problem := weights_problem(path, trainer.accelerator.unwrap_model(trainer.model)):
+        refuse(f"it is of another model: {problem}")
+    if trainer_adapter := getattr(trainer.model, "peft_config", None):
+        _check_adapter(path, next(iter(trainer_adapter.values())))
+    if theirs["rows"] != ours["rows"]:
+        manifest, here = path.parent / "manifest.json", getattr(trainer.env, "manifest", None)
+        if here is not None and manifest.is_file() and json.loads(manifest.read_text()).get("rows"):
+            check_manifest(manifest, here)
+        split = next(name for name, value in theirs["rows"].items() if ours["rows"].get(name) != value)
+        refuse(f"its {split} rows are others: give the tasks, data and seed of that run")
+    for name, value in ours.items():
+        if theirs.get(name) != value:
+            refuse(f"it was made with {name}={theirs.get(name)}, and here it is {value}: give the same")
+    loader = trainer.get_train_dataloader()
+    last = trainer.set_initial_training_values(trainer.args, loader, 1)[-1]
+    if step >= last:
+        refuse(f"it is at step {step} and the run has {last}: nothing is left to do; raise the number of steps")
+    if ours["zero_stage"] is None:
+        count = len(_pickle(path / "optimizer.pt")["state"])
+        trained = sum(parameter.requires_grad for parameter in trainer.model.parameters())
+        if count not in (0, trained):
+            refuse(f"optimizer.pt is of {count} parameters, and {trained} are trained here")
+
+
+def step_of(path: Path) -> int:
+    """The step that a whole checkpoint was made after."""
+    step: int = _state(path)["global_step"]
+    return step
+
+
+def _damage(path: Path) -> str | None:
+    """What makes the folder no whole checkpoint; None if it is one."""
+    if not path.is_dir():
+        return "there is no such folder: give a folder checkpoint-N of a run"
+    try:
+        _state(path)
+        told = _facts(path)
+        processes = range(told["processes"])
+        files = ["scheduler.pt", *(state_file(process) for process in processes)]
+        files += ["rng_state.pth"] if len(processes) == 1 else [f"rng_state_{process}.pth" for process in processes]
+        if told["zero_stage"] is None:
+            files.append("optimizer.pt")
+        for name in files:
+            _pickle(path / name)
+        if problem := weights_damage(path):
+            return problem
+        if told["zero_stage"] is not None:
+            _check_deepspeed(path, len(processes))
+    except InputError as error:
+        return str(error)
+    return None
+
+
+def _state(path: Path) -> dict[str, Any]:
+    state = _json(path / "trainer_state.json")
+    if not isinstance(state.get("global_step"), int):
+        raise InputError("its trainer_state.json has no step")
+    return state
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    found = _json(path / FACTS)
+    if not (isinstance(found.get("processes"), int) and isinstance(found.get("rows"), dict)):
+        raise InputError(f"its {FACTS} is not what it should be")
+    return found
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{file.name}: {error.strerror}; give a folder checkpoint-N that a run left") from error
+    except ValueError as error:
+        raise InputError(f"{file.name} is truncated, or no JSON") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{file.name} is not what it should be")
+    return found
+
+
+def _pickle(file: Path) -> dict[str, Any]:
+    """What torch saved in `file`, its tensors left on the disk."""
+    try:
+        with safe_globals():
+            found = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+    except (FileNotFoundError, PermissionError) as error:
+        raise InputError(f"{file.name}: {error.strerror}") from error
+    except pickle.UnpicklingError as error:
+        raise InputError(f"{file.name} holds something that a checkpoint has not; it was not executed") from error
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise InputError(f"{file.name} is truncated, or damaged") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{file.name} is not what it should be")
+    return found
+
+
+def _check_deepspeed(path: Path, processes: int) -> None:
+    try:
+        tag = (path / "latest").read_text().strip()
+    except (OSError, ValueError) as error:
+        raise InputError("its DeepSpeed file 'latest' is missing") from error
+    shards = path / tag
+    if shards.parent != path or not shards.is_dir():
+        raise InputError(f"its DeepSpeed folder {tag[:40]!r} is missing")
+    files = sorted(shards.glob("*.pt"))
+    optimizer = [file for file in files if file.name.endswith("optim_states.pt")]
+    if len(optimizer) != processes:
+        raise InputError(f"{tag} has {len(optimizer)} optimizer files, and {processes} processes wrote it")
+    for file in files:
+        try:
+            strange = set(get_unsafe_globals_in_checkpoint(file)) - _DEEPSPEED_TYPES
+        except Exception as error:  # whatever the reader of a damaged file raises
+            raise InputError(f"{tag}/{file.name} is truncated, or damaged") from error
+        if strange:
+            raise InputError(f"{tag}/{file.name} holds {min(strange)}, which a checkpoint has not; it was not executed")
+
+
+def _check_adapter(path: Path, here: Any) -> None:
+    there = _json(path / "adapter_config.json")
+    for name in ("lora_alpha", "use_rslora", "use_dora"):
+        if there.get(name) != getattr(here, name, None):
+            raise InputError(
+                f"cannot go on from {path}: its adapter has {name}={there.get(name)}, and here it is "
+                f"{getattr(here, name, None)}: give the same"
+            )
+
+
+def _number(name: str) -> int:
+    match = _FOLDER.fullmatch(name)
+    return int(match[1]) if match else 0

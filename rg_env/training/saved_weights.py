@@ -1,0 +1,83 @@
+"""What weights a folder holds, by the heads of its safetensors files, and whether they are a model's."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def weights_damage(folder: Path) -> str | None:
+    """Why no weights can be read from `folder`, whatever model they are of; None if they can."""
+    names = (ADAPTER, WEIGHTS)
+    read = [_read(folder, name) for name in names]
+    problem = next((problem for _, problem in read if problem), None)
+    return problem or (None if any(shapes for shapes, _ in read) else f"it holds neither {WEIGHTS} nor {ADAPTER}")
+
+
+def weights_problem(folder: Path, model: Any) -> str | None:
+    """Why the safetensors files in `folder` are not all of `model`'s weights, in full; None if they are.
+
+    Of a model with an adapter, the adapter's. Of weights that are tied one is enough. Sharding does not matter.
+    """
+    adapter = getattr(model, "peft_config", None) is not None
+    name = ADAPTER if adapter else WEIGHTS
+    found, problem = _read(folder, name)
+    if problem or not found:
+        return problem or f"it holds no {name}"
+    if empty := [name for name, shape in found.items() if 0 in shape]:
+        return f"{empty[0]} is empty"
+    for names, shape in _adapter_shapes(model) if adapter else _model_shapes(model):
+        stored = [found[name] for name in names if name in found]
+        if not stored:
+            return f"{names[0]} is missing"
+        if shape not in stored:
+            return f"{names[0]} has the shape {stored[0]} there, and {shape} in the model"
+    return None
+
+
+def full_shape(parameter: Any) -> tuple[int, ...]:
+    """The shape of all of it, where this process may have a shard."""
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
+
+
+def _read(folder: Path, name: str) -> tuple[Shapes, str | None]:
+    try:
+        return _shapes_in(folder, name), None
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return {}, f"its weights cannot be read: {' '.join(reason.split())}"
+
+
+def _shapes_in(folder: Path, name: str) -> Shapes:
+    files, index = [folder / name], folder / f"{name}.index.json"
+    if index.exists():
+        files = [folder / part for part in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+    elif not files[0].exists():
+        return {}
+    found: Shapes = {}
+    for file in files:
+        with safe_open(file, framework="pt") as weights:  # checks that the file has the length its head says
+            found |= {key: tuple(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118
+    return found
+
+
+def _model_shapes(model: Any) -> list[tuple[list[str], tuple[int, ...]]]:
+    tied: dict[int, list[str]] = {}
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for name, parameter in parameters.items():
+        tied.setdefault(id(parameter), []).append(name)
+    return [(names, full_shape(parameters[names[0]])) for names in tied.values()]
+
+
+def _adapter_shapes(model: Any) -> list[tuple[list[str], tuple[int, ...]]]:
+    from peft import get_peft_model_state_dict
+
+    whole = {name: torch.empty(full_shape(p), device="meta") for name, p in model.named_parameters()}
+    saved = get_peft_model_state_dict(model, state_dict=whole, save_embedding_layers=False)
+    return [([name], tuple(tensor.shape)) for name, tensor in saved.items()]

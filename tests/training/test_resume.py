@@ -1,0 +1,160 @@
+"""Going on from a checkpoint: as if the run had never stopped."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForCausalLM, TrainerCallback
+
+from rg_env.errors import OutputFolderError
+from rg_env.training import run_folder, train
+from rg_env.training.tiny import POLICY_DIR
+
+TIMES = {"step_time", "train_runtime", "train_samples_per_second", "train_steps_per_second"}
+
+
+class At(TrainerCallback):
+    """Does something at an event of a step."""
+
+    def __init__(self, step: int, action: Callable[[], Any], event: str) -> None:
+        self.step, self.action = step, action
+        setattr(self, event, self._act)
+
+    def _act(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.step:
+            self.action()
+
+
+@pytest.fixture
+def fresh(make_trainer: Any, tmp_path: Path) -> Callable[..., Any]:
+    """A trainer as in a new process: nothing is left of an earlier one. `folder` is its name under `tmp_path`."""
+
+    def make(folder: str, *, lora: bool = False, **fields: Any) -> Any:
+        from peft import LoraConfig
+
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
+        config = LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.1, task_type="CAUSAL_LM")
+        return make_trainer(
+            model=model,
+            peft_config=config if lora else None,
+            output_dir=str(tmp_path / folder),
+            **{"max_steps": 6, "learning_rate": 1e-3, "lr_scheduler_type": "linear", "max_tokens": 12, **fields},
+        )
+
+    return make
+
+
+def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    with (folder / name).open() as file:
+        return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in file]
+
+
+def same_weights(one: Any, other: Any) -> bool:
+    pairs = zip(one.model.state_dict().items(), other.model.state_dict().items(), strict=True)
+    return all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"lora": True},
+        {"num_iterations": 2},
+        {"max_steps": 12, "gradient_accumulation_steps": 1, "num_generations": 2},
+    ],
+    ids=["full", "lora", "two updates a batch", "several epochs"],
+)
+def test_a_run_goes_on_as_if_it_had_never_stopped(fresh: Any, tmp_path: Path, fields: dict[str, Any]) -> None:
+    """Metrics, rollouts, evaluations and weights equal an unbroken run's to the bit, also in mid-batch."""
+    stops = 3 if fields.get("max_steps") is None else 10
+    options = {"save_strategy": "steps", "save_steps": stops, **fields}
+    unbroken = fresh("unbroken", **options)
+    train(unbroken, eval_every=2)
+
+    first = fresh("broken", **options)
+    first.add_callback(At(stops + 1, lambda: 1 / 0, "on_step_end"))
+    with pytest.raises(ZeroDivisionError):
+        train(first, eval_every=2)
+    for extra in (tmp_path / "broken").glob(f"checkpoint-{stops + 1}"):
+        extra.rename(tmp_path / "not saved: the process was killed")
+
+    second = fresh("broken", **options)
+    results = train(second, eval_every=2, resume="auto")
+    assert results["resumed_from"].endswith(f"checkpoint-{stops}")
+    assert lines(tmp_path / "broken") == lines(tmp_path / "unbroken")
+    assert lines(tmp_path / "broken", "rollouts.jsonl") == lines(tmp_path / "unbroken", "rollouts.jsonl")
+    for path in (tmp_path / "unbroken" / "eval_results").iterdir():
+        assert (tmp_path / "broken" / "eval_results" / path.name).read_text() == path.read_text()
+    assert same_weights(unbroken, second)
+
+
+@pytest.mark.parametrize(("event", "at"), [("on_step_begin", 3), ("on_substep_end", 3), ("on_optimizer_step", 2)])
+def test_an_interrupted_run_goes_on_exactly_too(fresh: Any, tmp_path: Path, event: str, at: int) -> None:
+    """Wherever Ctrl-C came: between steps, in mid-step (whose rollouts were made already), or within an update."""
+    unbroken = fresh("unbroken")
+    train(unbroken, eval_every=3)
+    first = fresh("broken")
+    first.add_callback(At(at, lambda: os.kill(os.getpid(), signal.SIGINT), event))
+    assert train(first, eval_every=3)["interrupted"]
+    second = fresh("broken")
+    train(second, eval_every=3, resume=tmp_path / "broken" / "checkpoint-3")
+    assert lines(tmp_path / "broken") == lines(tmp_path / "unbroken")
+    assert lines(tmp_path / "broken", "rollouts.jsonl") == lines(tmp_path / "unbroken", "rollouts.jsonl")
+    assert same_weights(unbroken, second)
+
+
+def test_what_the_first_part_left_stays(fresh: Any, tmp_path: Path) -> None:
+    """Its configuration; that of the second part is beside it. What a kill broke off in mid-line is taken out."""
+    train(fresh("run", max_steps=2, lr_scheduler_type="constant"), eval_every=10, settings={"note": "first"})
+    run = tmp_path / "run"
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "rew')
+    train(fresh("run", max_steps=3, lr_scheduler_type="constant"), settings={"note": "second"}, resume="auto")
+    assert yaml.safe_load((run / "config.yaml").read_text())["note"] == "first"
+    assert yaml.safe_load((run / "config_from_step_2.yaml").read_text())["note"] == "second"
+    assert [line["step"] for line in lines(run) if "reward" in line] == [1, 2, 3]
+    assert json.loads((run / "train_results.json").read_text())["eval_before"]["step"] == 0
+
+
+def test_another_folder_takes_the_rest(fresh: Any, tmp_path: Path) -> None:
+    """From a checkpoint of another run, which stays as it is."""
+    train(fresh("one", max_steps=1, lr_scheduler_type="constant"), eval_every=10)
+    before = sorted(path.name for path in (tmp_path / "one").rglob("*"))
+    trainer = fresh("two", max_steps=2, lr_scheduler_type="constant")
+    train(trainer, eval_every=10, resume=tmp_path / "one" / "checkpoint-1")
+    assert trainer.state.global_step == 2
+    assert sorted(path.name for path in (tmp_path / "one").rglob("*")) == before
+    assert (tmp_path / "two" / "config.yaml").exists()
+
+
+def test_auto_begins_where_there_is_nothing(fresh: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And says so; what a run without a checkpoint left there is not mixed with what comes."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "reward": 7}\n')
+    train(fresh("run", max_steps=1), eval_every=10, resume="auto")
+    assert "no checkpoint in" in capsys.readouterr().out
+    assert [line["step"] for line in lines(tmp_path / "run") if "reward" in line] == [1]
+
+
+def test_folders_to_go_on_in(tmp_path: Path) -> None:
+    """That of the run, which a checkpoint names itself; any other must be free."""
+    for name in ("run/checkpoint-1", "other"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "other" / "x").touch()
+    checkpoint = tmp_path / "run" / "checkpoint-1"
+    assert run_folder(tmp_path / "run", "name", "auto") == tmp_path / "run"
+    assert run_folder(None, "name", checkpoint) == tmp_path / "run"
+    assert run_folder(tmp_path / "new", "name", checkpoint) == tmp_path / "new"
+    with pytest.raises(OutputFolderError, match="not empty"):
+        run_folder(tmp_path / "other", "name", checkpoint)
+    with pytest.raises(OutputFolderError, match="--resume auto needs --output-dir"):
+        run_folder(None, "name", "auto")
+    with pytest.raises(OutputFolderError, match=r"go on with it \(--resume auto\)"):
+        run_folder(tmp_path / "run", "name")
