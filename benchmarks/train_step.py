@@ -2,6 +2,7 @@
 
     .venv/bin/python benchmarks/train_step.py                    # needs uv on the PATH; TRL gets its own environment
     .venv/bin/python benchmarks/train_step.py --only ours
+    .venv/bin/python benchmarks/train_step.py --engine vllm      # verifiers' trainer, each with a vf-vllm
 
 16 prompts x 8 rollouts of at most 90 new tokens a step, the tiny policy, `leg_counting`. Each side runs as a process of
 its own, in turns, `--rounds` times: machines have slow minutes. Figures depend on the machine: the ratio counts.
@@ -106,10 +107,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=["ours", "trl"])
+    parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded", help="vllm: see vllm_step.py")
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)  # given: this process is our side
     options = parser.parse_args()
     if options.steps < 2 or options.rounds < 1:
         parser.error("at least 2 steps (the first is warm-up and not counted) and 1 round")
+    if options.engine == "vllm":
+        import vllm_step
+
+        vllm_step.compare(options.steps, options.rounds, options.seed)
+        return 0
     if options.out:
         options.out.write_text(json.dumps(train(options.steps, options.seed)))
         return 0

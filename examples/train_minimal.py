@@ -47,6 +47,7 @@ def main() -> int:
     parser.add_argument("--answer-after", help="the gold answer is what follows this text in the answer column")
     parser.add_argument("--num-eval", type=positive, default=200)
     parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
+    parser.add_argument("--attention", choices=["auto", "flash_attention_2", "sdpa", "eager"], default="auto")
     parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded")
     parser.add_argument("--output-dir")
     parser.add_argument("--resume", metavar="auto|PATH", help="go on from a checkpoint, or the newest of --output-dir")
@@ -75,7 +76,7 @@ def main() -> int:
     if options.num_eval >= len(data):
         raise InputError(f"--num-eval {options.num_eval} leaves nothing to train on: there are {len(data)} questions")
     run_folder(options.output_dir, "minimal", options.resume)  # told before the model is loaded
-    policy = load_policy(options.model)
+    policy = load_policy(options.model, attention=options.attention)
     data = data.train_test_split(test_size=options.num_eval, seed=options.seed)
     env = vf.SingleTurnEnv(
         dataset=data["train"],

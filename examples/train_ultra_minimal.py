@@ -4,12 +4,9 @@
     python examples/train_ultra_minimal.py --task leg_counting chain_sum simple_equations
     python examples/train_ultra_minimal.py --model Qwen/Qwen2.5-1.5B-Instruct      # one GPU, no server
 
-On a GPU node, generation by vLLM on one GPU and training on the others:
+On a GPU node, generation by vLLM on one GPU and training on the others (--dry-run: as commands for two terminals):
 
-    CUDA_VISIBLE_DEVICES=0 RG_ENV_WEIGHT_SYNC=1 vf-vllm --model Qwen/Qwen2.5-7B-Instruct --host 127.0.0.1 --port 8000 \\
-        --logprobs-mode processed_logprobs
-    CUDA_VISIBLE_DEVICES=1,2,3 accelerate launch --config-file configs/zero3.yaml --num-processes 3 \\
-        examples/train_ultra_minimal.py --model Qwen/Qwen2.5-7B-Instruct --engine vllm
+    rg-env launch examples/train_ultra_minimal.py --model Qwen/Qwen2.5-7B-Instruct --vllm-gpus 0 --gpus 1,2,3
 """
 
 import argparse

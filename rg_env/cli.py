@@ -4,12 +4,15 @@ rg-env tasks [NAME] [--show N]       the tasks, or one task's options and exampl
 rg-env tasks --audit [--measure]     what is known of the tasks' graders
 rg-env serve --model DIR [--port N]  the embedded engine as an OpenAI-compatible server on 127.0.0.1
 rg-env doctor [--model M] [...]      would a training run start here? every failed line ends with the fix
+rg-env launch SCRIPT --model NAME -- ARGUMENTS
+                                     a vLLM server and the training script that uses it, as one run
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
 
+from rg_env import launch_command
 from rg_env.commands import positive, run_command
 from rg_env.errors import InputError
 
@@ -57,7 +60,10 @@ def run(arguments: Sequence[str]) -> int:
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
     doctor.set_defaults(run=_doctor)
 
-    options = parser.parse_args(arguments)
+    launch_command.add(commands)
+    arguments = list(arguments)
+    launches = arguments[:1] == ["launch"]
+    options = launch_command.parse(parser, arguments) if launches else parser.parse_args(arguments)
     code: int = options.run(options)
     return code
 

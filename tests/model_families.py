@@ -2,7 +2,16 @@
 
 from typing import Any
 
-from transformers import Gemma2Config, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config
+from transformers import (
+    Gemma2Config,
+    Gemma3TextConfig,
+    GemmaConfig,
+    LlamaConfig,
+    MistralConfig,
+    Phi3Config,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 SMALL: dict[str, Any] = {
     "vocab_size": 768,
@@ -25,3 +34,18 @@ FAMILIES = {
     "gemma2 with soft caps": Gemma2Config(**SMALL, head_dim=16, sliding_window=8),
     "phi3 with fused projections": Phi3Config(**SMALL),
 }
+
+_SERVED: dict[str, Any] = {**SMALL, "num_hidden_layers": 2, "hidden_size": 128, "head_dim": 32}
+_GEMMA: dict[str, Any] = {**_SERVED, "layer_types": ["full_attention"] * 2, "query_pre_attn_scalar": 32}
+SERVED = {
+    "qwen2, tied": Qwen2Config(**_SERVED, tie_word_embeddings=True),
+    "qwen2, untied": Qwen2Config(**_SERVED, tie_word_embeddings=False),
+    "qwen3": Qwen3Config(**_SERVED, tie_word_embeddings=True),
+    "llama, untied": LlamaConfig(**_SERVED, tie_word_embeddings=False),
+    "mistral": MistralConfig(**_SERVED, sliding_window=None),
+    "gemma": GemmaConfig(**_SERVED),
+    "gemma2": Gemma2Config(**_GEMMA, hidden_act="gelu_pytorch_tanh", attn_logit_softcapping=None),
+    "gemma3": Gemma3TextConfig(**_GEMMA),
+    "phi3, fused": Phi3Config(**_SERVED, sliding_window=None),
+}
+"""What vLLM serves on CPUs: heads of 32, no sliding windows or soft caps within attention."""

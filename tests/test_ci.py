@@ -40,8 +40,9 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def set_test_command(checkout: Path, command: str) -> None:
+    stack = "<!-- stack-tests -->\n```bash\ntouch stack && echo '== 5 passed in 9.0s =='\n```\n"
     (checkout / "README.md").write_text(
-        f"```bash\nexit 9\n```\n<!-- tests -->\n```bash\n{command}\n```\n```bash\nexit 9\n```\n"
+        f"```bash\nexit 9\n```\n<!-- tests -->\n```bash\n{command}\n```\n```bash\nexit 9\n```\n{stack}"
     )
 
 
@@ -63,14 +64,15 @@ def test_green_run_ends_with_the_curve_and_pytests_closing_line(checkout: Path) 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "accuracy         0.310 -> 0.850" in done.stdout
     assert "reward by step   0.25 0.50" in done.stdout
-    assert "pytest: == 12 passed in 3.4s ==" in done.stdout.splitlines()[-2]
+    assert done.stdout.splitlines()[-2] == "pytest: == 12 passed in 3.4s ==|== 5 passed in 9.0s =="
+    assert (checkout / "stack").exists()
 
 
 def test_failing_tests_fail_it_and_the_linters_still_run(checkout: Path) -> None:
     set_test_command(checkout, "echo '== 1 failed, 11 passed in 3.4s =='\nfalse\necho unreachable")
     done = ci(checkout)
     assert done.returncode == 1
-    assert "\nunreachable" not in done.stdout.partition("== readme_tests")[2]
+    assert "\nunreachable" not in done.stdout.partition("== readme_block")[2]
     assert "== .venv/bin/mypy" in done.stdout
 
 

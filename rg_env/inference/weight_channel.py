@@ -1,27 +1,24 @@
-"""What a trainer and the workers of a vLLM server have between them: a store for words, a transport for tensors.
+"""What a trainer and the workers of a vLLM server tell each other, and how tensors lie in a bucket.
 
-The trainer hosts the store and is the last rank of the transport; the server's workers are ranks 0, 1, … Every wait has
-a deadline.
+The trainer hosts the store and is the last rank; the server's workers are ranks 0, 1, … Every wait has a deadline.
 """
 
 import contextlib
 import json
 import math
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import torch
-from torch.distributed import BroadcastOptions, PrefixStore, ProcessGroupGloo, TCPStore
+from torch.distributed import TCPStore
 
 PROTOCOL = 1
 """Raised by one whenever trainer and server of different rg-env versions would misunderstand each other."""
 ALIGNMENT = 16
 """Bytes: every tensor of a bucket begins at a multiple, so that it can be viewed as any type."""
-
-TransportName = Literal["nccl", "gloo"]
 
 
 class Words:
@@ -72,62 +69,6 @@ class Words:
         return value
 
 
-class Transport(Protocol):
-    """Carries flat `uint8` tensors from the last rank to all others."""
-
-    device: torch.device
-    """Where they must be."""
-
-    def broadcast(self, flat: torch.Tensor) -> None:
-        """Send `flat` (n,) uint8 on the last rank, receive into it on the others. Raises `RuntimeError`."""
-
-    def close(self) -> None: ...
-
-
-class GlooTransport:
-    """Host-staged: works between any two processes, also where both use one GPU, which NCCL refuses."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, store: TCPStore, session: str, rank: int, world_size: int, address: str, timeout_s: float):
-        options = ProcessGroupGloo._Options()
-        options._timeout = timedelta(seconds=timeout_s)
-        options._devices = [ProcessGroupGloo.create_device(hostname=address)]
-        self._source = world_size - 1
-        self._group = ProcessGroupGloo(PrefixStore(f"gloo/{session}", store), rank, world_size, options)
-
-    def broadcast(self, flat: torch.Tensor) -> None:
-        options = BroadcastOptions()
-        options.rootRank, options.rootTensor = self._source, 0
-        self._group.broadcast([flat], options).wait()
-
-    def close(self) -> None:
-        del self._group
-
-
-class NcclTransport:
-    """Between different GPUs, by vLLM's own NCCL communicator."""
-
-    def __init__(self, store: TCPStore, session: str, rank: int, world_size: int, device: torch.device):
-        from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
-        from vllm.distributed.utils import StatelessProcessGroup
-
-        self.device = device
-        self._source = world_size - 1
-        group = StatelessProcessGroup(
-            rank=rank, world_size=world_size, store=PrefixStore(f"nccl/{session}", store), socket=None
-        )
-        self._communicator = PyNcclCommunicator(group, device=device)
-
-    def broadcast(self, flat: torch.Tensor) -> None:
-        self._communicator.broadcast(flat, src=self._source)
-
-    def close(self) -> None:
-        communicator, self._communicator = self._communicator, None
-        if communicator is not None and getattr(communicator, "comm", None) is not None:
-            communicator.nccl.ncclCommDestroy(communicator.comm)
-
-
 @dataclass(frozen=True)
 class Entry:
     """Where one tensor lies in a bucket."""
@@ -142,10 +83,21 @@ class Entry:
         return math.ceil(math.prod(self.shape) * size / ALIGNMENT) * ALIGNMENT
 
 
-def pack(tensors: Sequence[tuple[str, torch.Tensor]], device: torch.device) -> tuple[list[Entry], torch.Tensor]:
-    """Named tensors as one flat `uint8` tensor on `device`, and where each lies in it."""
-    entries = [Entry(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for name, tensor in tensors]
-    flat = torch.zeros(sum(entry.num_bytes for entry in entries), dtype=torch.uint8, device=device)
+def pack(
+    tensors: Sequence[tuple[str, torch.Tensor]],
+    allocate: Callable[[int], torch.Tensor],
+    widest: torch.dtype = torch.float64,
+) -> tuple[list[Entry], torch.Tensor]:
+    """Named tensors in one flat `uint8` tensor, which `allocate` gives, and where each lies in it.
+
+    Floating-point numbers wider than `widest` are rounded to it.
+    """
+    entries = []
+    for name, tensor in tensors:
+        narrow = tensor.is_floating_point() and tensor.dtype.itemsize > widest.itemsize
+        dtype = widest if narrow else tensor.dtype
+        entries.append(Entry(name, str(dtype).removeprefix("torch."), tuple(tensor.shape)))
+    flat = allocate(sum(entry.num_bytes for entry in entries))
     for view, (_, tensor) in zip(unpack(entries, flat), tensors, strict=True):
         view[1].copy_(tensor)
     return entries, flat

@@ -12,6 +12,7 @@ _NAMES = {
     "GRPOConfig": "config",
     "GRPOTrainer": "trainer",
     "Policy": "policy",
+    "LaunchOptions": "launch",
     "best_device": "policy",
     "default_config": "policy",
     "load_policy": "policy",

@@ -1,16 +1,20 @@
 """What the trainer checks and prepares before it starts: engine and settings, prompt lengths, system prompts."""
 
+import importlib
 from typing import Literal, get_args
 
 from transformers import PreTrainedTokenizerBase
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+from transformers.utils import is_liger_kernel_available
 from verifiers import Environment
 
 from rg_env.core.prompts import fold_system
-from rg_env.errors import InputError
+from rg_env.errors import InputError, MissingExtraError
 from rg_env.training.config import GRPOConfig
 
 EngineName = Literal["embedded", "vllm"]
+LIGER = "liger_kernel.transformers.monkey_patch"
+"""What transformers will import of it."""
 
 
 def check_engine(engine: str, args: GRPOConfig, env: Environment) -> None:
@@ -29,6 +33,27 @@ def check_engine(engine: str, args: GRPOConfig, env: Environment) -> None:
             f"num_batches_ahead={args.num_batches_ahead} generates while the model trains, and the embedded engine is "
             "that model: set num_batches_ahead=0, or use engine='vllm'"
         )
+
+
+def check_liger(args: GRPOConfig) -> None:
+    """Raise where `use_liger_kernel` cannot work: its kernels fail in the first step, or its import does.
+
+    Raises:
+        InputError: no GPU, or a liger-kernel that does not go with this transformers.
+        MissingExtraError: not installed.
+    """
+    if not args.use_liger_kernel:
+        return
+    if not is_liger_kernel_available():
+        raise MissingExtraError(
+            "use_liger_kernel=True needs liger-kernel: pip install 'rg-env[train]', or leave it out"
+        )
+    if args.device.type != "cuda":
+        raise InputError(f"use_liger_kernel=True: its kernels need a GPU, and this run is on {args.device.type}")
+    try:
+        importlib.import_module(LIGER)
+    except ImportError as error:  # releases from 0.8 on want a later transformers
+        raise InputError(f"use_liger_kernel=True: {' '.join(str(error).split())}") from error
 
 
 def check_prompt_lengths(env: Environment, tokenizer: PreTrainedTokenizerBase, limit: int | None) -> int:

@@ -13,7 +13,8 @@ from rg_env.errors import InputError
 class GRPOConfig(VerifiersGRPOConfig):
     """`vf.GRPOConfig` 0.1.6, field for field, and what the vLLM engine needs besides.
 
-    weight_sync_transport: "nccl", "gloo" (staged through the host), or "auto".
+    weight_sync_transport: "nccl" between different GPUs, by the host "shm" (shared memory) or "gloo" (a socket), or
+        "auto".
     weight_sync_timeout: seconds; deadline of each wait for the server's workers.
     weight_sync_check_every: syncs between two comparisons of the server's log-probabilities with the trainer's; the
         first is always compared.

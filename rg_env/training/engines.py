@@ -1,24 +1,26 @@
 """What a trainer's rollouts come from: the model itself (`Embedded`), or a `vf-vllm` server (`Vllm`)."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Protocol, cast
 
 import httpx
 import torch
 from accelerate import Accelerator
 from openai import AsyncOpenAI
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from verifiers import Environment
 
 from rg_env.errors import InputError, ServerError
 from rg_env.inference.client import InProcessClient
 from rg_env.inference.engine import EmbeddedEngine
+from rg_env.inference.grouping import GroupingClient
 from rg_env.inference.vllm import VllmServer, start_hint
 from rg_env.training.collective import on_main
 from rg_env.training.config import GRPOConfig
 from rg_env.training.weight_line import TransportChoice, WeightLine
+from rg_env.training.weight_sources import check_sendable, largest_bucket, sources
 from rg_env.training.weight_sync import WeightSync, shape_of
 
 RETRIES = 4
@@ -130,6 +132,7 @@ class Vllm:
         args: GRPOConfig,
         longest_prompt: int,
     ):
+        check_sendable(model)
         self._args, self.server = args, VllmServer(args.vllm_server_host, args.vllm_server_port)
         self._line: WeightLine | None = None
         prompt = env.dataset[0]["prompt"]
@@ -156,7 +159,7 @@ class Vllm:
             transport = cast(TransportChoice, args.weight_sync_transport)
             line = WeightLine(self.server, timeout_s=args.weight_sync_timeout, transport=transport)
             try:
-                line.connect(accelerator.device, shape_of(model))
+                line.connect(accelerator.device, shape_of(model), largest_bucket(sources(model)))
                 check_sampler_logprobs(args, line.logprobs_mode, str(self.server))
             except BaseException:
                 line.close()
@@ -177,8 +180,9 @@ class Vllm:
 
     def client(self) -> Any:
         limits = httpx.Limits(max_connections=self._args.max_concurrent)
-        http = httpx.AsyncClient(limits=limits, timeout=self._args.async_generation_timeout)
-        return AsyncOpenAI(base_url=f"http://{self.server}/v1", api_key="EMPTY", http_client=http, max_retries=RETRIES)
+        http = httpx.AsyncClient(limits=limits, timeout=self._args.async_generation_timeout, trust_env=False)
+        url = f"http://{self.server}/v1"
+        return GroupingClient(AsyncOpenAI(base_url=url, api_key="EMPTY", http_client=http, max_retries=RETRIES))
 
     def cancel(self) -> None:
         """Nothing to do: closing the client ends its requests."""
@@ -233,3 +237,23 @@ def check_sampler_logprobs(args: GRPOConfig, mode: str, server: str) -> None:
             f"at {server} reports {mode}, without {', '.join(shifts) or 'normalisation'}: start it with "
             "`--logprobs-mode processed_logprobs`"
         )
+
+
+class WeightsGuard(TrainerCallback):
+    """Keeps an engine that shares the weights from generating while the optimizer writes them."""
+
+    def __init__(self, sampler: Engine):
+        self._sampler = sampler
+        self._held: ExitStack | None = None
+
+    def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        self._held = ExitStack()
+        self._held.enter_context(self._sampler.weights_fixed())
+
+    def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        self.release()
+
+    def release(self) -> None:
+        if self._held:
+            self._held.close()
+            self._held = None

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from trl.trainer.utils import selective_log_softmax
 
 from rg_env.inference.kv_cache import attends_everything
+from rg_env.training.lm_head import chosen_logps
 
 Plan = Literal["shared", "by_length", "in_order"]
 """How rows go through the model: with shared prompts; those of similar length together; or one after the other, for
@@ -73,15 +73,13 @@ def completion_logps(
     for part in passes:
         row, column, segment = _layout(part, spans, ids.device)
         start = min(pack.prefix for pack in part)
-        inputs = {}
-        if any(len(pack.rows) > 1 for pack in part):
-            inputs = {"attention_mask": _mask(segment), "position_ids": column}
         keep = row.shape[1] - start
-        logits = model(input_ids=ids[row, column], logits_to_keep=keep, use_cache=False, **inputs).logits
+        inputs = {"input_ids": ids[row, column], "logits_to_keep": keep, "use_cache": False}
+        if any(len(pack.rows) > 1 for pack in part):
+            inputs |= {"attention_mask": _mask(segment), "position_ids": column}
         row, column, real = row[:, start:], column[:, start:], segment[:, start:] > 0
         row, column = row[real], column[real]
-        # In float32 before the softmax: bf16 has two digits, and the loss is made of differences.
-        logps.append(selective_log_softmax(logits[real].float() / temperature, ids[row, column + 1]))
+        logps.append(chosen_logps(model, inputs, real, ids[row, column + 1], temperature))
         rows.append(row)
         columns.append(column)
     result = torch.zeros(loss_mask.shape, dtype=torch.float32, device=ids.device)

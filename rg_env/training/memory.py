@@ -14,8 +14,12 @@ STATE_BYTES = 16
 """A trained parameter in fp32: weight 4, gradient 4, Adam's two moments 8."""
 RESTING_BYTES = 12
 """The same while answers are generated: gradients are freed after each update."""
-LOGIT_BYTES = 10
-"""A logit: 2 in bf16, 4 in float32, 4 divided by the temperature."""
+LOGIT_BYTES = 12
+"""A logit in the backward pass, all in float32: its log-softmax, and the gradients of that and of itself."""
+LOGITS_PER_CHUNK = 2**27
+"""As many logits at once, whatever the batch (`lm_head`): enough positions to keep a GPU busy."""
+HEAD_BYTES = 8
+"""A trained weight of the LM head, besides: in float32, its gradient from one chunk, and that from those before."""
 KEPT_PER_LAYER = 17
 """Numbers a token and hidden unit that a layer keeps for the backward pass without checkpointing, attention scores left
 out (Korthikanti et al., 2022, arXiv:2205.05198, section 4.1: 34 bytes at 2 bytes each)."""
@@ -51,6 +55,7 @@ class Estimate:
     gathered: int
     """Under ZeRO-3: the bf16 weights of the part at work."""
     logits: int
+    """Those of one chunk, and what a trained LM head's gradient takes while it is added up."""
     activations: int
     resting_state: int
     cache: int
@@ -78,6 +83,7 @@ def estimate(
     bf16: bool = True,
     reference: bool = False,
     adapter_parameters: int = 0,
+    frozen_bytes: int = 4,
     cached_tokens: int = 0,
 ) -> Estimate:
     """Memory of one device.
@@ -90,12 +96,13 @@ def estimate(
         checkpointing: only the layers' inputs are kept, and the rest is computed again.
         bf16: numbers of 2 bytes in the passes, else of 4.
         reference: a second model for the KL term (`beta` above 0).
-        adapter_parameters: LoRA: only so many are trained, beside weights that rest in fp32, as `load_policy` has them.
+        adapter_parameters: LoRA: only so many are trained, beside the weights, which are frozen.
+        frozen_bytes: of such a weight: 4 in float32, 2 in bfloat16 (see `load_policy`).
         cached_tokens: of all rollouts that the embedded engine decodes at once; 0 with a server.
     """
     element = 2 if bf16 else 4
     if adapter_parameters:
-        fixed, trained = 4 * shape.parameters, adapter_parameters
+        fixed, trained = frozen_bytes * shape.parameters, adapter_parameters
     else:
         fixed, trained = 4 * shape.parameters * reference, shape.parameters
     rollout_numbers = micro_batch * tokens * shape.hidden * shape.layers
@@ -104,11 +111,12 @@ def estimate(
     return Estimate(
         state=(fixed + STATE_BYTES * trained) // shards,
         gathered=2 * max(embedding, layer) if shards > 1 else 0,
-        logits=LOGIT_BYTES * micro_batch * logit_tokens * shape.vocabulary,
+        logits=LOGIT_BYTES * min(micro_batch * logit_tokens * shape.vocabulary, LOGITS_PER_CHUNK)
+        + (0 if adapter_parameters else HEAD_BYTES * embedding),
         activations=element * rollout_numbers * (1 if checkpointing else KEPT_PER_LAYER),
         resting_state=(fixed + RESTING_BYTES * trained) // shards,
-        # The engine's cache has the weights' type, which is float32 wherever the engine can be used.
-        cache=4 * 2 * shape.layers * shape.kv_width * cached_tokens,
+        # The engine's cache has the weights' type.
+        cache=(frozen_bytes if adapter_parameters else 4) * 2 * shape.layers * shape.kv_width * cached_tokens,
     )
 
 

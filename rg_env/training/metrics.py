@@ -17,6 +17,7 @@ def log_batch(trainer: Any, result: Any, batch: RolloutBatch) -> None:
         "reward": groups.mean().item(),
         "reward_std": groups.std(dim=1).mean().item(),
         "frac_reward_zero_std": (groups.amax(dim=1) - groups.amin(dim=1) < 1e-6).float().mean().item(),
+        "time/generation": result.generation_time,  # rewards included; before the step, where batches are made ahead
         **trainer.sampler.metrics(),
         **accuracies(trainer.async_generator.last_rollouts),
         **_lengths(trainer, batch),

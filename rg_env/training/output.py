@@ -17,7 +17,8 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,20 @@ def run_name(tasks: Sequence[str], label: str) -> str:
 
 def _cut(text: str, limit: int = _NAME_BYTES) -> str:
     return text.encode()[:limit].decode(errors="ignore")
+
+
+@contextmanager
+def nothing_left_of(folder: str) -> Iterator[None]:
+    """Within: an error takes the folder away again, and those above it, if they were made since and hold nothing."""
+    path = Path(folder)
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for each in missing:
+                each.rmdir()
+        raise
 
 
 def run_folder(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:

@@ -1,9 +1,10 @@
 """Loading the policy: a model of the user's, the default one for the machine, or the tiny policy in the package."""
 
+import importlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import requests
 import torch
@@ -19,6 +20,8 @@ from rg_env.training.tiny import POLICY_DIR, TASKS
 
 TINY = "tiny"
 DEFAULT_GPU_MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
+Attention = Literal["auto", "flash_attention_2", "sdpa", "eager"]
+Dtype = Literal["auto", "float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -42,24 +45,35 @@ class Policy:
         return Mixture(tasks=tuple(sized))
 
 
-def load_policy(model: str | None = None) -> Policy:
+def load_policy(model: str | None = None, *, attention: Attention = "auto", dtype: Dtype = "auto") -> Policy:
     """Load `model`: a folder, a name on the model hub, or "tiny". None: the default for this machine, told in a line.
 
+    Args:
+        attention: "auto" is flash-attn where it can work (see `flash_attention_problem`), otherwise PyTorch's SDPA.
+        dtype: of the weights. "auto" is float32, in which AdamW's small updates do not round to nothing (`bf16=True` of
+            the training arguments computes in bfloat16 all the same); and bfloat16 under ZeRO-3 with bf16, which keeps
+            float32 copies itself. "bfloat16" is for LoRA alone: frozen weights take half the memory, and PEFT keeps
+            the adapters in float32.
+
     Raises:
-        InputError: it cannot be loaded.
+        InputError: it cannot be loaded, or not so.
     """
+    for name, value, choices in (("attention", attention, get_args(Attention)), ("dtype", dtype, get_args(Dtype))):
+        if value not in choices:
+            raise InputError(f"{name}={value!r}: one of {', '.join(choices)}")
+    how = _Loading(attention, dtype)
     if model == TINY:
-        return _tiny()
+        return _tiny(how)
     if model is not None:
-        return _load(model)
+        return _load(model, how)
     if not torch.cuda.is_available():
         _say("No GPU here: taking the tiny policy (--model NAME_OR_FOLDER takes another).")
-        return _tiny()
+        return _tiny(how)
     try:
-        policy = _load(DEFAULT_GPU_MODEL)
+        policy = _load(DEFAULT_GPU_MODEL, how)
     except InputError as error:
         _say(f"Taking the tiny policy: {error}.")
-        return _tiny()
+        return _tiny(how)
     _say(f"Taking {DEFAULT_GPU_MODEL}.")
     return policy
 
@@ -69,21 +83,50 @@ def _say(line: str) -> None:
         print(line, flush=True)
 
 
-def _tiny() -> Policy:
-    loaded = _load(str(POLICY_DIR))
+@dataclass(frozen=True)
+class _Loading:
+    attention: Attention
+    dtype: Dtype
+
+    def options(self) -> dict[str, Any]:
+        # Accelerate's own words are read: transformers knows of ZeRO-3 only once there are training arguments.
+        zero3 = os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3"
+        half = zero3 and os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
+        dtype = ("bfloat16" if half else "float32") if self.dtype == "auto" else self.dtype
+        attention: str = self.attention
+        if attention in ("auto", "flash_attention_2"):
+            problem = flash_attention_problem(getattr(torch, dtype))
+            if problem and attention != "auto":
+                raise InputError(f"attention='flash_attention_2' cannot work here: {problem}; take 'auto' or 'sdpa'")
+            attention = "sdpa" if problem else "flash_attention_2"
+        return {"dtype": getattr(torch, dtype), "attn_implementation": attention}
+
+
+def flash_attention_problem(dtype: torch.dtype) -> str | None:
+    """Why flash-attn cannot be used for a model with weights of `dtype`; None: it can."""
+    if dtype not in (torch.bfloat16, torch.float16):
+        return f"flash-attn computes in half precision, and the weights are {str(dtype).removeprefix('torch.')}"
+    if not torch.cuda.is_available():
+        return "there is no CUDA GPU"
+    if (capability := torch.cuda.get_device_capability()) < (8, 0):
+        return f"flash-attn needs a GPU of compute capability 8.0, and this one has {'.'.join(map(str, capability))}"
+    try:
+        importlib.import_module("flash_attn")
+    except Exception as error:  # built for another torch, it fails in ways of its own
+        return f"flash-attn cannot be imported ({' '.join(str(error).split())})"
+    return None if is_flash_attn_2_available() else "transformers does not take this version of flash-attn"
+
+
+def _tiny(how: _Loading) -> Policy:
+    loaded = _load(str(POLICY_DIR), how)
     return Policy(loaded.model, loaded.tokenizer, TINY, is_tiny=True)
 
 
-def _load(name: str) -> Policy:
-    # ZeRO-3 keeps fp32 master weights itself; elsewhere AdamW needs them, or small updates round to nothing. What
-    # accelerate was told is asked for here: there are no training arguments yet.
-    zero3 = os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3"
-    bf16 = zero3 and os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
-    dtype = torch.bfloat16 if bf16 else torch.float32
-    attention = "flash_attention_2" if dtype is torch.bfloat16 and is_flash_attn_2_available() else "sdpa"
+def _load(name: str, how: _Loading) -> Policy:
+    chosen = how.options()
     described = describe_model(name)
-    options = {**described.options, "dtype": dtype, "attn_implementation": attention}
-    sharding = _shard_while_loading() if zero3 else None
+    options = {**described.options, **chosen}
+    sharding = _shard_while_loading() if os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3" else None
     try:
         loaded, info = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True, **options)
     except Exception as error:  # damaged files raise whatever their parser raises, plain Exception included

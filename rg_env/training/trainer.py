@@ -7,7 +7,7 @@ What differs from `vf.GRPOTrainer` 0.1.6, each with a test that fails on the par
 
 - The model sees the prompt. The parent hands its loss mask, in which prompts are 0, to the model as attention mask, so
   that every log-probability but the first is computed without the question.
-- No logits are made for what all prompts of a pass begin with, and the log-probabilities "before the update" are not
+- Logits are made for the positions that carry loss, in chunks, and the log-probabilities "before the update" are not
   computed a second time when there is one update a batch.
 - Rollouts without advantage are left out of forward and backward when `beta` is 0: their gradient is exactly zero.
 - Rows of similar length go through the model together; on a CPU, a prompt goes once for several of its completions.
@@ -22,7 +22,6 @@ What differs from `vf.GRPOTrainer` 0.1.6, each with a test that fails on the par
 """
 
 import gc
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -32,12 +31,14 @@ from verifiers import Environment
 from rg_env.core.prompts import rejects_system_role
 from rg_env.training import metrics
 from rg_env.training.batches import RolloutBatch, micro_batches
-from rg_env.training.checks import EngineName, check_engine, check_prompt_lengths, fold_system_prompts
+from rg_env.training.checks import EngineName, check_engine, check_liger, check_prompt_lengths, fold_system_prompts
 from rg_env.training.collective import on_main
 from rg_env.training.config import GRPOConfig
-from rg_env.training.engines import Embedded, Engine, Vllm
+from rg_env.training.engines import Embedded, Engine, Vllm, WeightsGuard
 from rg_env.training.logprobs import Plan, can_share_prompts, completion_logps
 from rg_env.training.loss import Clipping, Normaliser, kl_terms, policy_terms, sampler_weights
+from rg_env.training.output import nothing_left_of
+from rg_env.training.phases import Phases
 from rg_env.training.resumable import ResumableTrainer, check_start
 from rg_env.training.rollouts import RolloutGenerator
 from rg_env.training.seams import no_weight_client
@@ -71,17 +72,19 @@ class GRPOTrainer(ResumableTrainer):
         **kwargs: Any,
     ):
         check_engine(engine, args, env)
+        check_liger(args)
         if env.message_type == "chat" and rejects_system_role(processing_class):
             fold_system_prompts(env)
         limit = args.max_seq_len if args.max_prompt_length is None else args.max_prompt_length
         longest = check_prompt_lengths(env, processing_class, limit)
         self.rows_hash = check_start(env, args)
-        with no_weight_client():
-            super().__init__(model, env, args, processing_class, callbacks, optimizers, peft_config, **kwargs)
-        if engine == "embedded":
-            self.sampler: Engine = Embedded(self.model, processing_class, self._get_model_name(), self.args.seed)
-        else:
-            self.sampler = Vllm(self.accelerator, self.model, env, processing_class, args, longest)
+        with nothing_left_of(args.output_dir):  # transformers makes the folder before it can be known who is there
+            with no_weight_client():
+                super().__init__(model, env, args, processing_class, callbacks, optimizers, peft_config, **kwargs)
+            if engine == "embedded":
+                self.sampler: Engine = Embedded(self.model, processing_class, self._get_model_name(), self.args.seed)
+            else:
+                self.sampler = Vllm(self.accelerator, self.model, env, processing_class, args, longest)
         self.async_generator = RolloutGenerator(
             env=env,
             client_config=self.client_config,
@@ -94,8 +97,9 @@ class GRPOTrainer(ResumableTrainer):
             on_cancel=self.sampler.cancel,
             health=self.sampler.health_problem,
         )
-        self._weights_guard = _WeightsGuard(self.sampler)
+        self._weights_guard = WeightsGuard(self.sampler)
         self.add_callback(self._weights_guard)
+        self.phases = Phases()
         self._synced_at: int | None = None
         self._can_resume()
 
@@ -104,7 +108,8 @@ class GRPOTrainer(ResumableTrainer):
         if self._synced_at == self.state.global_step:
             return
         on_main(self.accelerator, self.async_generator.wait_idle)  # no batch mixes two policies
-        self.sampler.sync()
+        with self.phases("sync"):
+            self.sampler.sync()
         self._synced_at = self.state.global_step
 
     def _compute_advantages(self, rewards: torch.Tensor) -> torch.Tensor:
@@ -124,7 +129,8 @@ class GRPOTrainer(ResumableTrainer):
             self.sync_weights()
             number = self._step // generate_every
             self._submit_batches(number, generate_every)
-            batch = on_main(self.accelerator, lambda: self._receive(number))
+            with self.phases("waiting"):
+                batch = on_main(self.accelerator, lambda: self._receive(number))
             self._buffered_inputs = self._train_inputs(batch, len(inputs))
         micro_batch = self._buffered_inputs[self._step % self.gradient_accumulation_steps]
         self._step += 1
@@ -211,7 +217,8 @@ class GRPOTrainer(ResumableTrainer):
             inputs = {name: None if value is None else value[rows] for name, value in inputs.items()}
             mask, advantages = inputs["attention_mask"], inputs["advantages"]
         ids, keep = inputs["input_ids"], mask[:, 1:]
-        logps = self._get_per_token_logps(model, ids, mask)
+        with self.phases("log_probs"):
+            logps = self._get_per_token_logps(model, ids, mask)
         old = inputs["old_per_token_logps"]
         old = logps.detach() if old is None else old
         weights = log_ratio = None
@@ -225,6 +232,15 @@ class GRPOTrainer(ResumableTrainer):
             values = values + self.beta * kl
         metrics.log_loss(self, keep, clipped, kl, log_ratio)
         return normaliser.mean(values, keep)
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        with self.phases("backward"):  # and all that is no phase of its own
+            return super().training_step(model, inputs, num_items_in_batch)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            logs = {**logs, **self.phases.take()}
+        super().log(logs, start_time)
 
     def _reference_logps(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -245,23 +261,3 @@ class GRPOTrainer(ResumableTrainer):
             gc.unfreeze()
             self._weights_guard.release()
             self.async_generator.stop()  # also where only an evaluation started it
-
-
-class _WeightsGuard(TrainerCallback):
-    """Keeps an engine that shares the weights from generating while the optimizer writes them."""
-
-    def __init__(self, sampler: Engine):
-        self._sampler = sampler
-        self._held: ExitStack | None = None
-
-    def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        self._held = ExitStack()
-        self._held.enter_context(self._sampler.weights_fixed())
-
-    def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        self.release()
-
-    def release(self) -> None:
-        if self._held:
-            self._held.close()
-            self._held = None

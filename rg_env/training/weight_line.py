@@ -27,17 +27,15 @@ from rg_env.inference.vllm import VllmServer, start_hint
 from rg_env.inference.vllm_plugin import SCHEME
 from rg_env.inference.weight_channel import (
     PROTOCOL,
-    GlooTransport,
-    NcclTransport,
-    Transport,
-    TransportName,
     Words,
     checksum,
     own_address,
     pack,
 )
+from rg_env.inference.weight_transports import GlooTransport, NcclTransport, SharedMemory, Transport, TransportName
+from rg_env.training.weight_sources import BUCKET_BYTES
 
-TransportChoice = Literal["auto", "nccl", "gloo"]
+TransportChoice = Literal["auto", "nccl", "shm", "gloo"]
 HELLO_S = 30.0
 """How long the workers may take to join; a busy engine joins between two steps of its own."""
 FAREWELL_S = 3.0
@@ -51,7 +49,7 @@ class WeightLine:
     Args:
         server: where it is.
         timeout_s: deadline of each wait for the workers.
-        transport: "nccl" between different GPUs, "gloo" staged through the host; "auto" chooses.
+        transport: see `weight_transports`; "auto" chooses, and takes "gloo" where no memory can be shared.
     """
 
     def __init__(self, server: VllmServer, *, timeout_s: float, transport: TransportChoice = "auto"):
@@ -68,11 +66,14 @@ class WeightLine:
         self.logprobs_mode = ""
         """Which log-probabilities the server reports (vLLM's `--logprobs-mode`)."""
 
-    def connect(self, device: torch.device, shape: Mapping[str, int | None]) -> None:
+    def connect(
+        self, device: torch.device, shape: Mapping[str, int | None], largest_bucket: int = BUCKET_BYTES
+    ) -> None:
         """Meet the server's workers.
 
         Args:
             device: where the trainer's weights are.
+            largest_bucket: bytes of the largest one to come.
             shape: sizes of the trainer's model, which the server's must have (`vocab_size`, `hidden_size`, …).
 
         Raises:
@@ -90,6 +91,13 @@ class WeightLine:
         self.dtype, self.logprobs_mode = getattr(torch, hellos[0]["dtype"]), hellos[0]["logprobs_mode"]
         atexit.register(self.close)
         name = self._choose(device, [hello["device"] for hello in hellos])
+        if name == "shm":
+            problem = self._share(largest_bucket)
+            if problem is None:
+                return
+            if self._choice == "shm":
+                raise ServerError(f"no memory to share with the server at {self.server}: {problem}")
+            name = "gloo"
         self._command("connect", transport=name, timeout_s=self._timeout_s)
         try:
             self._transport = self._open(name, here, device)
@@ -97,11 +105,29 @@ class WeightLine:
             raise ServerError(f"no {name} connection to the server at {self.server}: {_reason(error)}") from error
         self._await_all()
 
+    def _share(self, largest_bucket: int) -> str | None:
+        """Map memory on both sides; why that cannot be, if it cannot: another machine or container, or too little."""
+        try:
+            path = SharedMemory.reserve(self._name, largest_bucket)
+        except OSError as error:
+            return str(error)
+        try:
+            self._command("connect", transport="shm", path=path)
+            self._await_all()
+            self._transport = SharedMemory(path)
+        except TrainingError as error:
+            return str(error)
+        finally:
+            os.unlink(path)  # both have it, or nobody wants it
+        return None
+
     def send(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
         """Send named tensors as one bucket. Raises `TrainingError` if the workers do not take it in time."""
         assert self._transport is not None, "send before connect"
-        narrowed = [(name, tensor.to(self.dtype) if tensor.is_floating_point() else tensor) for name, tensor in tensors]
-        entries, flat = pack(narrowed, self._transport.device)
+        try:
+            entries, flat = pack(tensors, self._transport.buffer, widest=self.dtype)
+        except RuntimeError as error:
+            raise self._failure(_reason(error)) from error
         listed = [(entry.name, entry.dtype, entry.shape) for entry in entries]
         self._command("load", entries=listed, checksum=checksum(flat))
         try:
@@ -120,7 +146,7 @@ class WeightLine:
             if missing := report.get("missing"):
                 shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
                 raise TrainingError(f"the server at {self.server} has weights that the trainer does not send: {shown}")
-        self.server.post("/reset_prefix_cache")
+        self.server.post("/reset_prefix_cache", timeout_s=self._timeout_s)
 
     def close(self) -> None:
         """Take leave, within `FAREWELL_S`. The server goes on and takes the next trainer."""
@@ -182,10 +208,11 @@ class WeightLine:
     def _choose(self, device: torch.device, theirs: Sequence[str]) -> TransportName:
         if self._choice != "auto":
             return self._choice
-        if device.type != "cuda" or "cpu" in theirs:
-            return "gloo"
-        mine = str(torch.cuda.get_device_properties(device).uuid)
-        return "gloo" if mine in theirs else "nccl"  # NCCL refuses two ranks on one device
+        if device.type == "cuda" and "cpu" not in theirs:
+            mine = str(torch.cuda.get_device_properties(device).uuid)
+            if mine not in theirs:
+                return "nccl"  # which refuses two ranks on one device
+        return "shm"
 
     def _open(self, name: TransportName, here: str, device: torch.device) -> Transport:
         assert self._words is not None
@@ -198,7 +225,7 @@ class WeightLine:
         self._number += 1
         self._unanswered.append(self._number)
         name = json.dumps({"do": do, "session": self._name, "number": self._number, **details})
-        self.server.post("/update_named_param", {"name": name, "dtype": "", "shape": []})
+        self.server.post("/update_named_param", {"name": name, "dtype": "", "shape": []}, self._timeout_s)
 
     def _await_all(self, but: int = 0) -> list[dict[str, Any]]:
         """Wait for the workers' answers to all commands `but` the last few; the answers to the last one waited for."""

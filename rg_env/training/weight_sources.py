@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from rg_env.errors import InputError
+from rg_env.inference.weight_channel import ALIGNMENT
+
 BUCKET_BYTES = 64 * 2**20
 
 
@@ -42,6 +45,42 @@ def sources(model: nn.Module, *, only_trained: bool = False) -> list[Source]:
     return found
 
 
+def check_sendable(model: Any) -> None:
+    """Raise `InputError` if what `model` computes cannot be told by tensors of the plain model."""
+    if reason := _not_sendable(model):
+        raise InputError(f"the vLLM engine cannot serve what is trained: {reason}")
+
+
+def _not_sendable(model: Any) -> str | None:
+    if any(not p.is_floating_point() for p in model.parameters()):
+        return "its weights are quantized; load it unquantized"
+    for config in getattr(model, "peft_config", {}).values():
+        kind = getattr(config.peft_type, "value", config.peft_type)
+        if kind != "LORA":
+            return f"{kind} adapters are not merged into weights; use LoRA"
+        for option in ("lora_bias", "trainable_token_indices", "target_parameters", "alora_invocation_tokens"):
+            if getattr(config, option, None):
+                return f"LoRA with {option} has more to it than merged weights; leave {option} out"
+    for name, layer in _adapted_layers(model):
+        for variant in layer.lora_variant.values():
+            if not type(variant).__name__.startswith("Dora"):
+                return f"the LoRA of {server_name(name)} is a {type(variant).__name__}; use LoRA or DoRA"
+    return (
+        "the server ties head and embedding, which the adapter tears apart; adapt neither" if _untied(model) else None
+    )
+
+
+def _untied(model: Any) -> bool:
+    """Whether an adapter gives the LM head other weights than the embedding's, where the configuration ties them."""
+    if not getattr(model, "peft_config", None) or not model.config.get_text_config(decoder=True).tie_word_embeddings:
+        return False
+    ends = [model.get_base_model().get_input_embeddings(), model.get_base_model().get_output_embeddings()]
+    if any(hasattr(end, "lora_A") for end in ends):
+        return True
+    weights = [end.modules_to_save[end.active_adapters[0]] if hasattr(end, "modules_to_save") else end for end in ends]
+    return weights[0].weight is not weights[1].weight
+
+
 def server_name(name: str) -> str:
     """A parameter's name in the model as it was before PEFT wrapped it."""
     for part in ("base_model.model.", ".base_layer", "modules_to_save.default."):
@@ -61,6 +100,11 @@ def buckets(found: Sequence[Source], num_bytes: int = BUCKET_BYTES) -> Iterator[
         size += source.num_bytes
     if bucket:
         yield bucket
+
+
+def largest_bucket(found: Sequence[Source]) -> int:
+    """Most bytes that a bucket of these can have, alignment included."""
+    return max((sum(source.num_bytes + ALIGNMENT for source in bucket) for bucket in buckets(found)), default=0)
 
 
 def gathered(bucket: Sequence[Source], zero3: bool) -> AbstractContextManager[Any]:

@@ -16,139 +16,167 @@ from stack_server import REPOSITORY, RunningServer, cpu_environment
 from transformers import AutoModelForCausalLM
 
 PYTHON = Path(sys.executable)
-EXAMPLE = str(REPOSITORY / "examples" / "train_ultra_minimal.py")
-
-
-def run(command: list[str], **options: Any) -> tuple[int, str]:
-    """Exit code and output of a program in a session of its own, of which nothing may be left."""
-    process = subprocess.Popen(
-        command, env=cpu_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        start_new_session=True, **options,
-    )  # fmt: skip
-    try:
-        output, _ = process.communicate(timeout=400)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGABRT)
-        raise
-    with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)
-    return process.returncode, output
-
-
-def rewards(folder: Path) -> list[float]:
-    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [line["reward"] for line in lines if "reward" in line]
-
-
-def options(server: RunningServer, folder: Path, steps: int) -> list[str]:
-    return ["--engine", "vllm", "--vllm-port", str(server.port), "--model", "tiny", "--steps", str(steps),
-            "--output-dir", str(folder)]  # fmt: skip
-
-
-def test_two_processes_under_zero3_learn(server: RunningServer, tmp_path: Path) -> None:
-    """Rewards rise by what a broken loss or stale weights would not reach, and what is saved can be loaded."""
-    folder = tmp_path / "run"
-    launch = [
-        str(PYTHON.with_name("accelerate")),
-        "launch",
-        "--config-file",
-        str(REPOSITORY / "configs/zero3_cpu.yaml"),
-    ]
-    code, output = run([*launch, EXAMPLE, *options(server, folder, 6)])
-    assert code == 0, output[-3000:]
-    curve = rewards(folder)
-    assert sum(curve[3:]) / 3 - sum(curve[:3]) / 3 >= 0.2, curve
-    saved = AutoModelForCausalLM.from_pretrained(folder / "checkpoint-6", dtype=torch.float32)
-    assert all(parameter.numel() for parameter in saved.parameters())
-
-
-LORA = """
-import sys
-from peft import LoraConfig
+# As examples/train_ultra_minimal.py, with fewer problems to evaluate on: two cores serve and train here.
+SCRIPT = """
+import json, sys
 from rg_env.commands import run_command
 
 def main():
+    from peft import LoraConfig
     from rg_env import load_environment
     from rg_env.training import GRPOTrainer, default_config, load_policy, train
+    asked = json.loads(sys.argv[1])
+    lora = LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM") if asked.pop("lora", False) else None
+    resume = asked.pop("resume", None)
     policy = load_policy("tiny")
-    env = load_environment(policy.mixture("leg_counting"), num_train_examples=64, num_eval_examples=8)
-    args = default_config(policy, sys.argv[1], max_steps=3, vllm_server_port=int(sys.argv[2]), learning_rate=1e-3,
-                          per_device_train_batch_size=16, num_batches_ahead=1, weight_sync_check_every=1,
-                          vllm_importance_sampling_correction=True)
-    lora = LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM")
+    env = load_environment(policy.mixture("leg_counting"), num_train_examples=512, num_eval_examples=8)
+    args = default_config(policy, "run", **asked)
     trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, peft_config=lora, engine="vllm")
-    train(trainer)
+    train(trainer, eval_every=1000, resume=resume)
 
 run_command(main)
 """
 
 
+def start(folder: Path, server: RunningServer, *launcher: str, **asked: Any) -> "subprocess.Popen[str]":
+    """Training in a session of its own, which works in `folder`."""
+    (folder / "script.py").write_text(SCRIPT)
+    asked["vllm_server_port"] = server.port
+    return subprocess.Popen(
+        [*(launcher or [str(PYTHON)]), "script.py", json.dumps(asked)],
+        cwd=folder,
+        env=cpu_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: "subprocess.Popen[str]", timeout_s: float = 300) -> str:
+    """What it printed. Nothing of its session may be left."""
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+        with pytest.raises(ProcessLookupError):
+            os.killpg(process.pid, 0)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return output
+
+
+def steps(folder: Path) -> list[dict[str, Any]]:
+    lines = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if "loss" in line]
+
+
+def test_two_processes_under_zero3_learn(server: RunningServer, tmp_path: Path) -> None:
+    """Rewards rise by what a broken loss or stale weights would not reach, and what is saved can be loaded."""
+    config = REPOSITORY / "configs" / "zero3_cpu.yaml"
+    launcher = [str(PYTHON.with_name("accelerate")), "launch", "--config-file", str(config)]
+    process = start(tmp_path, server, *launcher, max_steps=6)
+    output = finish(process)
+    assert process.returncode == 0, output[-3000:]
+    curve = [line["reward"] for line in steps(tmp_path)]
+    assert sum(curve[3:]) / 3 - sum(curve[:3]) / 3 >= 0.2, curve
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "checkpoint-6", dtype=torch.float32)
+    assert all(parameter.numel() for parameter in saved.parameters())
+
+
 def test_the_next_trainer_trains_an_adapter_one_step_ahead(server: RunningServer, tmp_path: Path) -> None:
     """On the same server, correcting for the sampler: what it samples from is nearly, not quite, what is trained."""
-    (tmp_path / "lora.py").write_text(LORA)
-    code, output = run([str(PYTHON), "lora.py", "run", str(server.port)], cwd=tmp_path)
-    assert code == 0, output[-3000:]
-    lines = list(map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()))
-    steps = [line for line in lines if "reward" in line]
-    assert len(steps) == 3
-    assert all(line["weight_sync/logprob_difference"] < 1e-3 for line in steps)
-    first, last = steps[0], steps[-1]
+    process = start(
+        tmp_path,
+        server,
+        lora=True,
+        max_steps=3,
+        learning_rate=1e-3,
+        per_device_train_batch_size=16,
+        num_batches_ahead=1,
+        weight_sync_check_every=1,
+        vllm_importance_sampling_correction=True,
+    )
+    output = finish(process)
+    assert process.returncode == 0, output[-3000:]
+    lines = steps(tmp_path)
+    assert len(lines) == 3
+    assert all(line["weight_sync/logprob_difference"] < 1e-3 for line in lines)
+    first, last = lines[0], lines[-1]
     assert first["sampling/importance_sampling_ratio/mean"] == pytest.approx(1.0, abs=1e-3)
     assert last["sampling/mismatch_kl"] > first["sampling/mismatch_kl"]  # the sampler is a step behind by now
     assert (tmp_path / "run" / "checkpoint-3" / "adapter_model.safetensors").is_file()
 
 
-def test_a_server_killed_in_mid_run_ends_it_with_a_checkpoint(tmp_path: Path) -> None:
-    """Within a minute, by one clear line, and with nothing lost that was learnt."""
+def test_a_server_that_cannot_take_the_prompts_is_told_before_training(server: RunningServer, tmp_path: Path) -> None:
+    """By one line, with exit code 2 and no folder left behind; and the server is free for the next trainer."""
+    process = start(tmp_path, server, max_steps=1, max_tokens=500)
+    output = finish(process)
+    assert process.returncode == 2, output[-3000:]
+    (told,) = [line for line in output.splitlines() if line.startswith("error: ")]
+    assert "takes 512 tokens" in told
+    assert "--max-model-len" in told
+    assert "Traceback" not in output
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_lost_server_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
+    """Hung or killed: within a minute or so, by one clear line, and with nothing lost that was learnt.
+
+    One that comes to itself again takes the next trainer.
+    """
     server = RunningServer(tmp_path / "vllm.log")
-    folder = tmp_path / "run"
     try:
-        process = subprocess.Popen(
-            [str(PYTHON), EXAMPLE, *options(server, folder, 500)], env=cpu_environment(), stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        )  # fmt: skip
-        assert process.stdout
-        seen = []
-        for line in process.stdout:
-            seen.append(line)
-            if line.startswith("step   2/"):
-                break
-        server.end(signal.SIGKILL)
-        killed = time.monotonic()
-        output, _ = process.communicate(timeout=120)
-        assert time.monotonic() - killed < 60
+        for kind in (signal.SIGSTOP, signal.SIGKILL):
+            lose(server, kind, tmp_path / kind.name)
+            if kind == signal.SIGSTOP:
+                os.killpg(server.process.pid, signal.SIGCONT)
     finally:
-        server.end()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        server.end(signal.SIGKILL)
+
+
+def lose(server: RunningServer, kind: signal.Signals, folder: Path) -> None:
+    """Train, send `kind` to the server in mid-run, and look at what the trainer makes of it."""
+    folder.mkdir()
+    process = start(folder, server, max_steps=500, per_device_train_batch_size=16, weight_sync_timeout=15.0)
+    assert process.stdout
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if line.startswith("step   2/"):
+            break
+    os.killpg(server.process.pid, kind)
+    lost = time.monotonic()
+    output = finish(process, timeout_s=200)
+    assert time.monotonic() - lost < 100
     told = [line for line in output.splitlines() if line.startswith("error: ")]
     assert process.returncode == 1, "".join(seen) + output
     assert len(told) == 1
     assert "Traceback" not in output
     assert str(server) in told[0]
-    results = json.loads((folder / "train_results.json").read_text())
-    assert (folder / f"checkpoint-{results['steps']}" / "model.safetensors").is_file()
+    results = json.loads((folder / "run" / "train_results.json").read_text())
+    assert results["steps"] >= 2
+    assert (folder / "run" / f"checkpoint-{results['steps']}" / "model.safetensors").is_file()
 
 
 def test_a_run_under_zero3_goes_on(server: RunningServer, tmp_path: Path) -> None:
     """Two processes, from their shards; another number of processes, or none, is told before it starts."""
-    folder = tmp_path / "run"
-    launch = [
-        str(PYTHON.with_name("accelerate")),
-        "launch",
-        "--config-file",
-        str(REPOSITORY / "configs/zero3_cpu.yaml"),
-    ]
-    code, output = run([*launch, EXAMPLE, *options(server, folder, 2)])
-    assert code == 0, output[-3000:]
-    code, output = run([str(PYTHON), EXAMPLE, *options(server, folder, 3), "--resume", "auto"])
-    assert code == 2, output[-3000:]
+    config = REPOSITORY / "configs" / "zero3_cpu.yaml"
+    launcher = [str(PYTHON.with_name("accelerate")), "launch", "--config-file", str(config)]
+    small = {"per_device_train_batch_size": 16}
+    first = start(tmp_path, server, *launcher, max_steps=2, **small)
+    output = finish(first)
+    assert first.returncode == 0, output[-3000:]
+    alone = start(tmp_path, server, max_steps=3, resume="auto", **small)
+    output = finish(alone)
+    assert alone.returncode == 2, output[-3000:]
     assert "it is of 2 processes, and here are 1" in output
-    code, output = run([*launch, EXAMPLE, *options(server, folder, 3), "--resume", "auto"])
-    assert code == 0, output[-3000:]
+    second = start(tmp_path, server, *launcher, max_steps=3, resume="auto", **small)
+    output = finish(second)
+    assert second.returncode == 0, output[-3000:]
     assert "going on after step 2" in output
-    assert len(rewards(folder)) == 3
-    results = json.loads((folder / "train_results.json").read_text())
+    assert len(steps(tmp_path)) == 3
+    results = json.loads((tmp_path / "run" / "train_results.json").read_text())
     assert results["resumed_from"].endswith("checkpoint-2")
-    saved = AutoModelForCausalLM.from_pretrained(folder / "checkpoint-3", dtype=torch.float32)
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "checkpoint-3", dtype=torch.float32)
     assert all(parameter.numel() for parameter in saved.parameters())

@@ -23,9 +23,9 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def line(server: Any, model: Any) -> Iterator[WeightLine]:
-    """A trainer's line, connected."""
-    opened = WeightLine(server, timeout_s=20)
+def line(request: Any, server: Any, model: Any) -> Iterator[WeightLine]:
+    """A trainer's line, connected; a parameter is the transport."""
+    opened = WeightLine(server, timeout_s=20, transport=getattr(request, "param", "auto"))
     opened.connect(CPU, shape_of(model))
     yield opened
     opened.close()
@@ -41,6 +41,7 @@ def difference(server: VllmServer, model: Any) -> float:
     return float((model_logprobs(model, PROMPT, CPU) - theirs).abs().max())
 
 
+@pytest.mark.parametrize("line", ["shm", "gloo"], indirect=True)
 def test_weights_arrive_in_buckets(server: Any, model: Any, line: WeightLine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Changed weights are the server's after a sync, however small the buckets, and again after the next change."""
     monkeypatch.setattr(weight_sync, "BUCKET_BYTES", 300_000)

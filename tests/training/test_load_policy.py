@@ -2,16 +2,21 @@
 
 import contextlib
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 
 from rg_env.errors import InputError
 from rg_env.training import load_policy
-from rg_env.training.policy import Policy
+from rg_env.training.policy import Policy, flash_attention_problem
 from rg_env.training.tiny import POLICY_DIR
+from rg_env.training.weight_sources import server_name
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json"])
@@ -74,3 +79,54 @@ def test_the_default_without_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch, caps
     assert isinstance(policy, Policy)
     assert policy.is_tiny
     assert "the model hub cannot be reached" in capsys.readouterr().out
+
+
+def test_attention_is_what_was_asked_for() -> None:
+    """By default PyTorch's, where flash-attn cannot work."""
+    assert load_policy("tiny").model.config._attn_implementation == "sdpa"
+    assert load_policy("tiny", attention="eager").model.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"attention": "flash_attention_2"}, "half precision, and the weights are float32; take 'auto' or 'sdpa'"),
+        ({"attention": "flash"}, "attention='flash': one of auto, flash_attention_2, sdpa, eager"),
+        ({"dtype": "float16"}, "dtype='float16': one of auto, float32, bfloat16"),
+    ],
+)
+def test_a_way_to_load_that_cannot_work_is_one_line(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        load_policy("tiny", **options)
+
+
+def test_flash_attention_where_all_of_it_can_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half precision, a GPU that is new enough, a package that really imports."""
+    half = torch.bfloat16
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert flash_attention_problem(half) == "there is no CUDA GPU"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    assert "needs a GPU of compute capability 8.0, and this one has 7.5" in str(flash_attention_problem(half))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    assert "flash-attn cannot be imported" in str(flash_attention_problem(half))
+    monkeypatch.setitem(sys.modules, "flash_attn", ModuleType("flash_attn"))
+    monkeypatch.setattr("rg_env.training.policy.is_flash_attn_2_available", lambda: True)
+    assert flash_attention_problem(half) is None
+    assert "float32" in str(flash_attention_problem(torch.float32))
+
+
+def test_frozen_weights_in_bfloat16_have_adapters_in_float32(make_trainer: Any) -> None:
+    """Through a step of training; the frozen ones stay what they were."""
+    model = load_policy("tiny", dtype="bfloat16").model
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    config = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")
+    trainer = make_trainer(model=model, peft_config=config, max_steps=1, learning_rate=1e-3, temperature=1.3)
+    trained = {name: value.dtype for name, value in trainer.model.named_parameters() if value.requires_grad}
+    assert set(trained.values()) == {torch.float32}
+    trainer.train()
+    frozen = {server_name(n): p for n, p in trainer.model.named_parameters() if not p.requires_grad}
+    assert len(frozen) > 20
+    assert all(value.dtype == torch.bfloat16 and torch.equal(value, before[name]) for name, value in frozen.items())
+    assert any(bool(p.any()) for n, p in trainer.model.named_parameters() if "lora_B" in n)

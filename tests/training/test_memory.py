@@ -50,15 +50,28 @@ def test_each_term() -> None:
     shape = ModelShape(parameters=1000, layers=2, hidden=10, vocabulary=50, kv_width=4)
     one = estimate(shape, micro_batch=3, tokens=20, logit_tokens=5)
     assert (one.state, one.gathered, one.resting_state, one.cache) == (16_000, 0, 12_000, 0)
-    assert one.logits == 10 * 3 * 5 * 50
+    assert one.logits == 12 * 3 * 5 * 50 + 8 * 50 * 10
     assert one.activations == 2 * 3 * 20 * 10 * 2
-    assert one.total == 16_000 + 7_500 + 2_400
+    assert one.total == 16_000 + 13_000 + 2_400
     assert estimate(shape, micro_batch=3, tokens=20, logit_tokens=5, bf16=False).activations == 4_800
     kept = estimate(shape, micro_batch=3, tokens=20, logit_tokens=5, checkpointing=False)
     assert kept.activations == 34 * 3 * 20 * 10 * 2
+    assert estimate(shape, micro_batch=3, tokens=20, logit_tokens=5, adapter_parameters=1).logits == 12 * 3 * 5 * 50
+    half = estimate(
+        shape, micro_batch=3, tokens=20, logit_tokens=5, adapter_parameters=1, frozen_bytes=2, cached_tokens=3
+    )
+    assert (half.state, half.cache) == (2_016, 2 * 2 * 2 * 4 * 3)
     shared = estimate(shape, micro_batch=3, tokens=20, logit_tokens=5, shards=4)
     assert (shared.state, shared.gathered) == (4_000, 2 * 500)
     assert estimate(shape, micro_batch=3, tokens=20, logit_tokens=5, reference=True).state == 20_000
+
+
+def test_logits_stop_growing_at_a_chunk() -> None:
+    """A larger batch then costs activations only."""
+    sizes = {"tokens": 2048, "logit_tokens": 1024}
+    small, large = (estimate(SHAPES["Qwen2.5-1.5B"], micro_batch=size, **sizes) for size in (8, 64))
+    assert small.logits == large.logits == 12 * 2**27 + 8 * 151_936 * 1536
+    assert large.activations == 8 * small.activations
 
 
 def test_the_engines_cache_counts_where_it_is_the_larger_peak() -> None:

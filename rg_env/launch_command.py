@@ -1,0 +1,86 @@
+"""`rg-env launch`: its options. What it does stands in `rg_env.training.launch`."""
+
+import argparse
+import shlex
+from typing import Any
+
+from rg_env.commands import positive
+from rg_env.errors import InputError
+
+
+def add(commands: Any) -> None:
+    """Add the subcommand to those of `rg-env`."""
+    launch = commands.add_parser(
+        "launch",
+        help="start a vLLM server and a training script that uses it, and end both",
+        usage="rg-env launch SCRIPT --model NAME [options] [-- the script's own arguments]",
+        epilog="The script gets --model, --engine vllm and --vllm-port. Without a GPU both run on the CPU.",
+        allow_abbrev=False,  # a script's argument that stands on the wrong side of `--` is not to be taken for ours
+    )
+    launch.add_argument("script", help="such as examples/train_ultra_minimal.py")
+    launch.add_argument("--model", required=True, help="folder, or name on the hub")
+    launch.add_argument("--vllm-gpus", type=_gpus, metavar="0", help="default: the first that --gpus leaves")
+    launch.add_argument("--gpus", type=_gpus, metavar="1,2,3", help="to train on; default: all that vLLM leaves")
+    launch.add_argument("--processes", type=positive, metavar="N", help="that train; default: one a GPU")
+    launch.add_argument("--accelerate-config", metavar="FILE", help="default for several processes: configs/zero3.yaml")
+    launch.add_argument("--port", type=int, default=8000, help="of the server, on 127.0.0.1; default: 8000")
+    launch.add_argument("--dtype", help="of the server's weights; default: the model's, on a CPU float32")
+    launch.add_argument("--max-model-len", type=positive, metavar="N", help="tokens, prompt and completion together")
+    launch.add_argument(
+        "--vllm-args", type=shlex.split, default=[], metavar="'...'", help="more for vf-vllm: --vllm-args='--seed 1'"
+    )
+    launch.add_argument("--log-dir", metavar="DIR", help="for vllm.log and train.log; default: a fresh one under logs/")
+    launch.add_argument("--server-timeout", type=positive, default=600, metavar="S", help="seconds to come up; 600")
+    launch.add_argument("--save-timeout", type=positive, default=300, metavar="S", help="seconds to save; 300")
+    launch.add_argument("--verbose", action="store_true", help="show the server's log too")
+    launch.add_argument("--dry-run", action="store_true", help="print the two commands, for two terminals")
+    launch.set_defaults(run=run)
+
+
+def parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
+    """The options, and as `script_arguments` what stands after the first `--`: that belongs to the script.
+
+    Raises:
+        InputError: something before it is no option of ours.
+    """
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options, unknown = parser.parse_known_args(arguments[:end])
+    if unknown:
+        raise InputError(f"launch has no option {unknown[0]!r}: the script's own arguments go to the end, after `--`")
+    options.script_arguments = tuple(arguments[end + 1 :])
+    return options
+
+
+def _gpus(text: str) -> tuple[str, ...]:
+    return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run it; returns the exit code."""
+    from rg_env.training import LaunchOptions  # first: it tells what to install
+
+    from rg_env.training.launch import dry_run, launch  # isort: skip
+
+    wanted = LaunchOptions(
+        script=options.script,
+        model=options.model,
+        script_arguments=options.script_arguments,
+        vllm_gpus=options.vllm_gpus,
+        gpus=options.gpus,
+        processes=options.processes,
+        accelerate_config=options.accelerate_config,
+        port=options.port,
+        dtype=options.dtype,
+        max_model_len=options.max_model_len,
+        vllm_arguments=tuple(options.vllm_args),
+    )
+    if options.dry_run:
+        print(dry_run(wanted))
+        return 0
+    return launch(
+        wanted,
+        log_dir=options.log_dir,
+        server_timeout_s=options.server_timeout,
+        save_timeout_s=options.save_timeout,
+        verbose=options.verbose,
+    )

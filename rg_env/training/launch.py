@@ -1,0 +1,266 @@
+"""`rg-env launch`: from what the user wants to two commands, a `vf-vllm` server and a trainer, and their run.
+
+plan = make_plan(LaunchOptions("train.py", "Qwen/Qwen2.5-7B-Instruct", gpus=("1", "2", "3")), Machine.here())
+print(plan.server.shell())
+
+Planning starts nothing, and imports neither torch nor vLLM. Running is `supervise`'s.
+"""
+
+import os
+import re
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rg_env.errors import InputError, OutputFolderError
+from rg_env.inference.vllm import VllmServer, serve_command
+from rg_env.training.machine import Machine
+from rg_env.training.process_group import Command
+from rg_env.training.supervise import Run
+from rg_env.training.tiny import POLICY_DIR
+
+HOST = "127.0.0.1"
+LOGS = Path("logs")
+SHARED_GPU_PART = "0.4"
+"""Of its memory for vLLM, where the trainer is on the same GPU."""
+# Flags with a value that older releases do not know, and the release that brought each.
+_SINCE = {"--logprobs-mode": (0, 10)}
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """What the user asks for. GPUs are names as `CUDA_VISIBLE_DEVICES` takes them."""
+
+    script: str
+    model: str
+    script_arguments: tuple[str, ...] = ()
+    vllm_gpus: tuple[str, ...] | None = None
+    """Default: the first that the trainer does not use."""
+    gpus: tuple[str, ...] | None = None
+    """For training. Default: all that vLLM does not use."""
+    processes: int | None = None
+    """That train. Default: one a GPU."""
+    accelerate_config: str | None = None
+    """Default: `configs/zero3.yaml` (without a GPU `zero3_cpu.yaml`) for several processes, none for one."""
+    port: int = 8000
+    dtype: str | None = None
+    max_model_len: int | None = None
+    vllm_arguments: tuple[str, ...] = ()
+    """More for `vf-vllm`. They come last, and so win."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The two commands, and where what goes."""
+
+    server: Command
+    trainer: Command
+    summary: str
+
+
+def make_plan(options: LaunchOptions, machine: Machine) -> Plan:
+    """The commands that do what `options` ask for.
+
+    Raises:
+        InputError: they cannot be met.
+    """
+    script = _checked_script(options.script)
+    vllm_gpus, gpus = split_gpus(options.vllm_gpus, options.gpus, machine.gpus)
+    processes = options.processes or len(gpus) or 1
+    if gpus and processes > len(gpus):
+        raise InputError(f"--processes {processes} with {len(gpus)} GPUs to train on: one process needs one GPU")
+    gpus = gpus[:processes]  # one process that sees two GPUs would use both, the slow way (DataParallel)
+    return Plan(
+        _server(options, vllm_gpus, machine, shared=bool(gpus) and vllm_gpus == gpus),
+        _trainer(options, script, gpus, processes, machine),
+        f"vf-vllm on {_gpu_words(vllm_gpus)}, training on {_gpu_words(gpus)} in "
+        f"{processes} {'process' if processes == 1 else 'processes'}",
+    )
+
+
+def dry_run(options: LaunchOptions) -> str:
+    """The two commands, for two terminals here or on the machine that the GPUs are named for."""
+    machine = Machine.here()
+    named = [gpu for gpu in (*(options.vllm_gpus or ()), *(options.gpus or ())) if gpu not in machine.gpus]
+    plan = make_plan(options, replace(machine, gpus=(*machine.gpus, *dict.fromkeys(named))))
+    return f"# {plan.summary}\n# terminal 1\n{plan.server.shell()}\n# terminal 2\n{plan.trainer.shell()}"
+
+
+def launch(
+    options: LaunchOptions,
+    *,
+    log_dir: str | None = None,
+    server_timeout_s: float = 600.0,
+    save_timeout_s: float = 300.0,
+    verbose: bool = False,
+) -> int:
+    """Run server and trainer until the trainer ends; its exit code, or 128 + N where signal N ended the run.
+
+    Raises:
+        InputError: it cannot work; nothing was started.
+        TrainingError: the server did not come up, or died.
+    """
+    machine = Machine.here()
+    plan = make_plan(options, machine)
+    machine.check_installed(plan.server.arguments[0], plan.trainer.arguments[0])
+    _check_port(options.port)
+    folder = _log_folder(log_dir, Path(options.script).stem)
+    print(f"{plan.summary}; logs in {folder}/", flush=True)
+    server = VllmServer(HOST, options.port)
+    return Run(
+        plan.server,
+        plan.trainer,
+        folder=folder,
+        healthy=lambda: server.health_problem(timeout_s=1.0) is None,
+        server_timeout_s=server_timeout_s,
+        save_timeout_s=save_timeout_s,
+        verbose=verbose,
+    ).supervise()
+
+
+def split_gpus(
+    vllm: Sequence[str] | None, training: Sequence[str] | None, visible: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """GPUs for vLLM and for training; the same one for both if there is but one.
+
+    Raises:
+        InputError: a GPU does not exist, or is asked for twice, or none is left.
+    """
+    for flag, asked in (("--vllm-gpus", vllm or ()), ("--gpus", training or ())):
+        if unknown := [gpu for gpu in asked if gpu not in visible]:
+            here = f"visible are {', '.join(visible)}" if visible else "none is visible here (nvidia-smi)"
+            raise InputError(f"{flag}: there is no GPU {', '.join(unknown)}: {here}")
+        if len(set(asked)) < len(asked):
+            raise InputError(f"{flag} {','.join(asked)} names a GPU twice")
+    if vllm and vllm == training and len(vllm) == 1:
+        return tuple(vllm), tuple(vllm)
+    if both := [gpu for gpu in vllm or () if gpu in (training or ())]:
+        raise InputError(
+            f"GPU {', '.join(both)} is in --vllm-gpus and in --gpus: give each its own; one "
+            f"GPU alone can be shared (--vllm-gpus {both[0]} --gpus {both[0]})"
+        )
+    if len(visible) <= 1:
+        return tuple(visible), tuple(visible)
+    server = tuple(vllm or [gpu for gpu in visible if gpu not in (training or ())][:1])
+    trainer = tuple(training or [gpu for gpu in visible if gpu not in server])
+    if not server or not trainer:
+        raise InputError(f"{'--gpus' if trainer else '--vllm-gpus'} takes all GPUs ({', '.join(visible)}): leave one")
+    return server, trainer
+
+
+def _server(options: LaunchOptions, gpus: tuple[str, ...], machine: Machine, *, shared: bool) -> Command:
+    extra = ["--gpu-memory-utilization", SHARED_GPU_PART] if shared else []
+    extra += [] if gpus else ["--enforce-eager"]
+    environment, arguments = serve_command(
+        str(POLICY_DIR) if options.model == "tiny" else options.model,
+        host=HOST,
+        port=options.port,
+        dtype=options.dtype or (None if gpus else "float32"),
+        max_model_len=options.max_model_len,
+        tensor_parallel=len(gpus) or 1,
+        extra=[*extra, *options.vllm_arguments],
+    )
+    if not gpus and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
+        environment["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GB; its default is half of the memory
+    known = _without_unknown(arguments[1:], machine.vllm)
+    return Command((str(machine.programs / arguments[0]), *known), {**environment, **_visible(gpus)})
+
+
+def _trainer(options: LaunchOptions, script: Path, gpus: tuple[str, ...], processes: int, machine: Machine) -> Command:
+    program = [str(machine.programs / Path(sys.executable).name)]
+    distributed = processes > 1 or options.accelerate_config is not None
+    if distributed:
+        config = _accelerate_config(options.accelerate_config, script, "zero3.yaml" if gpus else "zero3_cpu.yaml")
+        program = [str(machine.programs / "accelerate"), "launch", "--config-file", str(config)]
+        # Port 0: a free one. Two runs on one machine would both take accelerate's default.
+        program += ["--num-processes", str(processes), "--main-process-port", "0"]
+    return Command((*program, str(script), *_script_arguments(options)), _visible(gpus), starts_workers=distributed)
+
+
+def _script_arguments(options: LaunchOptions) -> list[str]:
+    ours = {"--model": options.model, "--engine": "vllm", "--vllm-port": str(options.port)}
+    for number, argument in enumerate(options.script_arguments):
+        flag, _, value = argument.partition("=")
+        if flag in ours:
+            value = value or " ".join(options.script_arguments[number + 1 : number + 2])
+            if value != ours[flag]:
+                remedy = "leave it out" if flag == "--engine" else f"give {flag.replace('vllm-', '')} before `--`, once"
+                raise InputError(f"{flag} {value} after `--` is not what the server is started with: {remedy}")
+            del ours[flag]
+        elif flag == "--vllm-host":
+            raise InputError("--vllm-host after `--`: launch starts the server on this machine; leave it out")
+    return [*(part for pair in ours.items() for part in pair), *options.script_arguments]
+
+
+def _checked_script(name: str) -> Path:
+    script = Path(name)
+    if not script.is_file():
+        raise InputError(f"no script at {name!r}: give the path of one, such as examples/train_ultra_minimal.py")
+    if script.suffix != ".py":
+        raise InputError(f"{name!r} is no Python script (.py): give one, such as examples/train_ultra_minimal.py")
+    return script
+
+
+def _accelerate_config(given: str | None, script: Path, name: str) -> Path:
+    if given is not None:
+        if not Path(given).is_file():
+            raise InputError(f"no file at --accelerate-config {given!r}")
+        return Path(given)
+    # As the user would write it: beside the script's folder, in the folders above, or here.
+    for folder in (*script.parents, *script.absolute().parents[:3]):
+        if (config := folder / "configs" / name).is_file():
+            return config
+    raise InputError(f"no configs/{name} in the folders around {script} or here: give --accelerate-config FILE")
+
+
+def _without_unknown(arguments: Sequence[str], version: str | None) -> list[str]:
+    """Without the flags, and their values, that this vLLM does not know yet. All of them if it is not known which."""
+    release = tuple(int(number) for number in re.findall(r"\d+", version or "")[:2])
+    kept, skip = [], False
+    for argument in arguments:
+        if release and argument in _SINCE and release < _SINCE[argument]:
+            skip = True
+        elif skip:
+            skip = False
+        else:
+            kept.append(argument)
+    return kept
+
+
+def _visible(gpus: Sequence[str]) -> dict[str, str]:
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
+
+
+def _gpu_words(gpus: Sequence[str]) -> str:
+    return f"GPU{'s' if len(gpus) > 1 else ''} {','.join(gpus)}" if gpus else "the CPU"
+
+
+def _check_port(port: int) -> None:
+    if not 1 <= port <= 65535:
+        raise InputError(f"port {port} does not exist: ports go from 1 to 65535")
+    try:
+        socket.create_server((HOST, port)).close()
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)  # its own text tells how Python asked
+        raise InputError(f"cannot have {HOST}:{port} ({reason}): choose another --port") from error
+
+
+def _log_folder(given: str | None, name: str) -> Path:
+    """A new folder, or the given one if it holds no logs yet."""
+    stem = LOGS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = (
+        Path(given) if given else next(p for n in range(1000) if not (p := Path(f"{stem}-{n}" if n else stem)).exists())
+    )
+    if taken := sorted(path.name for path in folder.glob("*.log")):
+        raise OutputFolderError(f"{folder} holds {', '.join(taken)} of another run: choose another --log-dir")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OutputFolderError(f"cannot write to {folder}: {error.strerror}; choose another --log-dir") from error
+    return folder

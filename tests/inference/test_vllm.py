@@ -1,0 +1,121 @@
+"""What a `vf-vllm` server is asked over HTTP, against real local servers that are something else."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from rg_env.errors import ServerError
+from rg_env.inference.vllm import VllmServer, serve_command, start_hint
+from rg_env.inference.vllm_plugin import ENV_VARIABLE
+
+MODELS = {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 64}]}
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., VllmServer]]:
+    """Starts a server that answers paths with (status, body)."""
+    servers = []
+
+    def start(**answers: tuple[int, Any]) -> VllmServer:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, body = answers.get(self.path.rsplit("/", 1)[-1], (404, "no"))
+                text = body if isinstance(body, bytes) else json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("content-length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            do_POST = do_GET
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        server = HTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        servers.append(server)
+        return VllmServer("127.0.0.1", server.server_port)
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_no_server_is_one_clear_error() -> None:
+    """With the command that starts one."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(ServerError, match=rf"no vf-vllm server at 127.0.0.1:{port}.*vf-vllm --model") as caught:
+        VllmServer("127.0.0.1", port).wait(timeout_s=0.2)
+    assert caught.value.exit_code == 2
+
+
+def test_waiting_ends_when_nobody_wants_to_wait_any_more() -> None:
+    """As when the server's process has died."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        start = time.monotonic()
+        with pytest.raises(ServerError):
+            VllmServer("127.0.0.1", free.getsockname()[1]).wait(60, still_wanted=lambda: False)
+    assert time.monotonic() - start < 5
+
+
+def test_a_sick_server_is_not_waited_for_longer_than_asked(serve: Any) -> None:
+    """It listens, and answers with an error."""
+    with pytest.raises(ServerError, match="answers /health with 500"):
+        serve(health=(500, {})).wait(timeout_s=0.1)
+
+
+@pytest.mark.parametrize(
+    "answer", [(200, b"<html>"), (200, []), (200, {"data": []}), (200, {"data": [{"id": "gpt"}]}), (404, {})]
+)
+def test_what_is_no_vllm_server(serve: Any, answer: tuple[int, Any]) -> None:
+    """A web site, another program, another kind of server."""
+    with pytest.raises(ServerError, match="is no vLLM server"):
+        serve(models=answer).model()
+
+
+def test_what_it_serves(serve: Any) -> None:
+    served = serve(models=(200, MODELS)).model()
+    assert (served.name, served.max_model_len) == ("m", 64)
+
+
+def test_a_plain_vllm_server_takes_no_weights(serve: Any) -> None:
+    """`vllm serve` in place of `vf-vllm`."""
+    with pytest.raises(ServerError, match="takes no weights"):
+        serve(models=(200, MODELS)).world_size()
+
+
+def test_a_hung_server_is_not_waited_for_ever() -> None:
+    """It accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = VllmServer("127.0.0.1", listener.getsockname()[1])
+        start = time.monotonic()
+        with pytest.raises(ServerError, match=r"did not answer /close_communicator within 0\.2 s"):
+            server.post("/close_communicator", timeout_s=0.2)
+        assert time.monotonic() - start < 3
+        assert server.health_problem(timeout_s=0.2)
+
+
+def test_logprobs_are_read_token_by_token(serve: Any) -> None:
+    """The first token has none."""
+    rows = [None, {"7": {"logprob": -1.5}}, {"3": {"logprob": -9.0}, "8": {"logprob": -0.5}}]
+    answer = {"choices": [{"prompt_logprobs": rows}]}
+    assert serve(completions=(200, answer)).logprobs("m", [5, 7, 8]) == [-1.5, -0.5]
+
+
+def test_the_printed_command_asks_for_weight_sync_on_this_machine_only() -> None:
+    environment, command = serve_command("org/model", port=8001, max_model_len=512, tensor_parallel=2)
+    assert environment == {ENV_VARIABLE: "1"}
+    assert command[:3] == ["vf-vllm", "--model", "org/model"]
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+    assert command[command.index("--tensor-parallel-size") + 1] == "2"
+    assert start_hint("org/model").startswith(f"{ENV_VARIABLE}=1 vf-vllm --model org/model --host 127.0.0.1")

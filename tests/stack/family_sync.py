@@ -1,0 +1,75 @@
+"""A program: small random models of several families, each given new weights in a vLLM in this very process.
+
+    VLLM_ENABLE_V1_MULTIPROCESSING=0 python tests/stack/family_sync.py FOLDER
+
+Prints one JSON record a family: how far vLLM's log-probabilities of a prompt are from those of the model it started
+with, of another one, and of that one once its tensors have been sent; and the parameters that none of them filled.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from model_families import SERVED
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from vllm import LLM, ModelRegistry, SamplingParams
+
+from rg_env.inference.vllm_extension import load_tensors, unwritten
+from rg_env.training.tiny import POLICY_DIR
+from rg_env.training.weight_sources import buckets, sources
+from rg_env.training.weight_sync import model_logprobs
+
+PROMPT = list(range(5, 45))
+CPU = torch.device("cpu")
+
+
+def served_logprobs(llm: Any) -> torch.Tensor:
+    asked = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
+    found = llm.generate({"prompt_token_ids": PROMPT}, asked, use_tqdm=False)[0].prompt_logprobs[1:]
+    return torch.tensor([found[i][token].logprob for i, token in enumerate(PROMPT[1:])])
+
+
+def random_model(config: Any, seed: int) -> Any:
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config).float().eval()
+    with torch.no_grad():  # norms and biases are constants at first: two models would share them
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def record(name: str, folder: Path) -> dict[str, Any]:
+    before, after = random_model(SERVED[name], 0), random_model(SERVED[name], 1)
+    before.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(POLICY_DIR).save_pretrained(folder)
+    # Otherwise vLLM starts a process for each architecture, only to ask what it can do.
+    architecture = before.config.architectures[0]
+    ModelRegistry.register_model(architecture, ModelRegistry.models[architecture].load_model_cls())
+    llm = LLM(
+        model=str(folder), enforce_eager=True, dtype="float32", max_model_len=128, max_num_seqs=2,
+        enable_prefix_caching=False, disable_sliding_window=True, disable_log_stats=True,
+    )  # fmt: skip
+
+    def distance(model: Any) -> float:
+        return float((model_logprobs(model, PROMPT, CPU) - served_logprobs(llm)).abs().max())
+
+    def load(served: Any) -> list[str]:
+        arrived: set[str] = set()
+        for bucket in buckets(sources(after), 50_000):
+            arrived |= load_tensors(served, [(source.name, source.tensor()) for source in bucket])
+        return unwritten(served, arrived) if arrived else ["nothing is known of any"]
+
+    return {
+        "name": name,
+        "at_first": distance(before),
+        "apart": distance(after),
+        "missing": llm.apply_model(load)[0],
+        "synced": distance(after),
+    }
+
+
+if __name__ == "__main__":
+    for number, name in enumerate(sys.argv[2:] or SERVED):
+        print("RECORD " + json.dumps(record(name, Path(sys.argv[1]) / str(number))), flush=True)

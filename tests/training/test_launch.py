@@ -1,0 +1,338 @@
+"""`rg-env launch`: the commands it plans, the mistakes it names before anything starts, and its dry run."""
+
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("psutil", reason="extra 'train'")
+from rg_env.cli import run as run_cli
+from rg_env.commands import run_command
+from rg_env.errors import InputError, MissingExtraError
+from rg_env.training import machine as machine_module
+from rg_env.training.launch import LaunchOptions, dry_run, make_plan, split_gpus
+from rg_env.training.machine import Machine
+from rg_env.training.tiny import POLICY_DIR
+
+CPU = Machine(gpus=(), vllm="0.11.0+cpu", programs=Path("bin"))
+NODE = Machine(gpus=("0", "1", "2", "3"), vllm="0.11.0", programs=Path("bin"))
+ONE = Machine(gpus=("0",), vllm="0.11.0", programs=Path("bin"))
+
+
+@pytest.fixture(autouse=True)
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a script and accelerate configurations, no word of GPUs or caches in the environment."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("examples/train.py", "configs/zero3.yaml", "configs/zero3_cpu.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def rg_env(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs the command in this process; gives its exit code, standard output and standard error."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            run_command(lambda: run_cli(arguments))
+        return int(caught.value.code or 0), *capsys.readouterr()
+
+    return call
+
+
+def options(**changes: Any) -> LaunchOptions:
+    return LaunchOptions(**{"script": "examples/train.py", "model": "org/model", **changes})
+
+
+@pytest.mark.parametrize(
+    ("vllm", "training", "visible", "expected"),
+    [
+        (None, None, "", ("", "")),
+        (None, None, "0", ("0", "0")),
+        (None, None, "5", ("5", "5")),
+        (None, None, "0123", ("0", "123")),
+        (None, "123", "0123", ("0", "123")),
+        (None, "01", "0123", ("2", "01")),
+        ("3", None, "0123", ("3", "012")),
+        ("01", None, "0123", ("01", "23")),
+        ("1", "0", "0123", ("1", "0")),
+        ("0", None, "0", ("0", "0")),
+        ("2", "2", "0123", ("2", "2")),
+    ],
+)
+def test_gpus_are_split(vllm: str | None, training: str | None, visible: str, expected: tuple[str, str]) -> None:
+    """One for vLLM, the others to train on, as far as nothing else is said; a single one is shared."""
+    asked = [None if ids is None else tuple(ids) for ids in (vllm, training)]
+    assert tuple("".join(ids) for ids in split_gpus(asked[0], asked[1], tuple(visible))) == expected
+
+
+@pytest.mark.parametrize(
+    ("vllm", "training", "visible", "words"),
+    [
+        ("0", "01", "0123", "GPU 0 is in --vllm-gpus and in --gpus"),
+        ("7", None, "01", "--vllm-gpus: there is no GPU 7: visible are 0, 1"),
+        (None, "1", "", "--gpus: there is no GPU 1: none is visible"),
+        ("01", None, "01", "--vllm-gpus takes all GPUs"),
+        (None, "01", "01", "--gpus takes all GPUs"),
+        (None, "11", "01", "--gpus 1,1 names a GPU twice"),
+    ],
+)
+def test_gpus_that_cannot_be_had(vllm: str | None, training: str | None, visible: str, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        split_gpus(vllm and tuple(vllm), training and tuple(training), tuple(visible))
+    assert words in str(caught.value)
+
+
+SERVER = "bin/vf-vllm --model org/model --host 127.0.0.1 --port 8000 --logprobs-mode processed_logprobs"
+SCRIPT = "examples/train.py --model org/model --engine vllm --vllm-port 8000"
+QUOTED = "'my model'"
+DEEPSPEED = "bin/accelerate launch --config-file configs/zero3.yaml --num-processes {} --main-process-port 0"
+
+
+@pytest.mark.parametrize(
+    ("machine", "changes", "server", "trainer"),
+    [
+        pytest.param(
+            NODE,
+            {"script_arguments": ("--task", "chain_sum")},
+            f"RG_ENV_WEIGHT_SYNC=1 CUDA_VISIBLE_DEVICES=0 {SERVER}",
+            f"CUDA_VISIBLE_DEVICES=1,2,3 {DEEPSPEED.format(3)} {SCRIPT} --task chain_sum",
+            id="a node",
+        ),
+        pytest.param(
+            NODE,
+            {"vllm_gpus": ("2", "3"), "dtype": "bfloat16", "max_model_len": 4096},
+            f"RG_ENV_WEIGHT_SYNC=1 CUDA_VISIBLE_DEVICES=2,3 {SERVER} --dtype bfloat16 --max-model-len 4096 "
+            "--tensor-parallel-size 2",
+            f"CUDA_VISIBLE_DEVICES=0,1 {DEEPSPEED.format(2)} {SCRIPT}",
+            id="tensor parallel",
+        ),
+        pytest.param(
+            NODE,
+            {"processes": 1},
+            f"RG_ENV_WEIGHT_SYNC=1 CUDA_VISIBLE_DEVICES=0 {SERVER}",
+            f"CUDA_VISIBLE_DEVICES=1 bin/PYTHON {SCRIPT}",
+            id="one process sees one GPU",
+        ),
+        pytest.param(
+            ONE,
+            {"vllm_arguments": ("--gpu-memory-utilization", "0.3")},
+            f"RG_ENV_WEIGHT_SYNC=1 CUDA_VISIBLE_DEVICES=0 {SERVER} --gpu-memory-utilization 0.4 "
+            "--gpu-memory-utilization 0.3",
+            f"CUDA_VISIBLE_DEVICES=0 bin/PYTHON {SCRIPT}",
+            id="a shared GPU, and the user's word last",
+        ),
+        pytest.param(
+            CPU,
+            {"port": 8001},
+            f"RG_ENV_WEIGHT_SYNC=1 VLLM_CPU_KVCACHE_SPACE=1 {SERVER.replace('8000', '8001')} --dtype float32 "
+            "--enforce-eager",
+            f"bin/PYTHON {SCRIPT.replace('8000', '8001')}",
+            id="a CPU",
+        ),
+        pytest.param(
+            CPU,
+            {"processes": 2, "model": "my model"},
+            f"RG_ENV_WEIGHT_SYNC=1 VLLM_CPU_KVCACHE_SPACE=1 {SERVER.replace('org/model', QUOTED)} --dtype float32 "
+            "--enforce-eager",
+            f"{DEEPSPEED.format(2).replace('zero3', 'zero3_cpu')} {SCRIPT.replace('org/model', QUOTED)}",
+            id="two processes on a CPU, a name that needs quotes",
+        ),
+        pytest.param(
+            CPU,
+            {"script_arguments": ("--engine=vllm", "--vllm-port", "8000", "--steps", "3")},
+            f"RG_ENV_WEIGHT_SYNC=1 VLLM_CPU_KVCACHE_SPACE=1 {SERVER} --dtype float32 --enforce-eager",
+            "bin/PYTHON examples/train.py --model org/model --engine=vllm --vllm-port 8000 --steps 3",
+            id="nothing twice",
+        ),
+    ],
+)
+def test_the_two_commands(machine: Machine, changes: dict[str, Any], server: str, trainer: str) -> None:
+    """As they are typed into two terminals."""
+    plan = make_plan(options(**changes), machine)
+    assert plan.server.shell() == server
+    assert plan.trainer.shell() == trainer.replace("PYTHON", Path(sys.executable).name)
+    assert plan.trainer.starts_workers == ("accelerate" in trainer)
+
+
+def test_the_cache_of_the_cpu_server_is_the_users_if_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "4")
+    assert "VLLM_CPU_KVCACHE_SPACE" not in make_plan(options(), CPU).server.environment
+
+
+def test_the_tiny_policy_is_a_folder_to_the_server() -> None:
+    plan = make_plan(options(model="tiny"), CPU)
+    assert plan.server.arguments[2] == str(POLICY_DIR)
+    assert "tiny" in plan.trainer.arguments
+
+
+@pytest.mark.parametrize(("version", "known"), [("0.9.2", False), ("0.10.0", True), ("0.11.0+cpu", True), (None, True)])
+def test_flags_that_this_vllm_does_not_know_are_left_out(version: str | None, known: bool) -> None:
+    """With their values; all are there where the version is not known."""
+    arguments = make_plan(options(), Machine((), version, Path("bin"))).server.arguments
+    assert ("--logprobs-mode" in arguments, "processed_logprobs" in arguments) == (known, known)
+    assert arguments[-3:] == ("--dtype", "float32", "--enforce-eager")
+
+
+def test_an_accelerate_configuration_may_be_given_and_is_found_from_elsewhere(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for one process; found beside the script's folder when the working folder is another."""
+    (repository / "mine.yaml").write_text("")
+    given = make_plan(options(accelerate_config="mine.yaml"), ONE).trainer.arguments
+    assert given[:6] == ("bin/accelerate", "launch", "--config-file", "mine.yaml", "--num-processes", "1")
+    (repository / "elsewhere").mkdir()
+    monkeypatch.chdir(repository / "elsewhere")
+    found = make_plan(options(script="../examples/train.py"), NODE).trainer.arguments[3]
+    assert Path(found).resolve() == repository / "configs" / "zero3.yaml"
+
+
+@pytest.mark.parametrize(
+    ("machine", "changes", "words"),
+    [
+        (CPU, {"script": "train.py"}, "no script at 'train.py'"),
+        (CPU, {"script": "configs/zero3.yaml"}, "is no Python script"),
+        (NODE, {"processes": 4}, "--processes 4 with 3 GPUs"),
+        (CPU, {"accelerate_config": "none.yaml"}, "no file at --accelerate-config 'none.yaml'"),
+        (CPU, {"script_arguments": ("--model", "other")}, "give --model before `--`"),
+        (CPU, {"script_arguments": ("--vllm-port=9000",)}, "give --port before `--`"),
+        (CPU, {"script_arguments": ("--engine", "embedded")}, "--engine embedded after `--`"),
+        (CPU, {"script_arguments": ("--vllm-host", "10.0.0.1")}, "--vllm-host after `--`"),
+    ],
+)
+def test_what_cannot_be_planned(machine: Machine, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        make_plan(options(**changes), machine)
+    assert words in str(caught.value)
+
+
+def test_a_missing_configuration_is_named(repository: Path) -> None:
+    (repository / "configs" / "zero3.yaml").unlink()
+    with pytest.raises(InputError, match=r"no configs/zero3.yaml .*--accelerate-config"):
+        make_plan(options(), NODE)
+
+
+@pytest.mark.parametrize(
+    ("machine", "words"),
+    [
+        (Machine(("0",), None, Path("bin")), "vLLM is not installed: `uv sync --extra vllm`"),
+        (Machine((), "0.11.0", Path("bin")), "no GPU is visible"),
+        (CPU, "there is no program bin/vf-vllm"),
+    ],
+)
+def test_what_is_not_installed(machine: Machine, words: str) -> None:
+    with pytest.raises(MissingExtraError) as caught:
+        machine.check_installed("bin/vf-vllm")
+    assert words in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("variable", "listed", "expected"),
+    [
+        ("2,GPU-8a2b", "0\n1\n", ("2", "GPU-8a2b")),
+        ("", "0\n1\n", ()),
+        ("-1", "0\n1\n", ()),
+        (None, "0\n1\n", ("0", "1")),
+        (None, "No devices were found\n", ()),
+    ],
+)
+def test_visible_gpus(
+    variable: str | None,
+    listed: str,
+    expected: tuple[str, ...],
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that the environment names, or all that nvidia-smi does."""
+    (repository / "nvidia-smi").write_text(f"#!/bin/sh\nprintf %s {shlex.quote(listed)}\n")
+    (repository / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(repository))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    if variable is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    assert machine_module._visible_gpus() == expected
+
+
+def test_no_nvidia_smi_means_no_gpu(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setenv("PATH", str(repository))
+    assert machine_module._visible_gpus() == ()
+
+
+def test_a_dry_run_prints_commands_for_another_machine(rg_env: Callable[..., tuple[int, str, str]]) -> None:
+    """GPUs that are not here are no mistake, nothing is started, and a shell reads the lines as they are meant."""
+    code, printed, _ = rg_env(
+        *("launch", "examples/train.py", "--model", "my model", "--vllm-gpus", "0", "--gpus", "1,2,3", "--dry-run"),
+        *("--", "--task", "a task", "--dry-run"),
+    )
+    assert code == 0
+    summary, _, server, _, trainer = printed.splitlines()
+    assert summary == "# vf-vllm on GPU 0, training on GPUs 1,2,3 in 3 processes"
+    assert shlex.split(server)[:2] == ["RG_ENV_WEIGHT_SYNC=1", "CUDA_VISIBLE_DEVICES=0"]
+    assert "my model" in shlex.split(server)
+    assert shlex.split(trainer)[-3:] == ["--task", "a task", "--dry-run"]
+    assert not Path("logs").exists()
+
+
+def test_secrets_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They reach both programs by the environment, which they inherit."""
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    assert "hf_secret" not in dry_run(options())
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All programs are there, as far as the check can see, and so no mistake but the user's is left."""
+    monkeypatch.setattr(Machine, "here", classmethod(lambda cls: CPU))
+    monkeypatch.setattr(Machine, "check_installed", lambda self, *programs: None)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["launch", "examples/train.py", "--model", "m", "--task", "x"], "launch has no option '--task'"),
+        (["launch", "examples/train.py", "--model", "m", "--mod"], "launch has no option '--mod'"),
+        (["launch", "none.py", "--model", "m"], "no script at 'none.py'"),
+        (["launch", "examples/train.py"], "required: --model"),
+        (["launch", "examples/train.py", "--model", "m", "--port", "0"], "port 0 does not exist"),
+        (["launch", "examples/train.py", "--model", "m", "--processes", "0"], "not at least 1"),
+        (["launch", "examples/train.py", "--model", "m", "--vllm-args", "'"], "invalid"),
+        (["launch", "examples/train.py", "--model", "m", "--log-dir", "taken"], "taken holds vllm.log of another run"),
+        (["launch", "examples/train.py", "--model", "m", "--log-dir", "examples/train.py"], "choose another --log-dir"),
+    ],
+)
+def test_mistakes_are_one_line_before_anything_starts(
+    rg_env: Callable[..., tuple[int, str, str]], arguments: list[str], words: str
+) -> None:
+    Path("taken").mkdir()
+    Path("taken/vllm.log").touch()
+    code, printed, errors = rg_env(*arguments)
+    assert code == 2
+    assert words in errors
+    assert printed == ""
+    assert not Path("logs").exists()
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_port_in_use_is_said_before_anything_starts(rg_env: Callable[..., tuple[int, str, str]]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, _, errors = rg_env("launch", "examples/train.py", "--model", "m", "--port", str(port))
+    assert code == 2
+    assert f"cannot have 127.0.0.1:{port}" in errors
+
+
+def test_planning_imports_neither_torch_nor_vllm() -> None:
+    code = "import sys, rg_env.training.launch; print({'torch', 'vllm', 'transformers', 'numpy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

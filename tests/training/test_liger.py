@@ -1,0 +1,60 @@
+"""Liger's kernels: refused where they cannot run; its models go through our log-probabilities like any other."""
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+from model_families import FAMILIES, SMALL
+from transformers import AutoModelForCausalLM
+
+from rg_env.errors import InputError, MissingExtraError
+from rg_env.training import checks, lm_head
+from rg_env.training.logprobs import completion_logps
+
+NO_KERNELS = {"rope": False, "rms_norm": False, "cross_entropy": False}
+
+
+def test_liger_where_it_is_not_installed(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "is_liger_kernel_available", lambda: False)
+    with pytest.raises(MissingExtraError, match="needs liger-kernel: pip install"):
+        make_trainer(use_liger_kernel=True)
+
+
+def test_liger_without_a_gpu(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise Triton fails in the first step."""
+    monkeypatch.setattr(checks, "is_liger_kernel_available", lambda: True)
+    with pytest.raises(InputError, match="its kernels need a GPU, and this run is on cpu"):
+        make_trainer(use_liger_kernel=True)
+
+
+def test_a_liger_for_another_transformers(make_args: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says of it, in one line."""
+    monkeypatch.setattr(checks, "is_liger_kernel_available", lambda: True)
+    monkeypatch.setitem(sys.modules, checks.LIGER, None)
+    args = make_args(use_liger_kernel=True)
+    monkeypatch.setattr(type(args), "device", torch.device("cuda"))
+    with pytest.raises(InputError, match=r"use_liger_kernel=True: .*liger") as caught:
+        checks.check_liger(args)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("chunk", [10**9, 5 * SMALL["vocab_size"]])
+@pytest.mark.parametrize("name", ["qwen2", "llama", "gemma2 with soft caps", "phi3 with fused projections"])
+def test_the_forward_of_a_liger_model(name: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes our arguments and gives the same numbers, in chunks too; what needs a GPU of it is left out here."""
+    try:
+        from liger_kernel.transformers import _apply_liger_kernel_to_instance
+    except ImportError as error:
+        pytest.skip(str(error))
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(FAMILIES[name])
+    ids = torch.randint(3, 700, (4, 20))
+    mask = torch.zeros(4, 19, dtype=torch.bool)
+    mask[:, 9:] = True
+    expected = completion_logps(model, ids, mask)
+    mlp = "geglu" if "gemma" in name else "swiglu"
+    _apply_liger_kernel_to_instance(model=model, fused_linear_cross_entropy=True, **NO_KERNELS, **{mlp: False})
+    assert "liger" in model.forward.__func__.__module__
+    monkeypatch.setattr(lm_head, "LOGITS_PER_CHUNK", chunk)
+    torch.testing.assert_close(completion_logps(model, ids, mask), expected, atol=2e-5, rtol=1e-4)

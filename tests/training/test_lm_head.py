@@ -1,0 +1,193 @@
+"""The LM head in chunks: the numbers of the whole, in the memory of a chunk."""
+
+import copy
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from model_families import FAMILIES, SMALL
+from peft import LoraConfig, get_peft_model
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForCausalLM, CohereConfig, GraniteConfig, LlamaConfig, LlamaForCausalLM
+
+from rg_env.training import lm_head
+from rg_env.training.logprobs import Plan, completion_logps
+
+FIVE = 5 * SMALL["vocab_size"]
+"""Logits of five positions."""
+OTHERS = {
+    "cohere, scaled": CohereConfig(**SMALL, logit_scale=0.25),
+    "granite, scaled": GraniteConfig(**SMALL, logits_scaling=4.0),
+    "gemma2, capped hard": type(FAMILIES["gemma2 with soft caps"])(**SMALL, head_dim=16, final_logit_softcapping=2.0),
+    "llama, tied": LlamaConfig(**SMALL, tie_word_embeddings=True),
+}
+ADAPTED = {
+    "LoRA": {"target_modules": ["q_proj"]},
+    "LoRA on the head": {"target_modules": ["q_proj", "lm_head"]},
+    "a head of its own": {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
+    "DoRA on the head": {"target_modules": ["lm_head"], "use_dora": True},
+}
+
+
+def build(name: str) -> Any:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config((FAMILIES | OTHERS).get(name, FAMILIES["llama"]))
+    if name in ADAPTED:
+        model = get_peft_model(model, LoraConfig(r=4, init_lora_weights=False, **ADAPTED[name]))
+    return model
+
+
+def batch(rows: int = 6, prompt: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids `(B, L)` and loss mask `(B, L - 1)`: pairs of one prompt, and completions of 2, 4, 6, … 12 tokens."""
+    torch.manual_seed(1)
+    ids = torch.randint(3, 700, (rows, prompt + 12))
+    ids[1::2, :prompt] = ids[::2, :prompt]
+    lengths = 2 + 2 * (torch.arange(rows) % 6)
+    columns = torch.arange(prompt + 11)
+    return ids, (columns >= prompt - 1) & (columns < prompt - 1 + lengths[:, None])
+
+
+def outcome(
+    model: Any, plan: Plan = "by_length", temperature: float = 0.7, sizes: Any = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities, and the gradients of something made of them."""
+    ids, mask = batch(*(sizes or ()))
+    model.zero_grad()
+    logps = completion_logps(model, ids, mask, temperature=temperature, plan=plan)
+    (logps * torch.linspace(-1, 1, logps.numel()).view(logps.shape)).sum().backward()
+    return logps.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def same(ours: Any, whole: Any) -> None:
+    torch.testing.assert_close(ours[0], whole[0], atol=2e-5, rtol=1e-4)
+    assert (ours[1] - whole[1]).norm() <= 1e-4 * whole[1].norm() + 1e-5
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Chunks of five positions; how many positions each softmax had."""
+    monkeypatch.setattr(lm_head, "LOGITS_PER_CHUNK", FIVE)
+    made: list[int] = []
+    softmax = lm_head._log_softmax
+
+    def counting(logits: torch.Tensor, *rest: Any) -> torch.Tensor:
+        made.append(len(logits))
+        return softmax(logits, *rest)
+
+    monkeypatch.setattr(lm_head, "_log_softmax", counting)
+    return made
+
+
+@pytest.mark.parametrize("plan", get_args(Plan))
+@pytest.mark.parametrize("name", [*FAMILIES, *OTHERS, *ADAPTED])
+def test_chunks_change_nothing(name: str, plan: Plan, calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither log-probabilities nor gradients, whatever a family does to its logits and PEFT to its head."""
+    if plan == "shared" and "window" in name:
+        pytest.skip("its mask is not one for all layers")
+    model = build(name)
+    ours = outcome(model, plan)
+    assert max(calls) <= 5
+    assert len(calls) > 10
+    before = len(calls)
+    monkeypatch.setattr(lm_head, "LOGITS_PER_CHUNK", 10**9)
+    same(ours, outcome(model, plan))
+    assert len(calls) - before < 10
+    assert "forward" not in vars(model.get_output_embeddings())
+
+
+class Unknown(LlamaForCausalLM):
+    """Its logits are three times those of its head, which nothing in its configuration tells."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        output = super().forward(*args, **kwargs)
+        output.logits = 3 * output.logits
+        return output
+
+
+def test_what_is_not_known_is_computed_whole(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that changes its logits in a way of its own has right numbers, at the price of memory."""
+    model = Unknown(FAMILIES["llama"])
+    ours = outcome(model)
+    monkeypatch.setattr(lm_head, "LOGITS_PER_CHUNK", 10**9)
+    same(ours, outcome(model))
+
+
+def test_an_error_leaves_the_head_as_it_was(calls: list[int]) -> None:
+    """The next pass is one like any other."""
+    model = build("llama")
+    handle = model.lm_head.register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        outcome(model)
+    handle.remove()
+    assert "forward" not in vars(model.lm_head)
+    assert not model.lm_head._forward_hooks
+    outcome(model)
+
+
+def test_gradients_under_bf16_autocast_are_added_up_in_float32(
+    calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty chunks lose what rounding each of them once costs; a sum in bf16 loses more than twice that."""
+    model = build("llama")
+
+    def of_head() -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            outcome(model, sizes=(60,))
+        return model.lm_head.weight.grad.clone()
+
+    ours = of_head()
+    assert len(calls) > 60
+    monkeypatch.setattr(lm_head, "LOGITS_PER_CHUNK", 10**9)
+    whole = of_head()
+    assert (ours - whole).norm() < 0.004 * whole.norm()
+
+
+@pytest.mark.parametrize("find_unused", [False, True])
+def test_through_ddp(find_unused: bool, calls: list[int], tmp_path: Path) -> None:
+    """The forward pass goes through the wrapper, and each gradient is reduced once."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = build("llama, tied")
+        plain = outcome(copy.deepcopy(model))
+        wrapped = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=find_unused)
+        same(outcome(wrapped), plain)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers in a tensor made within."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, (tuple, list)) else [made]:
+            if isinstance(tensor, torch.Tensor):
+                self.numel = max(self.numel, tensor.numel())
+        return made
+
+
+@pytest.mark.parametrize("plan", get_args(Plan))
+def test_the_largest_tensor_is_a_chunk_of_logits(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the prompt, however many the rows, forward and backward; otherwise it grows with the rows."""
+    vocabulary, chunk = 20_000, 400_000
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(
+        LlamaConfig(**SMALL | {"vocab_size": vocabulary, "hidden_size": 16, "num_attention_heads": 2})
+    )
+
+    def largest(*sizes: int) -> int:
+        ids, mask = batch(*sizes)
+        with Largest() as seen:
+            completion_logps(model, ids, mask, temperature=0.7, plan=plan).sum().backward()
+        return seen.numel
+
+    whole = [largest(*sizes) for sizes in ((6, 10), (24, 10))]
+    monkeypatch.setattr(lm_head, "LOGITS_PER_CHUNK", chunk)
+    assert whole[0] > 2 * chunk
+    assert whole[1] > whole[0]
+    assert [largest(*sizes) for sizes in ((6, 10), (24, 10), (6, 80), (24, 80))] == [chunk] * 4

@@ -1,0 +1,154 @@
+"""What is sent of a model to the server, with PEFT and without, and how it is packed."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model_families import FAMILIES, SERVED
+from peft import IA3Config, LoraConfig, PrefixTuningConfig, PromptTuningConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from rg_env.errors import InputError
+from rg_env.inference.weight_channel import ALIGNMENT, pack, unpack
+from rg_env.training.weight_sources import Source, buckets, check_sendable, sources
+
+ADAPTERS: dict[str, dict[str, Any]] = {
+    "all linear layers": {"target_modules": "all-linear"},
+    "scaled by rank": {"target_modules": "all-linear", "use_rslora": True, "lora_alpha": 3},
+    "DoRA": {"target_modules": "all-linear", "use_dora": True},
+    "embedding": {"target_modules": ["embed_tokens"]},
+    "embedding, DoRA": {"target_modules": ["embed_tokens"], "use_dora": True},
+    "head": {"target_modules": ["lm_head"]},
+    "a head of its own": {"target_modules": ["o_proj"], "modules_to_save": ["lm_head"]},
+    "a norm of its own": {"target_modules": ["o_proj"], "modules_to_save": ["norm"]},
+}
+TIED_BREAKS = ("embedding", "head")
+CASES = {
+    f"{family}: {adapter}": (config, options)
+    for family, config in {**SERVED, "qwen2 with biases": FAMILIES["qwen2"]}.items()
+    for adapter, options in ADAPTERS.items()
+    if not (config.tie_word_embeddings and any(word in adapter for word in TIED_BREAKS))
+}
+
+
+def plain(config: Any) -> Any:
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+def adapted(model: Any, **options: Any) -> Any:
+    """With an adapter that changes something, its copies of whole modules included."""
+    torch.manual_seed(1)
+    model = get_peft_model(model, LoraConfig(r=4, init_lora_weights=False, **options)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and "lora" not in name:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_sent_of_an_adapted_model_is_the_merged_model(case: str) -> None:
+    """Under the plain model's names, each once; the adapted model stays what it was to the bit."""
+    config, options = CASES[case]
+    model = plain(config)
+    names = [source.name for source in sources(model)]
+    assert len(set(names)) == len(names)
+    model = adapted(model, **options)
+    check_sendable(model)
+    merged = copy.deepcopy(model).merge_and_unload()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = sources(model)
+    assert sorted(source.name for source in found) == sorted(names)
+    expected = merged.state_dict()
+    for source in found:
+        torch.testing.assert_close(source.tensor(), expected[source.name], atol=1e-5, rtol=1e-5)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+    sent = {source.name for source in sources(model, only_trained=True)}
+    original = plain(config).state_dict()
+    assert sent == {name for name in names if not torch.equal(original[name], expected[name])}
+
+
+@pytest.mark.parametrize("family", SERVED)
+def test_tied_weights_are_sent_once(family: str) -> None:
+    """And untied ones both."""
+    config = SERVED[family]
+    names = [source.name for source in sources(plain(config))]
+    assert ("lm_head.weight" in names) is not config.tie_word_embeddings
+    assert "model.embed_tokens.weight" in names
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (LoraConfig(target_modules=["o_proj"], lora_bias=True), "LoRA with lora_bias"),
+        (LoraConfig(target_modules=["o_proj"], trainable_token_indices=[5]), "LoRA with trainable_token_indices"),
+        (PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4), "PROMPT_TUNING adapters"),
+        (PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4), "PREFIX_TUNING adapters"),
+        (IA3Config(target_modules=["o_proj"], feedforward_modules=[]), "IA3 adapters"),
+        (LoraConfig(target_modules=["embed_tokens"]), "ties head and embedding"),
+        (LoraConfig(target_modules=["o_proj"], modules_to_save=["lm_head"]), "ties head and embedding"),
+        (LoraConfig(target_modules=["o_proj"], modules_to_save=["embed_tokens"]), "ties head and embedding"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # PEFT's own, of some of these
+def test_what_cannot_be_sent_is_refused(
+    config: Any, reason: str, model: Any, tokenizer: Any, make_env: Any, make_args: Any
+) -> None:
+    """In one line, when the trainer is made and before any server is asked."""
+    from rg_env.training import GRPOTrainer
+
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.bias = torch.nn.Parameter(torch.zeros(model.config.hidden_size))
+    with pytest.raises(InputError, match=f"cannot serve what is trained: .*{reason}") as caught:
+        GRPOTrainer(model, make_env(), make_args(), tokenizer, peft_config=config, engine="vllm")
+    assert "\n" not in str(caught.value)
+
+
+def test_quantized_weights_are_refused() -> None:
+    """What they hold is no number that could be merged."""
+    model = plain(SERVED["llama, untied"])
+    model.model.layers[0].mlp.down_proj.weight = torch.nn.Parameter(
+        torch.zeros(8, 8, dtype=torch.uint8), requires_grad=False
+    )
+    with pytest.raises(InputError, match="quantized"):
+        check_sendable(model)
+
+
+@given(sizes=st.lists(st.integers(0, 100), max_size=30), limit=st.integers(1, 120))
+def test_buckets_lose_nothing_and_keep_their_size(sizes: list[int], limit: int) -> None:
+    """In order; only what is larger than a bucket goes beyond it, alone."""
+    found = [Source(str(number), (), lambda: torch.zeros(0), size) for number, size in enumerate(sizes)]
+    made = list(buckets(found, limit))
+    assert [source for bucket in made for source in bucket] == found
+    for bucket in made:
+        assert bucket
+        assert len(bucket) == 1 or sum(source.num_bytes for source in bucket) <= limit
+
+
+DTYPES = ["float32", "float64", "bfloat16", "float16", "float8_e4m3fn", "int8", "uint8", "int32", "int64", "bool"]
+shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(shapes, st.sampled_from(DTYPES)), max_size=8), st.integers(0, 1000))
+def test_packed_tensors_come_out_as_they_went_in(wanted: list[tuple[tuple[int, ...], str]], seed: int) -> None:
+    """To the bit, whatever the type and shape: empty ones, single numbers, and such as are not contiguous."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = []
+    for number, (shape, dtype) in enumerate(wanted):
+        tensor = (3 * torch.randn(shape, generator=generator)).to(getattr(torch, dtype))
+        tensors.append((str(number), tensor.mT if len(shape) > 1 and number % 2 else tensor))
+    entries, flat = pack(tensors, lambda size: torch.empty(size, dtype=torch.uint8))
+    assert flat.numel() % ALIGNMENT == 0
+    found = unpack(entries, flat)
+    assert [name for name, _ in found] == [name for name, _ in tensors]
+    for (_, ours), (_, theirs) in zip(found, tensors, strict=True):
+        assert ours.dtype == theirs.dtype
+        assert ours.shape == theirs.shape
+        assert torch.equal(ours.contiguous().view(-1).view(torch.uint8), theirs.contiguous().view(-1).view(torch.uint8))
