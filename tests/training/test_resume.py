@@ -53,7 +53,9 @@ def fresh(make_trainer: Any, tmp_path: Path) -> Callable[..., Any]:
 
 def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
     with (folder / name).open() as file:
-        return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in file]
+        return [
+            {k: v for k, v in json.loads(line).items() if k not in TIMES and not k.startswith("time/")} for line in file
+        ]
 
 
 def same_weights(one: Any, other: Any) -> bool:

@@ -192,7 +192,7 @@ def test_every_task_has_one_grader() -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_hostile_answers_earn_nothing_and_take_no_time(task: str, tmp_path: Path) -> None:
-    """Nothing runs, nothing raises, nothing is paid, and nothing takes long: 0.1 s here leaves room for a busy machine,
+    """Nothing runs, nothing raises, nothing is paid, and nothing takes long: 0.5 s here leaves room for a busy machine,
     where some milliseconds are the rule."""
     entry = entries(task)[0]
     gold = gold_answer(task, entry) or ""
@@ -201,7 +201,7 @@ def test_hostile_answers_earn_nothing_and_take_no_time(task: str, tmp_path: Path
         score = graded(task, entry, payload)
         seconds = time.perf_counter() - start
         shown = f"{payload[:60]!r} for {gold[:60]!r}: {score.value} {score.status} {score.detail}"
-        assert seconds < 0.1, f"{seconds:.3f} s, {shown}"
+        assert seconds < 0.5, f"{seconds:.3f} s, {shown}"
         assert score.status == "wrong", shown
     assert not list(tmp_path.iterdir())
 
@@ -213,7 +213,7 @@ def test_answers_too_long_are_not_graded(task: str) -> None:
     for answer in ("<answer>" * 125_000, "7" * 10_000_000):
         start = time.perf_counter()
         assert graded(task, entry, answer).status == "too_long"
-        assert time.perf_counter() - start < 0.1
+        assert time.perf_counter() - start < 0.5
 
 
 @pytest.mark.parametrize("task", TASKS)
