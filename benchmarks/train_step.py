@@ -25,19 +25,11 @@ from typing import Any
 PROMPTS, ROLLOUTS, MICRO_BATCHES, MAX_NEW_TOKENS = 16, 8, 2, 90
 
 
-def train(steps: int, seed: int) -> dict[str, Any]:
-    """Our side: the trainer alone, without evaluations, timed as `trl_step.py` times TRL's."""
-    from rg_env.commands import prepare_process
+def step_clock() -> tuple[Any, list[float]]:
+    """A trainer callback, and the times at which training began and each step ended, as they come."""
+    from transformers import TrainerCallback
 
-    prepare_process()  # before the libraries are imported, as all programs of rg_env do
-
-    import torch
-    from transformers import PrinterCallback, TrainerCallback
-
-    from rg_env import load_environment
-    from rg_env.training import GRPOTrainer, default_config, load_policy
-
-    ends = []
+    ends: list[float] = []
 
     class Clock(TrainerCallback):
         def on_train_begin(self, *_: object, **__: object) -> None:
@@ -45,6 +37,22 @@ def train(steps: int, seed: int) -> dict[str, Any]:
 
         on_step_end = on_train_begin
 
+    return Clock(), ends
+
+
+def train(steps: int, seed: int) -> dict[str, Any]:
+    """Our side: the trainer alone, without evaluations, timed as `trl_step.py` times TRL's."""
+    from rg_env.commands import prepare_process
+
+    prepare_process()  # before the libraries are imported, as all programs of rg_env do
+
+    import torch
+    from transformers import PrinterCallback
+
+    from rg_env import load_environment
+    from rg_env.training import GRPOTrainer, default_config, load_policy
+
+    clock, ends = step_clock()
     policy = load_policy("tiny")
     env = load_environment(policy.mixture("leg_counting"), num_train_examples=PROMPTS * steps, num_eval_examples=1,
                            rewards={"correctness": 1.0})  # fmt: skip
@@ -54,7 +62,7 @@ def train(steps: int, seed: int) -> dict[str, Any]:
             per_device_train_batch_size=PROMPTS * ROLLOUTS // MICRO_BATCHES, gradient_accumulation_steps=MICRO_BATCHES,
             max_tokens=MAX_NEW_TOKENS,
         )  # fmt: skip
-        trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, callbacks=[Clock()], engine="embedded")
+        trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, callbacks=[clock], engine="embedded")
         trainer.remove_callback(PrinterCallback)
         trainer.train()
     seconds = [end - start for start, end in itertools.pairwise(ends)]

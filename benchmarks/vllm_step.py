@@ -27,20 +27,14 @@ def train(side: str, port: int, steps: int, seed: int) -> dict[str, Any]:
 
     prepare_process()
 
-    from transformers import PrinterCallback, TrainerCallback
+    from train_step import step_clock
+    from transformers import PrinterCallback
     from verifiers.trainers import GRPOTrainer as Stock
 
     from rg_env import load_environment
     from rg_env.training import GRPOTrainer, default_config, load_policy
 
-    ends = []
-
-    class Clock(TrainerCallback):
-        def on_train_begin(self, *_: object, **__: object) -> None:
-            ends.append(time.perf_counter())
-
-        on_step_end = on_train_begin
-
+    clock, ends = step_clock()
     policy = load_policy("tiny")
     env = load_environment(policy.mixture("leg_counting"), num_train_examples=16 * steps, num_eval_examples=1,
                            rewards={"correctness": 1.0})  # fmt: skip
@@ -49,12 +43,12 @@ def train(side: str, port: int, steps: int, seed: int) -> dict[str, Any]:
         args = default_config(policy, scratch, max_steps=steps, seed=seed, use_cpu=True, shuffle_dataset=False,
                               vllm_server_port=port, learning_rate=1e-9)  # fmt: skip
         if side == "ours":
-            trainer: Any = GRPOTrainer(policy.model, env, args, policy.tokenizer, callbacks=[Clock()], engine="vllm")
+            trainer: Any = GRPOTrainer(policy.model, env, args, policy.tokenizer, callbacks=[clock], engine="vllm")
         else:
             from upstream_gloo import register
 
             register()
-            trainer = Stock(policy.model, env, args, policy.tokenizer, callbacks=[Clock()])
+            trainer = Stock(policy.model, env, args, policy.tokenizer, callbacks=[clock])
         trainer.remove_callback(PrinterCallback)
         trainer.train()
     seconds = [end - start for start, end in itertools.pairwise(ends)]

@@ -53,7 +53,7 @@ class Session:
         """Whether the trainer is still there."""
         try:
             return self.words.has("trainer")
-        except Exception:
+        except RuntimeError:  # the store has gone with its trainer
             return False
 
     def close(self) -> None:
@@ -91,12 +91,12 @@ def update_named_param(self: Any, name: str, dtype: str, shape: Any) -> None:
         return
     try:
         report = {"connect": _connect, "load": _load, "finish": _finish}[command["do"]](self, session, command)
-    except Exception as error:
+    except Exception as error:  # whatever vLLM's loaders raise: it is the trainer's to know, and not the server's end
         _logger.exception("weight sync failed")
         report = {"error": f"{type(error).__name__}: {error}"}
     try:
         session.words.put(f"done/{command['number']}/{session.rank}", report)
-    except Exception:
+    except RuntimeError:
         _logger.warning("the trainer %s has gone without a farewell", session.name)
         close_communicator(self)
 

@@ -48,7 +48,7 @@ def check_start(env: Environment, args: GRPOConfig) -> dict[str, str | None]:
 
 
 class ResumableTrainer(VerifiersGRPOTrainer):
-    """Saves and goes on. Subclasses set `sampler`, and call `_check_start` before that and `_can_resume` after.
+    """Saves and goes on. Subclasses set `sampler`, and call `check_start` before that and `_can_resume` after.
 
     Raises:
         InputError: what is saved could not be loaded; `StoppedTogether`: the processes have other rows.
@@ -134,11 +134,7 @@ class ResumableTrainer(VerifiersGRPOTrainer):
         problem, cause = None, None
         try:
             yield
-        except (
-            OSError,
-            SafetensorError,
-            RuntimeError,
-        ) as error:  # torch's writer raises RuntimeError, TrainingError is one
+        except (OSError, SafetensorError, RuntimeError) as error:  # RuntimeError: torch's writer, and TrainingError
             problem, cause = self._reason(error), error
         agree(
             self.accelerator,

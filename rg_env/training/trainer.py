@@ -55,7 +55,7 @@ class GRPOTrainer(ResumableTrainer):
     Raises:
         InputError: a combination that cannot work; prompts longer than `args.max_prompt_length`; no chat template.
         ServerError: no server within `args.vllm_server_timeout` seconds.
-        MissingExtraError: `engine="vllm"` without vLLM.
+        MissingExtraError: weights would travel by NCCL, and vLLM is not installed beside the trainer.
     """
 
     def __init__(

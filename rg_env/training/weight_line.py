@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from rg_env.errors import InputError, ServerError, TrainingError
+from rg_env.errors import InputError, MissingExtraError, ServerError, TrainingError
 from rg_env.inference.vllm import VllmServer, start_hint
 from rg_env.inference.vllm_plugin import SCHEME
 from rg_env.inference.weight_channel import (
@@ -218,7 +218,13 @@ class WeightLine:
         assert self._words is not None
         store, rank = self._words.store, self._workers
         if name == "nccl":
-            return NcclTransport(store, self._name, rank, rank + 1, device)
+            try:
+                return NcclTransport(store, self._name, rank, rank + 1, device)
+            except ImportError as error:
+                raise MissingExtraError(
+                    f"NCCL needs vLLM beside the trainer ({error}): install it with `uv sync --extra vllm`, or take "
+                    "weight_sync_transport='gloo'"
+                ) from error
         return GlooTransport(store, self._name, rank, rank + 1, here, self._timeout_s)
 
     def _command(self, do: str, **details: Any) -> None:

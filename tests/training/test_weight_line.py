@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from rg_env.errors import InputError, ServerError, TrainingError
+from rg_env.errors import InputError, MissingExtraError, ServerError, TrainingError
 from rg_env.inference import weight_transports
 from rg_env.inference.vllm import VllmServer
 from rg_env.inference.weight_channel import PROTOCOL, Words, checksum, pack, unpack
@@ -241,6 +242,15 @@ def test_without_memory_to_share_a_socket_is_taken(make_server: Any, monkeypatch
     line.close()
     line = WeightLine(make_server(HELLO), timeout_s=5, transport="shm")
     with pytest.raises(ServerError, match="no memory to share with the server"):
+        line.connect(CPU, {})
+    line.close()
+
+
+def test_nccl_without_vllm_is_told(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to install, and what works without."""
+    monkeypatch.setitem(sys.modules, "vllm.distributed.device_communicators.pynccl", None)
+    line = WeightLine(make_server(HELLO), timeout_s=1, transport="nccl")
+    with pytest.raises(MissingExtraError, match=r"uv sync --extra vllm.*weight_sync_transport='gloo'"):
         line.connect(CPU, {})
     line.close()
 
