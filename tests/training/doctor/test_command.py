@@ -1,0 +1,102 @@
+"""`rg-env doctor` on this machine."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rg_env.cli import run as run_cli
+from rg_env.commands import run_command
+from rg_env.training.doctor import (
+    gpus,
+)
+
+
+@pytest.fixture(scope="session")
+def torch_here() -> tuple[dict[str, Any] | None, str]:
+    """What torch sees on this machine: asked once, for it takes seconds."""
+    return gpus.ask_torch()
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs the command in this process, in an empty folder; gives exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            run_command(lambda: run_cli(["doctor", *arguments]))
+        return int(caught.value.code or 0), *capsys.readouterr()
+
+    return call
+
+
+def test_this_machine_can_train_the_tiny_policy(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written, and no part of a token is shown."""
+    token = "hf_QxZjKvWqYpLmNbTr"
+    monkeypatch.setenv("HF_TOKEN", token)
+    monkeypatch.setenv("WANDB_API_KEY", token[::-1])
+    code, text, errors = run("--model", "tiny")
+    assert code == 0, text
+    *lines, closing = text.splitlines()
+    assert closing.endswith(" 0 failed")
+    assert {line.split()[0] for line in lines} <= {"ok", "warning", "skipped"}
+    assert any("a token is there" in line for line in lines)
+    assert any("within 160 tokens" in line for line in lines)
+    for secret in (token, token[::-1]):
+        assert not any(secret[at : at + 6] in text + errors for at in range(len(secret) - 5))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_would_stop_the_run_ends_with_the_fix(
+    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, torch_here: Any
+) -> None:
+    """All of it at once, not the first alone; exit code 1."""
+    monkeypatch.setattr(gpus, "ask_torch", lambda: torch_here)
+    code, text, _ = run("--model", "tiny", "--num-generations", "7", "--max-prompt-length", "20")
+    assert code == 1
+    failed = {line.split()[1]: line for line in text.splitlines() if line.startswith("failed ")}
+    assert set(failed) == {"batch", "prompts"}
+    assert "fix: take the nearest per_device_train_batch_size: 63, 70; or num_generations: " in failed["batch"]
+    assert "fix: --max-prompt-length " in failed["prompts"]
+    assert text.splitlines()[-1].endswith(", 2 failed")
+
+
+def test_records(run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, torch_here: Any) -> None:
+    """`--json`, also of a model that is not there."""
+    monkeypatch.setattr(gpus, "ask_torch", lambda: torch_here)
+    code, text, _ = run("--json", "--model", os.devnull)
+    assert code == 1
+    records = {record["name"]: record for record in json.loads(text)}
+    assert records["model"]["status"] == "failed"
+    assert records["model"]["fix"].startswith("check --model")
+    assert records["memory"] == {
+        "name": "memory",
+        "status": "skipped",
+        "finding": "there is no model to measure with",
+        "fix": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--task", "leg_countin"], "unknown task 'leg_countin': did you mean 'leg_counting'"),
+        (["--vllm-port", "70000"], "port 70000 does not exist"),
+        (["--processes", "0"], "not at least 1"),
+        (["--engine", "trl"], "invalid choice"),
+    ],
+)
+def test_bad_input_is_no_finding(run: Callable[..., tuple[int, str, str]], arguments: list[str], words: str) -> None:
+    """Exit code 2, as everywhere."""
+    code, text, errors = run(*arguments)
+    assert code == 2
+    assert words in errors
+    assert text == ""

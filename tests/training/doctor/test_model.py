@@ -1,0 +1,133 @@
+"""The model, its memory, batches and prompts."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from doctor_cases import is_like, probe
+
+from rg_env.errors import InputError
+from rg_env.training.doctor import (
+    Check,
+    RunPlan,
+    diagnose,
+    gpus,
+)
+from rg_env.training.doctor.batches import check_batch, judge_prompts, resolved
+from rg_env.training.doctor.model import Model, check_memory, check_model, chosen_name, stored_weights
+from rg_env.training.memory import ModelShape
+from rg_env.training.policy import DEFAULT_GPU_MODEL
+from rg_env.training.tiny import POLICY_DIR
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the tiny policy, to be damaged."""
+    return shutil.copytree(POLICY_DIR, tmp_path / "model")
+
+
+def test_models_that_cannot_be_trained(folder: Path) -> None:
+    """What is wrong with a folder is told without loading it."""
+    good, model = check_model(str(folder))
+    is_like(good, "ok", "0.89 M parameters")
+    assert model
+    assert model.shape.layers == 4
+    assert model.shape.parameters == 885_888  # tied ones once
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 8}))
+    is_like(check_model(str(folder))[0], "failed", "1.67 M parameters by its config.json, and its files hold 0.89 M")
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    is_like(check_model(str(folder))[0], "failed", "cannot be read", "copy or download")
+    weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    is_like(check_model(str(folder))[0], "failed", "Git LFS pointer", "copy or download")
+    weights.unlink()
+    is_like(check_model(str(folder))[0], "failed", "has no weights", "copy or download")
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "part-1.safetensors"}}')
+    with pytest.raises(InputError, match=r"lacks part-1\.safetensors"):
+        stored_weights(str(folder))
+    (folder / "chat_template.jinja").unlink()
+    is_like(check_model(str(folder))[0], "failed", "no chat template", "instruction-tuned")
+    is_like(check_model(str(folder.parent))[0], "failed", "holds no model", "check --model")
+
+
+def test_weights_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Are found; a download that was broken off counts as none."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert stored_weights("someone/model") == []
+    snapshot = tmp_path / "models--someone--model" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (refs := tmp_path / "models--someone--model" / "refs").mkdir()
+    (refs / "main").write_text("abc")
+    (snapshot / "model.safetensors.index.json").write_text(
+        '{"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}'
+    )
+    (snapshot / "1.safetensors").touch()
+    assert stored_weights("someone/model") == []
+    (snapshot / "2.safetensors").touch()
+    assert stored_weights("someone/model") == [snapshot / "1.safetensors", snapshot / "2.safetensors"]
+
+
+def test_which_model() -> None:
+    """The machine's default only where none was named."""
+    assert [chosen_name(RunPlan(), cuda=cuda) for cuda in (False, True)] == ["tiny", DEFAULT_GPU_MODEL]
+    assert chosen_name(RunPlan(model=""), cuda=True) == ""
+
+
+def test_the_machines_default_model_may_be_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A run takes the tiny policy then; one that was asked for has to be there."""
+    monkeypatch.setattr("rg_env.training.doctor.model.DEFAULT_GPU_MODEL", str(tmp_path / "nowhere"))
+    monkeypatch.setattr("rg_env.training.policy._hub_answers", lambda: False)
+    monkeypatch.setattr(gpus, "ask_torch", lambda: (probe({}), ""))
+    models = [check for check in diagnose(RunPlan(num_train_examples=8, num_eval_examples=2)) if check.name == "model"]
+    is_like(models[0], "warning", "the tiny policy takes its place", "check --model")
+    is_like(models[1], "ok", "tiny")
+
+
+def test_memory_that_does_not_suffice() -> None:
+    """The fix keeps the rollouts a step where a smaller micro-batch would do."""
+    seven = Model("7B", False, None, ModelShape(7_615_616_512, 28, 3584, 152_064, 512), 32_768)
+    settings = resolved(RunPlan(), is_tiny=False) | {"bf16": True, "gradient_checkpointing": False}
+
+    def look(plan: RunPlan, room: int | None) -> Check:
+        return check_memory(plan, settings, seven, [100, 1024], room, "on GPU 0")
+
+    three = RunPlan(engine="vllm", processes=3)
+    is_like(look(three, 130 * 10**9), "ok", "on GPU 0 (state 42 GB")
+    fix = "--per-device-batch-size 4 --accumulation 32 (the same rollouts a step)"
+    is_like(look(three, 100 * 10**9), "failed", "about 104 GB", fix)
+    is_like(look(three, 112 * 10**9), "warning", "about 104 GB", fix)
+    is_like(look(three, 30 * 10**9), "failed", "about 104 GB", "more --processes")
+    is_like(look(RunPlan(), 80 * 10**9), "failed", "engine's cache 30 GB", "--engine vllm")
+    is_like(look(RunPlan(), None), "skipped", "not known")
+
+
+def test_batches() -> None:
+    """As `GRPOConfig` sees them, over all processes."""
+
+    def look(processes: int = 1, **settings: int) -> Check:
+        plan = RunPlan(processes=processes, settings=settings)
+        return check_batch(plan, resolved(plan, is_tiny=True))
+
+    is_like(look(), "ok", "128 rollouts a step: 16 prompts x 8")
+    is_like(look(processes=3, num_generations=12), "ok", "384 rollouts a step: 32 prompts x 12")
+    is_like(look(num_generations=12), "failed", "num_generations=12 does not divide", "nearest per_device_train_batch")
+    is_like(look(num_generations=1), "failed", "at least 2", "groups of at least 2")
+    is_like(look(generation_batch_size=100), "failed", "no multiple", "divide each other")
+
+
+def test_prompts() -> None:
+    """Against the limit, and with the completion against the model's context."""
+    settings = {"max_prompt_length": 50, "max_seq_len": 80, "max_tokens": 30}
+    is_like(judge_prompts(settings, 128, [20, 50]), "ok", "all 2 within 50 tokens, the longest has 50")
+    is_like(judge_prompts(settings, 128, [20, 51]), "failed", "1 of 2 are longer", "--max-prompt-length 51")
+    is_like(judge_prompts(settings, 70, [20, 50]), "failed", "more than the 70", "--max-tokens 20")
+
+
+def test_the_context_follows_the_lengths_that_are_given() -> None:
+    """A run whose prompts may be longer needs room for them."""
+    plan = RunPlan(settings={"max_prompt_length": 300, "learning_rate": None})
+    assert resolved(plan, is_tiny=True)["max_seq_len"] == 390
+    assert resolved(plan, is_tiny=True)["learning_rate"] == 1e-4
