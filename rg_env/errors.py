@@ -3,6 +3,7 @@
     RGEnvError
     ├── InputError          (ValueError)       what the user gave cannot work; exit code 2
     │   ├── UnknownNameError (LookupError)     a task, option, reward or column that does not exist; names the nearest
+    │   ├── ConfigError                        a config with wrong keys or values: all of them, a line each
     │   └── OutputFolderError (OSError)        the output folder cannot be written, or holds another run
     ├── RewardError         (RuntimeError)     a reward function raised or returned no finite number; exit code 2
     ├── GenerationError     (RuntimeError)     rows cannot be generated: a draw takes too long, a process died
@@ -12,7 +13,8 @@
     │   └── StoppedTogether                    the same, on all processes of a run at the same point
     └── MissingExtraError   (ImportError)      an optional dependency is not installed; gives the command; exit code 2
 
-Messages are one line: what is wrong, where, how to mend it. Commands print that line and exit with `exit_code`.
+Messages are one line (`ConfigError`: one a mistake): what is wrong, where, how to mend it. Commands print that and exit
+with `exit_code`.
 """
 
 import difflib
@@ -33,6 +35,10 @@ class InputError(RGEnvError, ValueError):
 
 class UnknownNameError(InputError, LookupError):
     """A name that does not exist, where a list of names does."""
+
+
+class ConfigError(InputError):
+    """A config with wrong keys or values; the message has a line for each."""
 
 
 class OutputFolderError(InputError, OSError):
@@ -101,7 +107,7 @@ def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "
         near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
         if near:
             hint = f"did you mean {' or '.join(repr(n) for n in near)}?"
-        elif len(known) <= 12:
+        elif len(known) <= 16:
             hint = f"there are: {', '.join(known) or 'none'}"
         else:
             hint = "none is near; `rg-env tasks` lists the tasks" if kind == "task" else f"there are {len(known)} names"

@@ -55,11 +55,13 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         partial_credit: bool = False,
         grading: str = "hardened",
         manifest: str | Path | Manifest | None = None,
+        preamble: str | None = None,
         **kwargs: Any,
     ) -> None:
         """`gym`: anything `Mixture.parse` takes. `rewards`: anything `resolve_rewards` takes. `seed` picks the training
         rows, `eval_seed` the evaluation rows. `prompt_placement`: "user" puts the instruction before the question, for
-        chat templates that reject a system role. `partial_credit`: real progress counts, instead of right or not.
+        chat templates that reject a system role, and "user_after" behind it. `preamble`: a system message besides,
+        before an instruction that stands there. `partial_credit`: real progress counts, instead of right or not.
         `grading`: "hardened", or "upstream" for the library's own formulas (see `core.scoring`). `manifest`: the
         `manifest.json` of a run, or what it holds; other rows than that run's are refused. Other keywords go to the
         parent class.
@@ -73,7 +75,17 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         self.grading = _grading(grading, partial_credit)
         few_shot = _few_shot(kwargs.pop("few_shot", None))
         _check_text("system_prompt", system_prompt or "")
+        _check_text("preamble", preamble or "")
         build_messages("", system_prompt, prompt_placement)
+
+        def put(question: str) -> list[dict[str, Any]]:
+            # Before examples, an instruction of the user's turn stands in the first of them.
+            folded = prompt_placement == "user" and not preamble
+            placement = "system" if folded else prompt_placement
+            messages: list[dict[str, Any]] = build_messages(question, system_prompt, placement, preamble=preamble)
+            messages[-1:-1] = few_shot
+            return fold_system(messages) if folded else messages
+
         if parser is not None and not isinstance(parser, vf.Parser):
             raise InputError(f"parser must be a vf.Parser, not {shortened(parser)}")
         if not isinstance(kwargs.get("sampling_args") or {}, Mapping):
@@ -85,8 +97,8 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         )
         parser = parser or vf.Parser()
         super().__init__(
-            dataset=_dataset(train, self.grading, system_prompt, prompt_placement, few_shot),
-            eval_dataset=_dataset(evaluation, self.grading, system_prompt, prompt_placement, few_shot),
+            dataset=_dataset(train, self.grading, put),
+            eval_dataset=_dataset(evaluation, self.grading, put),
             # Newer versions put a system prompt that they know of before any prompt without one.
             system_prompt=system_prompt if prompt_placement == "system" else None,
             parser=parser,
@@ -141,6 +153,7 @@ def load_environment(
     partial_credit: bool = False,
     grading: str = "hardened",
     manifest: str | Path | Manifest | None = None,
+    preamble: str | None = None,
     **kwargs: Any,
 ) -> ReasoningGymEnv:
     """What `vf.load_environment("rg-env", ...)` calls; parameters as for `ReasoningGymEnv`."""
@@ -157,6 +170,7 @@ def load_environment(
         partial_credit=partial_credit,
         grading=grading,
         manifest=manifest,
+        preamble=preamble,
         **kwargs,
     )
 
@@ -194,21 +208,16 @@ def _grading(grading: str, partial_credit: bool) -> Grading:
     return "partial" if partial_credit else "strict"
 
 
-def _dataset(
-    rows: list[Row], grading: Grading, system_prompt: str | None, placement: Placement, few_shot: list[dict[str, Any]]
-) -> Dataset | None:
+def _dataset(rows: list[Row], grading: Grading, put: Callable[[str], list[dict[str, Any]]]) -> Dataset | None:
     """Rows as the v0 API wants them: no plain-text `task` column, which several versions refuse."""
     if not rows:
         return None
-    columns = []
-    for index, row in enumerate(rows):
-        messages: list[dict[str, Any]] = build_messages(row["question"], system_prompt)
-        messages[-1:-1] = few_shot
-        if placement == "user":
-            messages = fold_system(messages)
-        info = {**row["info"], "grading": grading}
-        columns.append({**row, "info": info, "prompt": messages, "example_id": index})
-    return Dataset.from_list(columns)
+    return Dataset.from_list(
+        [
+            {**row, "info": {**row["info"], "grading": grading}, "prompt": put(row["question"]), "example_id": index}
+            for index, row in enumerate(rows)
+        ]
+    )
 
 
 def _check_keywords(kwargs: Mapping[str, Any]) -> None:

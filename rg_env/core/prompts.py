@@ -11,24 +11,32 @@ from rg_env.errors import InputError, unknown_name
 SYSTEM_PROMPT = "Think step by step, then give the final answer as <answer>your answer here</answer>."
 """The default instruction. The shipped tiny policy was built with exactly this text."""
 
-Placement = Literal["system", "user"]
+Placement = Literal["system", "user", "user_after"]
 Messages = list[dict[str, str]]
 
 _PROBE = "rg-env probe of the system role"
 _QUESTION = "rg-env probe: 1+1?"
 
 
-def build_messages(question: str, system_prompt: str | None, placement: Placement = "system") -> Messages:
-    """The chat that puts `question`: the instruction in a system message, or before the question in the user turn.
+def build_messages(
+    question: str, system_prompt: str | None, placement: Placement = "system", *, preamble: str | None = None
+) -> Messages:
+    """The chat that puts `question`: the instruction in a system message, or in the user turn before or after it.
 
-    Without an instruction (None or empty) it is the question alone. Raises `UnknownNameError` for another `placement`.
+    Without an instruction (None or empty) it is the question alone. `preamble`: a system message, whatever the
+    placement; an instruction that stands there comes after it. Raises `UnknownNameError` for another `placement`.
     """
     if placement not in get_args(Placement):
         raise unknown_name("prompt placement", placement, get_args(Placement))
-    messages = [{"role": "user", "content": question}]
-    if system_prompt:
-        messages.insert(0, {"role": "system", "content": system_prompt})
-    return messages if placement == "system" else fold_system(messages)
+    instruction = system_prompt or ""
+    system, user = [preamble or ""], [question]
+    if placement == "system":
+        system.append(instruction)
+    else:
+        user.insert(0 if placement == "user" else 1, instruction)
+    parts = (("system", system), ("user", user))
+    texts = [(role, "\n\n".join(filter(None, part))) for role, part in parts]
+    return [{"role": role, "content": text} for role, text in texts if text or role == "user"]
 
 
 def fold_system(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

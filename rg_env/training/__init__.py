@@ -9,7 +9,7 @@ from typing import Any
 from rg_env.errors import MissingExtraError
 
 _NAMES = {
-    "GRPOConfig": "config",
+    "GRPOConfig": "arguments",
     "GRPOTrainer": "trainer",
     "Policy": "policy",
     "LaunchOptions": "launch",

@@ -10,7 +10,7 @@ from verifiers import Environment
 
 from rg_env.core.prompts import fold_system
 from rg_env.errors import InputError, MissingExtraError
-from rg_env.training.config import GRPOConfig
+from rg_env.training.arguments import GRPOConfig
 
 EngineName = Literal["embedded", "vllm"]
 LIGER = "liger_kernel.transformers.monkey_patch"

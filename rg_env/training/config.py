@@ -1,89 +1,359 @@
-"""`GRPOConfig`: verifiers' training arguments, with defaults that work and errors that tell what to change."""
+"""What a training run is, as a typed config: the schema of the files in `configs/train/`.
 
-import math
-import os
-from dataclasses import dataclass
+    config = load_train_config("configs/train/tiny.yaml", ["training.learning_rate=2e-6"])
 
-from verifiers.trainers import GRPOConfig as VerifiersGRPOConfig
+Everything that can be known without the model is checked here, and neither torch nor reasoning_gym is imported for it.
+What the fields mean stands under each; `docs/configuration.md` is made from that.
+"""
 
-from rg_env.errors import InputError
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from rg_env.core.config import Section, parse_config, read_config
+from rg_env.core.prompts import SYSTEM_PROMPT, Placement
+
+Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+From0 = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Text = Annotated[str, Field(min_length=1)]
 
 
-@dataclass
-class GRPOConfig(VerifiersGRPOConfig):
-    """`vf.GRPOConfig` 0.1.6, field for field, and what the vLLM engine needs besides.
+class ModelConfig(Section):
+    """The policy to train."""
 
-    weight_sync_transport: "nccl" between different GPUs, by the host "shm" (shared memory) or "gloo" (a socket), or
-        "auto".
-    weight_sync_timeout: seconds; deadline of each wait for the server's workers.
-    weight_sync_check_every: syncs between two comparisons of the server's log-probabilities with the trainer's; the
-        first is always compared.
-    vllm_importance_sampling_correction: weigh each token by min(p_trainer / p_sampler, cap); for `num_batches_ahead`
-        above 0, and for numerical differences between vLLM and the trainer.
-    vllm_importance_sampling_cap: that cap.
+    name: Text
+    """A folder, a name on the model hub, or "tiny": the tiny policy that ships with the package."""
+    attention: Literal["auto", "flash_attention_2", "sdpa", "eager"] = "auto"
+    """"auto": flash-attn where it works, otherwise PyTorch's SDPA."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the weights. "bfloat16" is for LoRA, whose frozen weights then take half the memory."""
 
-    Two defaults differ: `lr_scheduler_type` is "constant" (the original's None is rejected by transformers 4.56 and
-    later), and `max_data_workers` is 1 (eight processes take longer to start than a few thousand prompts to check).
+
+class TaskConfig(Section):
+    """One task, under its name."""
+
+    weight: Annotated[float, Field(gt=0, le=1e100)] = 1.0
+    """Share of the rows, relative to the other tasks."""
+    config: dict[str, Any] = Field(default_factory=dict)
+    """Options of the task (`rg-env tasks NAME` lists them)."""
+    level: Count | None = None
+    """Level of difficulty of all attributes of the task's curriculum."""
+    levels: dict[str, Count] = Field(default_factory=dict)
+    """Levels of single attributes."""
+
+
+def _tasks(value: Any) -> Any:
+    """A name, or a list of names and of mappings with a name, as the mapping of names that it stands for."""
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list):
+        return value
+    named: dict[str, Any] = {}
+    for item in value:
+        rest = dict(item) if isinstance(item, Mapping) else {}
+        name = rest.pop("name", None) if rest else item
+        if not isinstance(name, str):
+            raise ValueError("a list of tasks holds names, or mappings with a name: [a, {name: b, weight: 2}]")
+        if name in named:
+            raise ValueError(f"task {name!r} stands twice: name it once, with the sum of weights")
+        named[name] = rest
+    return named
+
+
+class SplitsConfig(Section):
+    """Which questions. Training and evaluation never share one, whatever the seeds."""
+
+    num_train_examples: Positive = 2000
+    """Distinct training questions, over all tasks by weight."""
+    num_eval_examples: Count = 200
+    """Distinct evaluation questions of the training tasks, by weight; 0: none."""
+    seed: Seed | None = None
+    """Picks the training questions; default: the run's seed."""
+    eval_seed: Seed = 0
+    """Picks the evaluation questions: the same for runs that differ in their seed."""
+    manifest: Text | None = None
+    """The manifest.json of a run: train on exactly its rows, or refuse."""
+
+
+class PromptConfig(Section):
+    """How a question is put."""
+
+    instruction: str = SYSTEM_PROMPT
+    """How to answer; the answer is read from the last <answer>...</answer>. Empty: the question alone."""
+    placement: Placement = "system"
+    """Where the instruction stands: "system" message, or in the "user" turn before ("user") or after the question
+    ("user_after")."""
+    system_prompt: str = ""
+    """Of the system message, before an instruction that stands there; empty: none."""
+
+
+class RewardConfig(Section):
+    """One reward, under its name. A number alone is its weight."""
+
+    weight: Annotated[float, Field(allow_inf_nan=False)] = 1.0
+    """In the sum; below 0 it is a penalty."""
+    when: Literal["answered", "correct", "not_correct"] | None = None
+    """Pays for such completions alone."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the reward function."""
+
+
+class EngineConfig(Section):
+    """What generates."""
+
+    kind: Literal["embedded", "vllm"] = "embedded"
+    """"embedded": the model in training itself, in this process; "vllm": a `vf-vllm` server, as `rg-env launch` starts
+    one."""
+    host: Text = "127.0.0.1"
+    """Of the server."""
+    port: Annotated[int, Field(ge=1, le=65535)] = 8000
+    """Of the server."""
+    connect_timeout: Above0 = 5.0
+    """Seconds to wait for the server at the start."""
+    generation_timeout: Above0 = 600.0
+    """Seconds that a batch of rollouts may take."""
+    num_batches_ahead: Count = 0
+    """Batches generated while earlier ones are trained on ("vllm" only); 1 overlaps both, one step off-policy."""
+    importance_sampling_correction: bool = False
+    """Weigh each token by min(p_trainer / p_sampler, cap) ("vllm" only)."""
+    importance_sampling_cap: Above0 = 2.0
+    """That cap."""
+    weight_sync_transport: Literal["auto", "nccl", "shm", "gloo"] = "auto"
+    """How new weights travel to the server."""
+    weight_sync_timeout: Above0 = 120.0
+    """Seconds; deadline of each wait for the server's workers."""
+    weight_sync_check_every: Count = 50
+    """Syncs between two comparisons of the server's log-probabilities with the trainer's; 0: the first only."""
+
+
+class TrainingConfig(Section):
+    """GRPO and the optimizer, under the names of `vf.GRPOConfig`."""
+
+    max_steps: Positive = 200
+    """Optimizer steps."""
+    learning_rate: Above0 = 1e-6
+    """Peak learning rate."""
+    lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
+    """Course of the learning rate over the run."""
+    warmup_steps: Count = 10
+    """Steps to reach it; "constant" has none."""
+    optim: Literal["adamw_torch", "adamw_torch_fused", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"] = (
+        "adamw_torch"
+    )
+    """The 8-bit ones need bitsandbytes."""
+    weight_decay: From0 = 0.0
+    """Of AdamW."""
+    adam_beta1: Share = 0.9
+    """Of AdamW."""
+    adam_beta2: Share = 0.999
+    """Of AdamW."""
+    max_grad_norm: From0 = 0.2
+    """Gradients are clipped to this norm; 0: not at all."""
+    per_device_train_batch_size: Positive = 8
+    """Rollouts a micro-batch and process."""
+    gradient_accumulation_steps: Positive = 16
+    """Micro-batches a step. Batch x accumulation x processes is a step's rollouts, in whole groups."""
+    num_generations: Annotated[int, Field(ge=2)] = 8
+    """Rollouts a prompt: the group that an advantage is relative to."""
+    num_iterations: Positive = 1
+    """Updates a batch of rollouts."""
+    loss_type: Literal["bnpo", "grpo", "dr_grpo"] = "bnpo"
+    """How tokens are averaged: over the batch, over each rollout, or divided by a constant."""
+    scale_rewards: bool = True
+    """Divide advantages by the standard deviation of their group."""
+    beta: From0 = 0.0
+    """Weight of the KL term to the initial model; above 0 that model is kept in memory."""
+    epsilon: Share = 0.2
+    """Clipping of the probability ratio."""
+    epsilon_high: From0 | None = None
+    """Upper clipping; default: as the lower."""
+    temperature: Above0 = 1.0
+    """Of sampling."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Of sampling."""
+    max_prompt_length: Positive = 1024
+    """Tokens; a longer prompt is an error."""
+    max_tokens: Positive = 1024
+    """New tokens at most."""
+    mask_truncated_completions: bool = False
+    """Leave completions that were cut off out of the loss."""
+    shuffle: bool = True
+    """Take the training questions in random order."""
+    bf16: bool | None = None
+    """Compute in bfloat16; default: where there is a GPU."""
+    gradient_checkpointing: bool = True
+    """Compute activations again in the backward pass: slower, less memory."""
+    use_liger_kernel: bool = False
+    """Liger's kernels, where they are installed."""
+    use_cpu: bool | None = None
+    """Train on the CPU; default: where there is no GPU."""
+
+
+class LoraConfig(Section):
+    """Train low-rank adapters instead of all weights."""
+
+    r: Positive = 16
+    """Rank."""
+    alpha: Positive = 32
+    """The update is scaled by alpha / r."""
+    dropout: Share = 0.0
+    """On the adapters' input."""
+    target_modules: Literal["all-linear"] | list[Text] = "all-linear"
+    """Names of the layers that get an adapter."""
+    use_rslora: bool = False
+    """Scale by alpha / sqrt(r) instead."""
+
+
+class EvaluationConfig(Section):
+    """The fixed evaluation: the same questions before training, while it goes on, and after."""
+
+    every: Count | None = None
+    """Steps between evaluations; default: a fifth of the run; 0: before and after only."""
+    before: bool = True
+    """Evaluate before the first step."""
+    after: bool = True
+    """Evaluate after the last step."""
+    tasks: dict[str, TaskConfig] = Field(default_factory=dict)
+    """Held-out tasks, evaluated beside those that are trained on."""
+    num_held_out_examples: Positive = 50
+    """Distinct questions of each held-out task."""
+    rollouts_per_example: Positive = 1
+    """Sampled answers to each question; above 1, pass@k is reported."""
+    temperature: From0 | None = None
+    """Default: that of training."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Default: that of training."""
+    max_tokens: Positive | None = None
+    """Default: those of training."""
+    greedy: bool = True
+    """Answer each question once more, without sampling."""
+
+    _named = field_validator("tasks", mode="before")(_tasks)
+
+
+class CurriculumTask(Section):
+    """A task whose level changes."""
+
+    attributes: list[Text] = Field(default_factory=list)
+    """Attributes of the task's curriculum that change; default: all."""
+    start: Count = 0
+    """Level to begin with."""
+    highest: Count | None = None
+    """Level to stop at; default: the task's highest."""
+
+
+class CurriculumConfig(Section):
+    """Levels that change while training goes on: with the measured accuracy, or at given steps."""
+
+    tasks: dict[str, CurriculumTask]
+    """Which of the training tasks; the others stay as they are."""
+    success_threshold: Share = 0.7
+    """Raise the level when the accuracy over the window is above this."""
+    failure_threshold: Share = 0.1
+    """Lower it when the accuracy is below this."""
+    window: Positive = 20
+    """Prompts of the task, at its present level, over which accuracy is measured; nothing changes before there are so
+    many."""
+    check_every: Positive = 1
+    """Steps between two looks at the accuracy."""
+    step: Positive = 1
+    """Levels to go up or down by."""
+    schedule: dict[str, Count] | None = None
+    """Levels by step, such as {0: 0, 100: 1, 200: 2}, instead of thresholds."""
+
+    _named = field_validator("tasks", mode="before")(_tasks)
+
+    @field_validator("schedule")
+    @classmethod
+    def _steps(cls, schedule: dict[str, int] | None) -> dict[str, int] | None:
+        if schedule is not None and not all(step.isdecimal() for step in schedule):
+            raise ValueError("must map steps to levels, such as {0: 0, 100: 1}")
+        return schedule
+
+
+class LoggingConfig(Section):
+    """What is shown and kept while a run goes on. metrics.jsonl is always written."""
+
+    report_to: list[Literal["tensorboard", "wandb", "trackio"]] = Field(default_factory=list)
+    """Services besides. Nothing is uploaded unless named here."""
+    project: Text = "rg-env"
+    """Under which wandb and trackio keep the run."""
+    run_name: Text | None = None
+    """Default: the output folder's name."""
+    examples_every: Count = 10
+    """Steps between two looks at questions and answers on the console; 0: none."""
+    num_examples: Positive = 2
+    """Shown then."""
+    rollouts_kept: Count = 32
+    """Of each step, in rollouts.jsonl."""
+
+
+class OutputConfig(Section):
+    """Where a run's files go."""
+
+    dir: Text | None = None
+    """A new folder; default: a fresh one under outputs/."""
+    save_every: Count = 100
+    """Steps between checkpoints; 0: at the end only."""
+    save_total_limit: Positive | None = None
+    """Checkpoints kept; default: all."""
+
+
+class TrainConfig(Section):
+    """A training run."""
+
+    imports: list[Text] = Field(default_factory=list)
+    """Modules, or .py files (relative to the config that names them), that register tasks or rewards of your own."""
+    seed: Seed = 0
+    """Of everything that is random: questions, their order, sampling, new weights."""
+    grading: Literal["hardened", "partial", "upstream"] = "hardened"
+    """"hardened": right or not; "partial": real progress counts; "upstream": the library's own formulas, for comparison
+    with published numbers."""
+    model: ModelConfig
+    tasks: Annotated[dict[str, TaskConfig], Field(min_length=1)]
+    """What is trained on."""
+    splits: SplitsConfig = SplitsConfig()
+    prompt: PromptConfig = PromptConfig()
+    rewards: dict[str, RewardConfig] = Field(
+        default_factory=lambda: {"correctness": RewardConfig(weight=1.0), "format": RewardConfig(weight=0.1)}
+    )
+    """What a rollout is paid for."""
+    engine: EngineConfig = EngineConfig()
+    training: TrainingConfig = TrainingConfig()
+    lora: LoraConfig | None = None
+    evaluation: EvaluationConfig = EvaluationConfig()
+    curriculum: CurriculumConfig | None = None
+    logging: LoggingConfig = LoggingConfig()
+    output: OutputConfig = OutputConfig()
+
+    _named = field_validator("tasks", mode="before")(_tasks)
+
+    @field_validator("rewards", mode="before")
+    @classmethod
+    def _weighted(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        return {name: {"weight": each} if isinstance(each, int | float) else each for name, each in value.items()}
+
+
+def load_train_config(file: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
+    """Read, resolve and check the config of a run.
 
     Raises:
-        InputError: the batch cannot be divided into groups, or a number cannot be what it is.
+        InputError: a file cannot be read.
+        ConfigError: wrong keys, types, ranges, names or combinations: all that there are.
     """
+    from rg_env.core.config import config_error
+    from rg_env.training.config_checks import problems
 
-    lr_scheduler_type: str | None = "constant"
-    max_data_workers: int = 1
-    weight_sync_transport: str = "auto"
-    weight_sync_timeout: float = 120.0
-    weight_sync_check_every: int = 50
-    vllm_importance_sampling_correction: bool = False
-    vllm_importance_sampling_cap: float = 2.0
-
-    def __post_init__(self) -> None:
-        for name in ("max_prompt_length", "max_tokens", "max_seq_len"):
-            if (length := getattr(self, name)) is not None and length < 1:
-                raise InputError(f"{name}={length}: must be at least 1 token")
-        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise InputError(f"learning_rate={self.learning_rate}: must be above 0 and finite")
-        if not (math.isfinite(self.temperature) and self.temperature > 0):
-            raise InputError(f"temperature={self.temperature}: must be above 0 and finite")
-        check_groups(
-            per_device=self.per_device_train_batch_size,
-            processes=int(os.environ.get("WORLD_SIZE", 1)),
-            accumulation=self.steps_per_generation or self.gradient_accumulation_steps,
-            num_generations=self.num_generations,
-            batch=self.generation_batch_size,
-        )
-        super().__post_init__()
-
-
-def check_groups(
-    *, per_device: int, processes: int, accumulation: int, num_generations: int, batch: int | None = None
-) -> None:
-    """Raise `InputError` unless the rollouts of a step make whole groups of at least two.
-
-    `batch`: how many rollouts are generated at once, where that is given by itself.
-    """
-    if num_generations < 2:
-        raise InputError(f"num_generations={num_generations}: a group needs at least 2 rollouts to have an advantage")
-    if per_device < 1 or accumulation < 1:
-        raise InputError("per_device_train_batch_size and gradient_accumulation_steps must be at least 1")
-    if batch is not None:
-        for name, part in (
-            ("num_generations", num_generations),
-            ("the rollouts of a micro-batch", per_device * processes),
-        ):
-            if batch % part:
-                raise InputError(f"generation_batch_size={batch} is no multiple of {name}={part}")
-        return
-    factor = processes * accumulation
-    batch = per_device * factor
-    if batch % num_generations == 0:
-        return
-    fitting = [n for n in range(2, batch + 1) if batch % n == 0]
-    groups = sorted(sorted(fitting, key=lambda n: abs(n - num_generations))[:3])
-    fits = (n for distance in range(1, num_generations + 1) for n in (per_device - distance, per_device + distance))
-    sizes = sorted([n for n in fits if n > 0 and n * factor % num_generations == 0][:2])
-    raise InputError(
-        f"a step has {batch} rollouts ({per_device} per device x {processes} processes x {accumulation} accumulated), "
-        f"which num_generations={num_generations} does not divide: nearest per_device_train_batch_size: "
-        f"{', '.join(map(str, sizes))}; or num_generations: {', '.join(map(str, groups))}"
-    )
+    document = read_config(file, overrides)
+    config = parse_config(document, TrainConfig)
+    if found := problems(config):
+        raise config_error(document, found)
+    return config

@@ -17,8 +17,8 @@ from rg_env.inference.client import InProcessClient
 from rg_env.inference.engine import EmbeddedEngine
 from rg_env.inference.grouping import GroupingClient
 from rg_env.inference.vllm import VllmServer, start_hint
+from rg_env.training.arguments import GRPOConfig
 from rg_env.training.collective import on_main
-from rg_env.training.config import GRPOConfig
 from rg_env.training.weight_line import TransportChoice, WeightLine
 from rg_env.training.weight_sources import check_sendable, largest_bucket, sources
 from rg_env.training.weight_sync import WeightSync, shape_of

@@ -15,7 +15,7 @@ from transformers.utils import is_flash_attn_2_available, logging
 from rg_env.core.prompts import require_chat_template
 from rg_env.core.tasks import Mixture, TaskSpec
 from rg_env.errors import InputError
-from rg_env.training.config import GRPOConfig
+from rg_env.training.arguments import GRPOConfig
 from rg_env.training.tiny import POLICY_DIR, TASKS
 
 TINY = "tiny"

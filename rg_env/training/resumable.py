@@ -17,8 +17,8 @@ from verifiers import Environment
 from verifiers.trainers import GRPOTrainer as VerifiersGRPOTrainer
 
 from rg_env.errors import InputError, TrainingError
+from rg_env.training.arguments import GRPOConfig
 from rg_env.training.collective import agree, same_everywhere
-from rg_env.training.config import GRPOConfig
 from rg_env.training.order import BatchOrder, OrderedLoader
 from rg_env.training.resume_point import ResumePoint, rows_hash
 from rg_env.training.saved_weights import weights_problem

@@ -30,10 +30,10 @@ from verifiers import Environment
 
 from rg_env.core.prompts import rejects_system_role
 from rg_env.training import metrics
+from rg_env.training.arguments import GRPOConfig
 from rg_env.training.batches import RolloutBatch, micro_batches
 from rg_env.training.checks import EngineName, check_engine, check_liger, check_prompt_lengths, fold_system_prompts
 from rg_env.training.collective import on_main
-from rg_env.training.config import GRPOConfig
 from rg_env.training.engines import Embedded, Engine, Vllm, WeightsGuard
 from rg_env.training.logprobs import Plan, can_share_prompts, completion_logps
 from rg_env.training.loss import Clipping, Normaliser, kl_terms, policy_terms, sampler_weights

@@ -64,3 +64,16 @@ def test_a_missing_template_is_an_input_error() -> None:
         rejects_system_role(FakeTokenizer(template=None))
     with pytest.raises(InputError, match="fails on a plain question"):
         rejects_system_role(FakeTokenizer("broken"))
+
+
+@pytest.mark.parametrize(
+    ("placement", "system", "user"),
+    [
+        ("system", "Be brief.\n\nUse tags.", "1+1?"),
+        ("user", "Be brief.", "Use tags.\n\n1+1?"),
+        ("user_after", "Be brief.", "1+1?\n\nUse tags."),
+    ],
+)
+def test_an_instruction_stands_where_it_is_placed_and_a_preamble_in_the_system_message(placement, system, user):
+    messages = build_messages("1+1?", "Use tags.", placement, preamble="Be brief.")
+    assert messages == [{"role": "system", "content": system}, {"role": "user", "content": user}]

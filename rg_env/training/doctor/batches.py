@@ -7,10 +7,10 @@ from rg_env.adapters.v0 import load_environment
 from rg_env.core.prompts import rejects_system_role
 from rg_env.errors import InputError, RGEnvError
 from rg_env.training.checks import fold_system_prompts, prompt_lengths
-from rg_env.training.config import check_groups
 from rg_env.training.doctor.check import Check
 from rg_env.training.doctor.model import Model
 from rg_env.training.doctor.plan import RunPlan
+from rg_env.training.groups import check_groups
 from rg_env.training.policy import Policy, default_fields
 
 

@@ -1,0 +1,187 @@
+"""What a config's types cannot tell: names of tasks and rewards, and values that do not go together.
+
+Nothing heavy is imported. What depends on the model, or on the library's own checks, is told later.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from rg_env.core.config import Keys, Problem
+from rg_env.core.rewards import resolve_rewards
+from rg_env.core.task_table import load_table
+from rg_env.core.tasks import Mixture
+from rg_env.errors import InputError
+from rg_env.training.config import CurriculumConfig, TaskConfig, TrainConfig
+from rg_env.training.groups import check_groups
+
+
+def problems(config: TrainConfig) -> list[Problem]:
+    """All that is wrong with `config`; empty if nothing is."""
+    return [problem for check in _CHECKS for problem in check(config)]
+
+
+def gym(tasks: Mapping[str, TaskConfig]) -> list[dict[str, Any]]:
+    """Tasks in the form that `Mixture.parse` takes."""
+    return [{"name": name, **task.model_dump()} for name, task in tasks.items()]
+
+
+def reward_list(config: TrainConfig) -> list[dict[str, Any]]:
+    """Rewards in the form that `resolve_rewards` takes."""
+    return [{"name": name, **reward.model_dump()} for name, reward in config.rewards.items()]
+
+
+def _told(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:
+    try:
+        check()
+    except InputError as error:
+        yield Problem(path, str(error))
+
+
+def _tasks(config: TrainConfig) -> Iterator[Problem]:
+    for section, tasks in ((("tasks",), config.tasks), (("evaluation", "tasks"), config.evaluation.tasks)):
+        for spec in gym(tasks):
+            yield from _told((*section, spec["name"]), lambda spec=spec: Mixture.parse(spec))  # type: ignore[misc]
+    for name in config.evaluation.tasks:
+        if name in config.tasks:
+            yield Problem(("evaluation", "tasks", name), "is trained on, and so evaluated anyway: leave it out here")
+
+
+def _splits(config: TrainConfig) -> Iterator[Problem]:
+    splits, tasks = config.splits, len(config.tasks)
+    training = config.training
+    prompts = training.per_device_train_batch_size * training.gradient_accumulation_steps // training.num_generations
+    if splits.num_train_examples < max(tasks, prompts):
+        yield Problem(
+            ("splits", "num_train_examples"),
+            f"fewer than the {prompts} prompts of a step, or than the {tasks} tasks: at least {max(tasks, prompts)}",
+        )
+    if 0 < splits.num_eval_examples < tasks:
+        yield Problem(("splits", "num_eval_examples"), f"fewer than the {tasks} tasks: at least {tasks}, or 0 for none")
+    held_out = config.evaluation
+    if held_out.tasks and held_out.num_held_out_examples < 1:
+        yield Problem(("evaluation", "num_held_out_examples"), "must be at least 1")
+
+
+def _rewards(config: TrainConfig) -> Iterator[Problem]:
+    if not config.rewards:
+        yield Problem(("rewards",), "names no reward: such as {correctness: 1.0}")
+    elif not any(reward.weight for reward in config.rewards.values()):
+        yield Problem(("rewards",), "every weight is 0: there is nothing to learn from")
+    for spec in reward_list(config):
+        yield from _told(("rewards", spec["name"]), lambda spec=spec: resolve_rewards([spec]))  # type: ignore[misc]
+
+
+def _batch(config: TrainConfig) -> Iterator[Problem]:
+    training = config.training
+    yield from _told(
+        ("training", "per_device_train_batch_size"),
+        lambda: check_groups(
+            per_device=training.per_device_train_batch_size,
+            processes=int(os.environ.get("WORLD_SIZE", 1)),
+            accumulation=training.gradient_accumulation_steps,
+            num_generations=training.num_generations,
+        ),
+    )
+
+
+def _training(config: TrainConfig) -> Iterator[Problem]:
+    training = config.training
+    if training.lr_scheduler_type != "constant" and training.warmup_steps > training.max_steps:
+        yield Problem(("training", "warmup_steps"), f"more than the {training.max_steps} steps of the run")
+    if training.epsilon_high is not None and training.epsilon_high < training.epsilon:
+        yield Problem(("training", "epsilon_high"), f"must be at least epsilon ({training.epsilon:g})")
+    if training.optim.endswith("8bit") and find_spec("bitsandbytes") is None:
+        yield Problem(("training", "optim"), "needs bitsandbytes, which is not installed: `pip install bitsandbytes`")
+    if training.use_liger_kernel and find_spec("liger_kernel") is None:
+        yield Problem(
+            ("training", "use_liger_kernel"), "needs liger-kernel, which is not installed: `pip install liger-kernel`"
+        )
+    if config.model.dtype == "bfloat16" and config.lora is None:
+        yield Problem(
+            ("model", "dtype"),
+            "without LoRA small updates round to nothing: take auto, and training.bf16 to compute in bfloat16",
+        )
+    name = config.model.name
+    if name.startswith(("/", "./", "../", "~")) and not os.path.isdir(name):
+        yield Problem(("model", "name"), "there is no such folder here")
+
+
+def _engine(config: TrainConfig) -> Iterator[Problem]:
+    engine, training = config.engine, config.training
+    if engine.kind == "embedded":
+        for key in ("num_batches_ahead", "importance_sampling_correction"):
+            if getattr(engine, key):
+                yield Problem(("engine", key), "is for engine.kind: vllm; the embedded engine samples from the policy")
+    if engine.importance_sampling_correction and training.top_p < 1:
+        yield Problem(("engine", "importance_sampling_correction"), "needs training.top_p: 1.0")
+
+
+def _evaluation(config: TrainConfig) -> Iterator[Problem]:
+    evaluation = config.evaluation
+    temperature = config.training.temperature if evaluation.temperature is None else evaluation.temperature
+    if temperature == 0 and evaluation.rollouts_per_example > 1:
+        yield Problem(
+            ("evaluation", "rollouts_per_example"), "with temperature 0 all answers are the same: take 1, or sample"
+        )
+    if temperature == 0 and evaluation.greedy:
+        yield Problem(("evaluation", "greedy"), "with temperature 0 that is the answer already: set it to false")
+    if not config.splits.num_eval_examples and not evaluation.tasks:
+        for key in ("every", "before", "after"):
+            if key in evaluation.model_fields_set and getattr(evaluation, key):
+                yield Problem(("evaluation", key), "there is nothing to evaluate: splits.num_eval_examples is 0")
+
+
+def _curriculum(config: TrainConfig) -> Iterator[Problem]:
+    curriculum = config.curriculum
+    if curriculum is None:
+        return
+    if not curriculum.tasks:
+        yield Problem(("curriculum", "tasks"), "names no task: such as {spell_backward: {start: 0}}")
+    if config.splits.manifest is not None:
+        yield Problem(("splits", "manifest"), "cannot be kept with a curriculum, which draws new questions")
+    if curriculum.failure_threshold >= curriculum.success_threshold:
+        yield Problem(
+            ("curriculum", "failure_threshold"), f"must be below success_threshold ({curriculum.success_threshold:g})"
+        )
+    for name in curriculum.tasks:
+        yield from _curriculum_task(config, curriculum, name)
+
+
+def _curriculum_task(config: TrainConfig, curriculum: CurriculumConfig, name: str) -> Iterator[Problem]:
+    path, task = ("curriculum", "tasks", name), curriculum.tasks[name]
+    if name not in config.tasks:
+        yield Problem(path, f"is not trained on: the tasks are {', '.join(config.tasks)}")
+        return
+    if config.tasks[name].level is not None or config.tasks[name].levels:
+        yield Problem(("tasks", name), f"its level is set by the curriculum: say curriculum.tasks.{name}.start instead")
+    if (entry := load_table().get(name)) is None:
+        return  # told elsewhere
+    levels = entry["levels"]
+    if not levels:
+        yield Problem(path, "has no levels")
+        return
+    for number, attribute in enumerate(task.attributes):
+        if attribute not in levels:
+            yield Problem(
+                (*path, "attributes"), f"number {number + 1}: no attribute of this task: {', '.join(sorted(levels))}"
+            )
+    top = max((len(levels[each]) for each in task.attributes or levels if each in levels), default=1) - 1
+    for key in ("start", "highest"):
+        if (value := getattr(task, key)) is not None and value > top:
+            yield Problem((*path, key), f"the highest level is {top}")
+    if task.highest is not None and task.start > task.highest:
+        yield Problem((*path, "start"), f"is above highest ({task.highest})")
+    for step, level in (curriculum.schedule or {}).items():
+        if level > top:
+            yield Problem(("curriculum", "schedule", step), f"the highest level of {name} is {top}")
+
+
+def _logging(config: TrainConfig) -> Iterator[Problem]:
+    for service in config.logging.report_to:
+        if find_spec(service) is None:
+            yield Problem(("logging", "report_to"), f"{service} is not installed: `pip install {service}`")
+
+
+_CHECKS = (_tasks, _splits, _rewards, _batch, _training, _engine, _evaluation, _curriculum, _logging)
