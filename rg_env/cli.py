@@ -2,6 +2,7 @@
 
 rg-env tasks [NAME] [--show N]       the tasks, or one task's options and examples
 rg-env tasks --audit [--measure]     what is known of the tasks' graders
+rg-env train CONFIG [key=value ...]  train as a config says; --dry-run: what it comes to
 rg-env serve --model DIR [--port N]  the embedded engine as an OpenAI-compatible server on 127.0.0.1
 rg-env doctor [--model M] [...]      would a training run start here? every failed line ends with the fix
 rg-env launch SCRIPT --model NAME -- ARGUMENTS
@@ -12,7 +13,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from rg_env import launch_command
+from rg_env import launch_command, train_command
 from rg_env.commands import positive, run_command
 from rg_env.errors import InputError
 
@@ -37,6 +38,8 @@ def run(arguments: Sequence[str]) -> int:
     tasks.add_argument("--seeds", type=positive, default=3, help="with --measure: how many; default: 3")
     tasks.add_argument("--write", action="store_true", help="with --measure: keep the figures in the package")
     tasks.set_defaults(run=_tasks)
+
+    train_command.add(commands)
 
     serve = commands.add_parser("serve", help="serve a model folder over HTTP on 127.0.0.1, for any OpenAI client")
     serve.add_argument("--model", required=True, help="folder, name on the hub, or 'tiny'")

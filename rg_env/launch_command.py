@@ -12,13 +12,14 @@ def add(commands: Any) -> None:
     """Add the subcommand to those of `rg-env`."""
     launch = commands.add_parser(
         "launch",
-        help="start a vLLM server and a training script that uses it, and end both",
-        usage="rg-env launch SCRIPT --model NAME [options] [-- the script's own arguments]",
-        epilog="The script gets --model, --engine vllm and --vllm-port. Without a GPU both run on the CPU.",
+        help="start a vLLM server and a training run that uses it, and end both",
+        usage="rg-env launch CONFIG [section.key=value ...] [options] [-- options of rg-env train]\n"
+        "       rg-env launch SCRIPT --model NAME [options] [-- the script's own arguments]",
+        epilog="A script gets --model, --engine vllm and --vllm-port. Without a GPU both run on the CPU.",
         allow_abbrev=False,  # a script's argument that stands on the wrong side of `--` is not to be taken for ours
     )
-    launch.add_argument("script", help="such as examples/train_ultra_minimal.py")
-    launch.add_argument("--model", required=True, help="folder, or name on the hub")
+    launch.add_argument("script", help="such as configs/train/tiny.yaml or examples/train_ultra_minimal.py")
+    launch.add_argument("--model", help="folder, or name on the hub; a config names its own")
     launch.add_argument("--vllm-gpus", type=_gpus, metavar="0", help="default: the first that --gpus leaves")
     launch.add_argument("--gpus", type=_gpus, metavar="1,2,3", help="to train on; default: all that vLLM leaves")
     launch.add_argument("--processes", type=positive, metavar="N", help="that train; default: one a GPU")
@@ -38,17 +39,27 @@ def add(commands: Any) -> None:
 
 
 def parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
-    """The options, and as `script_arguments` what stands after the first `--`: that belongs to the script.
+    """The options, and as `script_arguments` what stands after the first `--`: that belongs to the script. Overrides of
+    a config may stand before it too.
 
     Raises:
         InputError: something before it is no option of ours.
     """
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options, unknown = parser.parse_known_args(arguments[:end])
-    if unknown:
-        raise InputError(f"launch has no option {unknown[0]!r}: the script's own arguments go to the end, after `--`")
-    options.script_arguments = tuple(arguments[end + 1 :])
+    overrides = [each for each in unknown if _is_config(options.script) and _is_override(each)]
+    if strange := [each for each in unknown if each not in overrides]:
+        raise InputError(f"launch has no option {strange[0]!r}: the script's own arguments go to the end, after `--`")
+    options.script_arguments = (*overrides, *arguments[end + 1 :])
     return options
+
+
+def _is_config(script: str) -> bool:
+    return script.endswith((".yaml", ".yml"))
+
+
+def _is_override(argument: str) -> bool:
+    return "=" in argument and not argument.startswith("-")
 
 
 def _gpus(text: str) -> tuple[str, ...]:
@@ -61,6 +72,10 @@ def run(options: argparse.Namespace) -> int:
 
     from rg_env.training.launch import dry_run, launch  # isort: skip
 
+    if _is_config(options.script):
+        _read_config(options)
+    elif options.model is None:
+        raise InputError("a script needs --model: the server has to know it too")
     wanted = LaunchOptions(
         script=options.script,
         model=options.model,
@@ -84,3 +99,19 @@ def run(options: argparse.Namespace) -> int:
         save_timeout_s=options.save_timeout,
         verbose=options.verbose,
     )
+
+
+def _read_config(options: argparse.Namespace) -> None:
+    """Check the config, and take from it what the server must know."""
+    from rg_env.training.config import load_train_config
+    from rg_env.training.launch import engine_overrides
+
+    if options.model is not None:
+        raise InputError(f"--model is for scripts: say model.name={options.model} instead")
+    overrides = [each for each in options.script_arguments if _is_override(each)]
+    processes = options.processes or len(options.gpus or ()) or None
+    config = load_train_config(options.script, [*overrides, *engine_overrides(options.port)], processes=processes)
+    options.model = config.model.name
+    if options.max_model_len is None:
+        answer = max(config.training.max_tokens, config.evaluation.max_tokens or 0)
+        options.max_model_len = config.training.max_prompt_length + answer

@@ -105,6 +105,17 @@ def config_error(document: Document, problems: Iterable[Problem]) -> ConfigError
     return ConfigError("\n  ".join([*head, *lines]))
 
 
+def to_yaml(values: Mapping[str, Any]) -> str:
+    """Plain values as a file that `read_config` reads to the same values."""
+
+    def dumped(*, allow_unicode: bool) -> str:
+        return yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=allow_unicode, width=120)
+
+    text = dumped(allow_unicode=True)
+    # Among others U+0085 is written as it is, and read as a line end.
+    return text if yaml.load(text, Loader=_Loader) == values else dumped(allow_unicode=False)
+
+
 def _line(document: Document, problem: Problem) -> str:
     path = ".".join(problem.path)
     try:

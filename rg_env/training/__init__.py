@@ -16,6 +16,7 @@ _NAMES = {
     "best_device": "policy",
     "default_config": "policy",
     "load_policy": "policy",
+    "run_config": "from_config",
     "run_folder": "output",
     "run_name": "output",
     "train": "run",

@@ -52,7 +52,7 @@ def chosen(resume: str | Path, folder: Path) -> tuple[Path | None, list[str]]:
             if newer:
                 raise InputError(
                     f"{folder} has checkpoints after {path.name}, {newer[0]} the newest: go on from that one "
-                    f"(--resume {AUTO}), or give another --output-dir"
+                    f"(--resume {AUTO}), or give another output folder"
                 )
         problem = _damage(path)
         if problem:

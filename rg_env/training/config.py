@@ -6,6 +6,7 @@ Everything that can be known without the model is checked here, and neither torc
 What the fields mean stands under each; `docs/configuration.md` is made from that.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -181,8 +182,6 @@ class TrainingConfig(Section):
     """Tokens; a longer prompt is an error."""
     max_tokens: Positive = 1024
     """New tokens at most."""
-    mask_truncated_completions: bool = False
-    """Leave completions that were cut off out of the loss."""
     shuffle: bool = True
     """Take the training questions in random order."""
     bf16: bool | None = None
@@ -342,8 +341,9 @@ class TrainConfig(Section):
         return {name: {"weight": each} if isinstance(each, int | float) else each for name, each in value.items()}
 
 
-def load_train_config(file: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
-    """Read, resolve and check the config of a run.
+def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, processes: int | None = None) -> TrainConfig:
+    """Read, resolve and check the config of a run, which `processes` train together (default: as many as this is one
+    of).
 
     Raises:
         InputError: a file cannot be read.
@@ -354,6 +354,6 @@ def load_train_config(file: str | Path, overrides: Sequence[str] = ()) -> TrainC
 
     document = read_config(file, overrides)
     config = parse_config(document, TrainConfig)
-    if found := problems(config):
+    if found := problems(config, processes or int(os.environ.get("WORLD_SIZE", 1))):
         raise config_error(document, found)
     return config

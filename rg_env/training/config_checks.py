@@ -17,9 +17,9 @@ from rg_env.training.config import CurriculumConfig, TaskConfig, TrainConfig
 from rg_env.training.groups import check_groups
 
 
-def problems(config: TrainConfig) -> list[Problem]:
-    """All that is wrong with `config`; empty if nothing is."""
-    return [problem for check in _CHECKS for problem in check(config)]
+def problems(config: TrainConfig, processes: int = 1) -> list[Problem]:
+    """All that is wrong with `config` for a run of so many processes; empty if nothing is."""
+    return [*_batch(config, processes), *(problem for check in _CHECKS for problem in check(config))]
 
 
 def gym(tasks: Mapping[str, TaskConfig]) -> list[dict[str, Any]]:
@@ -73,13 +73,13 @@ def _rewards(config: TrainConfig) -> Iterator[Problem]:
         yield from _told(("rewards", spec["name"]), lambda spec=spec: resolve_rewards([spec]))  # type: ignore[misc]
 
 
-def _batch(config: TrainConfig) -> Iterator[Problem]:
+def _batch(config: TrainConfig, processes: int) -> Iterator[Problem]:
     training = config.training
     yield from _told(
         ("training", "per_device_train_batch_size"),
         lambda: check_groups(
             per_device=training.per_device_train_batch_size,
-            processes=int(os.environ.get("WORLD_SIZE", 1)),
+            processes=processes,
             accumulation=training.gradient_accumulation_steps,
             num_generations=training.num_generations,
         ),
@@ -184,4 +184,4 @@ def _logging(config: TrainConfig) -> Iterator[Problem]:
             yield Problem(("logging", "report_to"), f"{service} is not installed: `pip install {service}`")
 
 
-_CHECKS = (_tasks, _splits, _rewards, _batch, _training, _engine, _evaluation, _curriculum, _logging)
+_CHECKS = (_tasks, _splits, _rewards, _training, _engine, _evaluation, _curriculum, _logging)

@@ -1,6 +1,7 @@
 """`rg-env launch`: from what the user wants to two commands, a `vf-vllm` server and a trainer, and their run.
 
 plan = make_plan(LaunchOptions("train.py", "Qwen/Qwen2.5-7B-Instruct", gpus=("1", "2", "3")), Machine.here())
+plan = make_plan(LaunchOptions("configs/train/multi_tasks.yaml", "Qwen/Qwen2.5-3B-Instruct"), Machine.here())
 print(plan.server.shell())
 
 Planning starts nothing, and imports neither torch nor vLLM. Running is `supervise`'s.
@@ -25,6 +26,8 @@ from rg_env.training.tiny import POLICY_DIR
 
 HOST = "127.0.0.1"
 LOGS = Path("logs")
+CONFIGS = (".yaml", ".yml")
+"""Endings of configs; anything else is a script."""
 SHARED_GPU_PART = "0.4"
 """Of its memory for vLLM, where the trainer is on the same GPU."""
 # Flags with a value that older releases do not know, and the release that brought each.
@@ -36,8 +39,10 @@ class LaunchOptions:
     """What the user asks for. GPUs are names as `CUDA_VISIBLE_DEVICES` takes them."""
 
     script: str
+    """A Python script, or a config of `rg-env train`."""
     model: str
     script_arguments: tuple[str, ...] = ()
+    """More for the script; with a config, overrides and options of `rg-env train`."""
     vllm_gpus: tuple[str, ...] | None = None
     """Default: the first that the trainer does not use."""
     gpus: tuple[str, ...] | None = None
@@ -171,14 +176,25 @@ def _server(options: LaunchOptions, gpus: tuple[str, ...], machine: Machine, *, 
 
 
 def _trainer(options: LaunchOptions, script: Path, gpus: tuple[str, ...], processes: int, machine: Machine) -> Command:
-    program = [str(machine.programs / Path(sys.executable).name)]
+    is_config = script.suffix in CONFIGS
+    program = [str(machine.programs / ("rg-env" if is_config else Path(sys.executable).name))]
     distributed = processes > 1 or options.accelerate_config is not None
     if distributed:
         config = _accelerate_config(options.accelerate_config, script, "zero3.yaml" if gpus else "zero3_cpu.yaml")
         program = [str(machine.programs / "accelerate"), "launch", "--config-file", str(config)]
         # Port 0: a free one. Two runs on one machine would both take accelerate's default.
         program += ["--num-processes", str(processes), "--main-process-port", "0"]
-    return Command((*program, str(script), *_script_arguments(options)), _visible(gpus), starts_workers=distributed)
+        program += ["--module", "rg_env.cli"] if is_config else []
+    if is_config:
+        arguments = ["train", str(script), *options.script_arguments, *engine_overrides(options.port)]
+    else:
+        arguments = [str(script), *_script_arguments(options)]
+    return Command((*program, *arguments), _visible(gpus), starts_workers=distributed)
+
+
+def engine_overrides(port: int) -> list[str]:
+    """What makes a config train with the server that is started."""
+    return ["engine.kind=vllm", f"engine.host={HOST}", f"engine.port={port}"]
 
 
 def _script_arguments(options: LaunchOptions) -> list[str]:
@@ -198,10 +214,11 @@ def _script_arguments(options: LaunchOptions) -> list[str]:
 
 def _checked_script(name: str) -> Path:
     script = Path(name)
+    such_as = "such as examples/train_ultra_minimal.py or configs/train/tiny.yaml"
     if not script.is_file():
-        raise InputError(f"no script at {name!r}: give the path of one, such as examples/train_ultra_minimal.py")
-    if script.suffix != ".py":
-        raise InputError(f"{name!r} is no Python script (.py): give one, such as examples/train_ultra_minimal.py")
+        raise InputError(f"no script or config at {name!r}: give the path of one, {such_as}")
+    if script.suffix not in (".py", *CONFIGS):
+        raise InputError(f"{name!r} is neither a Python script (.py) nor a config (.yaml): give one, {such_as}")
     return script
 
 
@@ -211,7 +228,7 @@ def _accelerate_config(given: str | None, script: Path, name: str) -> Path:
             raise InputError(f"no file at --accelerate-config {given!r}")
         return Path(given)
     # As the user would write it: beside the script's folder, in the folders above, or here.
-    for folder in (*script.parents, *script.absolute().parents[:3]):
+    for folder in (*script.parents, *script.absolute().parents[:3], Path()):
         if (config := folder / "configs" / name).is_file():
             return config
     raise InputError(f"no configs/{name} in the folders around {script} or here: give --accelerate-config FILE")

@@ -1,6 +1,7 @@
 """The output folder of a run: where it may be, and what is written into it.
 
 config.yaml           what was asked for, resolved; config_from_step_N.yaml: the same, of a run that went on from there
+arguments.yaml        for runs from a config, what it came to: all training arguments, prompt, rewards
 manifest.json         versions, machine, and which rows it was trained and evaluated on
 metrics.jsonl         one line a step, and one an evaluation
 rollouts.jsonl        some training rollouts of each step
@@ -23,8 +24,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from rg_env.core.config import to_yaml
 from rg_env.errors import OutputFolderError
 
 OUTPUTS = Path("outputs")
@@ -87,13 +87,13 @@ def run_folder(output_dir: str | Path | None, name: str, resume: str | Path | No
 
 
 def _checked_folder(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:
-    remedy = "choose another --output-dir"
+    remedy = "choose another output folder"
     goes_on = False
     if resume is not None:
         own = None if str(resume) == "auto" else Path(resume).parent
         output_dir = own if output_dir is None else output_dir
         if output_dir is None:
-            raise OutputFolderError("--resume auto needs --output-dir: the folder of the run that is to go on")
+            raise OutputFolderError("--resume auto needs an output folder: that of the run that is to go on")
         goes_on = own is None or Path(output_dir).absolute() == own.absolute()
     try:
         return _free_folder(output_dir, name, remedy, goes_on)
@@ -139,7 +139,7 @@ class RunFiles:
         self.folder = folder
 
     def write_config(self, settings: dict[str, Any], name: str = "config.yaml") -> None:
-        self._write(name, yaml.safe_dump(_plain(settings), sort_keys=False, allow_unicode=True))
+        self._write(name, to_yaml(_plain(settings)))
 
     def write_manifest(self, rows: dict[str, Any] | None) -> None:
         self.write_json(
@@ -185,7 +185,7 @@ class RunFiles:
 
     def discard(self) -> None:
         """Take back what was written for a run that never began."""
-        for name in ("config.yaml", "manifest.json"):
+        for name in ("config.yaml", "arguments.yaml", "manifest.json"):
             (self.folder / name).unlink(missing_ok=True)
         for folder in (self.folder / "eval_results", self.folder):
             with contextlib.suppress(OSError):  # something else is in it

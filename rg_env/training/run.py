@@ -20,7 +20,9 @@ from rg_env.errors import InputError, StoppedTogether, TrainingError, from_inter
 from rg_env.evaluation.plots import plot_run
 from rg_env.training.checkpoints import check_fit, chosen, step_of
 from rg_env.training.collective import on_main
+from rg_env.training.config import TrainConfig
 from rg_env.training.output import RunFiles
+from rg_env.training.plan import resolved
 from rg_env.training.policy import TINY
 from rg_env.training.recorder import Recorder
 from rg_env.training.summary import print_summary
@@ -31,6 +33,7 @@ from rg_env.training.trainer import GRPOTrainer
 def train(
     trainer: GRPOTrainer,
     *,
+    config: TrainConfig | None = None,
     settings: dict[str, Any] | None = None,
     eval_every: int | None = None,
     resume: str | Path | None = None,
@@ -41,7 +44,8 @@ def train(
 
     Args:
         trainer: ready to train; `trainer.args.output_dir` is where the files go (see `output`).
-        settings: what else belongs into `config.yaml`.
+        config: what the trainer was made from; it is kept as `config.yaml`, from which the run can be repeated.
+        settings: without a config, what `config.yaml` says besides what the trainer's arguments came to.
         eval_every: steps between evaluations; default: a fifth of the run.
         resume: a checkpoint to go on from as if the run had never stopped; "auto": the newest whole one in the output
             folder, if there is one.
@@ -69,7 +73,7 @@ def train(
     failure: Exception | None = None
     with interruption.handled():
         try:
-            on_main(trainer.accelerator, lambda: _describe(files, trainer, settings or {}, first))
+            on_main(trainer.accelerator, lambda: _describe(files, trainer, config, settings or {}, first))
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         except (Exception, KeyboardInterrupt) as error:
             if isinstance(error, KeyboardInterrupt) or from_interrupt(error):
@@ -144,7 +148,7 @@ def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
         print(f"passing over a damaged checkpoint: {line}", flush=True)
     if checkpoint is None:
         if passed_over:  # starting anew would throw away what a person may still rescue
-            raise InputError(f"{folder} has no whole checkpoint ({passed_over[0]}): give a new --output-dir")
+            raise InputError(f"{folder} has no whole checkpoint ({passed_over[0]}): give a new output folder")
         print(f"no checkpoint in {folder}: starting from the beginning", flush=True)
         if folder.is_dir():
             RunFiles(folder).cut_after(-1)
@@ -153,11 +157,18 @@ def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
     return checkpoint
 
 
-def _describe(files: RunFiles, trainer: GRPOTrainer, settings: dict[str, Any], first: int) -> None:
-    if first and (files.folder / "config.yaml").exists():
-        files.write_config(_resolved(trainer, settings), f"config_from_step_{first}.yaml")
+def _describe(
+    files: RunFiles, trainer: GRPOTrainer, config: TrainConfig | None, settings: dict[str, Any], first: int
+) -> None:
+    goes_on = first and (files.folder / "config.yaml").exists()
+    suffix = f"_from_step_{first}" if goes_on else ""
+    if config is None:
+        files.write_config(_resolved(trainer, settings), f"config{suffix}.yaml")
+    else:
+        files.write_config(resolved(config), f"config{suffix}.yaml")
+        files.write_config(_resolved(trainer, {}), f"arguments{suffix}.yaml")
+    if goes_on:
         return
-    files.write_config(_resolved(trainer, settings))
     files.write_manifest(getattr(trainer.env, "manifest", None))
 
 

@@ -21,6 +21,11 @@ from rg_env.training.tiny import POLICY_DIR
 
 CPU = Machine(gpus=(), vllm="0.11.0+cpu", programs=Path("bin"))
 NODE = Machine(gpus=("0", "1", "2", "3"), vllm="0.11.0", programs=Path("bin"))
+RUN = """
+model: {name: org/model}
+tasks: {leg_counting: {}}
+training: {max_prompt_length: 100, max_tokens: 90, per_device_train_batch_size: 8, gradient_accumulation_steps: 1}
+"""
 ONE = Machine(gpus=("0",), vllm="0.11.0", programs=Path("bin"))
 
 
@@ -31,6 +36,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("examples/train.py", "configs/zero3.yaml", "configs/zero3_cpu.yaml"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
+    (tmp_path / "examples/notes.txt").write_text("")
+    (tmp_path / "run.yaml").write_text(RUN)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
     return tmp_path
@@ -198,8 +205,9 @@ def test_an_accelerate_configuration_may_be_given_and_is_found_from_elsewhere(
 @pytest.mark.parametrize(
     ("machine", "changes", "words"),
     [
-        (CPU, {"script": "train.py"}, "no script at 'train.py'"),
-        (CPU, {"script": "configs/zero3.yaml"}, "is no Python script"),
+        (CPU, {"script": "train.py"}, "no script or config at 'train.py'"),
+        (CPU, {"script": "examples"}, "no script or config at 'examples'"),
+        (CPU, {"script": "examples/notes.txt"}, "is neither a Python script (.py) nor a config"),
         (NODE, {"processes": 4}, "--processes 4 with 3 GPUs"),
         (CPU, {"accelerate_config": "none.yaml"}, "no file at --accelerate-config 'none.yaml'"),
         (CPU, {"script_arguments": ("--model", "other")}, "give --model before `--`"),
@@ -302,8 +310,12 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["launch", "examples/train.py", "--model", "m", "--task", "x"], "launch has no option '--task'"),
         (["launch", "examples/train.py", "--model", "m", "--mod"], "launch has no option '--mod'"),
-        (["launch", "none.py", "--model", "m"], "no script at 'none.py'"),
-        (["launch", "examples/train.py"], "required: --model"),
+        (["launch", "none.py", "--model", "m"], "no script or config at 'none.py'"),
+        (["launch", "examples/train.py"], "a script needs --model"),
+        (["launch", "run.yaml", "--model", "m"], "say model.name=m instead"),
+        (["launch", "run.yaml", "--task", "x"], "launch has no option '--task'"),
+        (["launch", "run.yaml", "training.steps=3"], "training.steps = 3 @ command line: unknown key"),
+        (["launch", "run.yaml", "--processes", "3", "training.num_generations=7"], "num_generations=7 does not divide"),
         (["launch", "examples/train.py", "--model", "m", "--port", "0"], "port 0 does not exist"),
         (["launch", "examples/train.py", "--model", "m", "--processes", "0"], "not at least 1"),
         (["launch", "examples/train.py", "--model", "m", "--vllm-args", "'"], "invalid"),
@@ -321,6 +333,25 @@ def test_mistakes_are_one_line_before_anything_starts(
     assert words in errors
     assert printed == ""
     assert not Path("logs").exists()
+
+
+def test_a_config_trains_with_the_server_that_is_started(rg_env: Callable[..., tuple[int, str, str]]) -> None:
+    """The model and its longest sequence come from the config; the trainer gets overrides, options and the server."""
+    code, printed, _ = rg_env(
+        "launch", "run.yaml", "training.max_tokens=50", "--dry-run", "--gpus", "1,2", "--vllm-gpus", "0",
+        "--port", "8001", "--", "--resume", "auto",
+    )  # fmt: skip
+    assert code == 0
+    _, _, server, _, trainer = printed.splitlines()
+    assert "--model org/model " in server
+    assert server.endswith("--port 8001 --logprobs-mode processed_logprobs --max-model-len 150")
+    assert trainer.startswith("CUDA_VISIBLE_DEVICES=1,2 ")
+    assert trainer.endswith(
+        "--num-processes 2 --main-process-port 0 --module rg_env.cli train run.yaml training.max_tokens=50 "
+        "--resume auto engine.kind=vllm engine.host=127.0.0.1 engine.port=8001"
+    )
+    _, printed, _ = rg_env("launch", "run.yaml", "--dry-run", "--processes", "1")
+    assert "bin/rg-env train run.yaml engine.kind=vllm" in printed.splitlines()[-1]
 
 
 @pytest.mark.usefixtures("installed")

@@ -154,13 +154,13 @@ def check_output(plan: RunPlan, checkpoint: int | None, count: int) -> Check:
     try:
         folder = run_folder(plan.output_dir, "check")
     except OutputFolderError as error:
-        return Check("output folder", "failed", str(error).partition("; choose")[0], "choose another --output-dir")
+        return Check("output folder", "failed", str(error).partition("; choose")[0], "choose another output folder")
     shown = folder if plan.output_dir else OUTPUTS
     free = shutil.disk_usage(nearest_folder(folder)).free
     if checkpoint is None:
         return Check("output folder", "ok", f"{shown}: {gigabytes(free)} free")
     text = f"{shown}: {gigabytes(free)} free, and {_checkpoints(count)} of {gigabytes(checkpoint)}"
-    fix = "make room, or choose another --output-dir"
+    fix = "make room, or choose another output folder"
     if free < checkpoint:
         return Check("output folder", "failed", f"{text} will not fit", fix)
     if free < checkpoint * count:

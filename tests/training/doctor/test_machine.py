@@ -112,7 +112,7 @@ def test_room_for_checkpoints(tmp_path: Path) -> None:
     is_like(machine.check_output(plan, 2 * free, 1), "failed", "will not fit", "--output-dir")
     (tmp_path / "file").touch()
     is_like(
-        machine.check_output(RunPlan(output_dir=str(tmp_path)), 1, 1), "failed", "not empty", "another --output-dir"
+        machine.check_output(RunPlan(output_dir=str(tmp_path)), 1, 1), "failed", "not empty", "another output folder"
     )
     assert checkpoint_count({"max_steps": 250, "save_steps": 100, "save_strategy": "steps"}) == 3
     assert checkpoint_count({"max_steps": 250, "save_steps": 100, "save_strategy": "no"}) == 1

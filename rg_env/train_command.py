@@ -1,0 +1,46 @@
+"""`rg-env train`: its options. What it does stands in `rg_env.training.from_config`."""
+
+import argparse
+from typing import Any
+
+from rg_env.errors import InputError
+
+
+def add(commands: Any) -> None:
+    """Add the subcommand to those of `rg-env`."""
+    train = commands.add_parser(
+        "train",
+        help="train as a config says",
+        usage="rg-env train CONFIG [section.key=value ...] [options]",
+        epilog="docs/configuration.md lists the keys.",
+    )
+    train.add_argument("config", help="such as configs/train/tiny.yaml")
+    train.add_argument("overrides", nargs="*", metavar="section.key=value", help="over what the config says")
+    train.add_argument("--dry-run", action="store_true", help="print the resolved config and the plan, and end")
+    train.add_argument("--resume", metavar="auto|PATH", help="go on from a checkpoint, or the newest of output.dir")
+    train.add_argument(
+        "--eval-only",
+        nargs="?",
+        const="",
+        metavar="CHECKPOINT",
+        help="only the evaluation, of a checkpoint or of the config's own model",
+    )
+    train.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run it; returns the exit code."""
+    from rg_env.training.config import load_train_config
+
+    if options.resume is not None and options.eval_only is not None:
+        raise InputError("--eval-only with --resume: name the checkpoint to evaluate behind --eval-only")
+    config = load_train_config(options.config, options.overrides)
+    if options.dry_run:
+        from rg_env.training.plan import describe
+
+        print(describe(config))
+        return 0
+    from rg_env.training import run_config  # tells what to install where something is missing
+
+    results = run_config(config, resume=options.resume)
+    return 130 if results.get("interrupted") else 0

@@ -1,0 +1,90 @@
+"""What a config comes to, for people: `rg-env train CONFIG --dry-run`. Imports neither torch nor reasoning_gym."""
+
+import os
+from typing import Any
+
+from rg_env.core.config import to_yaml
+from rg_env.core.tasks import Mixture
+from rg_env.training.config import TrainConfig
+from rg_env.training.config_checks import gym
+
+
+def resolved_yaml(config: TrainConfig) -> str:
+    """The whole config, defaults included, as a file that `load_train_config` reads to the same config."""
+    return to_yaml(resolved(config))
+
+
+def resolved(config: TrainConfig) -> dict[str, Any]:
+    """The whole config as plain values."""
+    values: dict[str, Any] = _without_nones(config.model_dump(mode="json"))
+    return values
+
+
+def describe(config: TrainConfig) -> str:
+    """The resolved config, and what a run of it will do, as comments after it."""
+    return "\n".join([resolved_yaml(config).rstrip(), "", "# The plan", *(f"#   {line}" for line in plan(config))])
+
+
+def plan(config: TrainConfig) -> list[str]:
+    """What a run will do, a line each."""
+    training, splits, evaluation = config.training, config.splits, config.evaluation
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    rollouts = training.per_device_train_batch_size * training.gradient_accumulation_steps * processes
+    prompts = rollouts // training.num_generations
+    batches = -(-training.max_steps // training.num_iterations)
+    engine = config.engine
+    place = "in the training process" if engine.kind == "embedded" else f"vf-vllm at {engine.host}:{engine.port}"
+    how = "all weights" if config.lora is None else f"LoRA of rank {config.lora.r}"
+    lines = [
+        f"model       {config.model.name}, {how}; generation {place}",
+        f"tasks       {_tasks(config, splits.num_train_examples)}",
+        f"steps       {training.max_steps} of {rollouts} rollouts: {prompts} prompts x {training.num_generations}"
+        f" ({training.per_device_train_batch_size} a device x {processes} process{'es' if processes > 1 else ''}"
+        f" x {training.gradient_accumulation_steps} accumulated)",
+        f"questions   {splits.num_train_examples} to train on, {batches * prompts} used: "
+        f"{batches * prompts / splits.num_train_examples:.2g} epochs",
+        f"tokens      up to {training.max_prompt_length} of prompt and {training.max_tokens} of answer",
+        f"rewards     {', '.join(f'{reward.weight:g} {name}' for name, reward in config.rewards.items())}"
+        f"; grading {config.grading}",
+        f"evaluation  {_evaluation(config)}",
+    ]
+    if config.curriculum is not None:
+        lines.append(f"curriculum  {', '.join(config.curriculum.tasks)}")
+    if evaluation.tasks:
+        lines.append(f"held out    {', '.join(evaluation.tasks)}: {evaluation.num_held_out_examples} questions each")
+    save = f"a checkpoint every {config.output.save_every} steps" if config.output.save_every else "one checkpoint"
+    lines.append(f"output      {config.output.dir or 'a fresh folder under outputs/'}, {save}")
+    return lines
+
+
+def evaluation_steps(config: TrainConfig) -> int:
+    """Steps between two evaluations; 0: none on the way."""
+    every = config.evaluation.every
+    return max(1, config.training.max_steps // 5) if every is None else every
+
+
+def _tasks(config: TrainConfig, rows: int) -> str:
+    counts = Mixture.parse(gym(config.tasks)).counts(rows)
+    return ", ".join(f"{name} ({count})" for name, count in zip(config.tasks, counts, strict=True))
+
+
+def _evaluation(config: TrainConfig) -> str:
+    evaluation = config.evaluation
+    if not config.splits.num_eval_examples and not evaluation.tasks:
+        return "none"
+    every = evaluation_steps(config)
+    when = [
+        *(["before"] if evaluation.before else []),
+        *([f"every {every} steps"] if every else []),
+        *(["after"] if evaluation.after else []),
+    ]
+    greedy = " and one greedy" if evaluation.greedy else ""
+    answers = f"{evaluation.rollouts_per_example} sampled{greedy} answers"
+    return f"{config.splits.num_eval_examples} questions, {answers} each; {', '.join(when) or 'never'}"
+
+
+def _without_nones(value: Any) -> Any:
+    """As a config file has it: what has no value is not named."""
+    if isinstance(value, dict):
+        return {key: _without_nones(item) for key, item in value.items() if item is not None}
+    return value

@@ -1,0 +1,208 @@
+"""Reading configs: what extends what, overrides, YAML as people write it, errors that tell where to look."""
+
+import json
+import math
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field
+
+from rg_env.core.config import Section, config_error, parse_config, read_config, to_yaml
+from rg_env.errors import ConfigError, InputError
+
+
+class Inner(Section):
+    """A section."""
+
+    rate: float = 0.5
+    """A number."""
+    sizes: list[int] = Field(default_factory=list)
+    """Several."""
+
+
+class Outer(Section):
+    """A config."""
+
+    name: str
+    """Needed."""
+    inner: Inner = Inner()
+    """A part."""
+    named: dict[str, Inner] = Field(default_factory=dict)
+    """Parts by name."""
+    maybe: Inner | None = None
+    """A part that may be missing."""
+    count: int = Field(default=1, ge=1)
+    """A whole number."""
+    flag: bool = False
+    """Yes or no."""
+
+
+def write(folder: Path, **files: str) -> Path:
+    """Files NAME.yaml with these texts; the first one."""
+    for name, text in files.items():
+        (folder / f"{name}.yaml").write_text(text)
+    return folder / f"{next(iter(files))}.yaml"
+
+
+def values(folder: Path, *overrides: str, **files: str) -> dict[str, Any]:
+    return read_config(write(folder, **files), overrides).values
+
+
+def test_later_files_win_and_the_file_itself_last(tmp_path: Path) -> None:
+    """Mappings are merged, lists replaced."""
+    found = values(
+        tmp_path,
+        main="extends: [one.yaml, two.yaml]\nc: {x: main}\n",
+        one="a: 1\nc: {x: one, y: one, l: [1, 2]}\n",
+        two="a: 2\nb: 2\nc: {y: two, l: [3]}\n",
+    )
+    assert found == {"a": 2, "b": 2, "c": {"x": "main", "y": "two", "l": [3]}}
+
+
+def test_paths_of_extends_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "deep.yaml").write_text("a: 1\n")
+    assert values(tmp_path, main="extends: middle.yaml\n", middle="extends: sub/deep.yaml\nb: 2\n") == {"a": 1, "b": 2}
+
+
+def test_null_takes_a_key_away(tmp_path: Path) -> None:
+    """In a file and in an override; what stood under it is gone with it."""
+    files = {"main": "extends: base.yaml\nnamed: {a: null}\n", "base": "name: n\ncount: 3\nnamed: {a: {}, b: {}}\n"}
+    assert values(tmp_path, "count=null", **files) == {"name": "n", "named": {"b": {}}}
+    assert parse_config(read_config(tmp_path / "main.yaml", ["count="]), Outer).count == 1
+
+
+def test_an_override_replaces_what_stands_at_its_path(tmp_path: Path) -> None:
+    found = values(
+        tmp_path, "inner.rate=1e-6", "named={x: {rate: 2}}", main="inner: {rate: 1, sizes: [1]}\nnamed: {y: {}}"
+    )
+    assert found == {"inner": {"rate": 1e-6, "sizes": [1]}, "named": {"x": {"rate": 2}}}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e-6", 1e-6), ("2E5", 2e5), (".5", 0.5), ("-3", -3), ("010", 10), ("true", True), ("on", "on"), ("no", "no"),
+     ("2024-01-01", "2024-01-01"), ("0x10", "0x10"), ("1_000", "1_000"), ("12:30", "12:30"), ("''", ""),
+     (".inf", math.inf)],
+)  # fmt: skip
+def test_scalars_are_what_they_look_like(tmp_path: Path, text: str, value: object) -> None:
+    """YAML 1.1 makes text of 1e-6, a boolean of `on`, a date of a version, a number in base 60 of a time."""
+    assert values(tmp_path, main=f"a: {text}\n") == {"a": value}
+    assert values(tmp_path, f"a={text}", main="{}") == {"a": value}
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+trees = st.dictionaries(
+    st.text(min_size=1),
+    st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5),
+)
+
+
+def without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return value
+
+
+@given(tree=trees)
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, tree: dict[str, Any]) -> None:
+    """Any tree of plain values survives being dumped and read, null keys aside."""
+    tree.pop("extends", None)
+    file = tmp_path_factory.mktemp("config") / "x.yaml"
+    file.write_text(to_yaml(tree), encoding="utf-8")
+    assert json.dumps(read_config(file).values, sort_keys=True) == json.dumps(without_nulls(tree), sort_keys=True)
+
+
+@given(text=st.text() | st.from_regex(r"[a-z.]{0,8}=[\[\]{}:,&*!a-z0-9 '\"-]{0,12}", fullmatch=True))
+def test_no_override_makes_anything_but_an_input_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    file = tmp_path_factory.getbasetemp() / "empty.yaml"
+    file.write_text("name: n\n")
+    with suppress(InputError):
+        parse_config(read_config(file, [text]), Outer)
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"main": "extends: main.yaml"}, "extend each other in a circle: main.yaml -> main.yaml"),
+        ({"main": "extends: a.yaml", "a": "extends: main.yaml"}, "circle: main.yaml -> a.yaml -> main.yaml"),
+        ({"main": "extends: none.yaml"}, "there is no file"),
+        ({"main": "extends: {a: b}"}, "must name a file or a list of files"),
+        ({"main": "a: 1\na: 2\n"}, "line 2, column 1: the key 'a' stands twice"),
+        ({"main": "a: [1\n"}, "is no YAML: line"),
+        ({"main": "- 1\n"}, "must be a mapping of sections, not a list"),
+        ({"main": "a: !!python/object/apply:os.system [true]\n"}, "is no YAML"),
+        ({"main": "a: &x [*x]\n"}, "is no YAML: line 1, column 4"),
+        ({"main": "a: !!binary aGk=\n"}, "is no config"),
+        ({"main": "? [1, 2]\n: 3\n"}, "a key must be plain text"),
+        ({"main": f"a: {'[' * 2000}{']' * 2000}\n"}, "is no"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path: Path, files: dict[str, str], words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        values(tmp_path, **files)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_a_folder_and_bytes_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    for name, words in (("none.yaml", "No such file"), (".", "Is a directory"), ("bytes.yaml", "no UTF-8 text")):
+        with pytest.raises(InputError, match=words):
+            read_config(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["nmae=x"], "nmae = 'x' @ command line: unknown section 'nmae': did you mean 'name' or 'named' or 'maybe'?"),
+        (["inner.rat=1"], "inner.rat = 1 @ command line: unknown key 'rat': did you mean 'rate'?"),
+        (["named.a.rat=1"], "named.a.rat = 1 @ command line: unknown key 'rat': did you mean 'rate'?"),
+        (["maybe.rat=1"], "maybe.rat = 1 @ command line: unknown key 'rat': did you mean 'rate'?"),
+        (["inner.rate=x"], "inner.rate = 'x' @ command line: must be a number"),
+        (["inner.sizes=[1, x]"], "inner.sizes.1: must be a whole number"),
+        (["inner.sizes=3"], "inner.sizes = 3 @ command line: must be a list, such as [a, b]"),
+        (["inner=3"], "inner = 3 @ command line: must be a section, with keys of its own"),
+        (["named=[a]"], "named = ['a'] @ command line: must be a mapping of names, such as {name: value}"),
+        (["count=0"], "count = 0 @ command line: must be at least 1"),
+        (["count=1.5"], "count = 1.5 @ command line: must be a whole number"),
+        (["count='1'"], "count = '1' @ command line: must be a whole number"),
+        (["flag=yes"], "flag = 'yes' @ command line: must be true or false"),
+        (["name=3"], "name = 3 @ command line: must be text (quote it if it is)"),
+        (["name="], "name: is required"),
+    ],
+)
+def test_a_mistake_tells_path_value_place_and_remedy(tmp_path: Path, overrides: list[str], line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(read_config(write(tmp_path, main="name: n\n"), overrides), Outer)
+    assert str(caught.value) == line
+
+
+def test_all_mistakes_are_told_at_once_each_with_its_line(tmp_path: Path) -> None:
+    """Also where the value came from a file that is extended."""
+    main = write(tmp_path, main="extends: base.yaml\ncount: 0\n", base="name: n\ninner:\n  rate: x\n")
+    with pytest.raises(ConfigError) as caught:
+        parse_config(read_config(main, ["flag=1"]), Outer)
+    assert str(caught.value).splitlines() == [
+        f"{main}: 3 mistakes",
+        f"  inner.rate = 'x' @ {tmp_path / 'base.yaml'}:3: must be a number",
+        f"  count = 0 @ {main}:2: must be at least 1",
+        "  flag = 1 @ command line: must be true or false",
+    ]
+
+
+@pytest.mark.parametrize("override", ["no equals sign", "=1", "a..b=1", "extends=x.yaml", "a=[", "a={x: 1, x: 2}"])
+def test_overrides_that_are_none(tmp_path: Path, override: str) -> None:
+    with pytest.raises(InputError, match="override"):
+        values(tmp_path, override, main="{}")
+
+
+def test_configs_are_frozen(tmp_path: Path) -> None:
+    config = parse_config(read_config(write(tmp_path, main="name: n\n")), Outer)
+    with pytest.raises(ValueError, match="frozen"):
+        config.count = 2  # type: ignore[misc]
+    assert not isinstance(config_error(read_config(tmp_path / "main.yaml"), []), str)
