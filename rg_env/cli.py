@@ -4,7 +4,7 @@ rg-env tasks [NAME] [--show N]       the tasks, or one task's options and exampl
 rg-env tasks --audit [--measure]     what is known of the tasks' graders
 rg-env train CONFIG [key=value ...]  train as a config says; --dry-run: what it comes to
 rg-env serve --model DIR [--port N]  the embedded engine as an OpenAI-compatible server on 127.0.0.1
-rg-env doctor [--model M] [...]      would a training run start here? every failed line ends with the fix
+rg-env doctor [CONFIG] [...]         would a training run start here? every failed line ends with the fix
 rg-env launch SCRIPT --model NAME -- ARGUMENTS
                                      a vLLM server and the training script that uses it, as one run
 """
@@ -12,10 +12,14 @@ rg-env launch SCRIPT --model NAME -- ARGUMENTS
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rg_env import launch_command, train_command
 from rg_env.commands import positive, run_command
 from rg_env.errors import InputError
+
+if TYPE_CHECKING:
+    from rg_env.training.doctor import RunPlan
 
 
 def main() -> None:
@@ -47,7 +51,12 @@ def run(arguments: Sequence[str]) -> int:
     serve.add_argument("--seed", type=int, help="of the sampling; default: random")
     serve.set_defaults(run=_serve)
 
-    doctor = commands.add_parser("doctor", help="look whether a training run would start here, and what to mend")
+    doctor = commands.add_parser(
+        "doctor",
+        help="look whether a training run would start here, and what to mend",
+        usage="rg-env doctor [CONFIG [section.key=value ...]] [options]",
+    )
+    doctor.add_argument("config", nargs="*", metavar="CONFIG", help="of the run, with overrides; or say it by options")
     doctor.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
     doctor.add_argument("--task", nargs="+", metavar="TASK", help="Reasoning Gym tasks; default: leg_counting")
     doctor.add_argument("--engine", choices=["embedded", "vllm"], help="default: embedded")
@@ -110,7 +119,19 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from rg_env.training.doctor import RunPlan, as_json, closing_line, diagnose
+    from rg_env.training.doctor import as_json, closing_line, diagnose
+
+    checks = []
+    for check in diagnose(_run_plan(options)):
+        checks.append(check)
+        if not options.json:
+            print(check.line(), flush=True)
+    print(as_json(checks) if options.json else closing_line(checks))
+    return 1 if any(check.status == "failed" for check in checks) else 0
+
+
+def _run_plan(options: argparse.Namespace) -> "RunPlan":
+    from rg_env.training.doctor import RunPlan
 
     given = {name: value for name, value in vars(options).items() if value is not None}
     fields = {
@@ -119,16 +140,19 @@ def _doctor(options: argparse.Namespace) -> int:
         **{name: name for name in ("num_generations", "max_prompt_length", "max_tokens")},
     }
     named = ("model", "engine", "vllm_host", "vllm_port", "processes", "output_dir")
+    if options.config:
+        from rg_env.training.config import load_train_config
+
+        if others := [name for name in (*named, "task", *fields) if name in given and name != "processes"]:
+            flag = others[0].replace("_", "-")
+            raise InputError(f"--{flag} beside a config: say it there, or by an override (section.key=value)")
+        processes = options.processes or 1
+        config = load_train_config(options.config[0], options.config[1:], processes=processes)
+        return RunPlan.of(config, processes)
     plan = {name: given[name] for name in named if name in given}
     plan |= {"gym": given["task"]} if "task" in given else {}
     settings = {field: given[name] for name, field in fields.items() if name in given}
-    checks = []
-    for check in diagnose(RunPlan(**plan, settings=settings, asked=bool(plan or settings))):
-        checks.append(check)
-        if not options.json:
-            print(check.line(), flush=True)
-    print(as_json(checks) if options.json else closing_line(checks))
-    return 1 if any(check.status == "failed" for check in checks) else 0
+    return RunPlan(**plan, settings=settings, asked=bool(plan or settings))
 
 
 if __name__ == "__main__":

@@ -203,8 +203,8 @@ class LoraConfig(Section):
     """The update is scaled by alpha / r."""
     dropout: Share = 0.0
     """On the adapters' input."""
-    target_modules: Literal["all-linear"] | list[Text] = "all-linear"
-    """Names of the layers that get an adapter."""
+    target_modules: Annotated[list[Text], Field(min_length=1)] = ["all-linear"]  # noqa: RUF012
+    """Names of the layers that get an adapter; "all-linear" alone: all but the LM head."""
     use_rslora: bool = False
     """Scale by alpha / sqrt(r) instead."""
 

@@ -116,11 +116,12 @@ def lora(config: TrainConfig) -> Any:
         return None
     from peft import LoraConfig
 
+    targets = config.lora.target_modules
     return LoraConfig(
         task_type="CAUSAL_LM",
         r=config.lora.r,
         lora_alpha=config.lora.alpha,
         lora_dropout=config.lora.dropout,
-        target_modules=config.lora.target_modules,
+        target_modules="all-linear" if targets == ["all-linear"] else targets,
         use_rslora=config.lora.use_rslora,
     )

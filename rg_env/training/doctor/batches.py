@@ -50,9 +50,7 @@ def check_prompts(plan: RunPlan, settings: Mapping[str, Any], model: Model) -> t
     try:
         env = load_environment(
             gym=Policy(None, model.tokenizer, model.name, model.is_tiny).mixture(plan.gym),
-            num_train_examples=plan.num_train_examples,
-            num_eval_examples=plan.num_eval_examples,
-            seed=plan.seed,
+            **plan.environment,
         )
     except RGEnvError as error:
         fix = "change --task; `rg-env tasks NAME` shows what it offers"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import init_empty_weights
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.constants import HF_HUB_CACHE
@@ -41,6 +42,8 @@ class Model:
     shape: ModelShape
     context: int
     """Tokens of prompt and completion together, at most."""
+    adapter_width: int = 0
+    """Numbers that LoRA of rank 1 on all linear layers but the head trains."""
 
 
 def chosen_name(plan: RunPlan, *, cuda: bool) -> str:
@@ -64,7 +67,7 @@ def check_model(name: str) -> tuple[Check, Model | None]:
     empty.tie_weights()  # which making them empty undid: a tied matrix would count twice
     shape = ModelShape.of(described.config, sum(parameter.numel() for parameter in empty.parameters()))
     context = described.config.get_text_config(decoder=True).max_position_embeddings
-    model = Model(path, is_tiny, described.tokenizer, shape, context)
+    model = Model(path, is_tiny, described.tokenizer, shape, context, _adapter_width(empty))
     text = f"{name}: {_millions(shape.parameters)} parameters"
     try:
         files = stored_weights(path)
@@ -95,6 +98,12 @@ def _fix(reason: str) -> str:
     if "chat template" in lower:
         return "use an instruction-tuned model, or add a chat_template.jinja to its folder"
     return "check --model: a folder with config.json, tokenizer and safetensors files, a name on the hub, or 'tiny'"
+
+
+def _adapter_width(model: Any) -> int:
+    head = model.get_output_embeddings()
+    linear = (each for each in model.modules() if isinstance(each, torch.nn.Linear) and each is not head)
+    return sum(each.in_features + each.out_features for each in linear)
 
 
 def stored_weights(name: str) -> list[Path]:
@@ -161,6 +170,8 @@ def run_estimate(
         checkpointing=bool(settings.get("gradient_checkpointing")),
         bf16=bool(settings.get("bf16")),
         reference=settings.get("beta", 0.0) != 0.0,
+        adapter_parameters=plan.lora_rank * model.adapter_width,
+        frozen_bytes=plan.frozen_bytes,
         cached_tokens=min(rollouts, _ENGINE_BATCH) * tokens if plan.engine == "embedded" else 0,
     )
 

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rg_env.training.config import TrainConfig
+from rg_env.training.from_config import environment_arguments, mixture, training_arguments
+
 
 @dataclass(frozen=True)
 class RunPlan:
@@ -13,9 +16,8 @@ class RunPlan:
     """Folder, name on the hub, or "tiny"; None: the default for this machine."""
     gym: Any = "leg_counting"
     """Anything `Mixture.parse` takes."""
-    num_train_examples: int = 2000
-    num_eval_examples: int = 200
-    seed: int = 0
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    """Other arguments of `load_environment`."""
     engine: str = "embedded"
     vllm_host: str = "127.0.0.1"
     vllm_port: int = 8000
@@ -24,8 +26,29 @@ class RunPlan:
     output_dir: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `GRPOConfig` that differ from those of `default_config`; None is no difference."""
+    lora_rank: int = 0
+    """Of the adapters that are trained instead of all weights; 0: all weights are."""
+    frozen_bytes: int = 4
+    """Of a weight beside adapters."""
     asked: bool = True
     """Whether training was asked for at all: without the `train` extra the environment alone is no failure."""
+
+    @classmethod
+    def of(cls, config: TrainConfig, processes: int) -> "RunPlan":
+        """The run that a config describes."""
+        return cls(
+            model=config.model.name,
+            gym=mixture(config),
+            environment=environment_arguments(config),
+            engine=config.engine.kind,
+            vllm_host=config.engine.host,
+            vllm_port=config.engine.port,
+            processes=processes,
+            output_dir=config.output.dir,
+            settings={**training_arguments(config), "report_to": config.logging.report_to},
+            lora_rank=config.lora.r if config.lora else 0,
+            frozen_bytes=2 if config.model.dtype == "bfloat16" else 4,
+        )
 
     @property
     def zero3(self) -> bool:

@@ -69,6 +69,32 @@ def test_what_would_stop_the_run_ends_with_the_fix(
     assert text.splitlines()[-1].endswith(", 2 failed")
 
 
+def test_a_config_is_looked_at_as_it_stands(
+    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, torch_here: Any, tmp_path: Path
+) -> None:
+    """Its tasks, prompt, lengths and adapters; overrides count, options beside it are refused."""
+    monkeypatch.setattr(gpus, "ask_torch", lambda: torch_here)
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        "model: {name: tiny}\ntasks: {leg_counting: {}}\nsplits: {num_train_examples: 16, num_eval_examples: 4}\n"
+        "training: {gradient_accumulation_steps: 1, max_prompt_length: 60, max_tokens: 90}\n"
+    )
+    code, text, _ = run(str(config), "lora.r=4", f"output.dir={tmp_path / 'out'}")
+    lines = {line.split()[1]: line for line in text.splitlines()}
+    assert code == 0
+    assert "8 rollouts a step: 1 prompts x 8" in lines["batch"]
+    assert "all 20 within 60 tokens" in lines["prompts"]
+    whole = run(str(config), "--json")[1]
+    memory = [next(r for r in json.loads(each) if r["name"] == "memory")["finding"] for each in (whole,)]
+    assert memory[0].split("(")[1] != lines["memory"].split("(")[1]  # adapters are less than all weights
+    code, text, errors = run(str(config), "training.max_tokens=x")
+    assert (code, text) == (2, "")
+    assert "training.max_tokens = 'x' @ command line: must be a whole number" in errors
+    code, text, errors = run(str(config), "--max-tokens", "3")
+    assert (code, text) == (2, "")
+    assert "--max-tokens beside a config" in errors
+
+
 def test_records(run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, torch_here: Any) -> None:
     """`--json`, also of a model that is not there."""
     monkeypatch.setattr(gpus, "ask_torch", lambda: torch_here)

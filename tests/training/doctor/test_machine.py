@@ -109,7 +109,7 @@ def test_room_for_checkpoints(tmp_path: Path) -> None:
     plan = RunPlan(output_dir=str(tmp_path / "run"))
     is_like(machine.check_output(plan, 1000, 3), "ok", "3 checkpoints")
     is_like(machine.check_output(plan, free // 2, 3), "warning", "not all fit", "save_total_limit")
-    is_like(machine.check_output(plan, 2 * free, 1), "failed", "will not fit", "--output-dir")
+    is_like(machine.check_output(plan, 2 * free, 1), "failed", "will not fit", "another output folder")
     (tmp_path / "file").touch()
     is_like(
         machine.check_output(RunPlan(output_dir=str(tmp_path)), 1, 1), "failed", "not empty", "another output folder"

@@ -81,7 +81,11 @@ def test_the_machines_default_model_may_be_missing(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("rg_env.training.doctor.model.DEFAULT_GPU_MODEL", str(tmp_path / "nowhere"))
     monkeypatch.setattr("rg_env.training.policy._hub_answers", lambda: False)
     monkeypatch.setattr(gpus, "ask_torch", lambda: (probe({}), ""))
-    models = [check for check in diagnose(RunPlan(num_train_examples=8, num_eval_examples=2)) if check.name == "model"]
+    models = [
+        check
+        for check in diagnose(RunPlan(environment={"num_train_examples": 8, "num_eval_examples": 2}))
+        if check.name == "model"
+    ]
     is_like(models[0], "warning", "the tiny policy takes its place", "check --model")
     is_like(models[1], "ok", "tiny")
 

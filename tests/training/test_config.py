@@ -1,0 +1,216 @@
+"""The schema of training runs: what it takes, and the one line that each mistake gets."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rg_env.core.config import Section
+from rg_env.errors import ConfigError
+from rg_env.training.config import TrainConfig, load_train_config
+from rg_env.training.config_docs import render
+from rg_env.training.plan import describe, resolved_yaml
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
+BASE = """
+model: {name: tiny}
+tasks: {spell_backward: {}, chain_sum: {weight: 2}}
+"""
+
+
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small config in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    (tmp_path / "run.yaml").write_text(BASE)
+    return Path("run.yaml")
+
+
+MISTAKES = [
+    # keys
+    ("trainig.max_steps=3", "unknown section 'trainig': did you mean 'training'"),
+    ("training.max_step=3", "unknown key 'max_step': did you mean 'max_steps'"),
+    ("tasks.chain_sum.wieght=3", "unknown key 'wieght': did you mean 'weight'"),
+    ("evaluation.tasks.maze.lvl=3", "unknown key 'lvl': did you mean 'level'"),
+    ("rewards.format.wen=correct", "unknown key 'wen': did you mean 'when'"),
+    ("curriculum.tasks.chain_sum.begin=1", "unknown key 'begin'"),
+    ("lora.rank=3", "unknown key 'rank'"),
+    # types
+    ("training.max_steps=3.5", "must be a whole number"),
+    ("training.max_steps='3'", "must be a whole number"),
+    ("training.learning_rate=fast", "must be a number"),
+    ("training.scale_rewards=1", "must be true or false"),
+    ("training.bf16=yes", "must be true or false"),
+    ("model.name=7", "must be text"),
+    ("training=3", "must be a section"),
+    ("tasks=3", "must be a mapping of names"),
+    ("tasks=[{weight: 2}]", "a list of tasks holds names, or mappings with a name"),
+    ("tasks=[a, a]", "task 'a' stands twice"),
+    ("rewards=correctness", "must be a mapping of names"),
+    ("rewards.format=high", "must be a section"),
+    ("logging.report_to=wandb", "must be a list"),
+    ("lora.target_modules=3", "must be a list"),
+    ("tasks.chain_sum.config=[1]", "must be a mapping of names"),
+    # ranges
+    ("seed=-1", "must be at least 0"),
+    ("seed=4294967296", "must be below 4294967296"),
+    ("training.max_steps=0", "must be at least 1"),
+    ("training.learning_rate=0", "must be above 0"),
+    ("training.learning_rate=-1e-6", "must be above 0"),
+    ("training.learning_rate=.inf", "must be a finite number"),
+    ("training.learning_rate=.nan", "must be a finite number"),
+    ("training.num_generations=1", "must be at least 2"),
+    ("training.temperature=0", "must be above 0"),
+    ("training.top_p=1.5", "must be at most 1"),
+    ("training.adam_beta2=2", "must be at most 1"),
+    ("engine.port=70000", "must be at most 65535"),
+    ("tasks.chain_sum.weight=0", "must be above 0"),
+    ("tasks.chain_sum.weight=1e400", "must be at most 1e+100"),
+    ("evaluation.rollouts_per_example=0", "must be at least 1"),
+    ("model.name=''", "must not be empty"),
+    # choices
+    ("engine.kind=vlm", "must be one of 'embedded' or 'vllm'"),
+    ("grading=strict", "must be one of 'hardened', 'partial' or 'upstream'"),
+    ("training.loss_type=ppo", "must be one of 'bnpo', 'grpo' or 'dr_grpo'"),
+    ("prompt.placement=end", "must be one of 'system', 'user' or 'user_after'"),
+    ("logging.report_to=[wand]", "must be one of 'tensorboard', 'wandb' or 'trackio'"),
+    ("rewards.format.when=right", "must be one of 'answered', 'correct' or 'not_correct'"),
+    # names of other things
+    ("tasks.chain_sums.weight=1", "unknown task 'chain_sums': did you mean 'chain_sum'"),
+    ("tasks.game_of_24={}", "it is called 'puzzle24'"),
+    ("tasks.chain_sum.config.max_term=3", "unknown option of task 'chain_sum' 'max_term'"),
+    ("tasks.chain_sum.level=99", "level must be a whole number from 0 to"),
+    ("tasks.chain_sum.levels.num_term=1", "unknown level attribute of task 'chain_sum' 'num_term'"),
+    ("evaluation.tasks.mase={}", "unknown task 'mase': did you mean 'maze'"),
+    ("rewards.correctnes=1", "unknown reward 'correctnes': did you mean 'correctness'"),
+    ("rewards.length.options.max_token=3", "unknown option of reward 'length' 'max_token'"),
+    ("model.name=./nowhere", "there is no such folder here"),
+    # combinations
+    ("evaluation.tasks.chain_sum={}", "is trained on, and so evaluated anyway"),
+    (["training.per_device_train_batch_size=3", "training.gradient_accumulation_steps=3"], "does not divide"),
+    ("splits.num_train_examples=1", "fewer than the 16 prompts of a step"),
+    ("splits.num_eval_examples=1", "fewer than the 2 tasks"),
+    ("rewards={correctness: 0}", "every weight is 0"),
+    ("rewards={}", "names no reward"),
+    ("tasks={}", "is empty: name at least 1"),
+    ("training.warmup_steps=500", "more than the 200 steps of the run"),
+    ("training.epsilon_high=0.1", "must be at least epsilon (0.2)"),
+    ("training.optim=adamw_8bit", "needs bitsandbytes, which is not installed"),
+    ("model.dtype=bfloat16", "without LoRA small updates round to nothing"),
+    ("engine.num_batches_ahead=1", "is for engine.kind: vllm"),
+    ("engine.importance_sampling_correction=true", "is for engine.kind: vllm"),
+    (["engine.kind=vllm", "engine.importance_sampling_correction=true", "training.top_p=0.9"], "needs training.top_p"),
+    (["evaluation.temperature=0", "evaluation.greedy=false", "evaluation.rollouts_per_example=4"], "all answers"),
+    ("evaluation.temperature=0", "that is the answer already"),
+    (["splits.num_eval_examples=0", "evaluation.every=5"], "there is nothing to evaluate"),
+    ("curriculum={tasks: {}}", "names no task"),
+    ("curriculum={tasks: {maze: {}}}", "is not trained on"),
+    ("curriculum={tasks: {spell_backward: {attributes: [len]}}}", "number 1: no attribute of this task: word_len"),
+    ("curriculum={tasks: {spell_backward: {start: 99}}}", "the highest level is"),
+    ("curriculum={tasks: {spell_backward: {start: 2, highest: 1}}}", "is above highest (1)"),
+    ("curriculum={tasks: {spell_backward: {}}, failure_threshold: 0.8}", "must be below success_threshold (0.7)"),
+    ("curriculum={tasks: {spell_backward: {}}, schedule: {first: 1}}", "must map steps to levels"),
+    ("curriculum={tasks: {spell_backward: {}}, schedule: {0: 99}}", "the highest level of spell_backward is"),
+    (["curriculum={tasks: {spell_backward: {}}}", "tasks.spell_backward.level=1"], "set by the curriculum"),
+    (["curriculum={tasks: {spell_backward: {}}}", "splits.manifest=m.json"], "cannot be kept with a curriculum"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("overrides", "words"), MISTAKES, ids=lambda value: str(value)[:60])
+def test_a_mistake_is_one_line_with_path_and_remedy(base: Path, overrides: str | list[str], words: str) -> None:
+    overrides = [overrides] if isinstance(overrides, str) else overrides
+    with pytest.raises(ConfigError) as caught:
+        load_train_config(base, overrides)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert words in text
+    assert any(text.startswith(override.partition("=")[0].split(".")[0]) for override in overrides)
+
+
+def test_mistakes_of_all_kinds_are_shown_together(base: Path) -> None:
+    """Of types first, for nothing else can be told before they are right; then all of meaning."""
+    with pytest.raises(ConfigError) as caught:
+        load_train_config(base, ["seed=x", "training.max_steps=0", "model.nam=1"])
+    assert len(str(caught.value).splitlines()) == 4
+    with pytest.raises(ConfigError) as caught:
+        load_train_config(base, ["tasks.mase={}", "rewards.lenth=1", "training.epsilon_high=0"])
+    assert len(str(caught.value).splitlines()) == 4
+
+
+def test_forms_that_stand_for_others(base: Path) -> None:
+    """A task's name, a list of names and mappings; a reward's weight."""
+    assert list(load_train_config(base, ["tasks=chain_sum"]).tasks) == ["chain_sum"]
+    config = load_train_config(base, ["tasks=[maze, {name: chain_sum, weight: 3}]", "rewards={correctness: 2}"])
+    assert {name: task.weight for name, task in config.tasks.items()} == {"maze": 1.0, "chain_sum": 3.0}
+    assert config.rewards["correctness"].weight == 2.0
+
+
+def test_the_resolved_config_reads_equal(base: Path) -> None:
+    """Whatever it says: a run can be repeated from its own config.yaml."""
+    overrides = [
+        "prompt.instruction='Ünïcode \x85 \"quotes\" # no comment'", "training.learning_rate=1e-6", "lora.r=4",
+        "curriculum={tasks: {spell_backward: {}}, schedule: {0: 0, 10: 1}}", "evaluation.tasks.maze.level=1",
+    ]  # fmt: skip
+    config = load_train_config(base, overrides)
+    Path("again.yaml").write_text(resolved_yaml(config), encoding="utf-8")
+    assert load_train_config("again.yaml") == config
+
+
+def test_a_dry_run_imports_nothing_heavy(base: Path) -> None:
+    """Which is why it takes under a second."""
+    code = (
+        "import sys; from rg_env.cli import run; run(['train', 'run.yaml', '--dry-run']); "
+        "print({'torch', 'reasoning_gym', 'verifiers', 'transformers', 'datasets', 'numpy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+    assert "#   steps       200 of 128 rollouts: 16 prompts x 8" in done.stdout
+
+
+def test_the_plan_tells_of_curriculum_and_held_out_tasks(base: Path) -> None:
+    config = load_train_config(
+        base, ["curriculum={tasks: {spell_backward: {}}}", "evaluation.tasks.maze={}", "lora.r=4"]
+    )
+    text = describe(config)
+    assert "#   curriculum  spell_backward" in text
+    assert "#   held out    maze: 50 questions each" in text
+    assert "LoRA of rank 4" in text
+
+
+def parts(annotation: Any) -> list[type[Section]]:
+    """The schemas named in an annotation."""
+    named = [annotation, *getattr(annotation, "__args__", ())]
+    return [each for each in named if isinstance(each, type) and issubclass(each, Section)]
+
+
+def sections(schema: type[Section]) -> list[type[Section]]:
+    """A schema and all schemas in it."""
+    fields = schema.model_fields.values()
+    return [schema, *(found for field in fields for part in parts(field.annotation) for found in sections(part))]
+
+
+@pytest.mark.parametrize("schema", dict.fromkeys(sections(TrainConfig)), ids=lambda schema: schema.__name__)
+def test_every_field_of_every_section_says_what_it_is(schema: Any) -> None:
+    assert schema.__doc__
+    described = {
+        "model",
+        "splits",
+        "prompt",
+        "engine",
+        "training",
+        "lora",
+        "evaluation",
+        "curriculum",
+        "logging",
+        "output",
+    }
+    for name, field in schema.model_fields.items():
+        assert field.description or (schema is TrainConfig and name in described), name
+
+
+def test_the_document_is_made_from_the_schema() -> None:
+    """`python -m rg_env.training.config_docs` writes it anew."""
+    assert DOCUMENT.read_text(encoding="utf-8") == render()
