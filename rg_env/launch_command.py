@@ -52,7 +52,10 @@ def parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Nam
 
 
 def _gpus(text: str) -> tuple[str, ...]:
-    return tuple(name for part in text.split(",") if (name := part.strip()))
+    names = tuple(name for part in text.split(",") if (name := part.strip()))
+    if not names:  # as of a variable that is not set: it does not mean the default
+        raise argparse.ArgumentTypeError(f"{text!r} names no GPU")
+    return names
 
 
 def run(options: argparse.Namespace) -> int:
