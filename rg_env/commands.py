@@ -63,7 +63,10 @@ def prepare_process() -> None:
     """Set what must be set before torch, transformers and verifiers are imported.
 
     Threads spin shortly while they wait, and libraries keep what they say of themselves out of a program's output.
+    Where there is no standard output (`>&-`), one leads nowhere: Python's None would be an error later.
     """
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     # OpenMP's threads spin for milliseconds by default, and hold cores that others wait for: beside one busy process a
     # parallel matrix product was measured at 16 ms, and at 0.3 ms with a short spin.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")

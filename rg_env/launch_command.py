@@ -63,7 +63,10 @@ def _is_override(argument: str) -> bool:
 
 
 def _gpus(text: str) -> tuple[str, ...]:
-    return tuple(name for part in text.split(",") if (name := part.strip()))
+    names = tuple(name for part in text.split(",") if (name := part.strip()))
+    if not names:  # as of a variable that is not set: it does not mean the default
+        raise argparse.ArgumentTypeError(f"{text!r} names no GPU")
+    return names
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,6 +1,8 @@
 """What programs share: errors as one line, exit codes, keys from `.env`."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,13 @@ def test_errors_become_one_line(error: BaseException, code: int, line: str, caps
         run_command(lambda: fail(error))
     assert caught.value.code == code
     assert capsys.readouterr().err == line
+
+
+def test_without_standard_output_a_program_runs_all_the_same(tmp_path: Path) -> None:
+    """Python has None for it, then."""
+    code = "import sys; from rg_env.commands import run_command; run_command(lambda: 3 + sys.stdout.isatty())"
+    shell = 'exec "$0" -c "$1" <&- >&- 2>&-'
+    assert subprocess.run(["sh", "-c", shell, sys.executable, code], cwd=tmp_path, check=False).returncode == 3
 
 
 def test_an_interrupt_behind_another_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import requests
+from urllib3.exceptions import ProtocolError
 
 from rg_env.errors import ServerError
 from rg_env.inference.vllm_plugin import ENV_VARIABLE
@@ -13,6 +14,8 @@ from rg_env.inference.vllm_plugin import ENV_VARIABLE
 REQUEST_S = 120.0
 """Generous: the first request to a fresh server on a CPU was seen to take 40 s."""
 POLL_S = 0.5
+NOBODY = "nothing listens there"
+BREAKS_OFF = "it does not answer as a web server does, or breaks off"
 NO_PROXY = {"http": "", "https": ""}
 """A server on this machine or in this cluster is not behind the proxy that the environment may name."""
 
@@ -58,7 +61,7 @@ class VllmServer:
         self.host, self.port = host, port
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def wait(self, timeout_s: float, still_wanted: Callable[[], bool] = lambda: True) -> None:
         """Return once the server answers `/health`; asks at least once, and as long as it is `still_wanted`.
@@ -81,11 +84,15 @@ class VllmServer:
     def health_problem(self, timeout_s: float) -> str | None:
         """Why the server is not healthy; None if it is."""
         try:
-            status = requests.get(f"http://{self}/health", timeout=timeout_s, proxies=NO_PROXY).status_code
-        except requests.ConnectionError:
-            return "nothing listens there"
-        except requests.RequestException as error:
-            return str(error) or type(error).__name__
+            # Streamed, and so not read: what sends a body without end is no vf-vllm, and would be waited for.
+            with requests.get(f"http://{self}/health", timeout=timeout_s, proxies=NO_PROXY, stream=True) as response:
+                status = response.status_code
+        except requests.ConnectionError as error:
+            return BREAKS_OFF if isinstance(error.args[0], ProtocolError) else NOBODY
+        except requests.Timeout:
+            return f"it does not answer /health within {timeout_s:g} s"
+        except (requests.RequestException, ValueError) as error:  # ValueError: a host that can be none
+            return " ".join(str(error).split()) or type(error).__name__
         return None if status == 200 else f"it answers /health with {status}"
 
     def model(self) -> ServedModel:
@@ -108,19 +115,26 @@ class VllmServer:
         try:
             return int(answer["world_size"])
         except (KeyError, TypeError, ValueError):
-            raise ServerError(f"the server at {self} answers /get_world_size with {str(answer)[:100]!r}") from None
+            raise self._strange("/get_world_size", answer) from None
 
     def tokenize(self, model: str, messages: list[dict[str, Any]]) -> list[int]:
         """Ids of the prompt that the server makes of chat `messages`."""
         body = {"model": model, "messages": messages, "add_generation_prompt": True}
-        return list(self._json("POST", "/tokenize", "cannot tokenize", body)["tokens"])
+        answer = self._json("POST", "/tokenize", "cannot tokenize", body)
+        try:
+            return [int(token) for token in answer["tokens"]]
+        except (KeyError, TypeError, ValueError):
+            raise self._strange("/tokenize", answer) from None
 
     def logprobs(self, model: str, ids: Sequence[int]) -> list[float]:
         """The model's log-probabilities (L - 1,) of `ids` (L,)[1:], each given what precedes it."""
         body = {"model": model, "prompt": list(ids), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
         answer = self._json("POST", "/v1/completions", "gives no log-probabilities", body)
-        rows = answer["choices"][0]["prompt_logprobs"][1:]
-        return [row[str(token)]["logprob"] for row, token in zip(rows, ids[1:], strict=True)]
+        try:
+            rows = answer["choices"][0]["prompt_logprobs"][1:]
+            return [float(row[str(token)]["logprob"]) for row, token in zip(rows, ids[1:], strict=True)]
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise self._strange("/v1/completions", answer) from None
 
     def post(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = REQUEST_S) -> Any:
         """POST to one of vf-vllm's own endpoints."""
@@ -136,11 +150,17 @@ class VllmServer:
             raise ServerError(f"the server at {self} did not answer {path} within {timeout_s:g} s") from error
         except requests.ConnectionError as error:
             raise ServerError(f"the server at {self} is gone: {path} finds nobody there") from error
+        except requests.JSONDecodeError as error:
+            raise ServerError(f"what answers at {self} {complaint}: {path} gives no JSON") from error
         except (requests.RequestException, ValueError) as error:
             raise ServerError(f"what answers at {self} {complaint}: {error}") from error
         if not isinstance(answer, dict):
-            raise ServerError(f"what answers at {self} {complaint}: {path} gives {response.status_code}")
+            given = "no JSON object" if response.ok else response.status_code
+            raise ServerError(f"what answers at {self} {complaint}: {path} gives {given}")
         return answer
+
+    def _strange(self, path: str, answer: Any) -> ServerError:
+        return ServerError(f"the server at {self} answers {path} with {str(answer)[:100]!r}")
 
 
 def start_hint(model: str = "MODEL", port: int = 8000) -> str:

@@ -74,6 +74,10 @@ def make_plan(options: LaunchOptions, machine: Machine) -> Plan:
         InputError: they cannot be met.
     """
     script = _checked_script(options.script)
+    if not options.model.strip():
+        raise InputError("--model is empty: give a folder, a name on the hub, or 'tiny'")
+    if not 1 <= options.port <= 65535:
+        raise InputError(f"port {options.port} does not exist: ports go from 1 to 65535")
     vllm_gpus, gpus = split_gpus(options.vllm_gpus, options.gpus, machine.gpus)
     processes = options.processes or len(gpus) or 1
     if gpus and processes > len(gpus):
@@ -215,16 +219,23 @@ def _script_arguments(options: LaunchOptions) -> list[str]:
 def _checked_script(name: str) -> Path:
     script = Path(name)
     such_as = "such as examples/train_ultra_minimal.py or configs/train/tiny.yaml"
-    if not script.is_file():
+    if not _is_file(script):
         raise InputError(f"no script or config at {name!r}: give the path of one, {such_as}")
     if script.suffix not in (".py", *CONFIGS):
         raise InputError(f"{name!r} is neither a Python script (.py) nor a config (.yaml): give one, {such_as}")
     return script
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long
+        return False
+
+
 def _accelerate_config(given: str | None, script: Path, name: str) -> Path:
     if given is not None:
-        if not Path(given).is_file():
+        if not _is_file(Path(given)):
             raise InputError(f"no file at --accelerate-config {given!r}")
         return Path(given)
     # As the user would write it: beside the script's folder, in the folders above, or here.
@@ -257,8 +268,6 @@ def _gpu_words(gpus: Sequence[str]) -> str:
 
 
 def _check_port(port: int) -> None:
-    if not 1 <= port <= 65535:
-        raise InputError(f"port {port} does not exist: ports go from 1 to 65535")
     try:
         socket.create_server((HOST, port)).close()
     except OSError as error:
@@ -272,12 +281,13 @@ def _log_folder(given: str | None, name: str) -> Path:
     folder = (
         Path(given) if given else next(p for n in range(1000) if not (p := Path(f"{stem}-{n}" if n else stem)).exists())
     )
-    if taken := sorted(path.name for path in folder.glob("*.log")):
-        raise OutputFolderError(f"{folder} holds {', '.join(taken)} of another run: choose another --log-dir")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        taken = sorted(path.name for path in folder.glob("*.log"))
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise OutputFolderError(f"cannot write to {folder}: {error.strerror}; choose another --log-dir") from error
+    if taken:
+        raise OutputFolderError(f"{folder} holds {', '.join(taken)} of another run: choose another --log-dir")
     return folder

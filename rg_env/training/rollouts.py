@@ -10,7 +10,7 @@ import contextlib
 import queue
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from typing import Any
 
 import openai
@@ -24,6 +24,21 @@ SICK_S = 30.0
 """How long a server may give no sign of life while rollouts are awaited."""
 
 Job = Callable[[Any], Awaitable[Any]]
+
+
+class _Watch:
+    """Over a server from which something is awaited."""
+
+    def __init__(self, health: Callable[[], str | None], awaited: str):
+        self._health, self._awaited = health, awaited
+        self._sick_since: float | None = None
+
+    def look(self) -> None:
+        """Raise `TrainingError` once there has been no sign of life for `SICK_S`."""
+        problem = self._health()
+        self._sick_since = None if problem is None else self._sick_since or time.monotonic()
+        if self._sick_since is not None and time.monotonic() - self._sick_since > SICK_S:
+            raise TrainingError(f"{self._awaited} will not come: {problem}, for {SICK_S:g} s")
 
 
 class RolloutGenerator(AsyncBatchGenerator):
@@ -104,7 +119,7 @@ class RolloutGenerator(AsyncBatchGenerator):
     def _await(self, done: Callable[[], bool], what: str, timeout: float | None = None) -> None:
         timeout = timeout or self.generation_timeout
         deadline = time.monotonic() + timeout
-        sick_since: float | None = None
+        watch = _Watch(self._health, what)
         while not done():
             left = deadline - time.monotonic()
             try:
@@ -115,10 +130,7 @@ class RolloutGenerator(AsyncBatchGenerator):
                         f"{what} was not there after {timeout:g} s: is the inference server alive? "
                         "A slow one needs a larger async_generation_timeout"
                     ) from None
-                problem = self._health()
-                sick_since = None if problem is None else sick_since or time.monotonic()
-                if sick_since is not None and time.monotonic() - sick_since > SICK_S:
-                    raise TrainingError(f"{what} will not come: {problem}, for {SICK_S:g} s") from None
+                watch.look()
                 continue
             if isinstance(result, BaseException):
                 raise result
@@ -136,13 +148,21 @@ class RolloutGenerator(AsyncBatchGenerator):
         told.__cause__ = error
         return told
 
-    def run_job(self, job: Job, timeout: float | None = None) -> Any:
-        """Run `await job(client)` in the worker's loop, after the batches submitted before, and return its result."""
+    def run_job(self, job: Job) -> Any:
+        """Run `await job(client)` in the worker's loop, after the batches submitted before, and return its result.
+
+        Raises:
+            TrainingError: the server is gone, or `stop` was called.
+            Exception: whatever ended it.
+        """
         self.start()
         future: Future[Any] = Future()
         self.request_queue.put((job, future))
+        watch = _Watch(self._health, "the evaluation")
+        while not wait([future], HEALTH_EVERY_S).done:
+            watch.look()
         try:
-            return future.result(timeout)
+            return future.result()
         except CancelledError:
             raise TrainingError("generation was stopped") from None
 

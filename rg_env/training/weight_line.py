@@ -60,6 +60,7 @@ class WeightLine:
         self._words: Words | None = None
         self._transport: Transport | None = None
         self._workers = self._number = 0
+        self._served = False
         self._unanswered: list[int] = []
         self.dtype = torch.float32
         """What the server computes in: nothing wider needs to travel."""
@@ -151,11 +152,11 @@ class WeightLine:
     def close(self) -> None:
         """Take leave, within `FAREWELL_S`. The server goes on and takes the next trainer."""
         atexit.unregister(self.close)
-        words, self._words = self._words, None
-        if words is None:
-            return
-        with contextlib.suppress(ServerError):
-            self.server.post("/close_communicator", timeout_s=FAREWELL_S)
+        self._words = None
+        if self._served:  # the farewell names nobody: from a trainer that was refused, it would end another's session
+            self._served = False
+            with contextlib.suppress(ServerError):
+                self.server.post("/close_communicator", timeout_s=FAREWELL_S)
         if self._transport is not None:
             with contextlib.suppress(RuntimeError):
                 self._transport.close()
@@ -182,6 +183,7 @@ class WeightLine:
                 f"the server at {self.server} serves another trainer ({hello['busy']}): wait for it, or start another "
                 "server on another port"
             )
+        self._served = True
         return dict(hello)
 
     def _check(self, hello: Mapping[str, Any], shape: Mapping[str, int | None]) -> None:

@@ -1,5 +1,6 @@
 """What a `vf-vllm` server is asked over HTTP, against real local servers that are something else."""
 
+import contextlib
 import json
 import socket
 import threading
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from rg_env.errors import ServerError
-from rg_env.inference.vllm import VllmServer, serve_command, start_hint
+from rg_env.inference.vllm import BREAKS_OFF, VllmServer, serve_command, start_hint
 from rg_env.inference.vllm_plugin import ENV_VARIABLE
 
 MODELS = {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 64}]}
@@ -103,6 +104,69 @@ def test_a_hung_server_is_not_waited_for_ever() -> None:
             server.post("/close_communicator", timeout_s=0.2)
         assert time.monotonic() - start < 3
         assert server.health_problem(timeout_s=0.2)
+
+
+@pytest.mark.parametrize("spoken", [b"SSH-2.0-OpenSSH_9.2\r\n\r\n", b""])
+def test_what_speaks_no_http_is_not_taken_for_nobody(spoken: bytes) -> None:
+    """The user would look for a server that did not start, where another program holds the port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(spoken)
+
+        threading.Thread(target=answer, daemon=True).start()
+        problem = VllmServer("127.0.0.1", listener.getsockname()[1]).health_problem(timeout_s=5)
+    assert problem == BREAKS_OFF
+
+
+def test_a_body_without_end_is_not_waited_for() -> None:
+    """Only its status is asked for; a time-out bounds the silence between two bytes, and not the whole."""
+    over = threading.Event()
+    threading.Timer(5, over.set).start()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 500 No\r\n\r\n")
+                while not over.wait(0.05):
+                    connection.sendall(b"x")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        start = time.monotonic()
+        try:
+            problem = VllmServer("127.0.0.1", listener.getsockname()[1]).health_problem(timeout_s=2)
+            assert time.monotonic() - start < 3
+        finally:
+            over.set()
+            thread.join()
+    assert problem == "it answers /health with 500"
+
+
+@pytest.mark.parametrize("host", ["", "a b", "a\nb", "...", "x" * 300, "http://x"])
+def test_a_host_that_can_be_none_is_one_line(host: str) -> None:
+    problem = VllmServer(host, 8000).health_problem(timeout_s=1)
+    assert problem
+    assert "\n" not in problem
+
+
+def test_an_ipv6_address_is_written_as_urls_have_it() -> None:
+    assert str(VllmServer("::1", 8000)) == "[::1]:8000"
+
+
+@pytest.mark.parametrize("body", [{}, {"tokens": None}, {"choices": []}, {"choices": [{"prompt_logprobs": [None]}]}])
+def test_answers_of_another_shape_are_told(serve: Any, body: dict[str, Any]) -> None:
+    """As those of a server of another version."""
+    server = serve(tokenize=(200, body), completions=(200, body))
+    with pytest.raises(ServerError, match="answers /tokenize with"):
+        server.tokenize("m", [])
+    with pytest.raises(ServerError, match="answers /v1/completions with"):
+        server.logprobs("m", [5, 7, 8])
 
 
 def test_logprobs_are_read_token_by_token(serve: Any) -> None:

@@ -127,8 +127,10 @@ def test_a_stale_parameter_stops_the_run(model: Any, line: WeightLine, monkeypat
 
 def test_a_second_trainer_is_told_that_the_server_is_busy(server: Any, model: Any, line: WeightLine) -> None:
     """And the first one goes on."""
+    second = WeightLine(server, timeout_s=5)
     with pytest.raises(ServerError, match="serves another trainer"):
-        WeightLine(server, timeout_s=5).connect(CPU, {})
+        second.connect(CPU, {})
+    second.close()
     make_sync(line, model).run()
 
 

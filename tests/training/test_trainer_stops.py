@@ -1,5 +1,6 @@
 """Where the trainer stops: errors that end the run, settings it refuses, servers that do not answer."""
 
+import asyncio
 import threading
 import time
 from typing import Any
@@ -11,6 +12,7 @@ from verifiers.trainers import GRPOTrainer as ParentTrainer
 
 from rg_env.core.prompts import require_chat_template
 from rg_env.errors import EngineError, InputError, RewardError, TrainingError
+from rg_env.training import rollouts
 from rg_env.training.seams import no_weight_client
 
 # --- errors end the run
@@ -72,6 +74,20 @@ def test_a_batch_that_never_comes_is_an_error(make_trainer: Any) -> None:
     trainer = make_trainer()
     with pytest.raises(TrainingError, match="batch 0 was not there after"):
         trainer.async_generator.get_batch(0, timeout=0.05)
+
+
+def test_an_evaluation_does_not_wait_for_a_server_that_hangs(
+    make_trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests have long deadlines and are tried again: the server's health ends the wait, as it does for a batch."""
+    monkeypatch.setattr(rollouts, "HEALTH_EVERY_S", 0.02)
+    monkeypatch.setattr(rollouts, "SICK_S", 0.1)
+    generator = make_trainer().async_generator
+    generator._health = lambda: "it gives no answer"
+    with pytest.raises(TrainingError, match="the evaluation will not come: it gives no answer"):
+        generator.run_job(lambda client: asyncio.sleep(20))
+    generator.stop()
+    assert not generator.started
 
 
 # --- bad input

@@ -41,7 +41,13 @@ HELLO = {
 
 
 @pytest.fixture
-def make_server() -> Iterator[Callable[..., VllmServer]]:
+def asked() -> list[str]:
+    """The paths that servers of `make_server` were asked for."""
+    return []
+
+
+@pytest.fixture
+def make_server(asked: list[str]) -> Iterator[Callable[..., VllmServer]]:
     """A server whose worker is `work(store, command)`, called for each; `hello` is what it says first."""
     servers = []
 
@@ -49,6 +55,7 @@ def make_server() -> Iterator[Callable[..., VllmServer]]:
         words: list[Words] = []
 
         def answer(path: str, body: dict[str, Any]) -> dict[str, Any]:
+            asked.append(path)
             if path == "/init_communicator" and hello is not None:
                 words.append(Words.joined(body["host"].partition("@")[2], body["port"], 5))
                 words[0].put("hello/0", hello)
@@ -112,6 +119,15 @@ def test_a_server_without_the_plugin(make_server: Any) -> None:
 )
 def test_servers_that_do_not_fit(make_server: Any, change: dict[str, Any], words: str) -> None:
     assert words in refused(make_server({**HELLO, **change}), {"vocab_size": 10})
+
+
+@pytest.mark.parametrize(("change", "left"), [({"busy": "host-1-abc"}, False), ({"quantization": "fp8"}, True)])
+def test_a_farewell_ends_no_session_but_the_trainers_own(
+    make_server: Any, asked: list[str], change: dict[str, Any], left: bool
+) -> None:
+    """It names nobody: said by a trainer that was refused, it would end that of the trainer being served."""
+    refused(make_server({**HELLO, **change}))
+    assert ("/close_communicator" in asked) == left
 
 
 def test_a_worker_that_never_answers(make_server: Any) -> None:

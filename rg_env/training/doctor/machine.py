@@ -27,12 +27,12 @@ def check_server(plan: RunPlan, model: str | None, tokens: int) -> tuple[Check, 
     """
     if plan.engine != "vllm":
         return Check("server", "skipped", "the embedded engine needs none"), False
-    from rg_env.inference.vllm import VllmServer, start_hint
+    from rg_env.inference.vllm import NOBODY, VllmServer, start_hint
 
     server = VllmServer(plan.vllm_host, plan.vllm_port)
     start = f"`{start_hint(model or 'MODEL', plan.vllm_port)}`"
     problem = server.health_problem(timeout_s=5.0)
-    if problem == "nothing listens there":
+    if problem == NOBODY:
         if plan.server_is_here and (taken := port_problem(plan.vllm_port)):
             return Check("server", "failed", f"port {plan.vllm_port}: {taken}", "choose another --vllm-port"), False
         finding = f"nothing listens at {server} yet"
