@@ -45,8 +45,8 @@ def test_it_is_complete_and_loads_as_written(name: str) -> None:
 
 
 def test_every_file_is_tested() -> None:
-    """None is shipped that nobody has loaded."""
-    assert {path.name for path in CONFIGS.iterdir()} == set(FILES)
+    """None is shipped that nobody has loaded. base.yaml is of training runs (tests/training/test_configs.py)."""
+    assert {path.name for path in CONFIGS.glob("*.yaml")} - {"base.yaml"} == set(FILES)
 
 
 def test_the_commands_in_the_heads_start_a_server_that_takes_weights() -> None:

@@ -11,6 +11,7 @@ Lengths are in tokens where the server reports them, else estimated at `CHARACTE
 """
 
 import math
+import re
 
 from rg_env.core.registry import DEFAULT_REWARDS as DEFAULT_REWARDS
 from rg_env.core.registry import GATES as GATES
@@ -29,6 +30,8 @@ from rg_env.errors import RewardError
 BREVITY_TOKENS = 512
 """Completion length, in tokens, from which `brevity` pays nothing."""
 CHARACTERS_PER_TOKEN = 4.0
+_TAG = re.compile(r"</?(?:think|answer)>")
+_THINK_THEN_ANSWER = ["<think>", "</think>", "<answer>", "</answer>"]
 
 
 @reward
@@ -47,6 +50,17 @@ def partial(rollout: Rollout) -> float:
 def answer_format(rollout: Rollout) -> float:
     """1 for a reply with a well-formed answer that is not blank, else 0."""
     return float(rollout.extraction.status == "ok")
+
+
+@reward
+def think_format(rollout: Rollout) -> float:
+    """1 for one <think> block and then one <answer> block that is not blank, with nothing but white space before and
+    between them, else 0. Text may follow; a tag that stands once too often costs it."""
+    tags = list(_TAG.finditer(rollout.text))
+    if [tag.group() for tag in tags] != _THINK_THEN_ANSWER or rollout.extraction.status != "ok":
+        return 0.0
+    before, between = rollout.text[: tags[0].start()], rollout.text[tags[1].end() : tags[2].start()]
+    return float(not before.strip() and not between.strip())
 
 
 @reward

@@ -10,7 +10,7 @@ import pytest
 from sample_rows import SORTING
 
 from rg_env.core import registry
-from rg_env.core.extraction import Extraction
+from rg_env.core.extraction import Extraction, extract
 from rg_env.core.rewards import Rollout, call_reward, get_reward, resolve_rewards, reward
 from rg_env.core.scoring import Score, Status
 from rg_env.errors import InputError, RewardError, UnknownNameError
@@ -234,6 +234,32 @@ def test_lengths_repetition_and_gates(spec: Any, rollout: Rollout, value: float)
     """Each at its ends and in between, clamped beyond them; a closed gate pays nothing."""
     (resolved,) = resolve_rewards([spec])
     assert resolved.value(rollout, {}) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("<think>a</think><answer>12</answer>", 1.0),
+        (" \n<think>\na < b\n</think>\n\n<answer> 12 </answer> That is all.", 1.0),
+        ("<think></think><answer>12</answer>", 1.0),
+        ("<answer>12</answer>", 0.0),
+        ("<think>a</think>12", 0.0),
+        ("<think>a</think><answer> </answer>", 0.0),
+        ("Well, <think>a</think><answer>12</answer>", 0.0),
+        ("<think>a</think> so <answer>12</answer>", 0.0),
+        ("<answer>12</answer><think>a</think>", 0.0),
+        ("<think>a<answer>12</answer></think>", 0.0),
+        ("<think>a</think><answer>1</answer><answer>12</answer>", 0.0),
+        ("<think>a</think></think><answer>12</answer>", 0.0),
+        ("<THINK>a</THINK><answer>12</answer>", 0.0),
+        ("", 0.0),
+        ("<think>" * 10**6, 0.0),
+    ],
+)
+def test_think_format_wants_each_block_once_in_order(text: str, value: float) -> None:
+    """Thinking, then an answer, and nothing but white space before and between."""
+    rollout = dataclasses.replace(make(), text=text, extraction=extract(text))
+    assert call_reward("think_format", get_reward("think_format"), rollout, {}) == value
 
 
 def test_partial_pays_progress_whatever_the_grading() -> None:

@@ -1,0 +1,113 @@
+"""The run configs in configs/: every one of them, through the loader that `rg-env train` uses."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rg_env.training.config import TrainConfig, TrainingConfig, load_train_config
+from rg_env.training.tiny import TASKS
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+BASES = {"base.yaml", "base_intra.yaml", "base_inter.yaml", "base_curriculum.yaml"}  # in train/paper
+EXPERIMENTS = sorted(path for path in (CONFIGS / "train").rglob("*.yaml") if path.name not in BASES)
+PARTS = sorted(path for part in ("models", "tasks", "prompts") for path in (CONFIGS / part).rglob("*.yaml"))
+HEAVY = ("torch", "reasoning_gym", "verifiers", "transformers")
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(CONFIGS))
+
+
+def loaded(folder: Path, *extends: Path | str, **sections: Any) -> TrainConfig:
+    """A config that extends files and has these sections, read from disk."""
+    file = folder / "run.yaml"
+    file.write_text(json.dumps({"extends": [str(path) for path in extends], **sections}))
+    return load_train_config(file)
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
+def test_an_experiment_loads(path: Path) -> None:
+    """Without a mistake, and its resolved form says the same again."""
+    config = load_train_config(path)
+    assert TrainConfig.model_validate_json(config.model_dump_json()) == config
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
+def test_the_head_tells_source_command_and_figures(path: Path) -> None:
+    """The command names the file itself."""
+    head = path.read_text().split("extends:")[0]
+    assert f"rg-env train configs/{name(path)}\n" in head
+    assert any(word in head for word in ("Published", "Figures", "Unpublished", "Measured"))
+
+
+@pytest.mark.parametrize("path", PARTS, ids=name)
+def test_a_part_loads_with_a_minimal_config(path: Path, tmp_path: Path) -> None:
+    """Models, tasks and prompts can each be put together with anything else."""
+    own = yaml.safe_load(path.read_text())
+    model = {"name": "tiny", **own.get("model", {})}
+    tasks = own.get("tasks") or {"ab": {}} if path.parent.name != "held_out" else {"count_primes": {}}
+    config = loaded(tmp_path, CONFIGS / "base.yaml", path, model=model, tasks=tasks)
+    assert own.keys() <= config.model_fields_set
+
+
+def test_base_spells_out_the_defaults(tmp_path: Path) -> None:
+    """What it says is what a run without it does."""
+    sections = {"model": {"name": "tiny"}, "tasks": {"ab": {}}}
+    assert loaded(tmp_path, CONFIGS / "base.yaml", **sections) == loaded(tmp_path, **sections)
+
+
+def test_tiny_is_the_run_of_the_smallest_example(tmp_path: Path) -> None:
+    """The same arguments as `default_config` gives the tiny policy, and the task at the size it was made for."""
+    from rg_env.training import default_config, load_policy
+
+    config = load_train_config(CONFIGS / "train" / "tiny.yaml")
+    arguments = default_config(load_policy("tiny"), tmp_path)
+    ours = config.training.model_dump()
+    theirs = {key: getattr(arguments, key) for key in TrainingConfig.model_fields if hasattr(arguments, key)}
+    left_to_the_machine = {key for key, value in ours.items() if value is None}
+    assert {key: ours[key] for key in theirs.keys() - left_to_the_machine} == {
+        key: theirs[key] for key in theirs.keys() - left_to_the_machine
+    }
+    assert left_to_the_machine == {"epsilon_high", "use_cpu"}
+    assert {task: spec.config for task, spec in config.tasks.items()} == {"leg_counting": TASKS["leg_counting"]}
+
+
+def test_the_prompt_is_the_librarys() -> None:
+    """Letter for letter, so that results can be compared."""
+    from reasoning_gym.utils import SYSTEM_PROMPTS
+
+    config = load_train_config(CONFIGS / "train" / "paper" / "intra_algebra.yaml")
+    assert config.prompt.instruction == SYSTEM_PROMPTS["DeepSeekZero"]
+    assert config.prompt.placement == "system"
+
+
+@pytest.mark.parametrize("path", [path for path in EXPERIMENTS if path.stem.endswith("_fixed")], ids=name)
+def test_a_fixed_difficulty_differs_in_that_alone(path: Path) -> None:
+    """From its curriculum; the number of steps and questions apart."""
+    fixed = load_train_config(path)
+    other = load_train_config(path.with_name(path.name.replace("_fixed", "")))
+    assert fixed.curriculum is None
+    assert other.curriculum is not None
+    same = {"curriculum": None, "tasks": other.tasks, "splits": other.splits}
+    steps = fixed.training.model_copy(update={"max_steps": other.training.max_steps})
+    assert fixed.model_copy(update={**same, "training": steps}) == other.model_copy(update=same)
+
+
+def test_loading_is_quick_and_imports_nothing_heavy() -> None:
+    """A mistake is told at once: under a second of work, beside starting Python and its imports."""
+    code = f"""
+import json, sys, time
+from rg_env.training.config import load_train_config
+start = time.process_time()
+load_train_config({str(CONFIGS / "train" / "paper" / "inter_algebra.yaml")!r})
+print(json.dumps([time.process_time() - start, [name for name in {HEAVY!r} if name in sys.modules]]))
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    seconds, heavy = json.loads(result.stdout)
+    assert heavy == []
+    assert seconds < 1
