@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch.serialization import get_unsafe_globals_in_checkpoint
-from transformers.trainer import safe_globals
+from transformers.trainer import TrainerState, safe_globals
 
 from rg_env.core.manifest import check_manifest
 from rg_env.errors import InputError
@@ -21,6 +21,8 @@ from rg_env.training.saved_weights import weights_damage, weights_problem
 
 AUTO = "auto"
 _FOLDER = re.compile(r"checkpoint-(\d+)")
+_RANDOM = ("python", "numpy", "cpu")
+"""What transformers takes up from its file of random numbers."""
 _DEEPSPEED_TYPES = {
     "deepspeed.runtime.fp16.loss_scaler.LossScaler",
     "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
@@ -85,7 +87,7 @@ def check_fit(trainer: Any, path: Path) -> None:
         manifest, here = path.parent / "manifest.json", getattr(trainer.env, "manifest", None)
         if here is not None and manifest.is_file() and json.loads(manifest.read_text()).get("rows"):
             check_manifest(manifest, here)
-        split = next(name for name, value in theirs["rows"].items() if ours["rows"].get(name) != value)
+        split = next(name for name, value in ours["rows"].items() if theirs["rows"].get(name) != value)
         refuse(f"its {split} rows are others: give the tasks, data and seed of that run")
     for name, value in ours.items():
         if theirs.get(name) != value:
@@ -114,17 +116,17 @@ def _damage(path: Path) -> str | None:
     try:
         _state(path)
         told = _facts(path)
-        processes = range(told["processes"])
-        files = ["scheduler.pt", *(state_file(process) for process in processes)]
-        files += ["rng_state.pth"] if len(processes) == 1 else [f"rng_state_{process}.pth" for process in processes]
+        processes = told["processes"]
+        _pickle(path / "scheduler.pt", "last_epoch")
+        for process in range(processes):  # the first that is missing ends it, whatever number an edited file tells
+            _pickle(path / state_file(process), "sampler", "batch", "total_loss")
+            _pickle(path / ("rng_state.pth" if processes == 1 else f"rng_state_{process}.pth"), *_RANDOM)
         if told["zero_stage"] is None:
-            files.append("optimizer.pt")
-        for name in files:
-            _pickle(path / name)
+            _pickle(path / "optimizer.pt", "state", "param_groups")
         if problem := weights_damage(path):
             return problem
         if told["zero_stage"] is not None:
-            _check_deepspeed(path, len(processes))
+            _check_deepspeed(path, processes)
     except InputError as error:
         return str(error)
     return None
@@ -132,14 +134,20 @@ def _damage(path: Path) -> str | None:
 
 def _state(path: Path) -> dict[str, Any]:
     state = _json(path / "trainer_state.json")
-    if not isinstance(state.get("global_step"), int):
+    step = state.get("global_step")
+    if not isinstance(step, int) or isinstance(step, bool) or step < 1:
         raise InputError("its trainer_state.json has no step")
+    try:
+        TrainerState(**state)
+    except (TypeError, ValueError, AttributeError, KeyError) as error:  # edited, or of another transformers
+        raise InputError(f"its trainer_state.json is not what it should be: {error}") from error
     return state
 
 
 def _facts(path: Path) -> dict[str, Any]:
     found = _json(path / FACTS)
-    if not (isinstance(found.get("processes"), int) and isinstance(found.get("rows"), dict)):
+    whole = {"processes", "zero_stage", "rows"} <= set(found)
+    if not (whole and type(found["processes"]) is int and found["processes"] > 0 and isinstance(found["rows"], dict)):
         raise InputError(f"its {FACTS} is not what it should be")
     return found
 
@@ -149,15 +157,15 @@ def _json(file: Path) -> dict[str, Any]:
         found = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{file.name}: {error.strerror}; give a folder checkpoint-N that a run left") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{file.name} is truncated, or no JSON") from error
     if not isinstance(found, dict):
         raise InputError(f"{file.name} is not what it should be")
     return found
 
 
-def _pickle(file: Path) -> dict[str, Any]:
-    """What torch saved in `file`, its tensors left on the disk."""
+def _pickle(file: Path, *needed: str) -> dict[str, Any]:
+    """What torch saved in `file`, with the `needed` keys; its tensors are left on the disk."""
     try:
         with safe_globals():
             found = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
@@ -167,7 +175,7 @@ def _pickle(file: Path) -> dict[str, Any]:
         raise InputError(f"{file.name} holds something that a checkpoint has not; it was not executed") from error
     except (OSError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise InputError(f"{file.name} is truncated, or damaged") from error
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or not set(needed) <= set(found):
         raise InputError(f"{file.name} is not what it should be")
     return found
 

@@ -49,7 +49,7 @@ def full_shape(parameter: Any) -> tuple[int, ...]:
 def _read(folder: Path, name: str) -> tuple[Shapes, str | None]:
     try:
         return _shapes_in(folder, name), None
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:  # of an index too
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return {}, f"its weights cannot be read: {' '.join(reason.split())}"
 

@@ -63,6 +63,20 @@ def spoil_json(path: Path) -> None:
     path.write_text('{"global_step": "two"}')
 
 
+def edited(*removed: str, **changes: Any) -> Callable[[Path], Any]:
+    """Spoils a JSON file."""
+
+    def edit(path: Path) -> None:
+        values = {**json.loads(path.read_text()), **changes}
+        path.write_text(json.dumps({name: value for name, value in values.items() if name not in removed}))
+
+    return edit
+
+
+def indexed(path: Path) -> None:
+    path.with_name(f"{path.name}.index.json").write_text('{"weight_map": ["a"]}')
+
+
 @pytest.mark.parametrize(
     ("file", "spoil", "words"),
     [
@@ -75,7 +89,18 @@ def spoil_json(path: Path) -> None:
         ("resume_state_0.pt", cut, "resume_state_0.pt is truncated"),
         ("trainer_state.json", cut, "trainer_state.json is truncated"),
         ("trainer_state.json", spoil_json, "has no step"),
+        ("trainer_state.json", edited(global_step=-1), "has no step"),
+        ("trainer_state.json", edited(of_another_release=1), "trainer_state.json is not what it should be: .*release"),
+        ("trainer_state.json", lambda path: path.write_text("[" * 100_000), "trainer_state.json is truncated"),
         ("resume.json", Path.unlink, "resume.json: No such file"),
+        ("resume.json", edited(processes=10**12), "resume_state_0.pt is not|rng_state_0.pth: No such file"),
+        ("resume.json", edited(processes=0), "resume.json is not what it should be"),
+        ("resume.json", edited("zero_stage"), "resume.json is not what it should be"),
+        ("optimizer.pt", lambda path: torch.save({"else": 1}, path), "optimizer.pt is not what it should be"),
+        ("scheduler.pt", lambda path: torch.save({"else": 1}, path), "scheduler.pt is not what it should be"),
+        ("rng_state.pth", lambda path: torch.save({"else": 1}, path), "rng_state.pth is not what it should be"),
+        ("resume_state_0.pt", lambda path: torch.save({}, path), "resume_state_0.pt is not what it should be"),
+        ("model.safetensors", indexed, "weights cannot be read"),
     ],
 )
 def test_a_damaged_checkpoint_is_told(
@@ -142,6 +167,13 @@ def test_other_rows_are_refused(run: Path, make_trainer: Any, make_env: Any) -> 
     (run / "manifest.json").unlink()
     with pytest.raises(InputError, match="its training rows are others"):
         train(trainer, resume="auto")
+
+
+def test_a_checkpoint_that_names_no_rows_is_refused(run: Path, make_trainer: Any) -> None:
+    """Its file was edited: it tells nothing of the split that would be trained on."""
+    edited(rows={})(run / "checkpoint-2" / "resume.json")
+    with pytest.raises(InputError, match="its training rows are others"):
+        check_fit(make_trainer(**OPTIONS), run / "checkpoint-2")
 
 
 def test_another_number_of_processes_is_refused(run: Path, make_trainer: Any) -> None:
