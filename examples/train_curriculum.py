@@ -34,8 +34,15 @@ def main() -> int:
     from rg_env import load_environment
     from rg_env.core.tasks import Mixture
     from rg_env.training import (
-        Curriculum, CurriculumConfig, GRPOTrainer, default_config, load_policy, run_folder, run_name, train,
-    )  # fmt: skip
+        Curriculum,
+        CurriculumConfig,
+        GRPOTrainer,
+        default_config,
+        load_policy,
+        run_folder,
+        run_name,
+        train,
+    )
 
     tasks = Mixture.parse(options.task)
     config = CurriculumConfig(

@@ -73,7 +73,7 @@ def make_args(tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.fixture
 def make_trainer(model: Any, tokenizer: Any, make_env: Any, make_args: Any) -> Callable[..., Any]:
-    """An embedded-engine trainer; `env`, `model`, `callbacks`, `curriculum` by keyword, the rest are fields of `GRPOConfig`."""
+    """An embedded-engine trainer: `env`, `model`, `callbacks`, `curriculum`, and fields of `GRPOConfig`, by keyword."""
     from rg_env.training import GRPOTrainer
 
     def make(
