@@ -3,6 +3,7 @@
     RGEnvError
     ├── InputError          (ValueError)       what the user gave cannot work; exit code 2
     │   ├── UnknownNameError (LookupError)     a task, option, reward or column that does not exist; names the nearest
+    │   ├── TooFewQuestionsError               a task has fewer distinct questions than were asked for; says how many
     │   ├── ConfigError                        a config with wrong keys or values: all of them, a line each
     │   └── OutputFolderError (OSError)        the output folder cannot be written, or holds another run
     ├── RewardError         (RuntimeError)     a reward function raised or returned no finite number; exit code 2
@@ -35,6 +36,14 @@ class InputError(RGEnvError, ValueError):
 
 class UnknownNameError(InputError, LookupError):
     """A name that does not exist, where a list of names does."""
+
+
+class TooFewQuestionsError(InputError):
+    """A task has fewer distinct questions than were asked for: `found`."""
+
+    def __init__(self, message: str, found: int = 0):
+        super().__init__(message)
+        self.found = found
 
 
 class ConfigError(InputError):

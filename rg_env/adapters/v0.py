@@ -38,6 +38,8 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
     `rewards` (name, function, weight), `rubric`. `dataset` and `eval_dataset` have the columns question, answer, info
     (texts), prompt and example_id; they are None where 0 examples were asked for.
 
+    `put_rows` puts further rows in the form of `dataset`'s.
+
     `generate` raises the first `RewardError` of its batch: a failing reward ends the run instead of counting as 0.
     """
 
@@ -86,6 +88,7 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
             messages[-1:-1] = few_shot
             return fold_system(messages) if folded else messages
 
+        self._put = put
         if parser is not None and not isinstance(parser, vf.Parser):
             raise InputError(f"parser must be a vf.Parser, not {shortened(parser)}")
         if not isinstance(kwargs.get("sampling_args") or {}, Mapping):
@@ -97,8 +100,8 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         )
         parser = parser or vf.Parser()
         super().__init__(
-            dataset=_dataset(train, self.grading, put),
-            eval_dataset=_dataset(evaluation, self.grading, put),
+            dataset=_dataset(self.put_rows(train)),
+            eval_dataset=_dataset(self.put_rows(evaluation)),
             # Newer versions put a system prompt that they know of before any prompt without one.
             system_prompt=system_prompt if prompt_placement == "system" else None,
             parser=parser,
@@ -106,6 +109,18 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
             **kwargs,
         )
         self.reward_errors = record_reward_errors(self.rubric)
+
+    def put_rows(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """Rows of `core.dataset` as this environment asks and grades them: those of its datasets, as plain values."""
+        return [
+            {
+                **row,
+                "info": {**row["info"], "grading": self.grading},
+                "prompt": self._put(row["question"]),
+                "example_id": index,
+            }
+            for index, row in enumerate(rows)
+        ]
 
     # Synchronous up to 0.1.5 (with `a_generate` beside it), asynchronous from 0.1.6.
     def generate(self, *args: Any, **kwargs: Any) -> Any:
@@ -208,16 +223,9 @@ def _grading(grading: str, partial_credit: bool) -> Grading:
     return "partial" if partial_credit else "strict"
 
 
-def _dataset(rows: list[Row], grading: Grading, put: Callable[[str], list[dict[str, Any]]]) -> Dataset | None:
+def _dataset(rows: list[dict[str, Any]]) -> Dataset | None:
     """Rows as the v0 API wants them: no plain-text `task` column, which several versions refuse."""
-    if not rows:
-        return None
-    return Dataset.from_list(
-        [
-            {**row, "info": {**row["info"], "grading": grading}, "prompt": put(row["question"]), "example_id": index}
-            for index, row in enumerate(rows)
-        ]
-    )
+    return Dataset.from_list(rows) if rows else None
 
 
 def _check_keywords(kwargs: Mapping[str, Any]) -> None:

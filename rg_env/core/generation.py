@@ -22,7 +22,7 @@ from rg_env.core.row_process import RowProcess
 from rg_env.core.selection import Row, Selection
 from rg_env.core.splits import EVAL_SHARE, Split
 from rg_env.core.tasks import TaskSpec
-from rg_env.errors import GenerationError, InputError
+from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
 
 DRAW_LIMIT_S = 60.0
 """A draw (the first one with the import of the task) that takes longer is an error: skipping it would give other rows
@@ -100,10 +100,12 @@ class _Work:
             self.selection.offer(item)
             for split in self.missing():
                 if self.selection.exhausted(split):
-                    raise InputError(
+                    found = len(self.selection.rows(split))
+                    raise TooFewQuestionsError(
                         f"task {self.request.spec.name!r} has too few distinct questions: {self.counts[split]} asked "
-                        f"for the {split} split, {len(self.selection.rows(split))} found in {self.selection.draws} "
-                        f"draws; ask for fewer, or make its config wider"
+                        f"for the {split} split, {found} found in {self.selection.draws} draws; ask for fewer, or make "
+                        f"its config wider",
+                        found,
                     )
 
     def timed(self, seconds: float, draws: int) -> None:

@@ -8,7 +8,7 @@ for takes its highest, as in the library's `set_global_level`. What a level mean
 
 import os
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -51,6 +51,36 @@ def resolve_levels(task: str, level: object, levels: object) -> dict[str, Any]:
                 f"choose another, or set options with config"
             )
     return options
+
+
+def options_at(task: str, level: int, attributes: Collection[str] = ()) -> dict[str, Any]:
+    """The options of `level`: of the given attributes, the others at level 0; none given: of all.
+
+    An attribute with fewer levels takes its highest. Raises as `resolve_levels`; the attributes must exist.
+    """
+    if not attributes:
+        return resolve_levels(task, level, None)
+    steps = load_table()[task]["levels"]
+    return resolve_levels(task, None, {name: min(level, len(steps[name]) - 1) for name in attributes})
+
+
+def working_levels(task: str, attributes: Collection[str] = ()) -> list[int]:
+    """The levels of a task, ascending, without those that are known to be broken; `attributes` as for `options_at`.
+
+    Raises `UnknownNameError` for an attribute that the task's curriculum does not have.
+    """
+    steps = load_table()[task]["levels"]
+    for name in attributes:
+        if name not in steps:
+            raise unknown_name(f"level attribute of task {task!r}", name, steps)
+    working = []
+    for level in range(max((len(steps[name]) for name in attributes or steps), default=0)):
+        try:
+            options_at(task, level, attributes)
+        except InputError:
+            continue
+        working.append(level)
+    return working
 
 
 def _options(attributes: Mapping[str, list[dict[str, Any]]], levels: Mapping[str, int]) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import Any
 from rg_env.errors import MissingExtraError
 
 _NAMES = {
+    "Curriculum": "curriculum",
+    "CurriculumConfig": "config",
     "GRPOConfig": "arguments",
     "GRPOTrainer": "trainer",
     "Policy": "policy",

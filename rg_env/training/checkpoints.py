@@ -16,7 +16,8 @@ from transformers.trainer import TrainerState, safe_globals
 
 from rg_env.core.manifest import check_manifest
 from rg_env.errors import InputError
-from rg_env.training.resume_point import FACTS, facts, state_file
+from rg_env.training.curriculum import read_state
+from rg_env.training.resume_point import CURRICULUM, FACTS, facts, state_file
 from rg_env.training.saved_weights import weights_damage, weights_problem
 
 AUTO = "auto"
@@ -89,6 +90,10 @@ def check_fit(trainer: Any, path: Path) -> None:
             check_manifest(manifest, here)
         split = next(name for name, value in ours["rows"].items() if theirs["rows"].get(name) != value)
         refuse(f"its {split} rows are others: give the tasks, data and seed of that run")
+    if theirs.get("curriculum") != ours["curriculum"]:
+        there, here = theirs.get("curriculum"), ours["curriculum"]
+        kind = "another" if there and here else "a" if there else "no"
+        refuse(f"it was made with {kind} curriculum: give the same one, and the same tasks and seed")
     for name, value in ours.items():
         if theirs.get(name) != value:
             refuse(f"it was made with {name}={theirs.get(name)}, and here it is {value}: give the same")
@@ -123,6 +128,8 @@ def _damage(path: Path) -> str | None:
             _pickle(path / ("rng_state.pth" if processes == 1 else f"rng_state_{process}.pth"), *_RANDOM)
         if told["zero_stage"] is None:
             _pickle(path / "optimizer.pt", "state", "param_groups")
+        if told.get("curriculum") is not None:
+            _curriculum(path / CURRICULUM)
         if problem := weights_damage(path):
             return problem
         if told["zero_stage"] is not None:
@@ -150,6 +157,13 @@ def _facts(path: Path) -> dict[str, Any]:
     if not (whole and type(found["processes"]) is int and found["processes"] > 0 and isinstance(found["rows"], dict)):
         raise InputError(f"its {FACTS} is not what it should be")
     return found
+
+
+def _curriculum(file: Path) -> None:
+    try:
+        read_state(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # InputError among them
+        raise InputError(f"{file.name} is missing, truncated or damaged") from error
 
 
 def _json(file: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What the trainer checks and prepares before it starts: engine and settings, prompt lengths, system prompts."""
 
 import importlib
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from transformers import PreTrainedTokenizerBase
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
@@ -86,6 +86,19 @@ def prompt_lengths(env: Environment, tokenizer: PreTrainedTokenizerBase) -> dict
             ids = tokenizer(prompts)["input_ids"]
         lengths[split] = [len(prompt) for prompt in ids]
     return lengths
+
+
+def fitting_rows(
+    rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase, limit: int | None, *, fold: bool
+) -> list[dict[str, Any]]:
+    """Rows with a chat as prompt, those left out that have more than `limit` tokens. `fold`: system prompts go into the
+    user's turn."""
+    if fold:
+        rows = [{**row, "prompt": fold_system(row["prompt"])} for row in rows]
+    if limit is None or not rows:
+        return rows
+    ids = tokenizer.apply_chat_template([row["prompt"] for row in rows], add_generation_prompt=True)
+    return [row for row, prompt in zip(rows, ids, strict=True) if len(prompt) <= limit]
 
 
 def fold_system_prompts(env: Environment) -> None:

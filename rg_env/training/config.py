@@ -145,9 +145,9 @@ class TrainingConfig(Section):
     warmup_steps: Count = 10
     """Steps to reach it; "constant" has none."""
     optim: Literal["adamw_torch", "adamw_torch_fused", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"] = (
-        "adamw_torch"
+        "adamw_torch_fused"
     )
-    """The 8-bit ones need bitsandbytes."""
+    """"adamw_torch_fused" is one kernel for all parameters; the 8-bit ones need bitsandbytes."""
     weight_decay: From0 = 0.0
     """Of AdamW."""
     adam_beta1: Share = 0.9

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from rg_env.core.config import Keys, Problem
+from rg_env.core.levels import working_levels
 from rg_env.core.rewards import resolve_rewards
 from rg_env.core.task_table import load_table
 from rg_env.core.tasks import Mixture
@@ -173,6 +174,10 @@ def _curriculum_task(config: TrainConfig, curriculum: CurriculumConfig, name: st
             yield Problem((*path, key), f"the highest level is {top}")
     if task.highest is not None and task.start > task.highest:
         yield Problem((*path, "start"), f"is above highest ({task.highest})")
+    highest = top if task.highest is None else task.highest
+    known = [each for each in task.attributes if each in levels]
+    if not any(level <= highest for level in working_levels(name, known)):
+        yield Problem(path, f"no level up to {highest} works in the installed reasoning-gym: leave this task out")
     for step, level in (curriculum.schedule or {}).items():
         if level > top:
             yield Problem(("curriculum", "schedule", step), f"the highest level of {name} is {top}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rg_env.adapters.v0_rubric import kept_rollout
+from rg_env.training.curriculum import LEVEL
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ def rollout_records(outputs: Any, limit: int | None = None) -> list[dict[str, An
     return [
         {
             "task": task_of(outputs.info[i]),
+            **_level(outputs.info[i]),
             "question": _text(outputs.prompt[i]),
             "answer": outputs.answer[i],
             "completion": _text(outputs.completion[i]),
@@ -158,6 +160,11 @@ def accuracies(outputs: Any) -> dict[str, float]:
 def task_of(info: Any) -> str:
     """The task a row belongs to; "default" for rows of other environments."""
     return str(info.get("rg_task", "default")) if isinstance(info, dict) else "default"
+
+
+def _level(info: Any) -> dict[str, Any]:
+    """The level that a curriculum asked the question at; nothing without one."""
+    return {"level": int(info[LEVEL])} if isinstance(info, dict) and LEVEL in info else {}
 
 
 def _text(messages: Any) -> str:

@@ -21,6 +21,7 @@ def log_batch(trainer: Any, result: Any, batch: RolloutBatch) -> None:
         **trainer.sampler.metrics(),
         **accuracies(trainer.async_generator.last_rollouts),
         **_lengths(trainer, batch),
+        **(trainer.curriculum.metrics() if trainer.curriculum else {}),
     }
     for name, rewards in result.all_reward_dict.items():
         if name != "reward" and not name.startswith("accuracy"):

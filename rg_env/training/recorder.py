@@ -47,6 +47,8 @@ class Recorder(TrainerCallback):
         self._written: Any = None
         self._step_start = time.monotonic()
         self._step_seconds = 0.0
+        if trainer.curriculum is not None:
+            trainer.curriculum.say = self._line
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.eval_every = self.eval_every or max(1, state.max_steps // 5)

@@ -19,6 +19,7 @@ from verifiers.trainers import GRPOTrainer as VerifiersGRPOTrainer
 from rg_env.errors import InputError, TrainingError
 from rg_env.training.arguments import GRPOConfig
 from rg_env.training.collective import agree, same_everywhere
+from rg_env.training.curriculum import Curriculum
 from rg_env.training.order import BatchOrder, OrderedLoader
 from rg_env.training.resume_point import ResumePoint, rows_hash
 from rg_env.training.saved_weights import weights_problem
@@ -56,7 +57,8 @@ class ResumableTrainer(VerifiersGRPOTrainer):
 
     sampler: Any
 
-    def _can_resume(self) -> None:
+    def _can_resume(self, curriculum: Curriculum | None = None) -> None:
+        self.curriculum = curriculum
         self._resume_point = ResumePoint(self)
         self.add_callback(self._resume_point)
         self._step = self._next_batch_id = 0
@@ -82,6 +84,9 @@ class ResumableTrainer(VerifiersGRPOTrainer):
         """Prompts, answers, tasks and infos of all processes, of the batch so many after the present one."""
         number = self._step // (self.gradient_accumulation_steps * self.num_iterations) + batch_offset
         rows = [self.train_dataset[row] for row in self._order.batch(number)]
+        if self.curriculum is not None:
+            put = self.curriculum.replace(number, rows[:: self.num_generations])
+            rows = [row for row in put for _ in range(self.num_generations)]
         columns = [[row[name] for row in rows] for name in ("prompt", "answer", "task", "info")]
         return columns[0], columns[1], columns[2], columns[3]
 
@@ -90,6 +95,8 @@ class ResumableTrainer(VerifiersGRPOTrainer):
         checkpoint = kwargs.get("resume_from_checkpoint")
         self._step = self._next_batch_id = 0
         self._buffered_inputs = None
+        if self.curriculum is not None:
+            self.curriculum.start()
         if checkpoint is not None:
             step = TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME)).global_step
             self._step = step * self.gradient_accumulation_steps

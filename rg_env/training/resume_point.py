@@ -1,6 +1,7 @@
 """What a checkpoint needs besides what transformers saves, so that a run goes on as if it had never stopped.
 
 `resume.json`          what the order of the rows follows from, to be the same in the run that goes on
+`curriculum.json`      the levels of a curriculum, if there is one, and what they depend on
 `resume_state_N.pt`    of process N: the sampler's random numbers, the batch that more updates are to be made from
 
 All of it is noted when a step ends: an interrupt comes in the middle of the next one, whose rollouts have used up
@@ -20,7 +21,10 @@ import torch
 from transformers import TrainerCallback
 from verifiers import Environment
 
+from rg_env.training.curriculum import read_state
+
 FACTS = "resume.json"
+CURRICULUM = "curriculum.json"
 
 
 def state_file(process: int) -> str:
@@ -56,6 +60,7 @@ def facts(trainer: Any) -> dict[str, Any]:
         "seed": args.seed,
         "shuffle_dataset": args.shuffle_dataset,
         "rows": trainer.rows_hash,
+        "curriculum": trainer.curriculum.facts() if trainer.curriculum else None,
     }
 
 
@@ -66,6 +71,7 @@ class ResumePoint(TrainerCallback):
         self._trainer = trainer
         self._random: dict[str, Any] | None = None
         self._noted: dict[str, Any] = {}
+        self._curriculum = ""
         self._tokens = 0
         self._loaded: dict[str, Any] | None = None
 
@@ -90,6 +96,8 @@ class ResumePoint(TrainerCallback):
         in_use = trainer._step % (trainer.gradient_accumulation_steps * trainer.num_iterations) != 0
         batch = trainer._buffered_inputs if in_use else None
         self._noted = {"sampler": trainer.sampler.random_state(), "batch": batch}
+        if trainer.curriculum and trainer.accelerator.is_main_process:  # where it lives
+            self._curriculum = trainer.curriculum.state.model_dump_json()
 
     @contextmanager
     def at_step_end(self) -> Iterator[None]:
@@ -113,9 +121,13 @@ class ResumePoint(TrainerCallback):
         torch.save(state, folder / state_file(accelerator.process_index))
         if accelerator.is_main_process:
             (folder / FACTS).write_text(json.dumps(facts(self._trainer), indent=1) + "\n")
+            if self._curriculum:
+                (folder / CURRICULUM).write_text(self._curriculum + "\n")
 
     def read(self, folder: Path) -> list[dict[str, Any]] | None:
         """Take up this process's part when training begins; the batch that is still in use, if there is one."""
+        if self._trainer.curriculum and self._trainer.accelerator.is_main_process:
+            self._trainer.curriculum.start(read_state((folder / CURRICULUM).read_text(encoding="utf-8")))
         device = self._trainer.accelerator.device
         file = folder / state_file(self._trainer.accelerator.process_index)
         self._loaded = torch.load(file, map_location="cpu", weights_only=True)

@@ -191,6 +191,8 @@ def _resolved(trainer: GRPOTrainer, settings: dict[str, Any]) -> dict[str, Any]:
     }
     if isinstance(mixture := getattr(env, "mixture", None), Mixture):
         resolved["environment"]["gym"] = mixture.model_dump()["tasks"]
+    if trainer.curriculum is not None:
+        resolved["curriculum"] = trainer.curriculum.config.model_dump()
     return {**settings, **resolved}
 
 

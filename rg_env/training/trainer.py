@@ -32,8 +32,16 @@ from rg_env.core.prompts import rejects_system_role
 from rg_env.training import metrics
 from rg_env.training.arguments import GRPOConfig
 from rg_env.training.batches import RolloutBatch, micro_batches
-from rg_env.training.checks import EngineName, check_engine, check_liger, check_prompt_lengths, fold_system_prompts
+from rg_env.training.checks import (
+    EngineName,
+    check_engine,
+    check_liger,
+    check_prompt_lengths,
+    fitting_rows,
+    fold_system_prompts,
+)
 from rg_env.training.collective import on_main
+from rg_env.training.curriculum import Curriculum
 from rg_env.training.engines import Embedded, Engine, Vllm, WeightsGuard
 from rg_env.training.logprobs import Plan, can_share_prompts, completion_logps
 from rg_env.training.loss import Clipping, Normaliser, kl_terms, policy_terms, sampler_weights
@@ -51,6 +59,7 @@ class GRPOTrainer(ResumableTrainer):
         model, env, args, processing_class, callbacks, optimizers, peft_config: as `vf.GRPOTrainer`.
         engine: `"vllm"`, a running `vf-vllm` server at `args.vllm_server_host:vllm_server_port`, as in the parent; or
             `"embedded"`, the model itself.
+        curriculum: changes the levels of tasks of `env` while training goes on.
 
     Raises:
         InputError: a combination that cannot work; prompts longer than `args.max_prompt_length`; no chat template.
@@ -69,14 +78,19 @@ class GRPOTrainer(ResumableTrainer):
         peft_config: Any = None,
         *,
         engine: EngineName = "vllm",
+        curriculum: Curriculum | None = None,
         **kwargs: Any,
     ):
         check_engine(engine, args, env)
         check_liger(args)
-        if env.message_type == "chat" and rejects_system_role(processing_class):
+        folds = env.message_type == "chat" and rejects_system_role(processing_class)
+        if folds:
             fold_system_prompts(env)
         limit = args.max_seq_len if args.max_prompt_length is None else args.max_prompt_length
         longest = check_prompt_lengths(env, processing_class, limit)
+        if curriculum is not None:
+            longest = limit or longest  # prompts of later levels may be as long
+            curriculum.prepare = lambda rows: fitting_rows(env.put_rows(rows), processing_class, limit, fold=folds)
         self.rows_hash = check_start(env, args)
         with nothing_left_of(args.output_dir):  # transformers makes the folder before it can be known who is there
             with no_weight_client():
@@ -101,7 +115,9 @@ class GRPOTrainer(ResumableTrainer):
         self.add_callback(self._weights_guard)
         self.phases = Phases()
         self._synced_at: int | None = None
-        self._can_resume()
+        if curriculum is not None:
+            on_main(self.accelerator, curriculum.check)
+        self._can_resume(curriculum)
 
     def sync_weights(self) -> None:
         """Bring the engine's weights up to those of the model, once a step. All processes take part."""
@@ -128,26 +144,27 @@ class GRPOTrainer(ResumableTrainer):
         if self._step % generate_every == 0 or self._buffered_inputs is None:
             self.sync_weights()
             number = self._step // generate_every
-            self._submit_batches(number, generate_every)
             with self.phases("waiting"):
-                batch = on_main(self.accelerator, lambda: self._receive(number))
+                batch = on_main(self.accelerator, lambda: self._fetch(number, generate_every))
             self._buffered_inputs = self._train_inputs(batch, len(inputs))
         micro_batch = self._buffered_inputs[self._step % self.gradient_accumulation_steps]
         self._step += 1
         return micro_batch
 
-    def _submit_batches(self, number: int, generate_every: int) -> None:
-        """Ask for the batches up to `number + num_batches_ahead`, as far as the run goes."""
+    def _fetch(self, number: int, generate_every: int) -> RolloutBatch:
+        """Ask for the batches up to `number + num_batches_ahead`, as far as the run goes, wait for batch `number`, and
+        log what it is like. On the main process only."""
+        if self.curriculum is not None:
+            self.curriculum.look(self.state.global_step)
         last = (self.state.max_steps * self.gradient_accumulation_steps - 1) // generate_every
         for ahead in range(self._next_batch_id, min(number + self.num_batches_ahead, last) + 1):
-            if self.accelerator.is_main_process:
-                self.async_generator.submit(self, ahead, *self._gather_batch_data(ahead - number))
+            self.async_generator.submit(self, ahead, *self._gather_batch_data(ahead - number))
             self._next_batch_id = ahead + 1
-
-    def _receive(self, number: int) -> RolloutBatch:
-        """Wait for a batch, and log what it is like. On the main process only."""
         result = self.async_generator.get_batch(number)
         batch = RolloutBatch.of(result.processed_results)
+        if self.curriculum is not None:
+            correct = torch.tensor(result.all_reward_dict["accuracy"], dtype=torch.float64)
+            self.curriculum.measure(number, correct.view(-1, self.num_generations).mean(dim=1).tolist())
         metrics.log_batch(self, result, batch)
         return batch
 

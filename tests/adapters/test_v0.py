@@ -11,6 +11,7 @@ from openai import AsyncOpenAI
 
 import rg_env
 from rg_env.adapters import v0_rubric
+from rg_env.core.dataset import build_rows
 from rg_env.core.prompts import SYSTEM_PROMPT
 from rg_env.core.rewards import Rollout
 from rg_env.core.splits import split_of
@@ -44,6 +45,12 @@ def test_a_manifest_of_other_rows_is_refused() -> None:
     assert again.dataset["question"] == first.dataset["question"]
     with pytest.raises(InputError, match="its seed of the train rows is 1, and here 2"):
         rg_env.load_environment(**SMALL, seed=2, manifest=first.manifest)
+
+
+def test_further_rows_are_put_as_its_own() -> None:
+    """With its prompt form and grading: those of its dataset, put again, are the same."""
+    env = rg_env.load_environment(**SMALL, seed=1, prompt_placement="user", preamble="Be brief.", partial_credit=True)
+    assert env.put_rows(build_rows("leg_counting", "train", 8, 1)) == env.dataset.to_list()
 
 
 def test_verifiers_loads_it_by_name() -> None:

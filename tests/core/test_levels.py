@@ -6,7 +6,7 @@ import pytest
 
 from rg_env.core import library
 from rg_env.core.describe import one_task
-from rg_env.core.levels import probe_levels, resolve_levels
+from rg_env.core.levels import options_at, probe_levels, resolve_levels, working_levels
 from rg_env.core.task_table import load_table
 from rg_env.core.tasks import Mixture, TaskSpec
 from rg_env.errors import InputError, UnknownNameError
@@ -26,6 +26,17 @@ def test_a_level_becomes_options() -> None:
     one = Mixture.parse({"name": "maze", "levels": {"dist": 3}}).tasks[0]
     assert one.config["max_grid_size"] == resolve_levels("maze", 0, None)["max_grid_size"]
     assert resolve_levels("maze", None, None) == {}
+
+
+def test_working_levels_leave_out_the_broken() -> None:
+    """Of the whole task; single attributes have levels of their own."""
+    assert working_levels("modulo_grid") == [0, 2, 3, 4, 5]
+    assert working_levels("knight_swap") == working_levels("acre") == []
+    assert working_levels("modulo_grid", ["size_x"]) == [0, 1, 2, 3]
+    assert options_at("modulo_grid", 5, ["size_x"]) == resolve_levels("modulo_grid", None, {"size_x": 3})
+    assert options_at("modulo_grid", 2) == resolve_levels("modulo_grid", 2, None)
+    with pytest.raises(UnknownNameError, match="did you mean 'size_x'"):
+        working_levels("modulo_grid", ["sizex"])
 
 
 def test_parsing_a_mixture_again_changes_nothing() -> None:

@@ -73,11 +73,17 @@ def make_args(tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.fixture
 def make_trainer(model: Any, tokenizer: Any, make_env: Any, make_args: Any) -> Callable[..., Any]:
-    """An embedded-engine trainer; `env`, `model`, `callbacks` by keyword, the rest are fields of `GRPOConfig`."""
+    """An embedded-engine trainer: `env`, `model`, `callbacks`, `curriculum`, and fields of `GRPOConfig`, by keyword."""
     from rg_env.training import GRPOTrainer
 
     def make(
-        *, env: Any = None, model: Any = model, callbacks: Any = None, peft_config: Any = None, **fields: Any
+        *,
+        env: Any = None,
+        model: Any = model,
+        callbacks: Any = None,
+        peft_config: Any = None,
+        curriculum: Any = None,
+        **fields: Any,
     ) -> Any:
         return GRPOTrainer(
             model=model,
@@ -87,6 +93,7 @@ def make_trainer(model: Any, tokenizer: Any, make_env: Any, make_args: Any) -> C
             callbacks=callbacks,
             peft_config=peft_config,
             engine="embedded",
+            curriculum=curriculum,
         )
 
     return make

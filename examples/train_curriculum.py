@@ -1,0 +1,71 @@
+"""GRPO with a curriculum: questions get harder as soon as the model answers those of its level.
+
+    python examples/train_curriculum.py                                  # the tiny policy on sums, a minute or two
+    python examples/train_curriculum.py --schedule 0:0 10:1 20:2         # levels at given steps, whatever the accuracy
+    python examples/train_curriculum.py --task spell_backward --model Qwen/Qwen2.5-1.5B-Instruct --steps 200
+
+`rg-env tasks NAME` lists what the levels of a task set.
+"""
+
+import argparse
+
+from rg_env.commands import positive, run_command, seed
+
+
+def step_and_level(text: str) -> tuple[str, int]:
+    step, _, level = text.partition(":")
+    if not (step.isdecimal() and level.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no STEP:LEVEL, such as 100:1")
+    return step, int(level)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", default="chain_sum", help="Reasoning Gym task with levels (`rg-env tasks`)")
+    parser.add_argument("--highest", type=positive, default=2, help="level to stop at")
+    parser.add_argument("--schedule", nargs="+", type=step_and_level, metavar="STEP:LEVEL", help="instead of accuracy")
+    parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
+    parser.add_argument("--steps", type=positive, help="optimizer steps (default: by model)")
+    parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
+    parser.add_argument("--resume", metavar="auto|PATH", help="go on from a checkpoint, or the newest of --output-dir")
+    parser.add_argument("--seed", type=seed, default=0)
+    options = parser.parse_args()
+
+    from rg_env import load_environment
+    from rg_env.core.tasks import Mixture
+    from rg_env.training import (
+        Curriculum,
+        CurriculumConfig,
+        GRPOTrainer,
+        default_config,
+        load_policy,
+        run_folder,
+        run_name,
+        train,
+    )
+
+    tasks = Mixture.parse(options.task)
+    config = CurriculumConfig(
+        tasks={options.task: {"highest": options.highest}},
+        schedule=dict(options.schedule) if options.schedule else None,
+        success_threshold=0.6,  # mean accuracy of the last `window` prompts at the level
+        failure_threshold=0.1,
+        window=32,
+    )
+    run_folder(options.output_dir, "check", options.resume)  # told before the model is loaded
+    policy = load_policy(options.model)
+    env = load_environment(gym=policy.mixture(tasks), seed=options.seed)
+    # `gym` are the options that were asked for: the tiny policy's own sizes do not stand in the way of the levels.
+    curriculum = Curriculum(config, env, options.seed, gym=tasks)
+    folder = run_folder(options.output_dir, f"curriculum-{run_name(tasks.names, policy.label)}", options.resume)
+    args = default_config(policy, folder, max_steps=options.steps, seed=options.seed)
+    trainer = GRPOTrainer(
+        model=policy.model, env=env, args=args, processing_class=policy.tokenizer, engine="embedded",
+        curriculum=curriculum,
+    )  # fmt: skip
+    results = train(trainer, settings=vars(options), resume=options.resume)
+    return 130 if results.get("interrupted") else 0
+
+
+if __name__ == "__main__":
+    run_command(main)

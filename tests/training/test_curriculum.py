@@ -1,0 +1,300 @@
+"""Levels that follow the accuracy, and the questions asked at them. Accuracies are scripted, questions are real."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rg_env import load_environment
+from rg_env.core.dataset import build_rows
+from rg_env.core.levels import options_at
+from rg_env.core.splits import split_of
+from rg_env.errors import InputError, TooFewQuestionsError, UnknownNameError
+from rg_env.training.config import CurriculumConfig, TrainConfig
+from rg_env.training.config_checks import problems
+from rg_env.training.curriculum import Curriculum, CurriculumState, TaskState, read_state
+from rg_env.training.question_pool import FIRST_ROWS, QuestionPool
+
+
+@pytest.fixture(scope="module")
+def env() -> Any:
+    """Sums, and another task beside them."""
+    return load_environment(gym=["chain_sum", "leg_counting"], num_train_examples=8, num_eval_examples=40)
+
+
+@pytest.fixture
+def make(env: Any) -> Callable[..., Curriculum]:
+    """A curriculum of `chain_sum` with a window of 2; fields of the config and of the task by keyword."""
+
+    def curriculum(task: dict[str, Any] | None = None, gym: Any = ("chain_sum",), **fields: Any) -> Curriculum:
+        config = {"tasks": {"chain_sum": task or {}}, "window": 2, **fields}
+        made = Curriculum(CurriculumConfig.model_validate(config), env, 0, gym=list(gym))
+        made.say = lambda line: None
+        return made
+
+    return curriculum
+
+
+def rows_of(env: Any, *tasks: str) -> list[dict[str, Any]]:
+    """A row of the environment for each name."""
+    return [next(row for row in env.dataset if row["info"]["rg_task"] == task) for task in tasks]
+
+
+def play(curriculum: Curriculum, env: Any, accuracies: Sequence[float], first: int = 0) -> list[int]:
+    """A batch of one sum for each accuracy, and the level after it."""
+    levels = []
+    for step, accuracy in enumerate(accuracies, start=first):
+        curriculum.replace(step, rows_of(env, "chain_sum"))
+        curriculum.measure(step, [accuracy])
+        curriculum.look(step + 1)
+        levels.append(curriculum.state.tasks["chain_sum"].level)
+    return levels
+
+
+def level_of(row: dict[str, Any]) -> tuple[int, int]:
+    """Terms of a sum, and digits of the longest."""
+    numbers = re.findall(r"\d+", row["question"])
+    return len(numbers), max(map(len, numbers))
+
+
+def test_levels_follow_the_accuracy(make: Any, env: Any) -> None:
+    """Up above the one threshold, down below the other, after a full window at the level, within the limits."""
+    curriculum = make({"start": 1, "highest": 2})
+    assert play(curriculum, env, [1, 1, 1, 1, 1, 1]) == [1, 2, 2, 2, 2, 2]
+    assert play(curriculum, env, [0.5, 0.5, 0, 0, 0, 0, 0, 0, 0], first=6) == [2, 2, 2, 1, 1, 0, 0, 0, 0]
+
+
+def test_thresholds_themselves_change_nothing(make: Any, env: Any) -> None:
+    curriculum = make({"start": 1}, success_threshold=0.5, failure_threshold=0.25)
+    assert play(curriculum, env, [0.5, 0.5, 0.25, 0.25, 0.25]) == [1] * 5
+
+
+def test_several_levels_a_step_and_looks_from_time_to_time(make: Any, env: Any) -> None:
+    """`step` levels at a time, at most to the limit; `check_every` steps between two looks."""
+    assert play(make({"highest": 3}, step=2), env, [1, 1, 1, 1]) == [0, 2, 2, 3]
+    assert play(make(check_every=3), env, [1, 1, 1, 1, 1, 1]) == [0, 0, 1, 1, 1, 2]
+
+
+def test_a_schedule_goes_by_the_steps(make: Any, env: Any) -> None:
+    """Whatever the accuracy; before its first step it is the start."""
+    curriculum = make({"start": 2}, schedule={"2": 1, "4": 3})
+    curriculum.look(0)
+    assert play(curriculum, env, [1, 1, 1, 1, 0, 0]) == [2, 1, 1, 3, 3, 3]
+
+
+def test_a_change_is_told(make: Any, env: Any) -> None:
+    said: list[str] = []
+    curriculum = make()
+    curriculum.say = said.append
+    play(curriculum, env, [1, 0.5, 0, 0])
+    assert said == [
+        "step 2: chain_sum rises to level 1 (accuracy 0.75 over 2 prompts)",
+        "step 4: chain_sum falls to level 0 (accuracy 0.00 over 2 prompts)",
+    ]
+
+
+def test_metrics_are_the_level_and_the_windows_accuracy(make: Any, env: Any) -> None:
+    curriculum = make()
+    assert curriculum.metrics() == {"curriculum/chain_sum/level": 0.0}
+    play(curriculum, env, [0.25])
+    assert curriculum.metrics() == {"curriculum/chain_sum/level": 0.0, "curriculum/chain_sum/accuracy": 0.25}
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    accuracies=st.lists(st.floats(0, 1), max_size=20),
+    window=st.integers(1, 4),
+    step=st.integers(1, 3),
+    start=st.integers(0, 3),
+)
+def test_levels_stay_within_bounds_and_wait_for_a_window(
+    make: Any, env: Any, accuracies: list[float], window: int, step: int, start: int
+) -> None:
+    """Whatever the accuracies: from 0 to the highest, by at most a step, no sooner than `window` prompts later."""
+    curriculum = make({"start": start, "highest": 3}, window=window, step=step)
+    levels = [start, *play(curriculum, env, accuracies)]
+    assert all(0 <= level <= 3 for level in levels)
+    changes = [i for i in range(1, len(levels)) if levels[i] != levels[i - 1]]
+    assert all(later - earlier >= window for earlier, later in zip([0, *changes], changes, strict=False))
+    assert all(abs(levels[i] - levels[i - 1]) <= step for i in changes)
+    assert read_state(curriculum.state.model_dump_json()) == curriculum.state
+
+
+def test_questions_are_of_the_level_and_for_training(make: Any, env: Any) -> None:
+    """As large as the level says, each new, of the training split, asked and graded as the environment's own."""
+    curriculum = make({"start": 2})
+    (old,) = rows_of(env, "chain_sum")
+    rows = [curriculum.replace(number, [old])[0] for number in range(FIRST_ROWS + 20)]
+    assert max(map(level_of, rows)) == (4, 3)
+    assert len({row["question"] for row in rows}) == len(rows)
+    assert all(split_of(row["question"]) == "train" for row in rows)
+    assert not {row["question"] for row in rows} & set(env.eval_dataset["question"])
+    row = rows[0]
+    assert row["prompt"] == [old["prompt"][0], {"role": "user", "content": row["question"]}]
+    assert {**row["info"], "entry": "", "config": ""} == {**old["info"], "entry": "", "config": "", "rg_level": "2"}
+    state = {"rg_env_rollout": None}
+    accuracy = env.rubric.get_reward_funcs()[env.rubric.get_reward_func_names().index("accuracy")]
+    completion = [{"role": "assistant", "content": f"<answer>{row['answer']}</answer>"}]
+    assert accuracy(row["prompt"], completion, row["answer"], state, row["info"]) == 1.0
+
+
+def test_other_tasks_keep_their_rows(make: Any, env: Any) -> None:
+    rows = rows_of(env, "leg_counting", "chain_sum", "leg_counting")
+    put = make().replace(0, rows)
+    assert (put[0], put[2]) == (rows[0], rows[2])
+    assert put[1] != rows[1]
+
+
+def test_options_win_in_their_order(env: Any) -> None:
+    """The user's own options over the level's, and those over the environment's."""
+    sized = load_environment(
+        gym={"name": "chain_sum", "config": {"min_terms": 5, "max_terms": 5, "min_digits": 4, "max_digits": 4}},
+        num_train_examples=4,
+        num_eval_examples=1,
+    )
+    config = CurriculumConfig.model_validate({"tasks": ["chain_sum"]})
+    own = {"name": "chain_sum", "config": {"min_digits": 3, "max_digits": 3}}
+    rows = Curriculum(config, sized, 0, gym=own).replace(0, rows_of(sized, "chain_sum") * 4)
+    assert {level_of(row) for row in rows} == {(2, 3)}
+    with pytest.raises(InputError, match="every option of 'chain_sum' that a level sets is set by its config"):
+        Curriculum(config, sized, 0)
+
+
+def test_single_attributes_alone_change(make: Any, env: Any) -> None:
+    """The others stay at level 0, as in a mixture; one with fewer levels takes its highest."""
+    rows = make({"start": 3, "attributes": ["num_digits"]}).replace(0, rows_of(env, "chain_sum") * 40)
+    assert {level_of(row)[0] for row in rows} == {2}
+    assert max(level_of(row)[1] for row in rows) == 4
+
+
+def test_rollouts_count_at_the_level_they_were_asked_at(make: Any, env: Any) -> None:
+    """A batch asked for ahead keeps its questions, and says nothing about the level that came meanwhile."""
+    curriculum = make(window=1)
+    row = rows_of(env, "chain_sum")
+    curriculum.replace(0, row)
+    ahead = curriculum.replace(1, row)
+    curriculum.measure(0, [1.0])
+    curriculum.look(1)
+    state = read_state(curriculum.state.model_dump_json())
+    assert (ahead[0]["info"]["rg_level"], state.tasks["chain_sum"].level) == ("0", 1)
+
+    again = make(window=1)
+    again.start(state)
+    assert again.replace(1, row) == ahead
+    for each in (curriculum, again):
+        each.measure(1, [0.0])
+        each.look(2)
+        assert (each.state.tasks["chain_sum"].level, each.state.tasks["chain_sum"].window) == (1, [])
+    assert again.replace(2, row) == curriculum.replace(2, row)
+
+
+def test_broken_levels_are_stepped_over() -> None:
+    """Both ways; a start on one is the next that works."""
+    env = load_environment(gym=["modulo_grid", "sokoban", "jugs"], num_train_examples=3, num_eval_examples=0)
+    tasks = {"modulo_grid": {"start": 1}, "sokoban": {}, "jugs": {"start": 3}}
+    config = CurriculumConfig.model_validate({"tasks": tasks, "window": 1})
+    curriculum = Curriculum(config, env, 0, gym=list(tasks))
+    assert {name: task.level for name, task in curriculum.state.tasks.items()} == {
+        "modulo_grid": 2,
+        "sokoban": 1,
+        "jugs": 2,
+    }
+    for before, accuracy, after in ((0, 1.0, 2), (2, 0.0, 0)):
+        state = {name: TaskState(level=task.level, levels=task.levels) for name, task in curriculum.state.tasks.items()}
+        state["modulo_grid"] = TaskState(level=before, levels=[0, 2, 3, 4, 5], window=[accuracy])
+        curriculum.start(CurriculumState(tasks=state))
+        curriculum.look(1)
+        assert curriculum.state.tasks["modulo_grid"].level == after
+
+
+def test_a_level_without_questions_becomes_the_ceiling() -> None:
+    """The library refuses a rotation of 50, which the table of whole levels cannot know: the run goes on below."""
+    env = load_environment(gym="caesar_cipher", num_train_examples=4, num_eval_examples=0)
+    config = {"tasks": {"caesar_cipher": {"attributes": ["rotation"], "start": 1}}, "window": 1}
+    curriculum = Curriculum(CurriculumConfig.model_validate(config), env, 0, gym="caesar_cipher")
+    said: list[str] = []
+    curriculum.say = said.append
+    task = curriculum.state.tasks["caesar_cipher"]
+    curriculum.replace(0, [env.dataset[0]])
+    curriculum.measure(0, [1.0])
+    curriculum.look(1)
+    assert (task.level, task.levels) == (2, [0, 1, 2, 3])
+    (row,) = curriculum.replace(1, [env.dataset[0]])
+    assert row["info"]["rg_level"] == "1"
+    assert (task.level, task.levels) == (1, [0, 1])
+    assert re.match("caesar_cipher: level 2 gives no questions, going back to level 1: .*rotation", said[-1])
+
+    config["tasks"]["caesar_cipher"]["start"] = 2  # type: ignore[index]
+    with pytest.raises(InputError, match="rotation"):  # told before training begins
+        Curriculum(CurriculumConfig.model_validate(config), env, 0, gym="caesar_cipher").check()
+
+
+def test_a_pool_grows_and_starts_over(env: Any) -> None:
+    """All distinct questions once, then the same again; a run that goes on starts over at the same place."""
+    said: list[str] = []
+    spec = {"name": "leg_counting", "config": options_at("leg_counting", 0)}
+    pool = QuestionPool("leg_counting at level 0", spec, seed=0, prepare=env.put_rows, say=said.append)
+    first = [pool[number]["question"] for number in range(20)]
+    assert pool.end is not None
+    assert 20 < pool.end < FIRST_ROWS
+    assert len({pool[number]["question"] for number in range(pool.end)}) == pool.end
+    assert [pool[pool.end + number]["question"] for number in range(20)] == first
+    assert len(said) == 1
+    assert f"there are {pool.end} distinct questions" in said[0]
+    shorter = QuestionPool("leg_counting", spec, seed=0, prepare=env.put_rows, end=pool.end - 9, say=said.append)
+    assert shorter[0] == shorter[pool.end - 9]
+    with pytest.raises(TooFewQuestionsError) as caught:
+        build_rows(spec, "train", FIRST_ROWS, 0)
+    assert caught.value.found == pool.end
+
+
+def test_what_is_too_long_is_left_out(env: Any) -> None:
+    """And told once; where nothing is short enough, there is no pool."""
+    said: list[str] = []
+    spec = {"name": "chain_sum", "config": options_at("chain_sum", 3)}
+
+    def up_to(limit: int) -> Callable[[Any], list[dict[str, Any]]]:
+        return lambda rows: [row for row in env.put_rows(rows) if len(row["question"]) <= limit]
+
+    pool = QuestionPool("sums", spec, seed=0, prepare=up_to(75), say=said.append)
+    assert all(len(pool[number]["question"]) <= 75 for number in range(2 * FIRST_ROWS))
+    assert len(said) == 1
+    assert re.fullmatch(r"sums: \d+ of 128 questions are longer than max_prompt_length and are left out", said[0])
+    with pytest.raises(InputError, match="sums: all 128 questions are longer than max_prompt_length: raise it"):
+        QuestionPool("sums", spec, seed=0, prepare=up_to(0))[0]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "gym", "message"),
+    [
+        ({"maze": {}}, ["chain_sum"], "'maze' is not trained on: the tasks are chain_sum, leg_counting"),
+        ({"chain_sum": {}}, [{"name": "chain_sum", "level": 1}], "level of 'chain_sum' is set already"),
+        ({"chain_sum": {"attributes": ["num_term"]}}, ["chain_sum"], "did you mean 'num_terms'"),
+    ],
+)
+def test_what_cannot_work_is_told_at_once(env: Any, tasks: Any, gym: Any, message: str) -> None:
+    with pytest.raises((InputError, UnknownNameError), match=message):
+        Curriculum(CurriculumConfig.model_validate({"tasks": tasks}), env, 0, gym=gym)
+
+
+def test_a_task_without_a_working_level_is_told_with_the_config() -> None:
+    """Before anything is loaded."""
+    config = {"model": {"name": "tiny"}, "tasks": ["knight_swap"], "curriculum": {"tasks": ["knight_swap"]}}
+    (problem,) = problems(TrainConfig.model_validate(config))
+    assert problem.path == ("curriculum", "tasks", "knight_swap")
+    assert problem.message.startswith("no level up to 4 works")
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"tasks": {"chain_sum": {"level": -1, "levels": []}}}'])
+def test_a_damaged_state_is_told(text: str) -> None:
+    with pytest.raises(InputError, match="truncated, or damaged"):
+        read_state(text)
+
+
+def test_a_state_of_another_curriculum_is_refused(make: Any) -> None:
+    state = make({"highest": 5}).state
+    with pytest.raises(InputError, match="other tasks or levels"):
+        make({"highest": 4}).start(state)

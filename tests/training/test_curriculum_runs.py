@@ -1,0 +1,218 @@
+"""The tiny policy under a curriculum: real training, checkpoints, two processes, the example."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForCausalLM, TrainerCallback
+
+from rg_env.errors import InputError
+from rg_env.training import Curriculum, CurriculumConfig, train
+from rg_env.training.checks import fitting_rows
+from rg_env.training.tiny import POLICY_DIR, TASKS
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_curriculum.py"
+TIMES = {"step_time", "train_runtime", "train_samples_per_second", "train_steps_per_second"}
+GYM = ["chain_sum", "leg_counting"]
+pytestmark = pytest.mark.slow
+
+
+class Stop(TrainerCallback):
+    """Ctrl-C at an event of a step."""
+
+    def __init__(self, event: str, step: int) -> None:
+        self.step = step
+        setattr(self, event, self._act)
+
+    def _act(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture
+def fresh(make_trainer: Any, make_env: Any, tmp_path: Path) -> Callable[..., Any]:
+    """A trainer as in a new process, with sums that get harder beside leg counting; `folder` is under `tmp_path`."""
+
+    def make(folder: str, curriculum: dict[str, Any] | None, **fields: Any) -> Any:
+        torch.manual_seed(0)
+        env = make_env(gym=[{"name": name, "config": TASKS[name]} for name in GYM])
+        made = None
+        if curriculum is not None:
+            made = Curriculum(CurriculumConfig.model_validate(curriculum), env, 0, gym=GYM)
+        return make_trainer(
+            env=env,
+            model=AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32),
+            curriculum=made,
+            output_dir=str(tmp_path / folder),
+            **{"max_steps": 8, "learning_rate": 1e-3, **fields},
+        )
+
+    return make
+
+
+# Low thresholds: levels rise after a few prompts, and fall when none of them was answered.
+QUICK = {"tasks": {"chain_sum": {"highest": 3}}, "window": 3, "success_threshold": 0.2, "failure_threshold": 0.1}
+
+
+def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    with (folder / name).open() as file:
+        return [
+            {k: v for k, v in json.loads(line).items() if k not in TIMES and not k.startswith("time/")} for line in file
+        ]
+
+
+def test_the_level_moves_and_so_do_the_questions(
+    fresh: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is logged, told and kept with each rollout; questions are as large as their level says; others stay."""
+    trainer = fresh("run", QUICK)
+    train(trainer, eval_every=100)
+    metrics = [line for line in lines(tmp_path / "run") if "reward" in line]
+    levels = [line["curriculum/chain_sum/level"] for line in metrics]
+    assert len(levels) == 8
+    assert levels[0] == 0
+    assert max(levels) >= 2
+    told = re.findall(r"^step (\d+): chain_sum (?:rises|falls) to level (\d) \(acc", capsys.readouterr().out, re.M)
+    moves = [(step, level) for step, level in enumerate(levels) if step and level != levels[step - 1]]
+    assert [(int(step), float(level)) for step, level in told] == moves  # the next step is at the new level
+
+    rollouts = lines(tmp_path / "run", "rollouts.jsonl")
+    assert {rollout.get("level") for rollout in rollouts if rollout["task"] == "leg_counting"} == {None}
+    sums = [rollout for rollout in rollouts if rollout["task"] == "chain_sum"]
+    for rollout in sums:
+        assert rollout["level"] == levels[rollout["step"] - 1]
+        numbers = re.findall(r"\d+", rollout["question"])
+        assert 2 <= len(numbers) <= rollout["level"] + 2
+        assert max(map(len, numbers)) <= rollout["level"] + 1
+    assert any(len(re.findall(r"\d+", rollout["question"])) > 2 for rollout in sums)
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["curriculum"]["window"] == 3
+    again = [line for line in lines(tmp_path / "run") if "eval/accuracy" in line]
+    assert [line["step"] for line in again] == [0, 8]
+
+
+@pytest.mark.parametrize(
+    ("event", "fields", "curriculum"),
+    [
+        ("on_step_begin", {}, {}),
+        ("on_substep_end", {}, {}),
+        ("on_step_begin", {"num_iterations": 2}, {"check_every": 2}),
+        ("on_step_begin", {}, {"schedule": {"2": 2, "5": 1}}),
+    ],
+    ids=["between steps", "in mid-step", "two updates a batch", "scheduled"],
+)
+def test_a_run_goes_on_as_if_it_had_never_stopped(
+    fresh: Any, tmp_path: Path, event: str, fields: dict[str, Any], curriculum: dict[str, Any]
+) -> None:
+    """Levels, windows and questions too: metrics and rollouts equal an unbroken run's to the bit."""
+    config = {**QUICK, **curriculum}
+    unbroken = fresh("unbroken", config, **fields)
+    train(unbroken, eval_every=100)
+    first = fresh("broken", config, **fields)
+    first.add_callback(Stop(event, 5))
+    assert train(first, eval_every=100)["interrupted"]
+    assert json.loads((tmp_path / "broken" / "checkpoint-5" / "curriculum.json").read_text())["tasks"]["chain_sum"]
+    second = fresh("broken", config, **fields)
+    train(second, eval_every=100, resume="auto")
+    assert len({line.get("curriculum/chain_sum/level") for line in lines(tmp_path / "broken")} - {None}) > 1
+    assert lines(tmp_path / "broken") == lines(tmp_path / "unbroken")
+    assert lines(tmp_path / "broken", "rollouts.jsonl") == lines(tmp_path / "unbroken", "rollouts.jsonl")
+    assert second.curriculum.state == unbroken.curriculum.state
+
+
+def test_checkpoints_of_another_curriculum_are_refused(fresh: Any, tmp_path: Path) -> None:
+    """With another configuration, with one against none, and where its file is damaged."""
+    train(fresh("with", QUICK, max_steps=1), eval_every=100)
+    train(fresh("without", None, max_steps=1), eval_every=100)
+    for curriculum, folder, message in (
+        ({**QUICK, "window": 4}, "with", "it was made with another curriculum"),
+        (None, "with", "it was made with a curriculum"),
+        (QUICK, "without", "it was made with no curriculum"),
+    ):
+        with pytest.raises(InputError, match=message):
+            train(fresh(folder, curriculum), resume=tmp_path / folder / "checkpoint-1")
+    (tmp_path / "with" / "checkpoint-1" / "curriculum.json").write_text('{"tasks": ')
+    with pytest.raises(InputError, match=r"curriculum\.json is missing, truncated or damaged"):
+        train(fresh("with", QUICK), resume=tmp_path / "with" / "checkpoint-1")
+
+
+def test_questions_too_long_for_the_run_are_not_asked(
+    fresh: Any, tokenizer: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some sums of level 10 have more than 100 tokens; the trainer says so before training begins."""
+    trainer = fresh("run", {"tasks": {"chain_sum": {"start": 10}}}, max_prompt_length=100, max_seq_len=200)
+    assert re.search(r"chain_sum at level 10: \d+ of 128 questions are longer than max_p", capsys.readouterr().out)
+    row = next(row for row in trainer.train_dataset if row["info"]["rg_task"] == "chain_sum")
+    prompts = [row["prompt"] for row in trainer.curriculum.replace(0, [row] * 200)]
+    assert max(map(len, tokenizer.apply_chat_template(prompts, add_generation_prompt=True))) <= 100
+
+
+def test_instructions_are_folded_as_in_the_environments_rows(make_env: Any, tokenizer: Any) -> None:
+    """Where the chat template has no system role."""
+    rows = make_env().dataset.to_list()
+    folded = fitting_rows(rows, tokenizer, 160, fold=True)
+    assert [[message["role"] for message in row["prompt"]] for row in folded] == [["user"]] * len(rows)
+    assert [row["question"] for row in folded] == [row["question"] for row in rows]
+
+
+SCRIPT = """
+from rg_env.commands import prepare_process, run_command
+
+prepare_process()
+import torch
+from rg_env import load_environment
+from rg_env.training import Curriculum, CurriculumConfig, GRPOTrainer, default_config, load_policy, train
+
+def main():
+    torch.set_num_threads(1)
+    policy = load_policy("tiny")
+    env = load_environment(policy.mixture("chain_sum"), num_train_examples=64, num_eval_examples=4)
+    curriculum = Curriculum(CurriculumConfig(tasks={"chain_sum": {}}, window=4, success_threshold=0.1,
+                            failure_threshold=0.0), env, 0, gym="chain_sum")
+    args = default_config(policy, "run", max_steps=4, per_device_train_batch_size=8, gradient_accumulation_steps=2,
+                          num_generations=4, max_tokens=32)
+    train(GRPOTrainer(policy.model, env, args, policy.tokenizer, engine="embedded", curriculum=curriculum))
+
+run_command(main)
+"""
+
+
+def test_two_processes_train_at_the_same_levels(tmp_path: Path) -> None:
+    """The main process keeps the levels; each of its lines is told once, and nobody waits for the other."""
+    (tmp_path / "two.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "two.py"]
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("chain_sum rises to level 1") == 1
+    levels = [line["curriculum/chain_sum/level"] for line in lines(tmp_path / "run") if "reward" in line]
+    assert levels[0] == 0
+    assert levels[-1] >= 1
+
+
+def test_the_example_runs(tmp_path: Path) -> None:
+    """Two steps on a schedule, as a process of its own."""
+    command = [sys.executable, str(EXAMPLE), "--model", "tiny", "--steps", "2", "--schedule", "0:0", "1:2"]
+    done = subprocess.run(
+        [*command, "--output-dir", "run"], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "step 1: chain_sum rises to level 2 (scheduled)" in done.stdout
+    levels = [line["curriculum/chain_sum/level"] for line in lines(tmp_path / "run") if "reward" in line]
+    assert levels == [0, 2]
+
+
+def test_the_example_tells_a_bad_schedule(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLE), "--schedule", "soon"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "'soon' is no STEP:LEVEL, such as 100:1" in done.stderr
+    assert not list(tmp_path.iterdir())
