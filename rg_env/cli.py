@@ -12,7 +12,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from rg_env import launch_command
+from rg_env import launch_command, slurm_command
 from rg_env.commands import positive, run_command
 from rg_env.errors import InputError
 
@@ -61,6 +61,7 @@ def run(arguments: Sequence[str]) -> int:
     doctor.set_defaults(run=_doctor)
 
     launch_command.add(commands)
+    slurm_command.add(commands)
     arguments = list(arguments)
     launches = arguments[:1] == ["launch"]
     options = launch_command.parse(parser, arguments) if launches else parser.parse_args(arguments)

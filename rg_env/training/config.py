@@ -342,8 +342,11 @@ class TrainConfig(Section):
         return {name: {"weight": each} if isinstance(each, int | float) else each for name, each in value.items()}
 
 
-def load_train_config(file: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
+def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, processes: int | None = None) -> TrainConfig:
     """Read, resolve and check the config of a run.
+
+    Args:
+        processes: that will train; default: those that this one is started among (`WORLD_SIZE`).
 
     Raises:
         InputError: a file cannot be read.
@@ -354,6 +357,6 @@ def load_train_config(file: str | Path, overrides: Sequence[str] = ()) -> TrainC
 
     document = read_config(file, overrides)
     config = parse_config(document, TrainConfig)
-    if found := problems(config):
+    if found := problems(config, processes):
         raise config_error(document, found)
     return config

@@ -17,9 +17,10 @@ from rg_env.training.config import CurriculumConfig, TaskConfig, TrainConfig
 from rg_env.training.groups import check_groups
 
 
-def problems(config: TrainConfig) -> list[Problem]:
-    """All that is wrong with `config`; empty if nothing is."""
-    return [problem for check in _CHECKS for problem in check(config)]
+def problems(config: TrainConfig, processes: int | None = None) -> list[Problem]:
+    """All that is wrong with `config`; empty if nothing is. `processes`: that train; default: `WORLD_SIZE`."""
+    found = [problem for check in _CHECKS for problem in check(config)]
+    return [*found, *_batch(config, processes or int(os.environ.get("WORLD_SIZE", 1)))]
 
 
 def gym(tasks: Mapping[str, TaskConfig]) -> list[dict[str, Any]]:
@@ -73,13 +74,13 @@ def _rewards(config: TrainConfig) -> Iterator[Problem]:
         yield from _told(("rewards", spec["name"]), lambda spec=spec: resolve_rewards([spec]))  # type: ignore[misc]
 
 
-def _batch(config: TrainConfig) -> Iterator[Problem]:
+def _batch(config: TrainConfig, processes: int) -> Iterator[Problem]:
     training = config.training
     yield from _told(
         ("training", "per_device_train_batch_size"),
         lambda: check_groups(
             per_device=training.per_device_train_batch_size,
-            processes=int(os.environ.get("WORLD_SIZE", 1)),
+            processes=processes,
             accumulation=training.gradient_accumulation_steps,
             num_generations=training.num_generations,
         ),
@@ -184,4 +185,4 @@ def _logging(config: TrainConfig) -> Iterator[Problem]:
             yield Problem(("logging", "report_to"), f"{service} is not installed: `pip install {service}`")
 
 
-_CHECKS = (_tasks, _splits, _rewards, _batch, _training, _engine, _evaluation, _curriculum, _logging)
+_CHECKS = (_tasks, _splits, _rewards, _training, _engine, _evaluation, _curriculum, _logging)
