@@ -8,6 +8,7 @@ Several nodes run one `vf-vllm` on the first and ZeRO-3 on all. What all have st
 
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
@@ -54,7 +55,8 @@ def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
         leaf="/seed-$SLURM_ARRAY_TASK_ID" if job.array else "",
         # The bare number of an array's first job stands for the whole array.
         job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if job.array else "$SLURM_JOB_ID",
-        start=_start(job, config, processes, checkout),
+        **_start(job, config, processes, checkout),
+        srun=_srun(job),
     )
 
 
@@ -92,40 +94,56 @@ def _sbatch_options(job: SlurmJob) -> list[str]:
     ]
 
 
-def _start(job: SlurmJob, config: TrainConfig, processes: int, checkout: Path) -> str:
-    """What starts the run, in the background."""
+def _start(job: SlurmJob, config: TrainConfig, processes: int, checkout: Path) -> dict[str, str]:
+    """What the template says of the run itself."""
     settings = [shlex.quote(job.config), *map(shlex.quote, job.overrides)]
     settings += ['"seed=$SLURM_ARRAY_TASK_ID"'] if job.array else []
     settings += ["\"output.dir='$output_dir'\""]  # quoted once more for YAML, as which a setting is read
     if config.engine.kind == "embedded":
         if processes == 1:
-            return _srun(job, _lines("rg-env train", *settings, "--resume auto"))
-        accelerate = _accelerate(checkout, "ddp.yaml", f"--num_processes {processes} --main_process_port 0")
-        train = _lines(accelerate, *settings, "--resume auto")
-        return _DDP.substitute(on_each_node=_on_each_node(train), srun=_srun(job, "bash -c train_here"))
+            return _filled(["rg-env train", *settings, "--resume auto"])
+        launcher = _accelerate(checkout, "ddp.yaml", f"--num_processes {processes} --main_process_port 0")
+        return _filled([*launcher, *settings, "--resume auto"], workers=True)
     settings.append('"engine.port=$port"')
     if job.nodes == job.gpus == 1:
-        return _PORT + _srun(job, _lines("rg-env launch", *settings, "--resume auto"))
+        return _filled(["rg-env launch", *settings, "--resume auto"], before=_PORT, names="port")
     served = job.vllm_gpus or 1
-    split = _SPLIT.substitute(gpus=(gpus := _gpus(job)), served=served)
+    gpus = _gpus(job)
+    before = _PORT + _SPLIT.substitute(gpus=gpus, served=served)
     if job.nodes == 1:
-        launch = _lines("rg-env launch", *settings, "--resume auto", '--vllm-gpus "$vllm_gpus"')
-        return _PORT + split + _srun(job, launch)
-    accelerate = _accelerate(
+        launch = ["rg-env launch", *settings, "--resume auto", '--vllm-gpus "$vllm_gpus"']
+        return _filled(launch, before=before, names="port vllm_gpus")
+    launcher = _accelerate(
         checkout,
         "zero3_multinode.yaml",
         f'--num_machines {job.nodes} --num_processes {processes} --machine_rank "$SLURM_NODEID"',
         '--main_process_ip "$first_node" --main_process_port "$((port + 1))"',
     )
-    train = _lines(accelerate, *settings, "engine.host=127.0.0.1", "--resume auto")
-    return _PORT + _NODES.substitute(
-        split=split,
-        log=f"{job.name}-$SLURM_JOB_ID-vllm.log",
-        server=_server(config, served),
-        on_each_node=_on_each_node(train, gpus, f'CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${{gpus[*]:{served}}}")'),
-        # Where one node's trainer ends, the others have time to notice and to save.
-        srun=_srun(job, "bash -c train_here", "--wait=300 --label"),
+    return _filled(
+        [*launcher, *settings, "engine.host=127.0.0.1", "--resume auto"],
+        before=before + _SERVER.substitute(log=f"{job.name}-$SLURM_JOB_ID-vllm.log", server=_server(config, served)),
+        first=[gpus, f'CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${{gpus[*]:{served}}}")', "export CUDA_VISIBLE_DEVICES"],
+        names="port first_node",
+        workers=True,
     )
+
+
+def _filled(
+    command: Sequence[str], *, before: str = "", first: Sequence[str] = (), names: str = "", workers: bool = False
+) -> dict[str, str]:
+    """`command` for the template; `first`: lines before it; `workers`: it launches those that train."""
+    lines = [*first, *f"{_lines(*command)} &".splitlines()]
+    why = (
+        ". A launcher would kill its trainers 30 seconds after a signal of its own, in the middle of\n"
+        "# a large save: it gets none"
+    )
+    return {
+        "before": before,
+        "why": why if workers else "",
+        "train": "\n".join(f"  {line}" for line in lines),
+        "tell": 'pkill -TERM -P "$program"' if workers else 'kill -TERM "$program"',
+        "names": f" {names}".rstrip(),
+    }
 
 
 def _gpus(job: SlurmJob) -> str:
@@ -133,25 +151,21 @@ def _gpus(job: SlurmJob) -> str:
     return f'IFS=, read -ra gpus <<<"${{CUDA_VISIBLE_DEVICES:-{",".join(map(str, range(job.gpus)))}}}"'
 
 
-def _srun(job: SlurmJob, command: str, options: str = "") -> str:
+def _srun(job: SlurmJob) -> str:
     # It does not take --cpus-per-task over from sbatch, since Slurm 22.05.
-    every = f"srun --export=ALL --nodes={job.nodes} --ntasks-per-node=1 --cpus-per-task={job.cpus} {options}".rstrip()
-    return f"{every} {command} &"
+    command = f"srun --export=ALL --nodes={job.nodes} --ntasks-per-node=1 --cpus-per-task={job.cpus}"
+    # Where one node's trainer ends, the others have time to notice and to save.
+    return command if job.nodes == 1 else f"{command} --wait=300 --label"
 
 
 def _lines(command: str, *arguments: str) -> str:
     return " \\\n  ".join([command, *arguments])
 
 
-def _accelerate(checkout: Path, file: str, *options: str) -> str:
+def _accelerate(checkout: Path, file: str, *options: str) -> list[str]:
     if not (checkout / "configs" / file).is_file():
         raise InputError(f"no configs/{file} in {checkout}: run this in a checkout of rg_env")
-    return _lines(f"accelerate launch --config-file configs/{file}", *options, "-m rg_env.cli train")
-
-
-def _on_each_node(train: str, *before: str) -> str:
-    lines = [*before, *(["export CUDA_VISIBLE_DEVICES"] if before else []), *f"{train} &".splitlines()]
-    return _ON_EACH_NODE.substitute(train="\n".join(f"  {line}" for line in lines))
+    return [f"accelerate launch --config-file configs/{file}", *options, "-m rg_env.cli train"]
 
 
 def _server(config: TrainConfig, gpus: int) -> str:
@@ -189,13 +203,8 @@ vllm_gpus=$(IFS=, && echo "${gpus[*]:0:@@{served}}")
 
 """)
 
-_DDP = _Template("""\
-@@{on_each_node}
-export output_dir
-@@{srun}""")
-
-_NODES = _Template("""\
-@@{split}# The server keeps to 127.0.0.1, as it asks nobody for credentials: of all trainers only rank 0
+_SERVER = _Template("""\
+# The server keeps to 127.0.0.1, as it asks nobody for credentials: of all trainers only rank 0
 # talks to it, which runs on this node too. What goes from node to node is not encrypted: use
 # a network that you trust.
 first_node=$SLURMD_NODENAME
@@ -212,20 +221,4 @@ until (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
   sleep 1
 done
 
-@@{on_each_node}
-export first_node port output_dir
-@@{srun}""")
-
-_ON_EACH_NODE = _Template("""\
-# Runs on each node. Its trainers are warned, and not their launcher: that one would kill them 30 seconds after a signal
-# of its own, in the middle of a large save.
-# shellcheck disable=SC2329  # srun's shells call it
-train_here() {
-  set -euo pipefail
-@@{train}
-  launcher=$! warned=false
-  trap 'warned=true; pkill -TERM -P "$launcher" || true' TERM
-  await "$launcher"
-  exit "$code"
-}
-export -f await train_here""")
+""")

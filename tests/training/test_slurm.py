@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+pytest.importorskip("psutil", reason="extra 'train'")
 from rg_env.cli import run as run_cli
 from rg_env.commands import run_command
 from rg_env.errors import ConfigError, InputError, OutputFolderError
@@ -35,6 +36,7 @@ def note(event, **more):
     line = json.dumps({{"program": os.path.basename(sys.argv[0]), "event": event, **more}}) + "\\n"
     log = os.open(os.environ["STAND_IN_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(log, line.encode())
+signal.alarm(120)  # a test that fails leaves none behind
 def begin():
     note("began", arguments=sys.argv[1:], environment=dict(os.environ), folder=os.getcwd())
 def train():  # saves on SIGTERM, as the trainer does; a second one would end it at once
@@ -99,14 +101,18 @@ codes = [task.wait() for task in tasks]
 sys.exit(max(128 - code if code < 0 else code for code in codes))
 """
 )
+# Without cgroups the real one gives the signal to every process of a step, and so does this.
 SCANCEL = (
     HEAD
     + """
+import psutil
 begin()
+number = getattr(signal, "SIG" + sys.argv[1].removeprefix("--signal="))
 with open(os.environ["STAND_IN_LOG"]) as log:
     for record in map(json.loads, log):
-        for pid in record.get("pids", []):
-            os.kill(pid, signal.SIGTERM)
+        for task in map(psutil.Process, record.get("pids", [])):
+            for process in [task, *task.children(recursive=True)]:
+                process.send_signal(number)
 """
 )
 # With the packages of the test run, as the real .venv has them.
@@ -378,7 +384,7 @@ def test_the_warning_lets_each_trainer_save(cluster: Cluster, asked: SlurmJob, t
     assert [events.count(event) for event in ("told", "saved", "launcher told")] == [trainers, trainers, 0]
     assert code == 130
     own = "4700_3" if asked.array else JOB  # of an array, 4700 alone would be all of its jobs
-    assert cluster.call("scancel")["arguments"] == ["--signal=TERM", own]
+    assert cluster.call("scancel")["arguments"] == ["--signal=URG", own]
 
 
 def test_a_requeued_job_goes_on_in_its_folder(cluster: Cluster) -> None:
@@ -550,7 +556,7 @@ def test_the_command_writes_a_file_and_says_how_to_submit_it(
     assert code == 0
     assert not (checkout / "vllm.sbatch").exists()
     for setting in ("seed=1", "training.max_steps=50", "grading=partial"):
-        assert f"\n  {setting} \\\n" in printed
+        assert f"\n    {setting} \\\n" in printed
     assert rg_env(*asked) == (0, "submit it with: sbatch vllm.sbatch\n", "")
     assert (checkout / "vllm.sbatch").read_text() == printed
     code, _, errors = rg_env(*asked)
