@@ -190,12 +190,15 @@ class Cluster:
         return process.returncode, errors
 
     def warn(self, asked: SlurmJob, trainers: int, **variables: str) -> int:
-        """SIGTERM to the script's shell alone once all train, as `--signal=B:TERM` has it; the exit code."""
+        """SIGTERM to the script's shell alone once all train, as `--signal=B:TERM` has it, and again; the exit code."""
         with self.start(asked, STAND_IN_TRAINS_S="60", **variables) as process:
             deadline = time.monotonic() + 30
             while len(self.records(event="training")) < trainers and time.monotonic() < deadline:
                 time.sleep(0.05)
             process.send_signal(signal.SIGTERM)
+            while not self.records(event="told") and time.monotonic() < deadline:
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)  # another, while they save
             process.communicate(timeout=30)
         return process.returncode
 
