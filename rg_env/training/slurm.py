@@ -104,15 +104,15 @@ def _start(job: SlurmJob, config: TrainConfig, processes: int, checkout: Path) -
             return _filled(["rg-env train", *settings, "--resume auto"])
         launcher = _accelerate(checkout, "ddp.yaml", f"--num_processes {processes} --main_process_port 0")
         return _filled([*launcher, *settings, "--resume auto"], workers=True)
-    settings.append('"engine.port=$port"')
+    # --processes: the launcher checks the batch for as many, and without it for one.
+    launch = ["rg-env launch", *settings, f'--port "$port" --processes {processes}']
     if job.nodes == job.gpus == 1:
-        return _filled(["rg-env launch", *settings, "--resume auto"], before=_PORT, names="port")
+        return _filled([*launch, "-- --resume auto"], before=_PORT, names="port")
     served = job.vllm_gpus or 1
     gpus = _gpus(job)
     before = _PORT + _SPLIT.substitute(gpus=gpus, served=served)
     if job.nodes == 1:
-        launch = ["rg-env launch", *settings, "--resume auto", '--vllm-gpus "$vllm_gpus"']
-        return _filled(launch, before=before, names="port vllm_gpus")
+        return _filled([*launch, '--vllm-gpus "$vllm_gpus"', "-- --resume auto"], before=before, names="port vllm_gpus")
     launcher = _accelerate(
         checkout,
         "zero3_multinode.yaml",
@@ -120,7 +120,7 @@ def _start(job: SlurmJob, config: TrainConfig, processes: int, checkout: Path) -
         '--main_process_ip "$first_node" --main_process_port "$((port + 1))"',
     )
     return _filled(
-        [*launcher, *settings, "engine.host=127.0.0.1", "--resume auto"],
+        [*launcher, *settings, "engine.host=127.0.0.1", '"engine.port=$port"', "--resume auto"],
         before=before + _SERVER.substitute(log=f"{job.name}-$SLURM_JOB_ID-vllm.log", server=_server(config, served)),
         first=[gpus, f'CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${{gpus[*]:{served}}}")', "export CUDA_VISIBLE_DEVICES"],
         names="port first_node",

@@ -74,6 +74,8 @@ class SlurmJob:
             )
         for what, text in [("the config's path", self.config), *(("override", each) for each in self.overrides)]:
             check_text(what, text)
+        if not self.config.endswith((".yaml", ".yml")):
+            raise InputError(f"{self.config!r} is no config: give a .yaml file, such as configs/train/tiny.yaml")
         if self.array is not None:
             _check_array(self.array)
             if any(override.partition("=")[0].strip() == "seed" for override in self.overrides):

@@ -284,7 +284,7 @@ def test_one_gpu_is_shared(cluster: Cluster) -> None:
         "launch",
         "vllm.yaml",
         f"output.dir='outputs/vllm-{JOB}'",
-        f"engine.port={PORT}",
+        *["--port", str(PORT), "--processes", "1", "--"],
         "--resume",
         "auto",
     ]
@@ -316,8 +316,8 @@ def test_the_embedded_engine_needs_no_server(cluster: Cluster) -> None:
 def test_the_first_gpus_of_a_node_are_the_servers(cluster: Cluster, visible: str) -> None:
     """By the names that Slurm gives them."""
     assert cluster.run(JOBS["8 GPUs"], CUDA_VISIBLE_DEVICES=visible) == (0, "")
-    *_, flag, gpus = cluster.call("rg-env")["arguments"]
-    assert (flag, gpus) == ("--vllm-gpus", ",".join(visible.split(",")[:2]))
+    words = cluster.call("rg-env")["arguments"]
+    assert words[-7:] == ["--processes", "6", "--vllm-gpus", ",".join(visible.split(",")[:2]), "--", "--resume", "auto"]
 
 
 @pytest.mark.slow
@@ -346,7 +346,7 @@ def test_two_nodes(cluster: Cluster) -> None:
                 f"--machine_rank {rank} --main_process_ip node0 --main_process_port {PORT + 1} -m rg_env.cli train"
             ),
             *["vllm.yaml", "model.name=org/model", "training.max_prompt_length=512"],
-            *[f"output.dir='outputs/vllm-{JOB}'", f"engine.port={PORT}", "engine.host=127.0.0.1", "--resume", "auto"],
+            *[f"output.dir='outputs/vllm-{JOB}'", "engine.host=127.0.0.1", f"engine.port={PORT}", "--resume", "auto"],
         ]
     order = [(record["program"], record["event"]) for record in cluster.records()]
     assert len(trainers) == 2
@@ -416,7 +416,7 @@ def test_jobs_of_an_array_have_seeds_and_folders_of_their_own(cluster: Cluster) 
             f"seed={seed}",
             f"output.dir='outputs/vllm-4711/seed-{seed}'",
         ]
-        assert words[5] == f"engine.port={10000 + int(number) % 10000 * 2}"
+        assert words[5:7] == ["--port", str(10000 + int(number) % 10000 * 2)]
 
 
 def test_the_folder_of_the_config_is_where_runs_go(cluster: Cluster) -> None:
@@ -490,6 +490,7 @@ def test_hostile_names_are_only_names(cluster: Cluster, monkeypatch: pytest.Monk
         ({"config": "a\n#SBATCH --uid=0\n.yaml"}, "has line breaks"),
         ({"overrides": ("logging.run_name=a\nb",)}, "has line breaks"),
         ({"overrides": ("output.dir=it's",)}, "has a quote"),
+        ({"config": "train.py"}, "'train.py' is no config"),
         ({"config": "nowhere.yaml"}, "cannot read the config 'nowhere.yaml'"),
         ({"overrides": ("training.max_stepz=1",)}, "did you mean 'max_steps'"),
     ],
