@@ -5,8 +5,8 @@ rg-env tasks --audit [--measure]     what is known of the tasks' graders
 rg-env train CONFIG [key=value ...]  train as a config says; --dry-run: what it comes to
 rg-env serve --model DIR [--port N]  the embedded engine as an OpenAI-compatible server on 127.0.0.1
 rg-env doctor [CONFIG] [...]         would a training run start here? every failed line ends with the fix
-rg-env launch SCRIPT --model NAME -- ARGUMENTS
-                                     a vLLM server and the training script that uses it, as one run
+rg-env launch CONFIG|SCRIPT [...]    a vLLM server and the training run that uses it, as one
+rg-env slurm CONFIG --gpus N [...]   an sbatch script around a run
 """
 
 import argparse
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rg_env import launch_command, train_command
+from rg_env import launch_command, slurm_command, train_command
 from rg_env.commands import positive, run_command
 from rg_env.errors import InputError
 
@@ -73,6 +73,7 @@ def run(arguments: Sequence[str]) -> int:
     doctor.set_defaults(run=_doctor)
 
     launch_command.add(commands)
+    slurm_command.add(commands)
     arguments = list(arguments)
     launches = arguments[:1] == ["launch"]
     options = launch_command.parse(parser, arguments) if launches else parser.parse_args(arguments)

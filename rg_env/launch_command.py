@@ -107,14 +107,12 @@ def run(options: argparse.Namespace) -> int:
 def _read_config(options: argparse.Namespace) -> None:
     """Check the config, and take from it what the server must know."""
     from rg_env.training.config import load_train_config
-    from rg_env.training.launch import engine_overrides
+    from rg_env.training.launch import engine_overrides, longest_sequence, training_processes
 
     if options.model is not None:
         raise InputError(f"--model is for scripts: say model.name={options.model} instead")
     overrides = [each for each in options.script_arguments if _is_override(each)]
-    processes = options.processes or len(options.gpus or ()) or None
+    processes = options.processes or training_processes(options.vllm_gpus, options.gpus, dry_run=options.dry_run)
     config = load_train_config(options.script, [*overrides, *engine_overrides(options.port)], processes=processes)
     options.model = config.model.name
-    if options.max_model_len is None:
-        answer = max(config.training.max_tokens, config.evaluation.max_tokens or 0)
-        options.max_model_len = config.training.max_prompt_length + answer
+    options.max_model_len = options.max_model_len or longest_sequence(config)

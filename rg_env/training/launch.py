@@ -19,6 +19,7 @@ from pathlib import Path
 
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.inference.vllm import VllmServer, serve_command
+from rg_env.training.config import TrainConfig
 from rg_env.training.machine import Machine
 from rg_env.training.process_group import Command
 from rg_env.training.supervise import Run
@@ -93,10 +94,26 @@ def make_plan(options: LaunchOptions, machine: Machine) -> Plan:
 
 def dry_run(options: LaunchOptions) -> str:
     """The two commands, for two terminals here or on the machine that the GPUs are named for."""
-    machine = Machine.here()
-    named = [gpu for gpu in (*(options.vllm_gpus or ()), *(options.gpus or ())) if gpu not in machine.gpus]
-    plan = make_plan(options, replace(machine, gpus=(*machine.gpus, *dict.fromkeys(named))))
+    plan = make_plan(options, _with_named(Machine.here(), options.vllm_gpus, options.gpus))
     return f"# {plan.summary}\n# terminal 1\n{plan.server.shell()}\n# terminal 2\n{plan.trainer.shell()}"
+
+
+def training_processes(vllm: Sequence[str] | None, training: Sequence[str] | None, *, dry_run: bool = False) -> int:
+    """How many processes train, one a GPU, if nothing else is said. Raises `InputError` as `split_gpus`."""
+    machine = Machine.here()
+    machine = _with_named(machine, vllm, training) if dry_run else machine
+    return len(split_gpus(vllm, training, machine.gpus)[1]) or 1
+
+
+def longest_sequence(config: TrainConfig) -> int:
+    """Tokens of prompt and completion that a server for this config must take."""
+    training = config.training
+    return training.max_prompt_length + max(training.max_tokens, config.evaluation.max_tokens or 0)
+
+
+def _with_named(machine: Machine, *named: Sequence[str] | None) -> Machine:
+    """The machine that the GPUs are named for: a dry run may be for another."""
+    return replace(machine, gpus=tuple(dict.fromkeys([*machine.gpus, *(gpu for each in named for gpu in each or ())])))
 
 
 def launch(

@@ -1,0 +1,224 @@
+"""`rg-env slurm`: an sbatch script around a training run. Nothing is submitted, and no torch imported.
+
+script = sbatch_script(SlurmJob("configs/train/math.yaml", gpus=4, time="04:00:00", account="lab"))
+
+One node with `engine.kind: vllm` runs `rg-env launch`; with the embedded engine `rg-env train`, on several GPUs by DDP.
+Several nodes run one `vf-vllm` on the first and ZeRO-3 on all. What all have stands in `slurm.sh.template`.
+"""
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from string import Template
+
+from rg_env.core.config import parse_config, read_config
+from rg_env.errors import InputError, OutputFolderError
+from rg_env.training.config import TrainConfig, load_train_config
+from rg_env.training.launch import longest_sequence
+from rg_env.training.slurm_job import SlurmJob, check_text
+
+TEMPLATE = Path(__file__).with_name("slurm.sh.template")
+WARNING_S = 120
+"""Seconds before the end of the job's time at which the trainer is told to save."""
+PASSED_ON = ("HF_HOME", "RG_ENV_CACHE")
+"""Variables that the script sets as they are where it is written. Keys are read from `.env` by the programs."""
+
+
+def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
+    """The text of the script. `checkout`: where the job works, with `.venv` and `configs`; default: here.
+
+    Raises:
+        InputError: the job cannot work, or its config has mistakes (`ConfigError`).
+    """
+    checkout = (checkout or Path.cwd()).absolute()
+    job.check()
+    if not (checkout / ".venv/bin/activate").is_file():
+        raise InputError(f"no .venv in {checkout}: run this where ./setup.sh was run")
+    # The engine first: it decides on how many processes the batch is checked for.
+    kind = parse_config(read_config(job.config, job.overrides), TrainConfig).engine.kind
+    processes = job.processes(embedded=kind == "embedded")
+    config = load_train_config(job.config, job.overrides, processes=processes)
+    root = config.output.dir or "outputs"
+    exports = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    for what, text in [("the working folder", str(checkout)), ("output.dir", root), *exports.items()]:
+        check_text(what, text)
+    if "'" in root:
+        raise InputError(f'output.dir "{root}" has a quote in it: choose another')
+    job_id = "SLURM_ARRAY_JOB_ID" if job.array else "SLURM_JOB_ID"
+    return _Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+        config=job.config,
+        sbatch="\n".join(f"#SBATCH {option}" for option in _sbatch_options(job)),
+        checkout=shlex.quote(str(checkout)),
+        exports="".join(f"export {name}={shlex.quote(value)}\n" for name, value in exports.items()),
+        root=shlex.quote(root),
+        run=f"{job.name}-${job_id}",
+        leaf="/seed-$SLURM_ARRAY_TASK_ID" if job.array else "",
+        # The bare number of an array's first job stands for the whole array.
+        job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if job.array else "$SLURM_JOB_ID",
+        **_start(job, config, processes, checkout),
+        srun=_srun(job),
+    )
+
+
+def write_script(script: str, file: Path, *, force: bool = False) -> None:
+    """Write it to `file`, which must not exist unless `force`.
+
+    Raises:
+        OutputFolderError: it does, or cannot be written.
+    """
+    try:
+        with file.open("w" if force else "x", encoding="utf-8") as target:
+            target.write(script)
+    except FileExistsError as error:
+        raise OutputFolderError(f"{file} exists: choose another --output, or write over it with --force") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise OutputFolderError(f"cannot write {str(file)!r}: {reason}") from error
+
+
+def _sbatch_options(job: SlurmJob) -> list[str]:
+    """Checked names and numbers only: what quoting sbatch knows here differs by release."""
+    given = {"account": job.account, "partition": job.partition, "qos": job.qos, "mem": job.mem, "array": job.array}
+    return [
+        f"--job-name={job.name}",
+        *(f"--{flag}={value}" for flag, value in given.items() if value is not None),
+        f"--time={job.time}",
+        f"--nodes={job.nodes}",
+        "--ntasks-per-node=1",
+        f"--gpus-per-node={job.gpus}",
+        f"--cpus-per-task={job.cpus}",
+        f"--output=%x-{'%A_%a' if job.array else '%j'}.out",
+        "--open-mode=append",
+        "--requeue",
+        f"--signal=B:TERM@{WARNING_S}",
+    ]
+
+
+def _start(job: SlurmJob, config: TrainConfig, processes: int, checkout: Path) -> dict[str, str]:
+    """What the template says of the run itself."""
+    settings = [shlex.quote(job.config), *map(shlex.quote, job.overrides)]
+    settings += ['"seed=$SLURM_ARRAY_TASK_ID"'] if job.array else []
+    settings += ["\"output.dir='$output_dir'\""]  # quoted once more for YAML, as which a setting is read
+    if config.engine.kind == "embedded":
+        if processes == 1:
+            return _filled(["rg-env train", *settings, "--resume auto"])
+        launcher = _accelerate(checkout, "ddp.yaml", f"--num_processes {processes} --main_process_port 0")
+        return _filled([*launcher, *settings, "--resume auto"], workers=True)
+    # --processes: the launcher checks the batch for as many, and without it for one.
+    launch = ["rg-env launch", *settings, f'--port "$port" --processes {processes}']
+    if job.nodes == job.gpus == 1:
+        return _filled([*launch, "-- --resume auto"], before=_PORT, names="port")
+    served = job.vllm_gpus or 1
+    gpus = _gpus(job)
+    before = _PORT + _SPLIT.substitute(gpus=gpus, served=served)
+    if job.nodes == 1:
+        return _filled([*launch, '--vllm-gpus "$vllm_gpus"', "-- --resume auto"], before=before, names="port vllm_gpus")
+    launcher = _accelerate(
+        checkout,
+        "zero3_multinode.yaml",
+        f'--num_machines {job.nodes} --num_processes {processes} --machine_rank "$SLURM_NODEID"',
+        '--main_process_ip "$first_node" --main_process_port "$((port + 1))"',
+    )
+    return _filled(
+        [*launcher, *settings, "engine.host=127.0.0.1", '"engine.port=$port"', "--resume auto"],
+        before=before + _SERVER.substitute(log=f"{job.name}-$SLURM_JOB_ID-vllm.log", server=_server(config, served)),
+        first=[gpus, f'CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${{gpus[*]:{served}}}")', "export CUDA_VISIBLE_DEVICES"],
+        names="port first_node",
+        workers=True,
+    )
+
+
+def _filled(
+    command: Sequence[str], *, before: str = "", first: Sequence[str] = (), names: str = "", workers: bool = False
+) -> dict[str, str]:
+    """`command` for the template; `first`: lines before it; `workers`: it launches those that train."""
+    lines = [*first, *f"{_lines(*command)} &".splitlines()]
+    why = (
+        ". A launcher would kill its trainers 30 seconds after a signal of its own, in the middle of\n"
+        "# a large save: it gets none"
+    )
+    return {
+        "before": before,
+        "why": why if workers else "",
+        "train": "\n".join(f"  {line}" for line in lines),
+        "tell": 'pkill -TERM -P "$program"' if workers else 'kill -TERM "$program"',
+        "names": f" {names}".rstrip(),
+    }
+
+
+def _gpus(job: SlurmJob) -> str:
+    """Reads the names that Slurm gives to the GPUs of a node."""
+    return f'IFS=, read -ra gpus <<<"${{CUDA_VISIBLE_DEVICES:-{",".join(map(str, range(job.gpus)))}}}"'
+
+
+def _srun(job: SlurmJob) -> str:
+    # It does not take --cpus-per-task over from sbatch, since Slurm 22.05.
+    command = f"srun --export=ALL --nodes={job.nodes} --ntasks-per-node=1 --cpus-per-task={job.cpus}"
+    # Where one node's trainer ends, the others have time to notice and to save.
+    return command if job.nodes == 1 else f"{command} --wait=300 --label"
+
+
+def _lines(command: str, *arguments: str) -> str:
+    return " \\\n  ".join([command, *arguments])
+
+
+def _accelerate(checkout: Path, file: str, *options: str) -> list[str]:
+    if not (checkout / "configs" / file).is_file():
+        raise InputError(f"no configs/{file} in {checkout}: run this in a checkout of rg_env")
+    return [f"accelerate launch --config-file configs/{file}", *options, "-m rg_env.cli train"]
+
+
+def _server(config: TrainConfig, gpus: int) -> str:
+    from rg_env.inference.vllm import serve_command
+    from rg_env.training.tiny import POLICY_DIR
+
+    check_text("model.name", config.model.name)
+    variables, arguments = serve_command(
+        str(POLICY_DIR) if config.model.name == "tiny" else config.model.name,
+        max_model_len=longest_sequence(config),
+        tensor_parallel=gpus,
+    )
+    number = arguments.index("--port") + 1
+    words = [shlex.quote(word) if place != number else '"$port"' for place, word in enumerate(arguments)]
+    environment = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+    python = f'{environment} CUDA_VISIBLE_DEVICES="$vllm_gpus" python -c "$with_keys"'
+    return _lines(python, " ".join(words), '>>"$server_log" 2>&1 &')
+
+
+class _Template(Template):
+    delimiter = "@@"  # shell scripts are full of $
+
+
+_PORT = """\
+# Two ports that no other job on this node has, below those that the system gives away itself.
+port=$((10000 + SLURM_JOB_ID % 10000 * 2))
+
+"""
+
+_SPLIT = _Template("""\
+# The first GPUs are vLLM's, by the names that Slurm gives them.
+@@{gpus}
+vllm_gpus=$(IFS=, && echo "${gpus[*]:0:@@{served}}")
+
+""")
+
+_SERVER = _Template("""\
+# The server keeps to 127.0.0.1, as it asks nobody for credentials: of all trainers only rank 0
+# talks to it, which runs on this node too. What goes from node to node is not encrypted: use
+# a network that you trust.
+first_node=$SLURMD_NODENAME
+server_log="@@{log}"
+with_keys='import os, sys; from rg_env.commands import load_keys; load_keys(); os.execvp(sys.argv[1], sys.argv[1:])'
+@@{server}
+server=$!
+trap 'kill "$server" 2>/dev/null || true' EXIT
+until (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
+  if ! kill -0 "$server" 2>/dev/null || [ "$SECONDS" -gt 1200 ]; then
+    echo "vf-vllm ended, or was not ready after 20 minutes: see $server_log" >&2
+    exit 1
+  fi
+  sleep 1
+done
+
+""")
