@@ -1,7 +1,6 @@
 """Watches a training run: evaluates on the frozen problems, writes the run's files, shows a live progress line."""
 
 import sys
-import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
@@ -45,8 +44,6 @@ class Recorder(TrainerCallback):
         """Whether there has been one, on all processes."""
         self._evaluated_at: int | None = None
         self._written: Any = None
-        self._step_start = time.monotonic()
-        self._step_seconds = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.eval_every = self.eval_every or max(1, state.max_steps // 5)
@@ -71,10 +68,8 @@ class Recorder(TrainerCallback):
         # an evaluation is a collective act.
         if state.global_step % self.eval_every == 0:
             self.evaluate(state.global_step)
-        self._step_start = time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._step_seconds = time.monotonic() - self._step_start
         outputs = self.trainer.async_generator.last_rollouts
         if self._writes and outputs is not None and outputs is not self._written:  # a batch can serve several steps
             self._written = outputs
@@ -86,7 +81,6 @@ class Recorder(TrainerCallback):
         if not self._writes:
             return
         if "reward" in logs:
-            logs["step_time"] = round(self._step_seconds, 3)
             self._show(state, logs)
         self.files.append("metrics.jsonl", [{"step": state.global_step, **logs}])
 
