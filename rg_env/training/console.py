@@ -10,6 +10,7 @@ Questions and completions are untrusted: they are shown as data, never as markup
 
 import os
 import re
+import sys
 import unicodedata
 from collections.abc import Sequence
 from typing import Any, TextIO
@@ -20,6 +21,8 @@ from rich.text import Text
 
 QUESTION_LENGTH, COMPLETION_LENGTH, ANSWER_LENGTH = 200, 400, 100
 """Characters of an example that are shown."""
+WIDE = 100
+"""Columns of a terminal from which on there is room for a bar."""
 
 # CSI, OSC and other string sequences with their text, two-character escapes: ECMA-48, sections 5.3 to 5.6.
 _ESCAPES = re.compile(
@@ -59,7 +62,8 @@ class RunConsole:
             self._progress = _progress(self._console)
             self._task = self._progress.add_task("", total=max_steps, completed=step, figures="")
             self._progress.start()
-        self._progress.update(self._task, completed=step, figures="  ".join(figures), refresh=True)
+        gap = "  " if self._console.width >= WIDE else " "
+        self._progress.update(self._task, completed=step, figures=gap.join(figures), refresh=True)
 
     def line(self, text: str) -> None:
         """A line of its own."""
@@ -144,13 +148,15 @@ def _example(record: dict[str, Any]) -> list[list[tuple[str, str]]]:
 
 
 def _progress(console: Console) -> Progress:
+    wide = [TextColumn("step", markup=False), MofNCompleteColumn(), BarColumn(bar_width=16)]
+    ours = console.file is sys.stdout
     return Progress(
-        TextColumn("step", markup=False),
-        MofNCompleteColumn(),
-        BarColumn(bar_width=16),
+        *(wide if console.width >= WIDE else [MofNCompleteColumn()]),
         TextColumn("{task.fields[figures]}", markup=False),
         TimeRemainingColumn(),
         TextColumn("left", markup=False),
         console=console,
         auto_refresh=False,  # no thread beside the training
+        redirect_stdout=ours,
+        redirect_stderr=ours,
     )

@@ -16,7 +16,14 @@ from rg_env.errors import OutputFolderError
 from rg_env.training import run_folder, train
 from rg_env.training.tiny import POLICY_DIR
 
-TIMES = {"step_time", "tokens_per_second", "memory/peak_rss_gb", "train_runtime", "train_samples_per_second", "train_steps_per_second"}
+TIMES = {
+    "step_time",
+    "tokens_per_second",
+    "memory/peak_rss_gb",
+    "train_runtime",
+    "train_samples_per_second",
+    "train_steps_per_second",
+}
 
 
 class At(TrainerCallback):
