@@ -3,6 +3,8 @@
 import argparse
 import logging
 import os
+import select
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -14,14 +16,20 @@ from rg_env.errors import RGEnvError, StoppedTogether, from_interrupt
 def run_command(main: Callable[[], Any]) -> None:
     """Run `main` as a program: its result is the exit code; an `RGEnvError` or Ctrl-C is one line on standard error.
 
+    Where whoever reads standard output goes away (`| head`), the program ends quietly with 141, as if by SIGPIPE.
     Keys (`WANDB_API_KEY`, `HF_TOKEN`) are read from `.env` in the working folder, where the environment has none.
     """
     try:
         load_keys()
         prepare_process()
-        code = main()
+        try:
+            code = main()
+        finally:  # also after --help
+            sys.stdout.flush()  # here, where it can be told: at exit it would be a message and the exit code 120
     except (Exception, KeyboardInterrupt) as error:
-        if from_interrupt(error):
+        if isinstance(error, BrokenPipeError) and _output_is_closed():
+            code = 128 + signal.SIGPIPE
+        elif from_interrupt(error):
             print("interrupted", file=sys.stderr)
             code = 130
         elif isinstance(error, RGEnvError):
@@ -31,6 +39,19 @@ def run_command(main: Callable[[], Any]) -> None:
         else:
             raise
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _output_is_closed() -> bool:
+    """Whether nobody reads standard output any more; what is still to be written there is dropped then."""
+    poll = select.poll()
+    try:
+        poll.register(descriptor := sys.stdout.fileno(), 0)
+    except OSError:  # no file, but something in its place
+        return False
+    closed = any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
+    if closed:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+    return closed
 
 
 def positive(text: str) -> int:

@@ -77,6 +77,36 @@ def test_bugs_keep_their_traceback() -> None:
         run_command(lambda: 1 / 0)
 
 
+def run_unread(program: str, unbuffered: str) -> tuple[int, str]:
+    """Exit code and errors of a Python program whose standard output nobody reads."""
+    read, write = os.pipe()
+    os.close(read)
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, text=True, env=environment
+        )
+    finally:
+        os.close(write)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "shown", ["print('x')", "print('x', flush=True)", "print('x' * 100_000)", "print('x') or exit(0)"]
+)
+def test_output_that_nobody_reads_ends_a_program_quietly(shown: str, unbuffered: str) -> None:
+    """As after `| head`: the exit code that SIGPIPE would give, and no traceback, however much is printed and when."""
+    program = f"from rg_env.commands import run_command\nrun_command(lambda: {shown})"
+    assert run_unread(program, unbuffered) == (141, "")
+
+
+def test_another_broken_pipe_is_an_error() -> None:
+    """A worker or a server that is gone is not taken for closed output."""
+    with pytest.raises(BrokenPipeError):
+        run_command(lambda: fail(BrokenPipeError()))
+
+
 def test_keys_come_from_dotenv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the working folder; what the environment has already wins, and empty lines set nothing."""
     (tmp_path / ".env").write_text("WANDB_API_KEY=from-file\nHF_TOKEN=\nRG_ENV_TEST_KEY=file\n")

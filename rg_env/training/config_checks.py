@@ -186,7 +186,9 @@ def _curriculum_task(config: TrainConfig, curriculum: CurriculumConfig, name: st
 def _logging(config: TrainConfig) -> Iterator[Problem]:
     for service in config.logging.report_to:
         if find_spec(service) is None:
-            yield Problem(("logging", "report_to"), f"{service} is not installed: `pip install {service}`")
+            # Trackio 0.21 and later need a huggingface_hub that the trainer's transformers cannot live with.
+            package = "'trackio<0.21'" if service == "trackio" else service
+            yield Problem(("logging", "report_to"), f"{service} is not installed: `pip install {package}`")
 
 
 _CHECKS = (_tasks, _splits, _rewards, _training, _engine, _evaluation, _curriculum, _logging)

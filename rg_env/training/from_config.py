@@ -88,7 +88,7 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
         peft_config=lora(config),
         engine=config.engine.kind,
     )
-    return train(trainer, config=config, resume=resume)
+    return train(trainer, config=config, logging=config.logging, resume=resume)
 
 
 def grpo_config(config: TrainConfig, folder: Path) -> Any:
@@ -96,6 +96,7 @@ def grpo_config(config: TrainConfig, folder: Path) -> Any:
     import torch
 
     from rg_env.training.arguments import GRPOConfig
+    from rg_env.training.services import service_settings
 
     cuda = torch.cuda.is_available()
     fields = training_arguments(config)
@@ -103,8 +104,7 @@ def grpo_config(config: TrainConfig, folder: Path) -> Any:
     fields |= {name: value for name, value in by_machine.items() if fields[name] is None}
     return GRPOConfig(
         output_dir=str(folder),
-        run_name=config.logging.run_name or folder.name,
-        report_to=list(config.logging.report_to),
+        **service_settings(config.logging, folder),
         dataloader_pin_memory=cuda,
         **fields,
     )

@@ -29,7 +29,9 @@ def log_batch(trainer: Any, result: Any, batch: RolloutBatch) -> None:
             found |= {f"rewards/{name}/mean": column.mean().item(), f"rewards/{name}/std": column.std().item()}
     for name, value in found.items():
         values[name].append(value)
-    trainer.state.num_input_tokens_seen += sum(map(len, [*batch.prompt_ids, *batch.completion_ids]))
+    tokens = sum(map(len, [*batch.prompt_ids, *batch.completion_ids]))
+    trainer.meter.batch(tokens)
+    trainer.state.num_input_tokens_seen += tokens
     values["num_tokens"] = [trainer.state.num_input_tokens_seen]
     trainer._log_textual_data_primary(result.prompts, result.completions, result.all_reward_dict)
 

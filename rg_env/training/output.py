@@ -6,6 +6,7 @@ manifest.json         versions, machine, and which rows it was trained and evalu
 metrics.jsonl         one line a step, and one an evaluation
 rollouts.jsonl        some training rollouts of each step
 eval_results/         eval_step_N.json: scores and rollouts of each evaluation, step 0 first
+tensorboard/, wandb/  what these services keep, if asked for
 checkpoint-N/         weights, tokenizer, optimizer state
 train_results.json    before and after
 reward_curve.png      the learning curve
@@ -16,6 +17,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -183,8 +185,10 @@ class RunFiles:
             if int(evaluation.stem.split("_")[-1]) > step:
                 evaluation.unlink()
 
-    def discard(self) -> None:
-        """Take back what was written for a run that never began."""
+    def discard(self, folders: Sequence[Path] = ()) -> None:
+        """Take back what was written for a run that never began, and these folders."""
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
         for name in ("config.yaml", "arguments.yaml", "manifest.json"):
             (self.folder / name).unlink(missing_ok=True)
         for folder in (self.folder / "eval_results", self.folder):

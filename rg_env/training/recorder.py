@@ -1,19 +1,17 @@
 """Watches a training run: evaluates on the frozen problems, writes the run's files, shows a live progress line."""
 
 import sys
-import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
 from transformers import Trainer, TrainerCallback
 
 from rg_env.training.collective import on_main
+from rg_env.training.config import LoggingConfig
+from rg_env.training.console import RunConsole, spread
 from rg_env.training.fixed_eval import Evaluation, evaluate, read_evaluations, rollout_records
 from rg_env.training.output import RunFiles
 from rg_env.training.trainer import GRPOTrainer
-
-ROLLOUTS_KEPT = 32
-"""Training rollouts written to `rollouts.jsonl` each step."""
 
 
 class Recorder(TrainerCallback):
@@ -24,7 +22,8 @@ class Recorder(TrainerCallback):
             step and after the last.
         interrupted: whether the run is being ended early, without the last evaluation.
         resumed: whether the run goes on from a checkpoint.
-        stream: where progress goes. One line that renews itself on a terminal, a line a step elsewhere.
+        stream: where progress goes (see `console`).
+        logging: which questions and answers are shown, and how many kept in `rollouts.jsonl`.
     """
 
     def __init__(
@@ -35,23 +34,24 @@ class Recorder(TrainerCallback):
         interrupted: Callable[[], bool] = lambda: False,
         resumed: bool = False,
         stream: TextIO | None = None,
+        logging: LoggingConfig | None = None,
     ):
         self.trainer, self.files, self.interrupted = trainer, files, interrupted
         self.eval_every, self._resumed = eval_every or 0, resumed
-        self.stream = stream or sys.stdout
+        self.console, self.logging = RunConsole(stream or sys.stdout), logging or LoggingConfig()
+        self._examples_at = 0
         self.evaluations: list[Evaluation] = []
         """On the main process."""
         self.evaluated = False
         """Whether there has been one, on all processes."""
         self._evaluated_at: int | None = None
         self._written: Any = None
-        self._step_start = time.monotonic()
-        self._step_seconds = 0.0
         if trainer.curriculum is not None:
             trainer.curriculum.say = self._line
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.eval_every = self.eval_every or max(1, state.max_steps // 5)
+        self._examples_at = state.global_step
         if self._resumed:
             on_main(self.trainer.accelerator, lambda: self._take_up(state.global_step))
             self._evaluated_at = on_main(self.trainer.accelerator, self._last_evaluated)
@@ -73,14 +73,12 @@ class Recorder(TrainerCallback):
         # an evaluation is a collective act.
         if state.global_step % self.eval_every == 0:
             self.evaluate(state.global_step)
-        self._step_start = time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._step_seconds = time.monotonic() - self._step_start
         outputs = self.trainer.async_generator.last_rollouts
         if self._writes and outputs is not None and outputs is not self._written:  # a batch can serve several steps
             self._written = outputs
-            records = rollout_records(outputs, ROLLOUTS_KEPT)
+            records = rollout_records(outputs, self.logging.rollouts_kept)
             self.files.append("rollouts.jsonl", [{"step": state.global_step, **record} for record in records])
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
@@ -88,8 +86,8 @@ class Recorder(TrainerCallback):
         if not self._writes:
             return
         if "reward" in logs:
-            logs["step_time"] = round(self._step_seconds, 3)
-            self._show(state, logs)
+            self.console.step(state.global_step, state.max_steps, logs)
+            self._show_examples(state.global_step)
         self.files.append("metrics.jsonl", [{"step": state.global_step, **logs}])
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -126,22 +124,14 @@ class Recorder(TrainerCallback):
     def _writes(self) -> bool:
         return bool(self.trainer.accelerator.is_main_process)
 
-    def _show(self, state: Any, logs: dict[str, Any]) -> None:
-        accuracy = f"accuracy {logs['accuracy']:.2f}  " if "accuracy" in logs else ""
-        line = (
-            f"step {state.global_step:>3}/{state.max_steps}  reward {logs['reward']:.2f}  {accuracy}"
-            f"length {logs.get('completions/mean_length', 0):.0f} tokens  {logs['step_time']:.2f} s/step"
-        )
-        if self.stream.isatty():
-            self.stream.write(f"\r\x1b[K{line}")
-            self.stream.flush()
-        else:
-            self._line(line)
+    def _show_examples(self, step: int) -> None:
+        every, outputs = self.logging.examples_every, self.trainer.async_generator.last_rollouts
+        if every and outputs is not None and step // every > self._examples_at // every:
+            self._examples_at = step
+            self.console.examples(step, spread(rollout_records(outputs), self.logging.num_examples))
 
     def _line(self, text: str) -> None:
-        start = "\r\x1b[K" if self.stream.isatty() else ""
-        self.stream.write(f"{start}{text}\n")
-        self.stream.flush()
+        self.console.line(text)
 
 
 def headline(evaluation: Evaluation) -> str:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from transformers.trainer import TRAINER_STATE_NAME, TrainerState
 from verifiers import Environment
@@ -65,6 +66,21 @@ class ResumableTrainer(VerifiersGRPOTrainer):
         self._buffered_inputs: list[dict[str, Any]] | None = None
         self._saving_aside: Path | None = None
         self._failed_write: Exception | None = None
+        self.unlogged_loss: torch.Tensor | float = 0.0
+        """Sum over the passes since the last log, on this process."""
+        self.carried_loss = 0.0
+        """That of a checkpoint: the part that the next pass is to add to its own."""
+
+    def _noting_loss(self, loss: torch.Tensor) -> torch.Tensor:
+        """What a pass reports to transformers' sum: its loss `()`, and what the passes before the checkpoint had."""
+        loss, self.carried_loss = loss + self.carried_loss, 0.0
+        self.unlogged_loss = self.unlogged_loss + loss
+        return loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        super().log(logs, start_time)
+        if "loss" in logs:
+            self.unlogged_loss = 0.0
 
     def get_train_dataloader(self) -> OrderedLoader:
         """Rows in an order that is known beforehand; see `order`."""

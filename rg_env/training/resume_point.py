@@ -2,7 +2,8 @@
 
 `resume.json`          what the order of the rows follows from, to be the same in the run that goes on
 `curriculum.json`      the levels of a curriculum, if there is one, and what they depend on
-`resume_state_N.pt`    of process N: the sampler's random numbers, the batch that more updates are to be made from
+`resume_state_N.pt`    of process N: the sampler's random numbers, the batch that more updates are to be made from, what
+                       was measured since the last log (with `logging_steps` above 1)
 
 All of it is noted when a step ends: an interrupt comes in the middle of the next one, whose rollouts have used up
 random numbers and counted tokens, and will be made again.
@@ -72,12 +73,19 @@ class ResumePoint(TrainerCallback):
         self._random: dict[str, Any] | None = None
         self._noted: dict[str, Any] = {}
         self._curriculum = ""
+        self._unlogged: tuple[Any, dict[str, list[float]]] = (0.0, {})
         self._tokens = 0
         self._loaded: dict[str, Any] | None = None
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         self._random = None
+        metrics = self._trainer._metrics["train"]
+        metrics.clear()  # those of a step that was interrupted
+        self._trainer.unlogged_loss = self._trainer.carried_loss = 0.0
         if self._loaded is not None:
+            metrics.update(self._loaded["metrics"])
+            self._trainer.carried_loss = self._loaded["loss"]
+            self._trainer._globalstep_last_logged = self._loaded["logged_at"]
             self._trainer._total_loss_scalar = self._loaded["total_loss"]  # else the final mean is of this part only
             self._trainer.sampler.set_random_state(self._loaded["sampler"])
             self._loaded = None
@@ -98,6 +106,8 @@ class ResumePoint(TrainerCallback):
         self._noted = {"sampler": trainer.sampler.random_state(), "batch": batch}
         if trainer.curriculum and trainer.accelerator.is_main_process:  # where it lives
             self._curriculum = trainer.curriculum.state.model_dump_json()
+        metrics = {name: list(values) for name, values in trainer._metrics["train"].items()}
+        self._unlogged = trainer.unlogged_loss + trainer.carried_loss, metrics
 
     @contextmanager
     def at_step_end(self) -> Iterator[None]:
@@ -116,8 +126,15 @@ class ResumePoint(TrainerCallback):
 
     def write(self, folder: Path) -> None:
         """This process's part; on the main process also the facts."""
-        accelerator = self._trainer.accelerator
-        state = {**self._noted, "total_loss": float(self._trainer._total_loss_scalar)}
+        accelerator, logged_at = self._trainer.accelerator, self._trainer._globalstep_last_logged
+        loss, metrics = self._unlogged if logged_at < self._trainer.state.global_step else (0.0, {})
+        state = {
+            **self._noted,
+            "total_loss": float(self._trainer._total_loss_scalar),
+            "logged_at": logged_at,
+            "loss": float(loss),
+            "metrics": metrics,
+        }
         torch.save(state, folder / state_file(accelerator.process_index))
         if accelerator.is_main_process:
             (folder / FACTS).write_text(json.dumps(facts(self._trainer), indent=1) + "\n")

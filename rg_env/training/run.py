@@ -18,9 +18,10 @@ from transformers import PrinterCallback, TrainerCallback
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError, StoppedTogether, TrainingError, from_interrupt
 from rg_env.evaluation.plots import plot_run
+from rg_env.training import services
 from rg_env.training.checkpoints import check_fit, chosen, step_of
 from rg_env.training.collective import on_main
-from rg_env.training.config import TrainConfig
+from rg_env.training.config import LoggingConfig, TrainConfig
 from rg_env.training.output import RunFiles
 from rg_env.training.plan import resolved
 from rg_env.training.policy import TINY
@@ -37,6 +38,7 @@ def train(
     settings: dict[str, Any] | None = None,
     eval_every: int | None = None,
     resume: str | Path | None = None,
+    logging: LoggingConfig | None = None,
 ) -> dict[str, Any]:
     """Train, with an evaluation on the environment's frozen problems before, every `eval_every` steps, and after.
 
@@ -49,12 +51,13 @@ def train(
         eval_every: steps between evaluations; default: a fifth of the run.
         resume: a checkpoint to go on from as if the run had never stopped; "auto": the newest whole one in the output
             folder, if there is one.
+        logging: what the console shows; services are named in `trainer.args` (see `services`).
 
     Returns:
         What `train_results.json` holds; empty in all processes but the first.
 
     Raises:
-        InputError: `resume` is no checkpoint that this trainer can go on from.
+        InputError: `resume` is no checkpoint that this trainer can go on from; a service cannot be started.
         TrainingError: no step was made, though nothing interrupted the run.
         KeyboardInterrupt: the run was interrupted before it had anything to save; it leaves no files.
         Exception: whatever ended the run, once what there is has been saved.
@@ -62,10 +65,16 @@ def train(
     checkpoint = None if resume is None else on_main(trainer.accelerator, lambda: _checkpoint(trainer, resume))
     first = 0 if checkpoint is None else step_of(checkpoint)
     files = RunFiles(Path(trainer.args.output_dir))
+    new_folders = [folder for folder in services.folders(trainer) if not folder.exists()]
     main = trainer.accelerator.is_main_process
     interruption = _Interruption(trainer)
     recorder = Recorder(
-        trainer, files, eval_every, interrupted=lambda: interruption.happened, resumed=checkpoint is not None
+        trainer,
+        files,
+        eval_every,
+        interrupted=lambda: interruption.happened,
+        resumed=checkpoint is not None,
+        logging=logging,
     )
     trainer.add_callback(recorder)
     trainer.remove_callback(PrinterCallback)  # the recorder shows the progress
@@ -74,12 +83,16 @@ def train(
     with interruption.handled():
         try:
             on_main(trainer.accelerator, lambda: _describe(files, trainer, config, settings or {}, first))
+            services.start(trainer)
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         except (Exception, KeyboardInterrupt) as error:
             if isinstance(error, KeyboardInterrupt) or from_interrupt(error):
                 interruption.happened = True
             else:
                 failure = error
+        finally:
+            recorder.console.close()
+            services.stop(trainer, failed=failure is not None)
     if failure is None and not interruption.happened and trainer.state.global_step <= first:
         failure = TrainingError("the run ended without a single optimizer step: are there rows to train on, and steps?")
     seconds = time.monotonic() - start
@@ -87,7 +100,7 @@ def train(
         if (
             main and checkpoint is None
         ):  # there is nothing to save, and before training begins no optimizer that could be
-            files.discard()
+            files.discard(new_folders)
         raise failure or KeyboardInterrupt
     together = trainer.accelerator.num_processes == 1 or isinstance(failure, StoppedTogether)
     if failure is None or together:  # alone, no process could save a sharded model

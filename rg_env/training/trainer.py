@@ -47,6 +47,7 @@ from rg_env.training.logprobs import Plan, can_share_prompts, completion_logps
 from rg_env.training.loss import Clipping, Normaliser, kl_terms, policy_terms, sampler_weights
 from rg_env.training.output import nothing_left_of
 from rg_env.training.phases import Phases
+from rg_env.training.resources import StepMeter
 from rg_env.training.resumable import ResumableTrainer, check_start
 from rg_env.training.rollouts import RolloutGenerator
 from rg_env.training.seams import no_weight_client
@@ -114,6 +115,8 @@ class GRPOTrainer(ResumableTrainer):
         self._weights_guard = WeightsGuard(self.sampler)
         self.add_callback(self._weights_guard)
         self.phases = Phases()
+        self.meter = StepMeter()
+        self.add_callback(self.meter)
         self._synced_at: int | None = None
         if curriculum is not None:
             on_main(self.accelerator, curriculum.check)
@@ -251,12 +254,16 @@ class GRPOTrainer(ResumableTrainer):
         return normaliser.mean(values, keep)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        self.meter.begin_step()
         with self.phases("backward"):  # and all that is no phase of its own
-            return super().training_step(model, inputs, num_items_in_batch)
+            return self._noting_loss(super().training_step(model, inputs, num_items_in_batch))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if "loss" in logs:
-            logs = {**logs, **self.phases.take()}
+        """The parent's log, and what the steps since the last one took; of times, too, the mean of a step."""
+        steps, costs = self.meter.take()
+        if steps:
+            times = {name: seconds / steps for name, seconds in self.phases.take().items()}
+            logs = {**logs, **times, **costs}
         super().log(logs, start_time)
 
     def _reference_logps(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

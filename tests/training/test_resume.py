@@ -16,7 +16,14 @@ from rg_env.errors import OutputFolderError
 from rg_env.training import run_folder, train
 from rg_env.training.tiny import POLICY_DIR
 
-TIMES = {"step_time", "train_runtime", "train_samples_per_second", "train_steps_per_second"}
+TIMES = {
+    "step_time",
+    "tokens_per_second",
+    "memory/peak_rss_gb",
+    "train_runtime",
+    "train_samples_per_second",
+    "train_steps_per_second",
+}
 
 
 class At(TrainerCallback):
@@ -110,6 +117,28 @@ def test_an_interrupted_run_goes_on_exactly_too(fresh: Any, tmp_path: Path, even
     assert lines(tmp_path / "broken") == lines(tmp_path / "unbroken")
     assert lines(tmp_path / "broken", "rollouts.jsonl") == lines(tmp_path / "unbroken", "rollouts.jsonl")
     assert same_weights(unbroken, second)
+
+
+@pytest.mark.parametrize("stops", [2, 3, 4])
+def test_means_over_several_steps_are_those_of_an_unbroken_run(fresh: Any, tmp_path: Path, stops: int) -> None:
+    """With a log every third step, wherever between two logs the run was broken off: nothing is lost or counted twice.
+
+    Times, too, are means of a step.
+    """
+    unbroken = fresh("unbroken", logging_steps=3, max_steps=7)
+    train(unbroken, eval_every=10)
+    first = fresh("broken", logging_steps=3, max_steps=7)
+    first.add_callback(At(stops, lambda: os.kill(os.getpid(), signal.SIGINT), "on_substep_end"))
+    assert train(first, eval_every=10)["steps"] == stops
+    train(fresh("broken", logging_steps=3, max_steps=7), eval_every=10, resume="auto")
+    ours = lines(tmp_path / "unbroken")
+    assert [line["step"] for line in ours if "loss" in line] == [3, 6]
+    assert all("reward" in line for line in ours if "loss" in line)
+    assert lines(tmp_path / "broken") == ours
+    with (tmp_path / "unbroken" / "metrics.jsonl").open() as file:
+        for line in map(json.loads, file):
+            if "loss" in line:
+                assert line["time/backward"] + line["time/waiting"] + line["time/log_probs"] < line["step_time"]
 
 
 def test_what_the_first_part_left_stays(fresh: Any, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from rg_env.errors import OutputFolderError
 from rg_env.training import run_folder, train
+from rg_env.training.config import LoggingConfig
 from rg_env.training.output import RunFiles, run_name
 from rg_env.training.recorder import Recorder
 from rg_env.training.summary import print_summary
@@ -79,19 +80,31 @@ def test_any_text_can_be_written(tmp_path: Path) -> None:
     assert rows[0]["text"].startswith("a\u2028b")
 
 
-def test_progress_renews_one_line_on_a_terminal(make_trainer: Any, tmp_path: Path) -> None:
-    """Elsewhere it prints a line a step."""
+def test_progress_renews_one_line_on_a_terminal(
+    make_trainer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere it prints a line a step. Questions and answers are shown as often as asked for."""
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
-    for stream, newlines in ((io.StringIO(), 5), (Terminal(), 3)):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    logging = LoggingConfig(examples_every=2, num_examples=1, rollouts_kept=3)
+    for stream, newlines in ((io.StringIO(), 10), (Terminal(), 8)):
+        folder = tmp_path / type(stream).__name__
         trainer = make_trainer(max_steps=2)
-        trainer.add_callback(Recorder(trainer, RunFiles(tmp_path / "run"), eval_every=1, stream=stream))
+        recorder = Recorder(trainer, RunFiles(folder), eval_every=1, stream=stream, logging=logging)
+        trainer.add_callback(recorder)
         trainer.train()
         assert stream.getvalue().count("\n") == newlines
-        assert "step   2/2  reward" in stream.getvalue()
+        assert ("step   2/2  reward" in stream.getvalue()) == (type(stream) is io.StringIO)
+        assert stream.getvalue().count("answers after step") == 1
+        assert "answers after step 2:" in stream.getvalue()
+        assert "gold answer:" in stream.getvalue()
+        recorder.console.close()
+        assert len((folder / "rollouts.jsonl").read_text().splitlines()) == 6
 
 
 def test_model_text_reaches_the_terminal_as_data(make_trainer: Any, tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""What training costs: seconds a step, tokens a second, memory, how busy the GPU is. The trainer logs it each step.
+
+`step_time`              seconds of an optimizer step, waiting for rollouts included, evaluations left out
+`tokens_per_second`      tokens of the step's rollouts, prompts included, by that time
+`memory/peak_rss_gb`     most memory (10^9 bytes) that this process has had so far, without its children
+`memory/peak_gpu_gb`     most memory that its tensors have had on its GPU so far
+`gpu/utilization`        percent of the last second at most in which the GPU computed, where NVML tells
+
+With `logging_steps` above 1 the first two are those of all steps since the last log.
+"""
+
+import sys
+import time
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+
+class StepMeter(TrainerCallback):
+    """Measures the steps of a trainer, which calls `begin_step` and `batch`, and logs what `take` returns."""
+
+    def __init__(self) -> None:
+        self._start: float | None = None
+        self._steps: list[tuple[float, int | None]] = []
+        self._tokens: int | None = None
+        self._asks_nvml = torch.cuda.is_available()
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        self._start, self._steps, self._tokens = None, [], None  # of a loop that was interrupted
+
+    def begin_step(self) -> None:
+        """The step under way begins now, unless it has begun."""
+        if self._start is None:
+            self._start = time.perf_counter()
+
+    def batch(self, tokens: int) -> None:
+        """The next step, and those after it until another call, train on a batch of so many tokens."""
+        self._tokens = tokens
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        if self._start is not None:
+            self._steps.append((time.perf_counter() - self._start, self._tokens))
+            self._start = None
+
+    def take(self) -> tuple[int, dict[str, float]]:
+        """How many steps there were since the last call, and their metrics: none if there were no steps."""
+        steps, self._steps = self._steps, []
+        if not steps:
+            return 0, {}
+        found = {"step_time": round(sum(seconds for seconds, _ in steps) / len(steps), 3)}
+        counted = [(seconds, tokens) for seconds, tokens in steps if tokens is not None]
+        if seconds := sum(seconds for seconds, _ in counted):
+            found["tokens_per_second"] = round(sum(tokens for _, tokens in counted) / seconds, 1)
+        return len(steps), found | self._memory() | self._utilization()
+
+    def _memory(self) -> dict[str, float]:
+        import resource  # not on Windows
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        found = {"memory/peak_rss_gb": round(peak / 1e9, 3)}
+        if torch.cuda.is_available():
+            found["memory/peak_gpu_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 3)
+        return found
+
+    def _utilization(self) -> dict[str, float]:
+        if not self._asks_nvml:
+            return {}
+        try:
+            return {"gpu/utilization": float(torch.cuda.utilization())}
+        except Exception:  # no pynvml, no driver library, a GPU that does not tell (MIG): whatever it is, it stays
+            self._asks_nvml = False
+            return {}
