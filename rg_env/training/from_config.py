@@ -71,6 +71,7 @@ def mixture(config: TrainConfig) -> list[dict[str, Any]]:
 def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, Any]:
     """Train as `config` says. What is returned and raised: see `train`."""
     from rg_env.adapters.v0 import load_environment
+    from rg_env.training.curriculum import Curriculum
     from rg_env.training.output import run_folder, run_name
     from rg_env.training.policy import load_policy
     from rg_env.training.run import train
@@ -80,6 +81,9 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
     env = load_environment(gym=policy.mixture(mixture(config)), **environment_arguments(config))
     folder = run_folder(config.output.dir, run_name(list(config.tasks), policy.label), resume)
+    curriculum = None
+    if config.curriculum is not None:
+        curriculum = Curriculum(config.curriculum, env, config.seed, gym=mixture(config))
     trainer = GRPOTrainer(
         model=policy.model,
         env=env,
@@ -87,6 +91,7 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
         processing_class=policy.tokenizer,
         peft_config=lora(config),
         engine=config.engine.kind,
+        curriculum=curriculum,
     )
     return train(trainer, config=config, logging=config.logging, resume=resume)
 
