@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 from rg_env.core import library
 from rg_env.core.graders.gold import gold_answer
 from rg_env.core.mends import is_item
+from rg_env.core.task_table import is_user_task
+from rg_env.core.user_tasks import checked_entry
 from rg_env.errors import InputError
 
 # acre's items depend on the dataset's size, list_functions, gsm_symbolic and word_ladder cannot go beyond it: items are
@@ -75,6 +77,8 @@ class ItemStream:
             entry = self._dataset[within]
         except Exception as error:
             raise DrawFailed(str(library.bad_options(self.task, self.config, error))) from error
+        if is_user_task(self.task):
+            entry = checked_entry(self.task, entry)
         if not is_item(self.task, entry):
             return None
         gold = gold_answer(self.task, entry)
