@@ -3,7 +3,8 @@
     register_dataset("robots", RobotsDataset, RobotsConfig, RobotsCurriculum)     # reasoning_gym.factory
 
 What such a task is asked for: a config that is a dataclass with defaults, `seed` and `size` among its fields; items
-that depend on (config, seed + index) only, so that the same spec gives the same rows everywhere; and a
+that depend on (config, seed + index) only, so that the same spec gives the same rows everywhere (a dataset that makes
+its items when it is built makes 20,000 of them: better make them when they are asked for); and a
 `score_answer(answer, entry)` that takes the entry as JSON has it: tuples are lists there, and keys are text. It runs in
 a worker process, within `core.scoring.UPSTREAM_WALL_S`, the dataset's `__init__` at its first call too.
 """
@@ -61,7 +62,7 @@ def _entry_of(task: str, source: str, config_cls: Any) -> Any:
 
 
 def checked_entry(task: str, entry: object) -> dict[str, Any]:
-    """An item of the user's dataset as an entry with question, answer and metadata.
+    """An item of the user's dataset as an entry with question, answer and metadata, in JSON form.
 
     Raises:
         InputError: it is none; names the task and its class.
@@ -80,9 +81,9 @@ def checked_entry(task: str, entry: object) -> dict[str, Any]:
     metadata = entry.get("metadata", {})
     if not isinstance(metadata, Mapping):
         raise InputError(f"{where}: metadata of an item must be a dict, not {shortened(metadata)}")
-    whole = {**entry, "metadata": dict(metadata)}
     try:
-        json.dumps(whole, default=library.to_plain)
+        text = json.dumps({**entry, "metadata": metadata}, default=library.to_plain)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{where}: an item cannot be written as JSON: {error}") from error
+    whole: dict[str, Any] = json.loads(text)
     return whole

@@ -123,6 +123,7 @@ def test_rows_of_a_task_that_is_not_imported_are_refused() -> None:
         score("<answer>1</answer>", {**info(), "rg_task": "own_other"})
 
 
+@pytest.mark.slow
 def test_workers_take_the_code_of_the_time(tmp_path: Path, write: Callable[..., Path]) -> None:
     """A task that is imported later is graded too; the default grader of the library is an exact match."""
     text = TASK.replace("own_sums", "own_later").replace("def score_answer", "def other")

@@ -92,11 +92,12 @@ from rg_env.core.imports import import_user_code
 import_user_code([sys.argv[1]])
 if "kept" in sys.argv:
     dataset.generate = lambda requests, processes: [1 / 0 for _ in requests]
-rows, _, manifest = dataset.build_splits(["own_sums"], 6, 0, seed=1)
+rows, _, manifest = dataset.build_splits(["own_sums"], 6, 2, seed=1)
 print([row["answer"] for row in rows], manifest["imports"]["own_tasks.py"])
 """
 
 
+@pytest.mark.slow
 def test_an_edited_source_gives_new_rows(write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Rows come from disk while the file is the same; then they are drawn anew, whatever the file's time says."""
     monkeypatch.setenv("RG_ENV_CACHE", str(tmp_path / "cache"))
@@ -161,6 +162,16 @@ def test_items_that_are_none(write: Write, item: str, message: str) -> None:
     assert "\n" not in str(raised.value)
 
 
+def test_items_that_depend_on_earlier_draws_are_refused(write: Write) -> None:
+    """Other processes would draw other ones."""
+    text = TASK.replace("rng = Random(self.seed + index)", "rng = self.rng").replace(
+        "size=config.size)", "size=config.size)\n        self.rng = Random(config.seed)"
+    )
+    import_user_code([str(write("own_stream.py", text))])
+    with pytest.raises(InputError, match="task 'own_sums': item 0 is another one when it is drawn again; an item must"):
+        build_rows("own_sums", "train", 4, seed=0, cache=False)
+
+
 def test_values_of_python_become_json(write: Write) -> None:
     """Dates, tuples and keys of the metadata, as `score_answer` will see them."""
     metadata = '{"when": __import__("datetime").date(2024, 5, 1), 1: (2,)}'
@@ -213,6 +224,7 @@ def test_tasks_that_cannot_be(write: Write, old: str, new: str, message: str) ->
     assert "own_sums" not in load_table()
 
 
+@pytest.mark.slow
 def test_a_task_that_only_the_script_registers(write: Write) -> None:
     """Other processes import the file, and run neither `main()` nor what stands under `if __name__`."""
     head, _, _ = TASK.rpartition("register_dataset(")
