@@ -28,6 +28,7 @@ from rg_env.errors import (
 if TYPE_CHECKING:
     from rg_env.adapters.v0 import ReasoningGymEnv as ReasoningGymEnv
     from rg_env.adapters.v0 import load_environment as load_environment
+    from rg_env.core.imports import import_user_code as import_user_code
     from rg_env.core.rewards import Rollout as Rollout
     from rg_env.core.rewards import reward as reward
     from rg_env.core.scoring import Score as Score
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "load_environment": "rg_env.adapters.v0",
     "ReasoningGymEnv": "rg_env.adapters.v0",
+    "import_user_code": "rg_env.core.imports",
     "reward": "rg_env.core.rewards",
     "Rollout": "rg_env.core.rewards",
     "Score": "rg_env.core.scoring",

@@ -14,7 +14,7 @@ import verifiers as vf
 
 from rg_env.core.extraction import completion_text, extract
 from rg_env.core.rewards import Rollout, WeightedReward
-from rg_env.core.scoring import Grading, Status, score_extraction_async
+from rg_env.core.scoring import Grading, Status, in_worker, score_extraction_async
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError
 
@@ -31,13 +31,14 @@ def make_rubric(rewards: list[WeightedReward], mixture: Mixture, parser: vf.Pars
     if len(mixture.tasks) > 1:
         metrics += [AccuracyMetric(task) for task in mixture.names]
     never = {"correct"} | ({"partial"} if grading == "strict" else set())
-    never |= set() if grading == "upstream" else {"timed_out"}
+    workers = any(in_worker(task, grading) for task in mixture.names)
+    never |= set() if workers else {"timed_out"}
     metrics += [StatusMetric(status) for status in get_args(Status) if status not in never]
     for reward in rewards:
         if reward.name in {metric.__name__ for metric in metrics}:
             raise InputError(f"reward {reward.name!r} has the name of a metric of this environment: choose another")
     functions: list[Any] = [*(RewardAdapter(reward) for reward in rewards), *metrics]
-    if grading == "upstream" and _AWAITS_REWARDS:
+    if workers and _AWAITS_REWARDS:
         functions = [Awaiting(function) for function in functions]
     weights = [*(reward.weight for reward in rewards), *(0.0 for _ in metrics)]
     return vf.Rubric(funcs=functions, weights=weights, parser=parser)

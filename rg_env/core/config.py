@@ -5,11 +5,13 @@
 
 `extends:` names one file or several, relative to the file that says so; what comes later wins, and the file itself
 last. Mappings are merged key by key, anything else is replaced; null takes a key away, back to its default. An override
-replaces what stands at its path. YAML is read as YAML 1.2 has it: `1e-6` is a number and `on` is text. There are no
-references to the environment: keys of services are read from it directly, and no config holds any.
+replaces what stands at its path. `imports:` lists add up, and a .py file in one is relative to the file that names it:
+the outcome is one list, of modules and absolute paths. YAML is read as YAML 1.2 has it: `1e-6` is a number and `on` is
+text. There are no references to the environment: keys of services are read from it directly, and no config holds any.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -147,7 +149,16 @@ def _extend(document: Document, file: Path, above: tuple[Path, ...]) -> None:
         if not target.is_file():
             raise InputError(f"{file}: extends: there is no file {target}; the path is relative to the file itself")
         _extend(document, target, (*above, here))
+    own, earlier = values.get("imports"), document.values.get("imports")
+    if isinstance(own, list):
+        own = [_located(name, file) for name in own]
+        values["imports"] = [*earlier, *(name for name in own if name not in earlier)] if earlier else own
     _merge(document, values, lines, file, ())
+
+
+def _located(name: Any, file: Path) -> Any:
+    """A .py file of `imports` by its absolute path: the config that is written with a run stands in another folder."""
+    return os.path.abspath(file.parent / name) if isinstance(name, str) and name.endswith(".py") else name
 
 
 def _merge(document: Document, values: Mapping[str, Any], lines: Mapping[Keys, int], file: Path, path: Keys) -> None:

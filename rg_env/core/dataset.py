@@ -19,9 +19,11 @@ from typing import Any
 from rg_env.core import row_cache
 from rg_env.core.checks import is_count, shortened
 from rg_env.core.generation import Request, generate
+from rg_env.core.imports import sources
 from rg_env.core.manifest import Manifest, check_manifest, make_manifest, read_manifest
 from rg_env.core.selection import Row as Row
 from rg_env.core.splits import Split
+from rg_env.core.task_table import is_user_task
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError
 
@@ -135,4 +137,5 @@ def _described(mixture: Mixture, part: _Part) -> dict[str, Any]:
     """What the rows of `part` depend on."""
     split, n, seed = part
     tasks = [[task.name, count, task.config] for task, count in zip(mixture.tasks, mixture.counts(n), strict=True)]
-    return {"tasks": tasks, "split": split, "seed": seed}
+    own = {"imports": sorted(sources().values())} if any(map(is_user_task, mixture.names)) else {}
+    return {"tasks": tasks, "split": split, "seed": seed, **own}

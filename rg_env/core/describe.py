@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from rg_env.core.dataset import build_rows
 from rg_env.core.graders import audit
-from rg_env.core.task_table import load_table
+from rg_env.core.task_table import load_table, shipped_table
 from rg_env.core.tasks import Mixture
 
 _LEGEND = """
@@ -17,7 +17,7 @@ gold:   share of the questions with a stored answer    constant: share that the 
 
 def all_tasks() -> str:
     """All tasks by category, a line each."""
-    table, audits = load_table(), audit.kept()
+    table, audits = shipped_table(), audit.kept()
     lines = []
     for category in sorted({entry["category"] for entry in table.values()}):
         lines.append(f"{category:26} {'levels':>6} {'draw':>8} {'distinct':>11} {'gold':>5} {'constant':>8}  grader")
@@ -77,7 +77,7 @@ def show_audit(
     Raises:
         UnknownNameError: there is no such task.
     """
-    names = list(Mixture.parse(list(tasks)).names) if tasks else sorted(load_table())
+    names = list(Mixture.parse(list(tasks)).names) if tasks else sorted(shipped_table())
     kept = {} if measure else audit.kept()
     audits = []
     show(audit.HEADER)

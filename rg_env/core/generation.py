@@ -17,10 +17,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from rg_env.core.imports import sources
 from rg_env.core.items import Item, item_seed
 from rg_env.core.row_process import RowProcess
 from rg_env.core.selection import Row, Selection
 from rg_env.core.splits import EVAL_SHARE, Split
+from rg_env.core.task_table import is_user_task
 from rg_env.core.tasks import TaskSpec
 from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
 
@@ -159,6 +161,7 @@ class _Pool:
     def __init__(self, works: list[_Work], limit: int) -> None:
         self._works = works
         self._limit = limit
+        self._sources = sources() if any(is_user_task(work.request.spec.name) for work in works) else {}
         self._jobs: dict[RowProcess, _Job | None] = {}
         self._last: dict[RowProcess, _Work] = {}
         self._touched: set[int] = set()
@@ -182,7 +185,7 @@ class _Pool:
         left = sum(work.left_s() for work in self._works)
         wanted = min(self._limit, max(1, round(left / _WORTH_A_PROCESS_S)))
         while len(self._jobs) < wanted:
-            process = RowProcess()
+            process = RowProcess(self._sources)
             self._jobs[process] = None
             self._selector.register(process.replies, selectors.EVENT_READ, process)
 

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 from rg_env.core import library
 from rg_env.core.graders.gold import gold_answer
 from rg_env.core.mends import is_item
+from rg_env.core.task_table import is_user_task
+from rg_env.core.user_tasks import checked_entry
 from rg_env.errors import InputError
 
 # acre's items depend on the dataset's size, list_functions, gsm_symbolic and word_ladder cannot go beyond it: items are
@@ -52,6 +54,8 @@ class ItemStream:
         self._slow = slow_seeds(task, config)
         self._block = -1
         self._dataset: Any = None
+        self._repeated = False
+        """Whether an item of a user's task was drawn twice, to see that it stays the same."""
 
     def draw(self, index: int) -> Item | None:
         """Item `index`; None if the draw gives no question: it is on the shipped list, or its gold answer is blank
@@ -67,20 +71,31 @@ class ItemStream:
         if block != self._block:
             self._dataset = library.create(self.task, self.config, seed=seed - within, size=size)
             self._block = block
-        # list_functions draws from the global generator, pool_matrix and snippets of codeio from numpy's too.
-        random.seed(seed)
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed(seed % 2**32)
-        try:
-            entry = self._dataset[within]
-        except Exception as error:
-            raise DrawFailed(str(library.bad_options(self.task, self.config, error))) from error
+        entry = self._entry(seed, within)
+        if is_user_task(self.task):
+            entry = checked_entry(self.task, entry)
+            if not self._repeated and repr(checked_entry(self.task, self._entry(seed, within))) != repr(entry):
+                raise InputError(
+                    f"task {self.task!r}: item {within} is another one when it is drawn again; an item must depend on "
+                    f"the config and Random(seed + index) only"
+                )
+            self._repeated = True
         if not is_item(self.task, entry):
             return None
         gold = gold_answer(self.task, entry)
         if gold is not None and not gold.strip():
             return None
         return Item(entry["question"], gold, json.dumps(entry, default=library.to_plain))
+
+    def _entry(self, seed: int, within: int) -> Any:
+        # list_functions draws from the global generator, pool_matrix and snippets of codeio from numpy's too.
+        random.seed(seed)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed(seed % 2**32)
+        try:
+            return self._dataset[within]
+        except Exception as error:
+            raise DrawFailed(str(library.bad_options(self.task, self.config, error))) from error
 
 
 def item_seed(seed: int, index: int) -> int:

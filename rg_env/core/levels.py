@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import version
 from typing import Any
 
-from rg_env.core.task_table import load_table
+from rg_env.core.task_table import load_table, shipped_table
 from rg_env.errors import InputError, unknown_name
 
 PROBE_ITEMS = 4
@@ -106,7 +106,7 @@ def probe_levels(tasks: Iterable[str] | None = None) -> dict[str, dict[str, str]
 
     library.factory()
     broken: dict[str, dict[str, str]] = {}
-    for task in tasks or load_table():
+    for task in tasks or shipped_table():
         attributes = load_table()[task]["levels"]
         for level in range(max((len(steps) for steps in attributes.values()), default=0)):
             options = _options(attributes, dict.fromkeys(attributes, level))

@@ -3,20 +3,24 @@
     train, evaluation, manifest = build_splits("maze", 2000, 200, seed=1)
     build_splits("maze", 2000, 200, seed=1, manifest="outputs/RUN/manifest.json")    # those rows, or an InputError
 
-A manifest holds versions, tasks, and for each split its seed, its size and the hash of every question in order. Entries
-are not hashed: they follow from these, as long as the version of reasoning-gym is the same.
+A manifest holds versions, hashes of the user's own code where tasks are theirs, tasks, and for each split its seed, its
+size and the hash of every question in order. Entries are not hashed: they follow from these, as long as the version of
+reasoning-gym is the same.
 """
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from rg_env.core.checks import is_count, shortened
+from rg_env.core.imports import sources
 from rg_env.core.selection import Row
 from rg_env.core.splits import question_hash
+from rg_env.core.task_table import is_user_task
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError
 
@@ -25,8 +29,10 @@ Manifest = Mapping[str, Any]
 
 def make_manifest(mixture: Mixture, splits: Mapping[str, tuple[Iterable[Row], int]]) -> dict[str, Any]:
     """The manifest of `splits`, each given as its rows and their seed."""
+    own = {os.path.basename(name): source for name, source in sources().items()}
     return {
         "versions": {name: version(name) for name in ("rg-env", "reasoning-gym")},
+        **({"imports": own} if any(map(is_user_task, mixture.names)) else {}),
         "tasks": [_task(task.model_dump()) for task in mixture.tasks],
         "splits": {split: _split(rows, seed) for split, (rows, seed) in splits.items()},
     }
@@ -93,6 +99,8 @@ def _difference(wanted: Manifest, found: Manifest) -> str:
             what = f"{others} of {len(new)} questions" if others else "the order of the questions"
             theirs, ours = (manifest["versions"].get("rg-env") for manifest in (wanted, found))
             why = f" (made by rg-env {theirs}, this is {ours})" if theirs != ours else ""
+            if wanted.get("imports") != found.get("imports"):
+                why = " (your own tasks were edited since)"
             return f"{what} of the {split} rows differ{'' if others else 's'}{why}"
     return ""
 

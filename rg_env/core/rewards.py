@@ -43,6 +43,8 @@ def correctness(rollout: Rollout) -> float:
 @reward
 def partial(rollout: Rollout) -> float:
     """Real progress, in [0, 1], whatever the environment's grading: right cells of a sudoku, a sorted prefix."""
+    if rollout.score.progress is not None:
+        return rollout.score.progress
     return partial_score(rollout.extraction, rollout.info)
 
 

@@ -40,7 +40,7 @@ MAX_BYTES = 1 << 30
 _STALE_S = 86_400.0
 """Unfinished files older than this were left by a build that was killed."""
 _SUFFIX, _TMP, _LOCK = ".json.gz", ".tmp", ".lock"
-_SOURCES = ("items", "library", "mends", "row_child", "selection", "splits", "dataset", "generation")
+_SOURCES = ("items", "library", "mends", "row_child", "selection", "splits", "dataset", "generation", "user_tasks")
 
 _logger = logging.getLogger(__name__)
 

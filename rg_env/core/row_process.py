@@ -7,7 +7,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import rg_env
@@ -15,25 +17,29 @@ from rg_env.errors import GenerationError
 
 # The package is found as here, whatever the working directory is; `-P` keeps the user's files from shadowing modules.
 _PROGRAM = (
-    "import sys; path = sys.argv[1]; path in sys.path or sys.path.append(path); "
-    "from rg_env.core.row_child import main; main()"
+    "import json, sys; paths, sources = map(json.loads, sys.argv[1:]); "
+    "sys.path += [path for path in paths if path not in sys.path]; "
+    "from rg_env.core.row_child import main; main(sources)"
 )
 _KEPT = ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")
 """All of the environment that a generation process gets, beside `LC_*`: it runs the library's snippets of code."""
 
 
 class RowProcess:
-    """A fresh interpreter that draws items."""
+    """A fresh interpreter that draws items. `sources`: the user's code that it imports first (`core.imports`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, sources: Mapping[str, str] = MappingProxyType({})) -> None:
         self.ready = False
         """Whether it takes jobs."""
         self.heard = time.monotonic()
         """When it last replied."""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `end`)
         self._rest = b""
-        package = str(Path(rg_env.__file__).resolve().parent.parent)
-        command = [sys.executable, "-P", "-W", "ignore", "-c", _PROGRAM, package]
+        paths = [str(Path(rg_env.__file__).resolve().parent.parent)]
+        if sources:  # found as here
+            paths += [os.path.abspath(path) for path in sys.path]
+        arguments = [json.dumps(paths), json.dumps(dict(sources))]
+        command = [sys.executable, "-P", "-W", "ignore", "-c", _PROGRAM, *arguments]
         try:
             self._process = subprocess.Popen(
                 command,

@@ -5,23 +5,26 @@ Wrong, missing, too long, timed out and ungradable are told apart. None of them 
 
 A row's `info` says how it is graded, under `grading`: "strict" (also where nothing is said: right or not, by the
 project's own graders), "partial" (the same graders, real progress counts) or "upstream" (the library's own formulas,
-for comparison with published numbers; they run in worker processes that can be killed).
+for comparison with published numbers; they run in worker processes that can be killed). A task of the user's own is
+graded by its own `score_answer`, in a worker too: "strict" takes its value for right or not.
 """
 
 import asyncio
 import json
 import logging
+import math
 import os
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from rg_env.core.checks import shortened
 from rg_env.core.extraction import Extraction, extract
 from rg_env.core.graders import fault_of, grade
-from rg_env.core.task_table import load_table
+from rg_env.core.imports import sources
+from rg_env.core.task_table import is_user_task, load_table
 from rg_env.core.workers import Outcome, WorkerPool
 from rg_env.errors import InputError, unknown_name
 
@@ -33,7 +36,7 @@ MAX_ANSWER_CHARS = 10_000
 CORRECT_FROM = 1 - 1e-6
 """A value from here up is correct (some of the library's formulas give 0.9999999)."""
 UPSTREAM_WALL_S = 1.0
-"""Time for one answer under "upstream", from when a worker starts on it."""
+"""Time for one answer that a worker grades, from when it starts on it."""
 
 _logger = logging.getLogger(__name__)
 _logged: set[tuple[str, str]] = set()
@@ -51,6 +54,8 @@ class Score:
     task: str
     detail: str = ""
     """Why the answer could not be graded; empty otherwise."""
+    progress: float | None = None
+    """What a task of the user's own gave, in [0, 1], also where right or not is asked; None for other tasks."""
 
 
 def score(completion: object, info: Mapping[str, Any] | str) -> Score:
@@ -68,29 +73,49 @@ def score_extraction(extraction: Extraction, info: Mapping[str, Any] | str) -> S
     if early:
         return early
     answer = extraction.answer or ""
-    if grading == "upstream":
-        return _upstream_score(_upstream_pool().call(task, config, entry, answer), task, answer)
+    if in_worker(task, grading):
+        pool, steps = _worker_pool(task), _steps(task, config, entry, answer, grading)
+        try:
+            text = next(steps)
+            while True:
+                text = steps.send(pool.call(task, config, entry, text))
+        except StopIteration as end:
+            return end.value
     return _graded(task, config, entry, answer, grading == "partial")
 
 
 async def score_extraction_async(extraction: Extraction, info: Mapping[str, Any] | str) -> Score:
     """`score_extraction` that leaves the event loop free while a worker grades."""
     task, config, entry, grading = parse_info(info)
-    if grading != "upstream":
+    if not in_worker(task, grading):
         return score_extraction(extraction, info)
     answer = extraction.answer or ""
     early = _ungraded(extraction, task, entry)
     if early:
         return early
-    pool = _pools.get(os.getpid())
+    pool = _pools.get(_pool_key(task))
     if pool is None:
-        pool = await asyncio.to_thread(_upstream_pool)
-    return _upstream_score(await pool.acall(task, config, entry, answer), task, answer)
+        pool = await asyncio.to_thread(_worker_pool, task)
+    steps = _steps(task, config, entry, answer, grading)
+    try:
+        text = next(steps)
+        while True:
+            text = steps.send(await pool.acall(task, config, entry, text))
+    except StopIteration as end:
+        return end.value
+
+
+def in_worker(task: str, grading: Grading) -> bool:
+    """Whether answers are graded by code that is not ours, which may raise, hang or end its process."""
+    return grading == "upstream" or is_user_task(task)
 
 
 def partial_score(extraction: Extraction, info: Mapping[str, Any] | str) -> float:
-    """Real progress in [0, 1] by the project's own graders, whatever the row's grading says; 0.0 without an answer."""
+    """Real progress in [0, 1] by the project's own graders, or that of the user's own task, whatever the row's grading
+    says; 0.0 without an answer."""
     task, config, entry, _ = parse_info(info)
+    if is_user_task(task):
+        return score_extraction(extraction, info).progress or 0.0
     if _ungraded(extraction, task, entry):
         return 0.0
     return _graded(task, config, entry, extraction.answer or "", True).value
@@ -119,18 +144,47 @@ def _graded(task: str, config: dict[str, Any], entry: dict[str, Any], answer: st
 
 def _fault(task: str, config: dict[str, Any], entry: dict[str, Any]) -> str:
     """`fault_of`, found out once for all wrong answers to the entry."""
+    faults, key = _known_faults(entry), (task, str(config))
+    if key not in faults:
+        faults[key] = fault_of(task, config, entry)
+    return faults[key]
+
+
+def _known_faults(entry: dict[str, Any]) -> dict[tuple[str, str], str]:
     known = entry if isinstance(entry, _Entry) else _entry(json.dumps(entry, default=repr, skipkeys=True))
-    key = (task, str(config))
-    if key not in known.faults:
-        known.faults[key] = fault_of(task, config, entry)
-    return known.faults[key]
+    return known.faults
 
 
-def _upstream_score(outcome: Outcome, task: str, answer: str) -> Score:
+def _steps(
+    task: str, config: dict[str, Any], entry: dict[str, Any], answer: str, grading: Grading
+) -> Generator[str, Outcome, Score]:
+    """The score by a worker: yields the texts that it shall grade, and is sent what became of each."""
+    found = _worker_score((yield answer), task, answer)
+    if not is_user_task(task):
+        return found
+    gold = str(entry["answer"] or "").strip()
+    if grading != "upstream" and found.status in ("partial", "wrong") and gold:
+        faults, key = _known_faults(entry), (task, str(config))
+        fault = faults.get(key)
+        if fault is None:
+            of_gold = _worker_score((yield gold), task, gold)
+            fault = "" if of_gold.status == "correct" else f"the row's own gold answer is {of_gold.status}"
+            if of_gold.status != "timed_out":  # the machine may have been busy
+                faults[key] = fault
+        if fault:
+            return replace(_ungradable(task, answer, fault), progress=0.0)
+    value = found.value
+    if grading == "strict" and found.status == "partial":
+        found = Score(0.0, answer, "wrong", task)
+    return replace(found, progress=value)
+
+
+def _worker_score(outcome: Outcome, task: str, answer: str) -> Score:
     if outcome.status == "timed_out":
         return Score(0.0, answer, "timed_out", task, outcome.detail)
     value = outcome.value
-    if outcome.status != "ok" or isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if outcome.status != "ok" or not is_number or value != value or abs(value) == math.inf:
         return _ungradable(task, answer, outcome.detail or f"the grader returned {value!r}")
     return _valued(task, answer, min(max(float(value), 0.0), 1.0))
 
@@ -150,21 +204,28 @@ def _ungradable(task: str, answer: str, detail: str) -> Score:
     return Score(0.0, answer, "ungradable", task, detail[:200])
 
 
-_pools: dict[int, WorkerPool] = {}
+_pools: dict[tuple[Any, ...], WorkerPool] = {}
 _pool_lock = threading.Lock()
 
 
-def _upstream_pool() -> WorkerPool:
-    """This process's workers (a fork cannot use its parent's), started when first needed: it takes seconds."""
+def _pool_key(task: str) -> tuple[Any, ...]:
+    return os.getpid(), *(sources().items() if is_user_task(task) else ())
+
+
+def _worker_pool(task: str) -> WorkerPool:
+    """This process's workers (a fork cannot use its parent's), with the user's code for a task of theirs. They are
+    started when first needed: it takes seconds."""
     with _pool_lock:
-        if os.getpid() not in _pools:
-            _pools[os.getpid()] = WorkerPool(
+        key = _pool_key(task)
+        if key not in _pools:
+            _pools[key] = WorkerPool(
                 "rg_env.core.graders.upstream:grade",
-                warmup="rg_env.core.library:factory",
+                warmup="rg_env.core.graders.upstream:prepare",
+                warmup_args=[dict(key[1:])],
                 wall_s=UPSTREAM_WALL_S,
                 start_s=120,
             )
-        return _pools[os.getpid()]
+        return _pools[key]
 
 
 def parse_info(info: Mapping[str, Any] | str) -> tuple[str, dict[str, Any], dict[str, Any], Grading]:

@@ -4,6 +4,8 @@ reasoning_gym.
     python -m rg_env.core.task_table            # write it anew from the installed library
     python -m rg_env.core.task_table --probe    # ... and try every level of every task (minutes)
 
+Tasks of the user's own (`core.user_tasks`) stand beside those of the file while the program runs.
+
 A test keeps it equal to the installed library. Form: {task: {"module": str, "category": str, "options": {option:
 default}, "levels": {attribute: [{option: value}, ...]}, "broken_levels": {level: reason}}}, values in their JSON form,
 `size` and `seed` left out because rows set them. `levels` holds, for each attribute of the task's curriculum, the
@@ -32,11 +34,31 @@ class TaskEntry(TypedDict):
     broken_levels: dict[str, str]
 
 
+_user_tasks: dict[str, TaskEntry] = {}
+
+
 @lru_cache(maxsize=1)
 def load_table() -> dict[str, TaskEntry]:
+    """All tasks that there are: those shipped, and the user's own."""
+    return {**shipped_table(), **_user_tasks}
+
+
+@lru_cache(maxsize=1)
+def shipped_table() -> dict[str, TaskEntry]:
     """The table as shipped with the package."""
     table: dict[str, TaskEntry] = json.loads(PATH.read_text(encoding="utf-8"))
     return table
+
+
+def add_user_task(task: str, entry: TaskEntry) -> None:
+    """Put a task of the user's own into the table, or another entry in its place."""
+    _user_tasks[task] = entry
+    load_table.cache_clear()
+
+
+def is_user_task(task: str) -> bool:
+    """Whether `task` is one of the user's own."""
+    return task in _user_tasks
 
 
 def generate_table(broken: dict[str, dict[str, str]] | None = None) -> dict[str, TaskEntry]:
@@ -45,24 +67,32 @@ def generate_table(broken: dict[str, dict[str, str]] | None = None) -> dict[str,
     from rg_env.core import library
 
     if broken is None:
-        broken = {task: entry.get("broken_levels", {}) for task, entry in load_table().items()}
+        broken = {task: entry.get("broken_levels", {}) for task, entry in shipped_table().items()}
     table: dict[str, TaskEntry] = {}
     for task in library.task_names():
-        dataset_cls, config_cls = library.dataset_class(task)
-        defaults = config_cls()
-        options = {
-            field.name: getattr(defaults, field.name)
-            for field in dataclasses.fields(config_cls)
-            if field.name not in SET_BY_ROWS
-        }
-        table[task] = {
-            "module": dataset_cls.__module__,
-            "category": dataset_cls.__module__.split(".")[1],  # reasoning_gym.<category>.<module>
-            "options": _plain(options),
-            "levels": _plain(library.curriculum_levels(task)),
-            "broken_levels": broken.get(task, {}),
-        }
+        category = library.dataset_class(task)[0].__module__.split(".")[1]  # reasoning_gym.<category>.<module>
+        table[task] = make_entry(task, category, broken.get(task, {}))
     return table
+
+
+def make_entry(task: str, category: str, broken: dict[str, str]) -> TaskEntry:
+    """The entry of a registered task, made from its classes; raises what these raise."""
+    from rg_env.core import library
+
+    dataset_cls, config_cls = library.dataset_class(task)
+    defaults = config_cls()
+    options = {
+        field.name: getattr(defaults, field.name)
+        for field in dataclasses.fields(config_cls)
+        if field.name not in SET_BY_ROWS
+    }
+    return {
+        "module": dataset_cls.__module__,
+        "category": category,
+        "options": _plain(options),
+        "levels": _plain(library.curriculum_levels(task)),
+        "broken_levels": broken,
+    }
 
 
 def render(table: dict[str, TaskEntry]) -> str:
@@ -84,6 +114,7 @@ if __name__ == "__main__":
     if "--probe" in sys.argv[1:]:
         from rg_env.core.levels import probe_levels
 
+        shipped_table.cache_clear()
         load_table.cache_clear()
         PATH.write_text(render(generate_table(probe_levels())), encoding="utf-8")
     print(f"wrote {PATH}")

@@ -29,12 +29,12 @@ def serve() -> NoReturn:
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)  # prints must not get into the protocol
-    target, warmup, wall_s, memory_mb, start_s, max_reply_bytes = json.loads(_read(requests))
+    target, warmup, warmup_args, wall_s, memory_mb, start_s, max_reply_bytes = json.loads(_read(requests))
     signal.setitimer(signal.ITIMER_REAL, start_s + _ALARM_MARGIN_S)
     try:
         function = _imported(target)
         if warmup:
-            _imported(warmup)()
+            _imported(warmup)(*warmup_args)
     except BaseException as error:
         _write(replies, json.dumps(["raised", _line(error)]).encode())
         os._exit(1)

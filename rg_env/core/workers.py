@@ -37,6 +37,7 @@ import tempfile
 import threading
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Self
 
@@ -57,7 +58,7 @@ class WorkerPool:
     workers: calls that run at the same time; the default is the number of CPUs, at most 4.
     wall_s: seconds that one call may take once a worker has it (waiting for a free one does not count).
     memory_mb: MiB of address space that calls may take on top of the imported target (Linux only).
-    warmup: "module:function", called without arguments in each new worker before the limits apply.
+    warmup: "module:function", called with `warmup_args` in each new worker before the limits apply.
     start_s: seconds that a worker may take to import the target and warm up.
     max_reply_bytes: a larger value, as JSON, counts as raised. Reading a reply holds the GIL: keep it small.
 
@@ -73,6 +74,7 @@ class WorkerPool:
         wall_s: float = 1.0,
         memory_mb: int = 1024,
         warmup: str | None = None,
+        warmup_args: Sequence[Any] = (),
         start_s: float = 30.0,
         max_reply_bytes: int = 65_536,
     ) -> None:
@@ -89,7 +91,7 @@ class WorkerPool:
         self._wall_s = wall_s
         self._start_s = start_s
         self._max_reply_bytes = max_reply_bytes
-        settings = [target, warmup, wall_s, memory_mb, start_s, max_reply_bytes]
+        settings = [target, warmup, list(warmup_args), wall_s, memory_mb, start_s, max_reply_bytes]
         self._settings = json.dumps(settings).encode()
         self._pid = os.getpid()
         self._lock = threading.Lock()  # for `_closed` and what may enter `_jobs`; held for microseconds

@@ -13,8 +13,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from rg_env.core.config import Section, parse_config, read_config
+from rg_env.core.config import Problem, Section, config_error, parse_config, read_config
+from rg_env.core.imports import import_user_code
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
+from rg_env.errors import InputError
 
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -347,13 +349,17 @@ def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, proces
 
     Raises:
         InputError: a file cannot be read.
-        ConfigError: wrong keys, types, ranges, names or combinations: all that there are.
+        ConfigError: wrong keys, types, ranges, names or combinations: all that there are; or what `imports` names
+            cannot be imported.
     """
-    from rg_env.core.config import config_error
     from rg_env.training.config_checks import problems
 
     document = read_config(file, overrides)
     config = parse_config(document, TrainConfig)
+    try:
+        import_user_code(config.imports)
+    except InputError as error:
+        raise config_error(document, [Problem(("imports",), str(error))]) from error
     if found := problems(config, processes or int(os.environ.get("WORLD_SIZE", 1))):
         raise config_error(document, found)
     return config

@@ -3,11 +3,13 @@
 import asyncio
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import verifiers as vf
 from openai import AsyncOpenAI
+from user_code import TASK, nothing_left
 
 import rg_env
 from rg_env.adapters import v0_rubric
@@ -336,3 +338,25 @@ def test_a_cancelled_reward_leaves_the_score_to_the_others() -> None:
         return value
 
     assert asyncio.run(main()) == 1.0
+
+
+@pytest.mark.slow
+def test_a_task_of_the_users_own_is_graded_beside_others(fake_server: Any, tmp_path: Path) -> None:
+    """By name in a mixture: answers that hang its grader are timed out, and all others are scored."""
+    path = tmp_path / "own_tasks.py"
+    path.write_text(TASK)
+    with nothing_left():
+        rg_env.import_user_code([str(path)])
+        env = rg_env.load_environment(["own_sums", "leg_counting"], num_train_examples=4, num_eval_examples=6)
+        right = {row["question"]: row["answer"] for row in env.eval_dataset}
+        own = [row["question"] for row in env.eval_dataset if row["info"]["rg_task"] == "own_sums"]
+
+        def reply(messages: list[dict[str, Any]]) -> str:
+            question = messages[-1]["content"]
+            return f"<answer>{'hang' if question == own[0] else right[question]}</answer>"
+
+        fake_server.reply = reply
+        results = _evaluate(env, fake_server.url)
+    statuses = [state["rg_env_rollout"].score.status for state in results.state]
+    assert statuses.count("timed_out") == results.metrics["status/timed_out"].count(1.0) == len(statuses) // 6
+    assert set(statuses) == {"timed_out", "correct"}

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -26,8 +26,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RowProcess]]:
     processes: list[RowProcess] = []
 
     class Noted(RowProcess):
-        def __init__(self) -> None:
-            super().__init__()
+        def __init__(self, sources: Mapping[str, str]) -> None:
+            super().__init__(sources)
             processes.append(self)
 
     monkeypatch.setattr(generation, "RowProcess", Noted)

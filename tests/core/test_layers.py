@@ -90,6 +90,14 @@ def test_public_names_resolve() -> None:
     """Every name in `dir(rg_env)` can be had, and no other."""
     for name in dir(rg_env):
         assert getattr(rg_env, name) is not None
-    assert {"load_environment", "ReasoningGymEnv", "reward", "Rollout", "Score", "RGEnvError"} <= set(dir(rg_env))
+    assert {
+        "load_environment",
+        "ReasoningGymEnv",
+        "import_user_code",
+        "reward",
+        "Rollout",
+        "Score",
+        "RGEnvError",
+    } <= set(dir(rg_env))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = rg_env.nothing

@@ -117,7 +117,7 @@ def test_a_thousand_scores_while_workers_are_killed() -> None:
 
     async def main() -> list[Score]:
         await score_extraction_async(extract("<answer>12</answer>"), info)  # starts the workers
-        killer = threading.Thread(target=kill, args=(scoring._upstream_pool(),))
+        killer = threading.Thread(target=kill, args=(scoring._worker_pool("coin_flip"),))
         killer.start()
         answers = [extract(f"<answer>{12 + i % 2}</answer>") for i in range(1000)]
         scores = await asyncio.gather(*(score_extraction_async(answer, info) for answer in answers))

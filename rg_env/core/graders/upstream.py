@@ -1,4 +1,5 @@
-"""The library's own score formulas, for comparison with published numbers. They run in a worker (`core.workers`).
+"""The library's own score formulas, for comparison with published numbers, and those of the user's own tasks. They run
+in a worker (`core.workers`).
 
 The graders of nine tasks run the answer as code. For these the formula is the library's, and the reading of the answer
 ours: bounded literals and expressions.
@@ -9,11 +10,19 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
+from rg_env.core import library as library_door
 from rg_env.core.graders import algebra, library
 from rg_env.core.graders.expressions import exact, parse
 from rg_env.core.graders.forms import literal
+from rg_env.core.imports import import_same
 
 _Formula = Callable[[str, Mapping[str, Any], Mapping[str, Any]], float]
+
+
+def prepare(sources: Mapping[str, str]) -> None:
+    """Make a process ready to grade: the library, and the user's code (see `core.imports.import_same`)."""
+    library_door.factory()
+    import_same(sources)
 
 
 def grade(task: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer: str) -> float:

@@ -1,0 +1,43 @@
+"""A reward of your own: registered by name, weighed against the others.
+
+    python examples/custom_reward.py                  # any machine: the tiny policy, about a minute
+
+In a run's config:
+
+    imports: [custom_reward.py]                       # relative to the config
+    rewards: {correctness: 1.0, format: 0.1, shows_work: {weight: 0.2, options: {lines: 2}}}
+"""
+
+import argparse
+
+import rg_env
+from rg_env.commands import positive, run_command
+
+
+# Asks for what it needs by name: rollout, or prompt, completion, answer, state, task, info. Text of a model is data.
+@rg_env.reward
+def shows_work(rollout, lines=2):
+    """1 for at least so many lines before the answer, else the share of them."""
+    work = rollout.text.partition("<answer>")[0]
+    return min(1.0, sum(bool(line.strip()) for line in work.splitlines()) / lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=positive, help="optimizer steps (default: by model)")
+    parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
+    options = parser.parse_args()
+
+    from rg_env.training import GRPOTrainer, default_config, load_policy, run_folder, train
+
+    policy = load_policy()
+    rewards = [("correctness", 1.0), ("format", 0.1), {"name": "shows_work", "weight": 0.2, "when": "correct"}]
+    env = rg_env.load_environment(gym=policy.mixture("leg_counting"), rewards=rewards)
+    args = default_config(policy, run_folder(options.output_dir, "custom_reward"), max_steps=options.steps)
+    trainer = GRPOTrainer(model=policy.model, env=env, args=args, processing_class=policy.tokenizer, engine="embedded")
+    results = train(trainer, settings=vars(options))
+    return 130 if results.get("interrupted") else 0
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,21 @@
+"""For tests that import code of the user's own."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from user_code import TASK, nothing_left
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Writes a file of the user's code; what the test imports of it is forgotten afterwards."""
+
+    def written(name: str, text: str = TASK) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    with nothing_left():
+        yield written

@@ -1,0 +1,168 @@
+"""Importing the user's own code: files and modules, what is kept of them, and errors."""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rg_env.core.imports import import_same, import_user_code, imported, sources
+from rg_env.core.rewards import resolve_rewards
+from rg_env.errors import InputError
+
+Write = Callable[..., Path]
+COUNTED = "import builtins\nbuiltins.times_run = getattr(builtins, 'times_run', 0) + 1\nclass Thing: pass\n"
+
+
+@pytest.fixture(autouse=True)
+def count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`builtins.times_run` counts how often COUNTED ran."""
+    monkeypatch.setattr("builtins.times_run", 0, raising=False)
+
+
+def times_run() -> int:
+    import builtins
+
+    return int(getattr(builtins, "times_run", 0))
+
+
+def test_a_file_becomes_a_module_of_its_name(write: Write) -> None:
+    """Once, whatever path it is named by; pickling works, and nothing is put on `sys.path` or into the folder."""
+    path = write("plain_things.py", COUNTED)
+    before = list(sys.path)
+    import_user_code(["plain_things.py", str(path)], base=path.parent)
+    import_user_code(["../" + path.parent.name + "/plain_things.py"], base=path.parent)
+    assert (times_run(), imported()) == (1, (str(path),))
+    module = sys.modules["plain_things"]
+    assert pickle.loads(pickle.dumps(module.Thing)) is module.Thing
+    assert module.Thing.__module__ == "plain_things"
+    assert sys.path == before
+    assert os.listdir(path.parent) == ["plain_things.py"]
+
+
+def test_a_taken_name_is_made_unique(write: Write) -> None:
+    """A file that is called like a library does not take its place."""
+    path = write("json.py", COUNTED)
+    odd = write("my-own things.py", COUNTED)
+    import json
+
+    import_user_code([str(path), str(odd)])
+    assert times_run() == 2
+    assert sys.modules["json"] is json
+    (name,) = [name for name, module in sys.modules.items() if getattr(module, "__file__", "") == str(path)]
+    assert name.startswith("json_")
+    assert sys.modules["my_own_things"].__file__ == str(odd)
+
+
+def test_modules_are_imported_by_name(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their hash covers the whole package, also files that are not imported."""
+    write("own_pkg/__init__.py", "")
+    write("own_pkg/deep/__init__.py", "")
+    helper = write("own_pkg/helper.py", "x = 1")
+    monkeypatch.syspath_prepend(write("own_pkg/deep/things.py", COUNTED).parents[2])
+    import_user_code(["own_pkg.deep.things"])
+    assert (times_run(), imported()) == (1, ("own_pkg.deep.things",))
+    import_same(sources())
+    code = "import sys; from rg_env.core.imports import *; import_user_code(['own_pkg.deep.things']); print(sources())"
+    hashes = []
+    for text in ("x = 1", "x = 2"):
+        helper.write_text(text)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(helper.parents[1]), *sys.path])},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        hashes.append(done.stdout.strip())
+    assert hashes[0] == str(sources()) != hashes[1]
+
+
+def test_the_running_script_is_not_run_again(write: Write) -> None:
+    """A script may name itself, as a file or in a config; neither `main()` nor its classes come twice."""
+    text = (
+        "import sys, rg_env\nfrom rg_env.core.imports import imported\nprint('read', __name__)\n"
+        "if __name__ == '__main__':\n    rg_env.import_user_code([__file__])\n    print(imported() == (__file__,))\n"
+    )
+    path = write("script.py", text)
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True, env=_environment())
+    assert done.stdout.splitlines() == ["read __main__", "True"]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def test_another_process_refuses_an_edited_source(write: Write) -> None:
+    """Rows and scores of one run never come from two versions of a file."""
+    path = write("edited.py", COUNTED)
+    with pytest.raises(InputError, match=r"edited\.py was edited while the program runs: start it again"):
+        import_same({str(path): "0" * 64})
+    import_same({str(path): sources()[str(path)]})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("gone.py", None, r"imports: there is no file .*/gone\.py$"),
+        ("~/gone.py", None, r"imports: there is no file .*/~/gone\.py$"),
+        ("no_such_package.tasks", None, r"imports: there is no module 'no_such_package\.tasks': install it, put"),
+        ("json.no_such_part", None, r"imports: there is no module 'json\.no_such_part'"),
+        ("tasks/robots", None, r"imports: 'tasks/robots' is neither a module \(my_package\.tasks\) nor a path"),
+        ("", None, r"imports: '' is neither a module"),
+        ("bad.py", "x = 1\ny = {}['key']\n", r"bad\.py cannot be imported: KeyError: 'key' \(.*/bad\.py, line 2\)$"),
+        ("bad.py", "\nimport json\njson.loads('{')", r"bad\.py cannot .*JSONDecodeError: .* \(.*/bad\.py, line 3\)$"),
+        ("bad.py", "def f(:\n", r"cannot be imported: SyntaxError: invalid syntax \(.*/bad\.py, line 1\)$"),
+        ("bad.py", "import no_such_thing", r"ModuleNotFoundError: No module named 'no_such_thing' \(.*bad\.py, line 1"),
+        ("bad.py", "raise SystemExit(3)", r"bad\.py cannot be imported: SystemExit: 3 \(.*/bad\.py, line 1\)$"),
+        (
+            "bad.py",
+            "import rg_env\n@rg_env.reward\ndef correctness(rollout):\n    return 0.0\n",
+            r"bad\.py cannot be imported: reward 'correctness' is registered already, by .* \(.*/bad\.py, line 2\)$",
+        ),
+        ("bad.py", "raise ValueError('one\\n\\ntwo ' + 'x' * 999)", r"ValueError: one two x{290,} \(.*, line 1\)$"),
+    ],
+)
+def test_errors_are_one_line(write: Write, tmp_path: Path, name: str, text: str | None, message: str) -> None:
+    """What is missing, or what the import raised, and where in the user's file; nothing stays behind."""
+    if text is not None:
+        write(name, text)
+    with pytest.raises(InputError, match=message) as raised:
+        import_user_code([name], base=tmp_path)
+    assert "\n" not in str(raised.value)
+    assert imported() == ()
+    assert "bad" not in sys.modules
+
+
+def test_a_module_that_raises_is_told_with_its_line(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last line of the user's, also where another file of theirs raised."""
+    write("broken_pkg/__init__.py", "")
+    write("broken_pkg/inner.py", "\n\n1 / 0\n")
+    monkeypatch.syspath_prepend(write("broken_pkg/tasks.py", "from broken_pkg import inner\n").parents[1])
+    with pytest.raises(InputError, match=r"broken_pkg\.tasks .*ZeroDivisionError.*/inner\.py, line 3\)$"):
+        import_user_code(["broken_pkg.tasks"])
+
+
+@pytest.mark.parametrize("names", ["tasks.py", [1], [None]])
+def test_what_is_no_list_of_names_is_refused(names: object) -> None:
+    """One name without a list too."""
+    with pytest.raises(InputError, match="imports must be a list of modules and"):
+        import_user_code(names)  # type: ignore[arg-type]
+
+
+def test_rewards_are_there_by_name(write: Write, tmp_path: Path) -> None:
+    """With options and gates; the origin tells the file's module."""
+    text = (
+        "import rg_env\n\n@rg_env.reward\ndef own_ending(rollout, mark='.'):\n    return rollout.text.endswith(mark)\n"
+    )
+    write("own_rewards.py", text)
+    with pytest.raises(InputError, match="unknown reward 'own_ending'"):
+        resolve_rewards(["own_ending"])
+    import_user_code(["own_rewards.py"], base=tmp_path)
+    (found,) = resolve_rewards([{"name": "own_ending", "weight": 0.5, "options": {"mark": "!"}}])
+    assert (found.name, found.weight) == ("own_ending", 0.5)
+    (plain,) = resolve_rewards(["own_ending"])
+    assert plain.function.__module__ == "own_rewards"

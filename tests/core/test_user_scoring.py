@@ -1,0 +1,134 @@
+"""Answers to the user's own tasks, graded by their code in workers that can be killed."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from user_code import TASK, nothing_left
+
+from rg_env.core.extraction import extract
+from rg_env.core.imports import import_user_code
+from rg_env.core.rewards import resolve_rewards
+from rg_env.core.rollout import Rollout
+from rg_env.core.scoring import UPSTREAM_WALL_S, Score, partial_score, score, score_extraction_async
+from rg_env.errors import InputError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_sums(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The task own_sums, imported once for all tests: they share its workers."""
+    path = tmp_path_factory.mktemp("own") / "own_scored.py"
+    path.write_text(TASK, encoding="utf-8")
+    with nothing_left():
+        import_user_code([str(path)])
+        yield path
+
+
+def info(grading: str = "strict", answer: str | None = " 12\n", config: dict[str, Any] | None = None) -> dict[str, str]:
+    entry = {"question": "5 + 7 = ?", "answer": answer, "metadata": {}}
+    return {
+        "rg_task": "own_sums", "config": json.dumps(config or {}), "entry": json.dumps(entry), "grading": grading
+    }  # fmt: skip
+
+
+def graded(text: str, grading: str = "strict", **changes: Any) -> Score:
+    return score(f"so <answer>{text}</answer>", info(grading, **changes))
+
+
+@pytest.mark.parametrize(
+    ("grading", "answer", "value", "status", "progress"),
+    [
+        ("strict", "12", 1.0, "correct", 1.0),
+        ("strict", "13", 0.0, "wrong", 0.25),
+        ("strict", "x", 0.0, "wrong", 0.0),
+        ("partial", "12", 1.0, "correct", 1.0),
+        ("partial", "13", 0.25, "partial", 0.25),
+        ("upstream", "13", 0.25, "partial", 0.25),
+        ("strict", "-3", 0.0, "wrong", 0.0),
+        ("strict", "7e9", 1.0, "correct", 1.0),
+        ("upstream", "7e9", 1.0, "correct", 1.0),
+    ],
+)
+def test_the_users_own_grader_decides(grading: str, answer: str, value: float, status: str, progress: float) -> None:
+    """Between 0 and 1, by right or not where that is asked; a gold answer with white space around it is right."""
+    found = graded(answer, grading)
+    assert (found.value, found.status, found.progress, found.task) == (value, status, progress, "own_sums")
+    assert partial_score(extract(f"<answer>{answer}</answer>"), info(grading)) == progress
+
+
+def test_hostile_answers_do_not_stop_the_others() -> None:
+    """A grader that hangs, raises, ends its process or gives no number: each its own status, the rest are graded."""
+    hostile = ["hang", "raise", "end", "nan", "inf", "nothing"]
+    answers = [*hostile, *(["12", "13"] * 20)]
+
+    async def main() -> list[Score]:
+        tasks = [score_extraction_async(extract(f"<answer>{answer}</answer>"), info()) for answer in answers]
+        return await asyncio.gather(*tasks)
+
+    graded("12")  # starts the workers
+    begin = time.monotonic()
+    scores = asyncio.run(main())
+    assert time.monotonic() - begin < 30 * UPSTREAM_WALL_S
+    statuses = dict(zip(hostile, [(each.status, each.value) for each in scores], strict=False))
+    assert statuses.pop("hang") == ("timed_out", 0.0)
+    assert set(statuses.values()) == {("ungradable", 0.0)}
+    assert [each.status for each in scores[len(hostile) :]] == ["correct", "wrong"] * 20
+    details = dict(zip(hostile, [each.detail for each in scores], strict=False))
+    assert details["raise"] == "KeyError: 'none such'"
+    assert details["inf"] == "the grader returned inf"
+    assert "TypeError" in details["nothing"]
+    assert "exit code 3" in details["end"]
+
+
+def test_no_answer_and_too_long_ones_reach_no_grader() -> None:
+    """As for every other task."""
+    assert score("none", info()).status == "no_answer"
+    assert graded("1" * 20_000).status == "too_long"
+    assert partial_score(extract("none"), info()) == 0.0
+
+
+@pytest.mark.parametrize(("gold", "says"), [("raise", "ungradable"), ("-3", "wrong"), ("1x", None), ("", None)])
+def test_a_gold_answer_that_its_own_grader_refuses(gold: str, says: str | None) -> None:
+    """Then a wrong answer to that row cannot be told from a right one; not under "upstream", and not without a gold."""
+    found = graded("13", answer=gold)
+    if says:
+        assert (found.status, found.detail) == ("ungradable", f"the row's own gold answer is {says}")
+    else:
+        assert found.status == "wrong"
+    assert graded("13", "upstream", answer=gold).status == "partial"
+
+
+def test_options_that_the_dataset_refuses() -> None:
+    """An edited row, told by its detail."""
+    found = graded("12", config={"terms": 1})
+    assert found.status == "ungradable"
+    assert "terms must be above 1" in found.detail
+
+
+def test_rewards_see_right_or_not_and_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`correctness` and `partial` side by side, of one call of the user's grader."""
+    rewards = {reward.name: reward for reward in resolve_rewards(["correctness", "partial"])}
+    rollout = Rollout.of(prompt="?", completion="<answer>13</answer>", answer="12", info=info())
+    monkeypatch.setattr("rg_env.core.scoring._worker_pool", None)  # no other call
+    assert {name: reward.value(rollout, {}) for name, reward in rewards.items()} == {"correctness": 0, "partial": 0.25}
+
+
+def test_rows_of_a_task_that_is_not_imported_are_refused() -> None:
+    """By name."""
+    with nothing_left(), pytest.raises(InputError, match="unknown task 'own_other'"):
+        score("<answer>1</answer>", {**info(), "rg_task": "own_other"})
+
+
+@pytest.mark.slow
+def test_workers_take_the_code_of_the_time(tmp_path: Path, write: Callable[..., Path]) -> None:
+    """A task that is imported later is graded too; the default grader of the library is an exact match."""
+    text = TASK.replace("own_sums", "own_later").replace("def score_answer", "def other")
+    import_user_code([str(write("own_later.py", text))])
+    later = {**info("partial"), "rg_task": "own_later"}
+    assert score("<answer>12</answer>", later).status == "correct"
+    assert score("<answer>is 12, no</answer>", {**later, "grading": "strict"}).status == "wrong"
+    assert graded("12").status == "correct"

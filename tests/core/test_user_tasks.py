@@ -1,0 +1,245 @@
+"""Tasks of the user's own: by name, with options and levels, drawn in other processes, kept on disk."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from user_code import TASK
+
+from rg_env.core import generation
+from rg_env.core.dataset import build_rows, build_splits
+from rg_env.core.imports import import_user_code, sources
+from rg_env.core.manifest import check_manifest
+from rg_env.core.splits import split_of
+from rg_env.core.task_table import load_table, shipped_table
+from rg_env.core.tasks import Mixture
+from rg_env.errors import InputError, UnknownNameError
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def own_sums(write: Write) -> Path:
+    """The file that registers the task own_sums, imported."""
+    path = write("own_tasks.py")
+    import_user_code([str(path)])
+    return path
+
+
+def test_names_options_and_levels_are_known(own_sums: Path) -> None:
+    """From the user's classes; a typo is told with what is near."""
+    assert load_table()["own_sums"] == {
+        "module": "own_tasks",
+        "category": "user",
+        "options": {"terms": 2, "highest": 50},
+        "levels": {"length": [{"terms": 2}, {"terms": 3}, {"terms": 5}]},
+        "broken_levels": {},
+    }
+    assert "own_sums" not in shipped_table()
+    (spec,) = Mixture.parse({"name": "own_sums", "level": 2, "config": {"highest": 9}}).tasks
+    assert spec.config == {"terms": 5, "highest": 9}
+    with pytest.raises(UnknownNameError, match="unknown option of task 'own_sums' 'higest': did you mean 'highest'"):
+        Mixture.parse({"name": "own_sums", "config": {"higest": 9}})
+    with pytest.raises(UnknownNameError, match="unknown task 'own_sum': did you mean 'own_sums'"):
+        Mixture.parse("own_sum")
+    with pytest.raises(InputError, match="level must be a whole number from 0 to 2, not 3"):
+        Mixture.parse({"name": "own_sums", "level": 3})
+    with pytest.raises(InputError, match="'size' is no option here"):
+        Mixture.parse({"name": "own_sums", "config": {"size": 9}})
+
+
+def test_any_number_of_processes_gives_the_same_rows(own_sums: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a task of the library; in the split of their questions, with the whole entry."""
+    gym = [{"name": "own_sums", "config": {"terms": 3}}, "leg_counting"]
+    one = build_splits(gym, 60, 20, seed=3, cache=False, processes=1)
+    train, evaluation, _ = one
+    monkeypatch.setattr(generation, "_WORTH_A_PROCESS_S", 1e-9)
+    monkeypatch.setattr(generation, "_MAX_CHUNK", 7)
+    assert build_splits(gym, 60, 20, seed=3, cache=False, processes=2) == one
+    own = [row for row in train if row["info"]["rg_task"] == "own_sums"]
+    assert len(own) == 30
+    assert {split_of(row["question"]) for row in train} == {"train"}
+    assert {split_of(row["question"]) for row in evaluation} == {"eval"}
+    for row in own:
+        terms = json.loads(row["info"]["entry"])["metadata"]["t"]
+        assert (len(terms), row["answer"]) == (3, str(sum(terms)))
+
+
+def test_children_have_a_fixed_hash_seed_and_no_secrets(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment and the order of sets, as the user's code sees them where rows are drawn."""
+    monkeypatch.setenv("HF_TOKEN", "hf-secret-12345")
+    monkeypatch.setenv("MY_PASSWORD", "secret-67890")
+    question = 'f"{index} {sorted(os.environ)} {[*set(string.ascii_letters)]} {dict(os.environ)}"'
+    text = TASK.replace('" + ".join(map(str, terms)) + " = ?"', question).replace("import time", "import os, string")
+    import_user_code([str(write("spy.py", text))])
+    one, two = (build_rows("own_sums", "train", 8, seed=0, cache=False, processes=1) for _ in range(2))
+    assert one == two
+    for row in one:
+        assert "'PYTHONHASHSEED': '0'" in row["question"]
+        assert "HF_TOKEN" not in row["question"]
+        assert "secret-" not in row["question"]
+
+
+PRINT_ROWS = """
+import sys
+from rg_env.core import dataset
+from rg_env.core.imports import import_user_code
+import_user_code([sys.argv[1]])
+if "kept" in sys.argv:
+    dataset.generate = lambda requests, processes: [1 / 0 for _ in requests]
+rows, _, manifest = dataset.build_splits(["own_sums"], 6, 2, seed=1)
+print([row["answer"] for row in rows], manifest["imports"]["own_tasks.py"])
+"""
+
+
+@pytest.mark.slow
+def test_an_edited_source_gives_new_rows(write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Rows come from disk while the file is the same; then they are drawn anew, whatever the file's time says."""
+    monkeypatch.setenv("RG_ENV_CACHE", str(tmp_path / "cache"))
+    path = write("own_tasks.py")
+    times = path.stat()
+
+    def rows(*arguments: str) -> str:
+        command = [sys.executable, "-c", PRINT_ROWS, str(path), *arguments]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    first = rows()
+    assert rows("kept") == first
+    path.write_text(path.read_text().replace('"answer": str(sum(', '"answer": str(max('))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    second = rows()
+    assert second.split("]")[0] != first.split("]")[0]
+    assert second.split("]")[1] != first.split("]")[1]
+    path.write_text(TASK)
+    assert rows("kept") == first
+
+
+def test_a_manifest_tells_edited_tasks(own_sums: Path) -> None:
+    """It holds the source's hash, which explains other questions and is no reason by itself."""
+    _, _, manifest = build_splits("own_sums", 4, 2, seed=1)
+    assert manifest["imports"] == {"own_tasks.py": sources()[str(own_sums)]}
+    edited = json.loads(json.dumps(manifest))
+    edited["imports"]["own_tasks.py"] = "0" * 64
+    check_manifest(edited, manifest)
+    edited["splits"]["train"]["question_hashes"][0] = "0" * 64
+    with pytest.raises(InputError, match=r"1 of 4 questions of the train rows differ \(your own tasks were edited"):
+        check_manifest(edited, manifest)
+    assert "imports" not in build_splits("leg_counting", 4, 2, seed=1)[2]
+
+
+ITEM = '{"question": " + ".join(map(str, terms)) + " = ?", "answer": str(sum(terms)), "metadata": {"t": terms}}'
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ('{"question": "?", "metadata": {}}', r"an item lacks 'answer'; it has \['metadata', 'question'\]"),
+        ('{"answer": "1"}', r"an item lacks 'question'; it has \['answer'\]"),
+        ("None", "an item must be a dict with question and answer, not None"),
+        ('("q", "a")', "an item must be a dict"),
+        ('{"question": " ", "answer": "1"}', "a question must be text, not ' '"),
+        ('{"question": 3, "answer": "1"}', "a question must be text, not 3"),
+        ('{"question": "?", "answer": 3}', "an answer must be text, or None where there is none: 3"),
+        ('{"question": "?", "answer": "1", "metadata": [1]}', r"metadata of an item must be a dict, not \[1\]"),
+        (
+            '{"question": "?", "answer": "1", "metadata": {(1, 2): 3}}',
+            "an item cannot be written as JSON: keys must be str",
+        ),
+    ],
+)
+def test_items_that_are_none(write: Write, item: str, message: str) -> None:
+    """One line that names the task and its class."""
+    assert ITEM in TASK
+    import_user_code([str(write("own_items.py", TASK.replace(ITEM, item)))])
+    with pytest.raises(InputError, match=rf"^task 'own_sums' \(own_items\.Sums\): {message}") as raised:
+        build_rows("own_sums", "train", 4, seed=0, cache=False)
+    assert "\n" not in str(raised.value)
+
+
+def test_items_that_depend_on_earlier_draws_are_refused(write: Write) -> None:
+    """Other processes would draw other ones."""
+    text = TASK.replace("rng = Random(self.seed + index)", "rng = self.rng").replace(
+        "size=config.size)", "size=config.size)\n        self.rng = Random(config.seed)"
+    )
+    import_user_code([str(write("own_stream.py", text))])
+    with pytest.raises(InputError, match="task 'own_sums': item 0 is another one when it is drawn again; an item must"):
+        build_rows("own_sums", "train", 4, seed=0, cache=False)
+
+
+def test_values_of_python_become_json(write: Write) -> None:
+    """Dates, tuples and keys of the metadata, as `score_answer` will see them."""
+    metadata = '{"when": __import__("datetime").date(2024, 5, 1), 1: (2,)}'
+    item = f'{{"question": f"{{index}}?", "answer": "1", "metadata": {metadata}}}'
+    import_user_code([str(write("own_values.py", TASK.replace(ITEM, item)))])
+    (row,) = build_rows("own_sums", "train", 1, seed=0, cache=False)
+    assert json.loads(row["info"]["entry"])["metadata"] == {"when": "2024-05-01", "1": [2]}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "config", "message", "line"),
+    [
+        ("rng = Random", "1 / 0; rng = Random", {}, "ZeroDivisionError: division by zero", 26),
+        ("super().__init__", "raise OSError('no data'); super().__init__", {}, "OSError: no data", 23),
+        ("seed: int", "seed: int", {"terms": 1}, "AssertionError: terms must be above 1", 18),
+    ],
+)
+def test_what_the_users_dataset_raises(
+    write: Write, old: str, new: str, config: dict[str, Any], message: str, line: int
+) -> None:
+    """One line: the error, and where in their file."""
+    import_user_code([str(write("own_bad.py", TASK.replace(old, new, 1)))])
+    message = rf"^task 'own_sums' does not work with config .*: {message} \(.*/own_bad\.py, line {line}\)$"
+    with pytest.raises(InputError, match=message) as raised:
+        build_rows({"name": "own_sums", "config": config}, "train", 4, seed=0, cache=False)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            '"own_sums"',
+            '"maze"',
+            r"registers the task 'maze', which exists: choose another name \(.*, line",
+        ),
+        ('"own_sums"', '"a/b"', "registers the task 'a/b': its name may hold letters, digits"),
+        ("    size: int = 500\n", "", r"its config Config lacks the field 'size', which rows set"),
+        ("terms: int = 2", "terms: int", r"its config Config or its curriculum does not work: TypeError: .*'terms'"),
+        ('field_name="terms"', 'field_name="term"', r"curriculum does not work: TypeError: .*argument 'term'"),
+        ("levels=[2, 3, 5]", "levels=[2, 3, 5], default_level=1", "does not work: AssertionError: .* takes 0 for"),
+    ],
+)
+def test_tasks_that_cannot_be(write: Write, old: str, new: str, message: str) -> None:
+    """Told when they are imported, by the file that registers them."""
+    assert TASK.count(old) == 1
+    with pytest.raises(InputError, match=rf"^imports: .*own_new\.py.*{message}") as raised:
+        import_user_code([str(write("own_new.py", TASK.replace(old, new)))])
+    assert "\n" not in str(raised.value)
+    assert "own_sums" not in load_table()
+
+
+@pytest.mark.slow
+def test_a_task_that_only_the_script_registers(write: Write) -> None:
+    """Other processes import the file, and run neither `main()` nor what stands under `if __name__`."""
+    head, _, _ = TASK.rpartition("register_dataset(")
+    text = head + (
+        "if __name__ == '__main__':\n"
+        "    register_dataset('own_sums', Sums, Config)\n"
+        "    import rg_env\n"
+        "    from rg_env.core.dataset import build_rows\n"
+        "    rg_env.import_user_code([__file__])\n"
+        "    try:\n"
+        "        build_rows('own_sums', 'train', 4, seed=0, cache=False)\n"
+        "    except rg_env.InputError as error:\n"
+        "        print(error)\n"
+    )
+    path = write("script.py", text)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True, env=environment)
+    assert f"task 'own_sums' is not registered by importing {path}: call register_dataset where" in done.stdout

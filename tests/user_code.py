@@ -1,0 +1,92 @@
+"""Code as users write it, in files, and the tables that importing it changes."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rg_env.core import imports, registry, task_table
+
+TASK = """
+import time
+from dataclasses import dataclass
+from random import Random
+
+from reasoning_gym.coaching import BaseCurriculum, ScalarAttributeDefinition
+from reasoning_gym.factory import ProceduralDataset, register_dataset
+
+
+@dataclass
+class Config:
+    terms: int = 2
+    highest: int = 50
+    seed: int | None = None
+    size: int = 500
+
+    def validate(self):
+        assert self.terms > 1, "terms must be above 1"
+
+
+class Sums(ProceduralDataset):
+    def __init__(self, config):
+        super().__init__(config=config, seed=config.seed, size=config.size)
+
+    def __getitem__(self, index):
+        rng = Random(self.seed + index)
+        terms = [rng.randint(1, self.config.highest) for _ in range(self.config.terms)]
+        return {"question": " + ".join(map(str, terms)) + " = ?", "answer": str(sum(terms)), "metadata": {"t": terms}}
+
+    def score_answer(self, answer, entry):
+        if answer == "hang":
+            while True:
+                pass
+        if answer == "raise":
+            raise KeyError("none such")
+        if answer == "end":
+            import os
+            os._exit(3)
+        if answer in ("nan", "inf", "-3", "7e9"):
+            return float(answer)
+        if answer == "nothing":
+            return None
+        return 1.0 if answer == entry["answer"] else 0.25 if answer.isdigit() else 0.0
+
+
+class Curriculum(BaseCurriculum):
+    def __init__(self):
+        super().__init__("Curriculum", Config)
+        self._define_attributes(ScalarAttributeDefinition(name="length", field_name="terms", levels=[2, 3, 5]))
+
+
+register_dataset("own_sums", Sums, Config, Curriculum)
+"""
+"""A task that is called own_sums, whose `score_answer` does whatever an answer asks for."""
+
+
+@contextmanager
+def nothing_left() -> Iterator[None]:
+    """Within: what is imported and registered is forgotten afterwards, so that tests do not see each other's."""
+    rewards, modules = dict(registry._REGISTRY), set(sys.modules)
+    imported, own = dict(imports._sources), dict(task_table._user_tasks)
+    try:
+        yield
+    finally:
+        new = [name for name in task_table._user_tasks if name not in own]
+        for table, before in (
+            (registry._REGISTRY, rewards),
+            (imports._sources, imported),
+            (task_table._user_tasks, own),
+        ):
+            table.clear()  # type: ignore[attr-defined]
+            table.update(before)  # type: ignore[attr-defined]
+        task_table.load_table.cache_clear()
+        factory = sys.modules.get("reasoning_gym.factory")
+        kept = ("reasoning_gym", "rg_env")
+        for name in [*(factory.DATASETS if factory else ())]:
+            classes = factory.DATASETS[name] if factory else ()
+            if name in new or not all(cls.__module__.partition(".")[0] in kept for cls in classes):
+                for registered in (factory.DATASETS, factory.CURRICULA) if factory else ():
+                    registered.pop(name, None)
+        for name in set(sys.modules) - modules:
+            file = getattr(sys.modules[name], "__file__", None) or ""
+            if "pytest-of" in file:
+                del sys.modules[name]
