@@ -9,12 +9,14 @@ from typing import Any
 from rg_env.errors import MissingExtraError
 
 _NAMES = {
+    "EvaluationPlan": "evaluation_plan",
     "GRPOConfig": "arguments",
     "GRPOTrainer": "trainer",
     "Policy": "policy",
     "LaunchOptions": "launch",
     "best_device": "policy",
     "default_config": "policy",
+    "evaluate_only": "evaluate_only",
     "load_policy": "policy",
     "run_folder": "output",
     "run_name": "output",

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from rg_env.errors import OutputFolderError
 from rg_env.training import run_folder, train
+from rg_env.training.evaluation_plan import EvaluationPlan, FixedEvaluation
 from rg_env.training.output import RunFiles, run_name
 from rg_env.training.recorder import Recorder
 from rg_env.training.summary import print_summary
@@ -88,7 +89,8 @@ def test_progress_renews_one_line_on_a_terminal(make_trainer: Any, tmp_path: Pat
 
     for stream, newlines in ((io.StringIO(), 5), (Terminal(), 3)):
         trainer = make_trainer(max_steps=2)
-        trainer.add_callback(Recorder(trainer, RunFiles(tmp_path / "run"), eval_every=1, stream=stream))
+        evaluation = FixedEvaluation(trainer, EvaluationPlan(every=1))
+        trainer.add_callback(Recorder(trainer, RunFiles(tmp_path / "run"), evaluation, stream=stream))
         trainer.train()
         assert stream.getvalue().count("\n") == newlines
         assert "step   2/2  reward" in stream.getvalue()
