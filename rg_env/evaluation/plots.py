@@ -39,7 +39,7 @@ def plot_run(folder: Path, output: Path | None = None) -> Path | None:
     else:
         curve = figure.subplots()
     _draw_curve(curve, steps, evaluations)
-    curve.set_title(folder.name)
+    figure.suptitle(folder.name)
     output = output or folder / "reward_curve.png"
     figure.savefig(output, dpi=120)
     return output
@@ -88,7 +88,10 @@ def _draw_curve(axes: Axes, steps: list[dict[str, Any]], evaluations: list[dict[
         right.set_ylim(bottom=0)
         right.spines["top"].set_visible(False)
         handles, labels = [*handles, line], [*labels, "completion length"]
-    axes.legend(handles, labels, loc="lower right", frameon=False)
+    if any("held-out" in label for label in labels):  # a curve that stays low, where the legend would be
+        axes.legend(handles, labels, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
+    else:
+        axes.legend(handles, labels, loc="lower right", frameon=False)
 
 
 def _tasks(evaluations: list[dict[str, Any]]) -> list[tuple[str, bool]]:
@@ -112,7 +115,7 @@ def _draw_tasks(axes: Axes, evaluations: list[dict[str, Any]], tasks: list[tuple
     for row, (name, held_out) in enumerate(tasks):
         color = _PURPLE if held_out else _BLUE
         values = [scores(evaluation, name, held_out) for evaluation in ends]
-        axes.plot([each["accuracy"] for each in values], [row] * len(values), color=color, linewidth=1.2, alpha=0.5)
+        axes.plot([each["accuracy"] for each in values], [row] * len(values), color=_GREY, linewidth=1, linestyle=":")
         for each, evaluation in zip(values, ends, strict=True):
             last = evaluation is ends[-1]
             first_of_kind = row == next(i for i, (_, other) in enumerate(tasks) if other == held_out)
@@ -125,7 +128,8 @@ def _draw_tasks(axes: Axes, evaluations: list[dict[str, Any]], tasks: list[tuple
                 markersize=5,
                 markerfacecolor=color if last else "white",
                 linestyle="none",
-                elinewidth=1 if last else 0.6,
+                elinewidth=1,
+                capsize=2,
                 label=f"{'held out, ' if held_out else ''}step {evaluation['step']}" if first_of_kind else None,
             )
     axes.set(xlabel="accuracy, sampled, on the frozen problems of each task", xlim=(-0.02, 1.02))

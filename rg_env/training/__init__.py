@@ -16,7 +16,7 @@ _NAMES = {
     "LaunchOptions": "launch",
     "best_device": "policy",
     "default_config": "policy",
-    "evaluate_only": "evaluate_only",
+    "evaluate_only": "standalone_eval",
     "load_policy": "policy",
     "run_folder": "output",
     "run_name": "output",

@@ -81,12 +81,10 @@ def _table(columns: dict[str, Evaluation]) -> Table:
     """A column an evaluation: all figures over the training tasks and over held-out ones, and each task's accuracy."""
     evaluations = list(columns.values())
     last = evaluations[-1]
-    count = str(last.overall.n) if last.held_out is None else f"{last.overall.n} + {last.held_out.n} held-out"
-    table = Table(
-        box=box.SIMPLE,
-        title=f"{count} frozen problems, mean ± standard error",
-        title_justify="left",
-    )
+    counts = [f"{last.overall.n}"] if last.overall.n else []
+    counts += [f"{last.held_out.n} held-out"] if last.held_out else []
+    title = f"{' + '.join(counts)} frozen problems, mean ± standard error"
+    table = Table(box=box.SIMPLE, title=title, title_justify="left")
     table.add_column("")
     for head in columns:
         table.add_column(head, justify="right")
@@ -104,7 +102,7 @@ def _table(columns: dict[str, Evaluation]) -> Table:
             table.add_section()
         for name, field in _FIGURES.items():
             add(f"{kind}{name}", overall, field)
-        for name in overall[0].pass_at_k:
+        for name in list(overall[0].pass_at_k)[1:]:  # pass@1 is the accuracy
             add(f"{kind}{name}", overall, name)
         if len(tasks[0]) < 2 and not kind:
             continue
