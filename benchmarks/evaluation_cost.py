@@ -3,8 +3,9 @@
     .venv/bin/python benchmarks/evaluation_cost.py
 
 The tiny policy, `leg_counting`, embedded engine, 16 prompts x 8 rollouts a step. Before each step the fixed evaluation
-asks as many prompts as often, sampled as in training, from the same weights: answers are equally long on average. Both include scoring. The first step is warm-up and not counted. A figure is
-the median over steps; it depends on the machine: the ratio counts.
+asks as many prompts as often, sampled as in training, from the same weights: answers are equally long on average. Both
+include scoring. The first step is warm-up and not counted. A figure is the median over steps; it depends on the
+machine: the ratio counts.
 """
 
 import argparse
@@ -37,7 +38,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         args = default_config(
             policy, Path(scratch) / "run", max_steps=options.steps, seed=options.seed, use_cpu=True,
-            num_generations=ROLLOUTS, per_device_train_batch_size=PROMPTS * ROLLOUTS // 2, gradient_accumulation_steps=2,
+            num_generations=ROLLOUTS, per_device_train_batch_size=PROMPTS * ROLLOUTS // 2,
+            gradient_accumulation_steps=2,
         )  # fmt: skip
         trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, engine="embedded")
         train(trainer, evaluation=EvaluationPlan(every=1, after=False, rollouts_per_example=ROLLOUTS, greedy=False))

@@ -85,6 +85,7 @@ def test_a_whole_plan(make_trainer: Any, unseen: Any, tmp_path: Path, capsys: py
     assert (run / "reward_curve.png").exists()
 
 
+@pytest.mark.slow
 def test_evaluations_do_not_disturb_training(make_trainer: Any, unseen: Any, tmp_path: Path) -> None:
     """With many and without any: the same metrics and rollouts, and the same weights to the bit."""
     weights, lines = [], []

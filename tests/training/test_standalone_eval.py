@@ -11,6 +11,7 @@ from rg_env.training import EvaluationPlan, evaluate_only, load_policy, train
 from rg_env.training.standalone_eval import step_of_model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bf16", [False, True])
 def test_a_checkpoint_gives_the_figures_of_its_run(
     make_trainer: Any, make_env: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], bf16: bool
