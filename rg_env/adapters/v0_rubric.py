@@ -141,7 +141,7 @@ def _kept(completion: Any, state: Any, info: Any) -> Rollout | None:
 
 
 def _rollout(prompt: Any, completion: Any, answer: Any, state: Any, info: Any, score: Any = None) -> Rollout:
-    tokens, truncated = _usage(state if isinstance(state, Mapping) else {})
+    tokens, truncated = usage(state if isinstance(state, Mapping) else {})
     return Rollout.of(
         prompt=prompt,
         completion=completion,
@@ -153,7 +153,7 @@ def _rollout(prompt: Any, completion: Any, answer: Any, state: Any, info: Any, s
     )
 
 
-def _usage(state: Mapping[str, Any]) -> tuple[int | None, bool | None]:
+def usage(state: Mapping[str, Any]) -> tuple[int | None, bool | None]:
     """Completion tokens, and whether the token limit ended the reply, where `state` tells: under `responses` in early
     versions, in the steps of `trajectory` from 0.1.9."""
     responses = state.get("responses") or [step.get("response") for step in state.get("trajectory") or []]

@@ -19,7 +19,7 @@ from typing import Any
 from rg_env.core.checks import is_count, shortened
 from rg_env.core.imports import sources
 from rg_env.core.selection import Row
-from rg_env.core.splits import question_hash
+from rg_env.core.splits import Split, question_hash
 from rg_env.core.task_table import is_user_task
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError
@@ -65,6 +65,15 @@ def read_manifest(source: str | Path | Manifest) -> Manifest:
         raise InputError(f"{name} is not a manifest of rows: versions, tasks or splits are missing or of another form")
     assert isinstance(value, Mapping)
     return value
+
+
+def split_hash(manifest: Manifest, split: Split) -> str:
+    """Hex SHA-256 of what makes the rows of one split: tasks, seed, questions in order, version of reasoning-gym.
+
+    The same for runs that differ in the other split or in the version of rg-env alone.
+    """
+    parts = [manifest["versions"]["reasoning-gym"], manifest["tasks"], manifest["splits"][split]]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def check_manifest(expected: str | Path | Manifest, actual: Manifest) -> None:

@@ -4,14 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, told apart by colour-blind readers too.
-_BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#999999"
+_BLUE, _ORANGE, _GREEN, _PURPLE, _GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#999999"
 
 
 def plot_run(folder: Path, output: Path | None = None) -> Path | None:
     """Draw the learning curve of the run in `folder`: reward a step, and accuracy on the frozen problems.
+
+    Below it, where there are several tasks: the first and the last accuracy on each, held-out tasks apart.
 
     Returns:
         The picture, `reward_curve.png` in the folder by default; None if there is nothing to draw yet.
@@ -24,35 +27,53 @@ def plot_run(folder: Path, output: Path | None = None) -> Path | None:
     evaluations = sorted(
         (json.loads(path.read_text()) for path in folder.glob("eval_results/eval_step_*.json")), key=lambda e: e["step"]
     )
-    evaluations = [e for e in evaluations if e["accuracy"] is not None]
-    if not steps and not evaluations:
+    tasks = _tasks(evaluations)
+    if not steps and not tasks:
         return None
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(
-        [row["step"] for row in steps],
-        [row["reward"] for row in steps],
-        color=_GREY,
-        linewidth=1.2,
-        label="reward, training batch",
-    )
-    for key, label, color, marker in (
-        ("accuracy", "accuracy, sampled", _BLUE, "o"),
-        ("greedy_accuracy", "accuracy, greedy", _ORANGE, "s"),
+    several = len(tasks) > 1
+    height = 0.8 + 0.22 * len(tasks) if several else 0.0  # inches
+    figure = Figure(figsize=(8, 4.5 + height), layout="constrained")
+    if several:
+        curve, below = figure.subplots(2, height_ratios=[4.5, height])
+        _draw_tasks(below, evaluations, tasks)
+    else:
+        curve = figure.subplots()
+    _draw_curve(curve, steps, evaluations)
+    figure.suptitle(folder.name)
+    output = output or folder / "reward_curve.png"
+    figure.savefig(output, dpi=120)
+    return output
+
+
+def _draw_curve(axes: Axes, steps: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> None:
+    if steps:
+        axes.plot(
+            [row["step"] for row in steps],
+            [row["reward"] for row in steps],
+            color=_GREY,
+            linewidth=1.2,
+            label="reward, training batch",
+        )
+    for part, key, label, color, marker in (
+        ("", "accuracy", "accuracy, sampled", _BLUE, "o"),
+        ("", "greedy_accuracy", "accuracy, greedy", _ORANGE, "s"),
+        ("held_out", "accuracy", "accuracy, held-out tasks", _PURPLE, "^"),
     ):
-        if evaluations:
+        points = [(e["step"], e[part] if part else e) for e in evaluations]
+        points = [(step, scores) for step, scores in points if scores and scores[key] is not None]
+        if points:
             axes.errorbar(
-                [e["step"] for e in evaluations],
-                [e[key] for e in evaluations],
-                yerr=[e[f"{key}_se"] for e in evaluations],
+                [step for step, _ in points],
+                [scores[key] for _, scores in points],
+                yerr=[scores[f"{key}_se"] for _, scores in points],
                 color=color,
                 marker=marker,
                 markersize=5,
                 capsize=3,
                 linewidth=1.6,
-                label=f"{label} ({evaluations[0]['n']} frozen problems)",
+                label=f"{label} ({points[0][1]['n']} frozen problems)",
             )
-    axes.set(xlabel="optimizer step", ylabel="reward, accuracy", title=folder.name)
+    axes.set(xlabel="optimizer step", ylabel="reward, accuracy")
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
@@ -67,7 +88,53 @@ def plot_run(folder: Path, output: Path | None = None) -> Path | None:
         right.set_ylim(bottom=0)
         right.spines["top"].set_visible(False)
         handles, labels = [*handles, line], [*labels, "completion length"]
-    axes.legend(handles, labels, loc="lower right", frameon=False)
-    output = output or folder / "reward_curve.png"
-    figure.savefig(output, dpi=120)
-    return output
+    if any("held-out" in label for label in labels):  # a curve that stays low, where the legend would be
+        axes.legend(handles, labels, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
+    else:
+        axes.legend(handles, labels, loc="lower right", frameon=False)
+
+
+def _tasks(evaluations: list[dict[str, Any]]) -> list[tuple[str, bool]]:
+    """Tasks with an accuracy, and whether each is held out: those trained on first."""
+    last = evaluations[-1] if evaluations else {"tasks": {}, "held_out": None}
+    unseen = last["held_out"]["tasks"] if last["held_out"] else {}
+    named = [(name, False, scores) for name, scores in last["tasks"].items()]
+    named += [(name, True, scores) for name, scores in unseen.items()]
+    return [(name, held_out) for name, held_out, scores in named if scores["accuracy"] is not None]
+
+
+def _draw_tasks(axes: Axes, evaluations: list[dict[str, Any]], tasks: list[tuple[str, bool]]) -> None:
+    """A line a task: the accuracy in the first evaluation, hollow, and in the last one, filled."""
+
+    def scores(evaluation: dict[str, Any], name: str, held_out: bool) -> dict[str, Any]:
+        part = evaluation["held_out"] if held_out else evaluation
+        found: dict[str, Any] = part["tasks"][name]
+        return found
+
+    ends = evaluations[:1] if len(evaluations) == 1 else [evaluations[0], evaluations[-1]]
+    for row, (name, held_out) in enumerate(tasks):
+        color = _PURPLE if held_out else _BLUE
+        values = [scores(evaluation, name, held_out) for evaluation in ends]
+        axes.plot([each["accuracy"] for each in values], [row] * len(values), color=_GREY, linewidth=1, linestyle=":")
+        for each, evaluation in zip(values, ends, strict=True):
+            last = evaluation is ends[-1]
+            first_of_kind = row == next(i for i, (_, other) in enumerate(tasks) if other == held_out)
+            axes.errorbar(
+                each["accuracy"],
+                row,
+                xerr=each["accuracy_se"],
+                color=color,
+                marker="^" if held_out else "o",
+                markersize=5,
+                markerfacecolor=color if last else "white",
+                linestyle="none",
+                elinewidth=1,
+                capsize=2,
+                label=f"{'held out, ' if held_out else ''}step {evaluation['step']}" if first_of_kind else None,
+            )
+    axes.set(xlabel="accuracy, sampled, on the frozen problems of each task", xlim=(-0.02, 1.02))
+    axes.set_ylim(len(tasks) - 0.4, -0.6)  # the first on top
+    axes.set_yticks(range(len(tasks)), [name for name, _ in tasks], fontsize=8)
+    axes.grid(alpha=0.25, axis="x")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)

@@ -11,6 +11,7 @@ from rg_env.errors import MissingExtraError
 _NAMES = {
     "Curriculum": "curriculum",
     "CurriculumConfig": "config",
+    "EvaluationPlan": "evaluation_plan",
     "GRPOConfig": "arguments",
     "GRPOTrainer": "trainer",
     "Policy": "policy",
@@ -18,6 +19,7 @@ _NAMES = {
     "best_device": "policy",
     "default_config": "policy",
     "TrainConfig": "config",
+    "evaluate_only": "standalone_eval",
     "load_policy": "policy",
     "load_train_config": "config",
     "run_config": "from_config",

@@ -8,7 +8,7 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.utils import is_liger_kernel_available
 from verifiers import Environment
 
-from rg_env.core.prompts import fold_system
+from rg_env.core.prompts import fold_system, rejects_system_role
 from rg_env.errors import InputError, MissingExtraError
 from rg_env.training.arguments import GRPOConfig
 
@@ -21,8 +21,7 @@ def check_engine(engine: str, args: GRPOConfig, env: Environment) -> None:
     """Raise `InputError` where `engine` cannot work with `args` and `env`."""
     if engine not in get_args(EngineName):
         raise InputError(f"unknown engine {engine!r}: there are {', '.join(get_args(EngineName))}")
-    if engine == "embedded" and env.message_type != "chat":
-        raise InputError("the embedded engine speaks chat only, and this environment asks for plain completions")
+    check_message_type(engine, env)
     if engine == "embedded" and is_deepspeed_zero3_enabled():
         raise InputError(
             "the embedded engine cannot generate from ZeRO-3's shards: start a vf-vllm server and use engine='vllm', "
@@ -75,17 +74,44 @@ def check_prompt_lengths(env: Environment, tokenizer: PreTrainedTokenizerBase, l
 
 def prompt_lengths(env: Environment, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:
     """Tokens of each prompt, of the splits ("training", "evaluation") that there are."""
-    lengths = {}
-    for split, dataset in (("training", env.dataset), ("evaluation", env.eval_dataset)):
-        if dataset is None:
-            continue
-        prompts = list(dataset["prompt"])
-        if env.message_type == "chat":
-            ids = tokenizer.apply_chat_template(prompts, add_generation_prompt=True)
-        else:
-            ids = tokenizer(prompts)["input_ids"]
-        lengths[split] = [len(prompt) for prompt in ids]
-    return lengths
+    splits = (("training", env.dataset), ("evaluation", env.eval_dataset))
+    return {split: _lengths(env, dataset, tokenizer) for split, dataset in splits if dataset is not None}
+
+
+def _lengths(env: Environment, dataset: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    prompts = list(dataset["prompt"])
+    if env.message_type == "chat":
+        ids = tokenizer.apply_chat_template(prompts, add_generation_prompt=True)
+    else:
+        ids = tokenizer(prompts)["input_ids"]
+    return [len(prompt) for prompt in ids]
+
+
+def check_eval_env(
+    env: Environment, tokenizer: PreTrainedTokenizerBase, *, engine: str, max_tokens: int, max_context: int
+) -> None:
+    """Make the evaluation rows of `env` fit the model's chat template, and check that they can be asked.
+
+    Raises:
+        InputError: no evaluation rows; no chat; prompt and `max_tokens` together are more than `max_context` tokens.
+    """
+    if env.eval_dataset is None:
+        raise InputError("an environment to evaluate on has no evaluation rows: give it num_eval_examples above 0")
+    check_message_type(engine, env)
+    if env.message_type == "chat" and rejects_system_role(tokenizer):
+        fold_system_prompts(env)
+    longest = max(_lengths(env, env.eval_dataset, tokenizer))
+    if (needed := longest + max_tokens) > max_context:
+        raise InputError(
+            f"the longest evaluation prompt ({longest} tokens) and max_tokens={max_tokens} make {needed}, and the "
+            f"{engine} engine takes {max_context}: lower max_tokens of the evaluation, or choose an easier task config"
+        )
+
+
+def check_message_type(engine: str, env: Environment) -> None:
+    """Raise `InputError` where `engine` cannot answer what `env` asks."""
+    if engine == "embedded" and env.message_type != "chat":
+        raise InputError("the embedded engine speaks chat only, and this environment asks for plain completions")
 
 
 def fitting_rows(

@@ -33,6 +33,8 @@ class Engine(Protocol):
     name: str
     model_name: str
     """Which requests must ask for."""
+    max_context: int
+    """Prompt and completion tokens together, at most."""
 
     def client(self) -> Any:
         """A client with the surface of `AsyncOpenAI`, for the event loop that this is called in."""
@@ -71,7 +73,7 @@ class Embedded:
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, model_name: str, seed: int):
         self.engine = EmbeddedEngine(model, tokenizer, model_name=model_name, seed=seed)
-        self.model_name = model_name
+        self.model_name, self.max_context = model_name, self.engine.max_context
 
     def client(self) -> Any:
         self.engine.resume()
@@ -141,7 +143,7 @@ class Vllm:
         else:
             proof = tokenizer(prompt)["input_ids"]
 
-        def meet() -> str:
+        def meet() -> tuple[str, int]:
             self.server.wait(args.vllm_server_timeout)
             served = self.server.model()
             needed = longest_prompt + (args.max_tokens or 1)
@@ -165,9 +167,9 @@ class Vllm:
                 line.close()
                 raise
             self._line = line
-            return served.name
+            return served.name, served.max_model_len
 
-        self.model_name = on_main(accelerator, meet)
+        self.model_name, self.max_context = on_main(accelerator, meet)
         self._sync = WeightSync(
             accelerator,
             self._line,

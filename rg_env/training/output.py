@@ -143,7 +143,8 @@ class RunFiles:
     def write_config(self, settings: dict[str, Any], name: str = "config.yaml") -> None:
         self._write(name, to_yaml(_plain(settings)))
 
-    def write_manifest(self, rows: dict[str, Any] | None) -> None:
+    def write_manifest(self, rows: dict[str, Any] | None, evaluation: Sequence[dict[str, Any]] = ()) -> None:
+        """`rows`: the manifest of the training environment; `evaluation`: of others that are evaluated on."""
         self.write_json(
             "manifest.json",
             {
@@ -151,8 +152,15 @@ class RunFiles:
                 "python": platform.python_version(),
                 "platform": platform.platform(),
                 "rows": rows,
+                **({"evaluation_rows": list(evaluation)} if evaluation else {}),
             },
         )
+
+    def evaluations(self, until: float = math.inf) -> list[dict[str, Any]]:
+        """The evaluations until that step that the run has left in `eval_results`, in order."""
+        files = (self.folder / "eval_results").glob("eval_step_*.json")
+        found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+        return sorted((each for each in found if each["step"] <= until), key=lambda each: each["step"])
 
     def write_json(self, name: str, value: Any) -> None:
         self._write(name, json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n")

@@ -34,17 +34,17 @@ def state_file(process: int) -> str:
 
 def rows_hash(env: Environment) -> dict[str, str | None]:
     """A hash of the prompts and answers of each split, in order; None where there is no such split."""
-    hashes: dict[str, str | None] = {}
-    for split, dataset in (("training", env.dataset), ("evaluation", env.eval_dataset)):
-        if dataset is None:
-            hashes[split] = None
-            continue
-        digest = hashlib.sha256()
-        names = [name for name in ("prompt", "answer") if name in dataset.column_names]
-        for row in zip(*(dataset[name] for name in names), strict=True):
-            digest.update(json.dumps(row, sort_keys=True, default=str).encode() + b"\n")
-        hashes[split] = digest.hexdigest()
-    return hashes
+    splits = (("training", env.dataset), ("evaluation", env.eval_dataset))
+    return {split: None if dataset is None else dataset_hash(dataset) for split, dataset in splits}
+
+
+def dataset_hash(dataset: Any) -> str:
+    """Hex SHA-256 of the prompts and answers of a dataset, in order."""
+    digest = hashlib.sha256()
+    names = [name for name in ("prompt", "answer") if name in dataset.column_names]
+    for row in zip(*(dataset[name] for name in names), strict=True):
+        digest.update(json.dumps(row, sort_keys=True, default=str).encode() + b"\n")
+    return digest.hexdigest()
 
 
 def facts(trainer: Any) -> dict[str, Any]:

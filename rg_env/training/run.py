@@ -4,6 +4,7 @@ results = train(trainer, settings={"task": "leg_counting"})
 results = train(trainer, resume="auto")    # the same trainer in a new process: goes on from the newest checkpoint
 """
 
+import contextlib
 import signal
 import threading
 import time
@@ -22,6 +23,7 @@ from rg_env.training import services
 from rg_env.training.checkpoints import check_fit, chosen, step_of
 from rg_env.training.collective import on_main
 from rg_env.training.config import LoggingConfig, TrainConfig
+from rg_env.training.evaluation_plan import EvaluationPlan, FixedEvaluation
 from rg_env.training.output import RunFiles
 from rg_env.training.plan import resolved
 from rg_env.training.policy import TINY
@@ -36,11 +38,11 @@ def train(
     *,
     config: TrainConfig | None = None,
     settings: dict[str, Any] | None = None,
-    eval_every: int | None = None,
+    evaluation: EvaluationPlan | None = None,
     resume: str | Path | None = None,
     logging: LoggingConfig | None = None,
 ) -> dict[str, Any]:
-    """Train, with an evaluation on the environment's frozen problems before, every `eval_every` steps, and after.
+    """Train, with an evaluation on frozen problems before, now and then, and after.
 
     On Ctrl-C or SIGTERM, and on an error, the weights and the results so far are saved first.
 
@@ -48,7 +50,8 @@ def train(
         trainer: ready to train; `trainer.args.output_dir` is where the files go (see `output`).
         config: what the trainer was made from; it is kept as `config.yaml`, from which the run can be repeated.
         settings: without a config, what `config.yaml` says besides what the trainer's arguments came to.
-        eval_every: steps between evaluations; default: a fifth of the run.
+        evaluation: what is asked, how and when; default: the evaluation rows of the trainer's environment, each once
+            sampled and once greedily, every fifth of the run.
         resume: a checkpoint to go on from as if the run had never stopped; "auto": the newest whole one in the output
             folder, if there is one.
         logging: what the console shows; services are named in `trainer.args` (see `services`).
@@ -57,21 +60,26 @@ def train(
         What `train_results.json` holds; empty in all processes but the first.
 
     Raises:
-        InputError: `resume` is no checkpoint that this trainer can go on from; a service cannot be started.
+        InputError: `resume` is no checkpoint that this trainer can go on from; a service cannot be started; the
+            evaluation cannot be made.
         TrainingError: no step was made, though nothing interrupted the run.
         KeyboardInterrupt: the run was interrupted before it had anything to save; it leaves no files.
         Exception: whatever ended the run, once what there is has been saved.
     """
     checkpoint = None if resume is None else on_main(trainer.accelerator, lambda: _checkpoint(trainer, resume))
     first = 0 if checkpoint is None else step_of(checkpoint)
+    fixed_evaluation = _prepared(trainer, evaluation or EvaluationPlan())
     files = RunFiles(Path(trainer.args.output_dir))
     new_folders = [folder for folder in services.folders(trainer) if not folder.exists()]
+    if checkpoint is not None:
+        earlier = on_main(trainer.accelerator, lambda: [e["questions"] for e in files.evaluations(until=first)])
+        fixed_evaluation.check_same_questions(earlier)
     main = trainer.accelerator.is_main_process
     interruption = _Interruption(trainer)
     recorder = Recorder(
         trainer,
         files,
-        eval_every,
+        fixed_evaluation,
         interrupted=lambda: interruption.happened,
         resumed=checkpoint is not None,
         logging=logging,
@@ -82,7 +90,7 @@ def train(
     failure: Exception | None = None
     with interruption.handled():
         try:
-            on_main(trainer.accelerator, lambda: _describe(files, trainer, config, settings or {}, first))
+            on_main(trainer.accelerator, lambda: _describe(files, fixed_evaluation, config, settings or {}, first))
             services.start(trainer)
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         except (Exception, KeyboardInterrupt) as error:
@@ -111,8 +119,7 @@ def train(
         if failure:
             raise failure
         return {}
-    before = recorder.evaluations[0] if recorder.evaluations else None
-    after = recorder.evaluations[-1] if len(recorder.evaluations) > 1 else None
+    before, after = recorder.before_and_after(first)
     results = {
         "model": _model_name(trainer),
         "engine": trainer.sampler.name,
@@ -170,19 +177,28 @@ def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
     return checkpoint
 
 
+def _prepared(trainer: GRPOTrainer, plan: EvaluationPlan) -> FixedEvaluation:
+    try:
+        return FixedEvaluation(trainer, plan)
+    except InputError:
+        with contextlib.suppress(OSError):  # the folder that the trainer made, if nothing is in it
+            Path(trainer.args.output_dir).rmdir()
+        raise
+
+
 def _describe(
-    files: RunFiles, trainer: GRPOTrainer, config: TrainConfig | None, settings: dict[str, Any], first: int
+    files: RunFiles, evaluation: FixedEvaluation, config: TrainConfig | None, settings: dict[str, Any], first: int
 ) -> None:
     goes_on = first and (files.folder / "config.yaml").exists()
     suffix = f"_from_step_{first}" if goes_on else ""
     if config is None:
-        files.write_config(_resolved(trainer, settings), f"config{suffix}.yaml")
+        files.write_config(_resolved(evaluation, settings), f"config{suffix}.yaml")
     else:
         files.write_config(resolved(config), f"config{suffix}.yaml")
-        files.write_config(_resolved(trainer, {}), f"arguments{suffix}.yaml")
+        files.write_config(_resolved(evaluation, {}), f"arguments{suffix}.yaml")
     if goes_on:
         return
-    files.write_manifest(getattr(trainer.env, "manifest", None))
+    files.write_manifest(getattr(evaluation.trainer.env, "manifest", None), evaluation.manifests())
 
 
 def _model_name(trainer: GRPOTrainer) -> str:
@@ -190,8 +206,9 @@ def _model_name(trainer: GRPOTrainer) -> str:
     return TINY if name == str(POLICY_DIR) else name
 
 
-def _resolved(trainer: GRPOTrainer, settings: dict[str, Any]) -> dict[str, Any]:
+def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str, Any]:
     """What `config.yaml` says: the caller's settings, and what they came to."""
+    trainer, plan = evaluation.trainer, evaluation.plan
     env = trainer.env
     resolved: dict[str, Any] = {
         "model": _model_name(trainer),
@@ -201,6 +218,11 @@ def _resolved(trainer: GRPOTrainer, settings: dict[str, Any]) -> dict[str, Any]:
             "rewards": dict(zip(env.rubric.get_reward_func_names(), env.rubric.get_reward_weights(), strict=True)),
         },
         "training": trainer.args.to_dict(),
+        "fixed_evaluation": {
+            **{name: getattr(plan, name) for name in ("every", "before", "after")},
+            "sampling": evaluation.sampling(),
+            "questions": evaluation.questions,
+        },
     }
     if isinstance(mixture := getattr(env, "mixture", None), Mixture):
         resolved["environment"]["gym"] = mixture.model_dump()["tasks"]

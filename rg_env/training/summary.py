@@ -1,4 +1,4 @@
-"""What a run prints when it ends: before and after, sample rollouts, and where the files are."""
+"""What a run prints: an evaluation in one line, and in the end before and after, sample rollouts, and the files."""
 
 import re
 from pathlib import Path
@@ -9,9 +9,31 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rg_env.training.fixed_eval import Evaluation, Scores
+from rg_env.training.scores import Evaluation, Scores
 
 SAMPLES = 3
+TASKS_SHOWN = 30
+
+
+def headline(evaluation: Evaluation) -> str:
+    """An evaluation in one line."""
+    scores, parts = evaluation.overall, []
+    for name, field in (("accuracy", "accuracy"), ("greedy", "greedy_accuracy")):
+        if getattr(scores, field) is not None:
+            parts.append(f"{name} {_with_error(scores, field)}")
+    if scores.pass_at_k:
+        name, value = list(scores.pass_at_k.items())[-1]
+        parts.append(f"{name} {value:.2f}")
+    if scores.reward is not None:
+        parts.append(f"reward {scores.reward:.2f}")
+    if scores.mean_completion_tokens is not None:
+        parts.append(f"length {scores.mean_completion_tokens:.0f} tokens")
+    if scores.n:
+        parts.append(f"on {scores.n} problems")
+    if unseen := evaluation.held_out:
+        field = "reward" if unseen.accuracy is None else "accuracy"
+        parts.append(f"held out: {field} {_with_error(unseen, field)}  on {unseen.n} problems")
+    return "  ".join(parts)
 
 
 def print_summary(
@@ -28,8 +50,10 @@ def print_summary(
         f"\n{ended} after {results['steps']} steps in {results['seconds']:.0f} s "
         f"({escape(str(results['model']))}, {results['engine']} engine)"
     )
+    columns = {"before": before, f"after {after.step} steps" if after else "": after}
+    if there := {head: evaluation for head, evaluation in columns.items() if evaluation}:
+        console.print(_table(there))
     if before and after:
-        console.print(_table(before, after))
         _print_samples(console, before, after)
     # Files that a person opens first, then the others; an early interrupt leaves fewer.
     order = ("reward_curve.png", "train_results.json", "metrics.jsonl", "rollouts.jsonl", "eval_results")
@@ -37,30 +61,68 @@ def print_summary(
     console.print(f"Files in [bold]{escape(str(folder))}[/]: {escape(', '.join(names))}", soft_wrap=True)
 
 
-def _table(before: Evaluation, after: Evaluation) -> Table:
-    table = Table(
-        box=box.SIMPLE, title=f"{before.overall.n} frozen problems, mean ± standard error", title_justify="left"
-    )
-    for column in ("", "before", f"after {after.step} steps"):
-        table.add_column(column, justify="left" if not column else "right")
-    pairs = [("", before.overall, after.overall)]
-    if len(before.tasks) > 1:
-        pairs += [(f" {task}", scores, after.tasks[task]) for task, scores in before.tasks.items()]
-    for label, old, new in pairs:
-        for name, field in (
-            ("accuracy", "accuracy"),
-            ("greedy accuracy", "greedy_accuracy"),
-            ("reward", "reward"),
-            ("tokens", "mean_completion_tokens"),
-        ):
-            if getattr(old, field) is not None and getattr(new, field) is not None:
-                table.add_row(f"{name}{label}", _with_error(old, field), _with_error(new, field))
+def print_evaluation(file: Path, evaluation: Evaluation, console: Console | None = None) -> None:
+    """Print an evaluation that was made alone, and where it is."""
+    console = console or Console(highlight=False)
+    console.print(_table({f"step {evaluation.step}": evaluation}))
+    console.print(f"Scores and rollouts in [bold]{escape(str(file))}[/]", soft_wrap=True)
+
+
+_FIGURES = {
+    "accuracy": "accuracy",
+    "greedy accuracy": "greedy_accuracy",
+    "reward": "reward",
+    "tokens": "mean_completion_tokens",
+    "cut off": "truncated",
+}
+
+
+def _table(columns: dict[str, Evaluation]) -> Table:
+    """A column an evaluation: all figures over the training tasks and over held-out ones, and each task's accuracy."""
+    evaluations = list(columns.values())
+    last = evaluations[-1]
+    counts = [f"{last.overall.n}"] if last.overall.n else []
+    counts += [f"{last.held_out.n} held-out"] if last.held_out else []
+    title = f"{' + '.join(counts)} frozen problems, mean ± standard error"
+    table = Table(box=box.SIMPLE, title=title, title_justify="left")
+    table.add_column("")
+    for head in columns:
+        table.add_column(head, justify="right")
+
+    def add(label: str, each: list[Scores], field: str) -> None:
+        if all(_value(scores, field) is not None for scores in each):
+            table.add_row(label, *(_with_error(scores, field) for scores in each))
+
+    parts = [("", [e.overall for e in evaluations], [e.tasks for e in evaluations])]
+    if last.held_out:
+        unseen = [e.held_out for e in evaluations if e.held_out]
+        parts.append(("held-out ", unseen, [e.held_out_tasks for e in evaluations]))
+    for kind, overall, tasks in parts:
+        if kind:
+            table.add_section()
+        for name, field in _FIGURES.items():
+            add(f"{kind}{name}", overall, field)
+        for name in list(overall[0].pass_at_k)[1:]:  # pass@1 is the accuracy
+            add(f"{kind}{name}", overall, name)
+        if len(tasks[0]) < 2 and not kind:
+            continue
+        field = "reward" if overall[0].accuracy is None else "accuracy"
+        for task in list(tasks[0])[:TASKS_SHOWN]:
+            add(f"  {escape(task)}, {field}", [each[task] for each in tasks], field)
+        if (more := len(tasks[0]) - TASKS_SHOWN) > 0:
+            table.add_row(f"  and {more} more tasks", *([""] * len(evaluations)))
     return table
+
+
+def _value(scores: Scores, field: str) -> float | None:
+    value: float | None = scores.pass_at_k.get(field) if "@" in field else getattr(scores, field)
+    return value
 
 
 def _with_error(scores: Scores, field: str) -> str:
     digits = 1 if field.endswith("tokens") else 2
-    return f"{getattr(scores, field):.{digits}f} ± {getattr(scores, f'{field}_se'):.{digits}f}"
+    error = scores.pass_at_k_se[field] if "@" in field else getattr(scores, f"{field}_se")
+    return f"{_value(scores, field):.{digits}f} ± {error:.{digits}f}"
 
 
 def _shown(text: str) -> str:
@@ -69,7 +131,7 @@ def _shown(text: str) -> str:
 
 
 def _print_samples(console: Console, before: Evaluation, after: Evaluation) -> None:
-    for old, new in list(zip(before.rollouts, after.rollouts, strict=True))[:SAMPLES]:
+    for old, new in list(zip(before.samples(), after.samples(), strict=True))[:SAMPLES]:
         question = (old["question"].strip().splitlines() or [""])[-1]
         console.print(f"[bold]{_shown(old['task'])}[/]: {_shown(question)}  (answer: {_shown(old['answer'])})")
         for name, rollout in (("before", old), ("after", new)):

@@ -292,10 +292,10 @@ def test_usage_is_read_from_either_kind_of_state() -> None:
 
     old = Box(usage=Box(completion_tokens=7), choices=[Box(finish_reason="length")])
     new = Box(usage=Box(completion_tokens=8), message=Box(finish_reason="stop"))
-    assert v0_rubric._usage({"responses": [old]}) == (7, True)
-    assert v0_rubric._usage({"trajectory": [{"response": new}]}) == (8, False)
-    assert v0_rubric._usage({"responses": [Box(usage=None, choices=[Box(finish_reason=None)])]}) == (None, None)
-    assert v0_rubric._usage({}) == (None, None)
+    assert v0_rubric.usage({"responses": [old]}) == (7, True)
+    assert v0_rubric.usage({"trajectory": [{"response": new}]}) == (8, False)
+    assert v0_rubric.usage({"responses": [Box(usage=None, choices=[Box(finish_reason=None)])]}) == (None, None)
+    assert v0_rubric.usage({}) == (None, None)
 
 
 def test_a_batch_that_failed_otherwise_leaves_no_reward_error(

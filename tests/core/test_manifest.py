@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rg_env.core.dataset import build_splits
-from rg_env.core.manifest import check_manifest, read_manifest
+from rg_env.core.manifest import check_manifest, read_manifest, split_hash
 from rg_env.errors import InputError
 
 GYM = {"name": "maze", "config": {"min_dist": 6}}
@@ -137,3 +137,21 @@ def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a manifest of rows"):
         read_manifest(3)  # type: ignore[arg-type]
     assert read_manifest(made()) is made()
+
+
+def test_a_split_is_known_by_one_hash() -> None:
+    """The same whatever the other split; another for other rows, other tasks, or another version of the library."""
+    known = split_hash(made(), "eval")
+    assert len(known) == 64
+    assert known == split_hash(json.loads(json.dumps(made())), "eval")
+    assert known == split_hash(build_splits(GYM, 7, 3, seed=2)[2], "eval")
+    later = changed(lambda it: it["versions"].update({"rg-env": "9"}))
+    assert known == split_hash(later, "eval")
+    others = [
+        split_hash(made(), "train"),
+        split_hash(build_splits(GYM, 6, 3, seed=1, eval_seed=1)[2], "eval"),
+        split_hash(changed(lambda it: it["tasks"][0]["config"].update(min_dist=5)), "eval"),
+        split_hash(changed(lambda it: it["splits"]["eval"]["question_hashes"].reverse()), "eval"),
+        split_hash(changed(lambda it: it["versions"].update({"reasoning-gym": "9"})), "eval"),
+    ]
+    assert len({known, *others}) == 6

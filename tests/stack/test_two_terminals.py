@@ -24,7 +24,7 @@ from rg_env.commands import run_command
 def main():
     from peft import LoraConfig
     from rg_env import load_environment
-    from rg_env.training import GRPOTrainer, default_config, load_policy, train
+    from rg_env.training import EvaluationPlan, GRPOTrainer, default_config, load_policy, train
     asked = json.loads(sys.argv[1])
     lora = LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM") if asked.pop("lora", False) else None
     resume = asked.pop("resume", None)
@@ -32,7 +32,7 @@ def main():
     env = load_environment(policy.mixture("leg_counting"), num_train_examples=512, num_eval_examples=8)
     args = default_config(policy, "run", **asked)
     trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, peft_config=lora, engine="vllm")
-    train(trainer, eval_every=1000, resume=resume)
+    train(trainer, evaluation=EvaluationPlan(every=1000), resume=resume)
 
 run_command(main)
 """

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from rg_env.errors import InputError, TrainingError
-from rg_env.training import train
+from rg_env.training import EvaluationPlan, train
 from rg_env.training.checkpoints import check_fit, chosen
 from rg_env.training.resumable import check_start
 from rg_env.training.saved_weights import weights_problem
@@ -40,7 +40,7 @@ def run(saved: Path, make_trainer: Any, tmp_path: Path) -> Path:
     if not (saved / "run").exists():
         options = {**OPTIONS, "max_steps": 2}
         trainer = make_trainer(output_dir=str(saved / "run"), save_strategy="steps", save_steps=1, **options)
-        train(trainer, eval_every=10)
+        train(trainer, evaluation=EvaluationPlan(every=10))
     shutil.copytree(saved / "run", tmp_path / "run")
     return tmp_path / "run"
 
@@ -123,7 +123,7 @@ def test_auto_saves_over_the_damaged_one(run: Path, make_trainer: Any) -> None:
     """Going on from the one before it; nothing half is left."""
     cut(run / "checkpoint-2" / "optimizer.pt")
     trainer = make_trainer(output_dir=str(run), save_strategy="steps", save_steps=1, **OPTIONS)
-    assert train(trainer, eval_every=10, resume="auto")["resumed_from"].endswith("checkpoint-1")
+    assert train(trainer, evaluation=EvaluationPlan(every=10), resume="auto")["resumed_from"].endswith("checkpoint-1")
     assert sorted(path.name for path in run.glob("checkpoint*")) == ["checkpoint-1", "checkpoint-2", "checkpoint-3"]
     assert chosen("auto", run) == (run / "checkpoint-3", [])
 
@@ -216,7 +216,7 @@ def test_another_adapter_is_refused(make_trainer: Any, tmp_path: Path) -> None:
 
     first = trainer()
     first.args.max_steps = 1
-    train(first, eval_every=10)
+    train(first, evaluation=EvaluationPlan(every=10))
     for fields, words in (({"r": 2}, "has the shape"), ({"lora_alpha": 99}, "lora_alpha=8, and here it is 99")):
         with pytest.raises(InputError, match=words):
             train(trainer(**fields), resume="auto")
@@ -304,7 +304,7 @@ def test_a_full_disk_loses_nothing(
 
     trainer._save_checkpoint = fails_at_two
     with pytest.raises(TrainingError, match=r"cannot save checkpoint-2 .*: No space left on device; earlier") as caught:
-        train(trainer, eval_every=10)
+        train(trainer, evaluation=EvaluationPlan(every=10))
     assert caught.value.exit_code == 1
     assert [path.name for path in (tmp_path / "run").glob("checkpoint*")] == ["checkpoint-1"]
     assert chosen("auto", tmp_path / "run") == (tmp_path / "run" / "checkpoint-1", [])
@@ -324,7 +324,7 @@ def test_weights_that_were_not_written_whole_are_no_checkpoint(make_trainer: Any
 
     trainer._save = empty
     with pytest.raises(TrainingError, match=r"cannot save checkpoint-2 .* is empty"):
-        train(trainer, eval_every=10)
+        train(trainer, evaluation=EvaluationPlan(every=10))
     assert [path.name for path in (tmp_path / "run").glob("checkpoint*")] == ["checkpoint-1"]
 
 

@@ -13,7 +13,7 @@ def test_without_the_prompt_it_does_not_learn(tmp_path: Path, monkeypatch: pytes
     from verifiers.trainers import GRPOTrainer as ParentTrainer
 
     from rg_env import load_environment
-    from rg_env.training import GRPOTrainer, default_config, load_policy, train
+    from rg_env.training import EvaluationPlan, GRPOTrainer, default_config, load_policy, train
 
     def without_the_prompt(self: Any, model: Any, ids: Any, mask: Any, *_: Any, **__: Any) -> Any:
         return ParentTrainer._get_per_token_logps(self, model, ids, mask, ids.shape[1] - 1)
@@ -23,7 +23,7 @@ def test_without_the_prompt_it_does_not_learn(tmp_path: Path, monkeypatch: pytes
     env = load_environment(policy.mixture("leg_counting"))
     args = default_config(policy, tmp_path / "run", use_cpu=True)
     trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, engine="embedded")
-    results = train(trainer, eval_every=1000)
+    results = train(trainer, evaluation=EvaluationPlan(every=1000))
     gain = results["eval_after"]["accuracy"] - results["eval_before"]["accuracy"]
     print(f"gain with the parent's mask: {gain:.2f}")
     assert gain < 0.35

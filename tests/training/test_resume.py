@@ -13,7 +13,7 @@ import yaml
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from rg_env.errors import OutputFolderError
-from rg_env.training import run_folder, train
+from rg_env.training import EvaluationPlan, run_folder, train
 from rg_env.training.tiny import POLICY_DIR
 
 TIMES = {
@@ -85,17 +85,17 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(fresh: Any, tmp_path: Path, fi
     stops = 3 if fields.get("max_steps") is None else 10
     options = {"save_strategy": "steps", "save_steps": stops, **fields}
     unbroken = fresh("unbroken", **options)
-    train(unbroken, eval_every=2)
+    train(unbroken, evaluation=EvaluationPlan(every=2))
 
     first = fresh("broken", **options)
     first.add_callback(At(stops + 1, lambda: 1 / 0, "on_step_end"))
     with pytest.raises(ZeroDivisionError):
-        train(first, eval_every=2)
+        train(first, evaluation=EvaluationPlan(every=2))
     for extra in (tmp_path / "broken").glob(f"checkpoint-{stops + 1}"):
         extra.rename(tmp_path / "not saved: the process was killed")
 
     second = fresh("broken", **options)
-    results = train(second, eval_every=2, resume="auto")
+    results = train(second, evaluation=EvaluationPlan(every=2), resume="auto")
     assert results["resumed_from"].endswith(f"checkpoint-{stops}")
     assert lines(tmp_path / "broken") == lines(tmp_path / "unbroken")
     assert lines(tmp_path / "broken", "rollouts.jsonl") == lines(tmp_path / "unbroken", "rollouts.jsonl")
@@ -108,12 +108,12 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(fresh: Any, tmp_path: Path, fi
 def test_an_interrupted_run_goes_on_exactly_too(fresh: Any, tmp_path: Path, event: str, at: int) -> None:
     """Wherever Ctrl-C came: between steps, in mid-step (whose rollouts were made already), or within an update."""
     unbroken = fresh("unbroken")
-    train(unbroken, eval_every=3)
+    train(unbroken, evaluation=EvaluationPlan(every=3))
     first = fresh("broken")
     first.add_callback(At(at, lambda: os.kill(os.getpid(), signal.SIGINT), event))
-    assert train(first, eval_every=3)["interrupted"]
+    assert train(first, evaluation=EvaluationPlan(every=3))["interrupted"]
     second = fresh("broken")
-    train(second, eval_every=3, resume=tmp_path / "broken" / "checkpoint-3")
+    train(second, evaluation=EvaluationPlan(every=3), resume=tmp_path / "broken" / "checkpoint-3")
     assert lines(tmp_path / "broken") == lines(tmp_path / "unbroken")
     assert lines(tmp_path / "broken", "rollouts.jsonl") == lines(tmp_path / "unbroken", "rollouts.jsonl")
     assert same_weights(unbroken, second)
@@ -143,7 +143,11 @@ def test_means_over_several_steps_are_those_of_an_unbroken_run(fresh: Any, tmp_p
 
 def test_what_the_first_part_left_stays(fresh: Any, tmp_path: Path) -> None:
     """Its configuration; that of the second part is beside it. What a kill broke off in mid-line is taken out."""
-    train(fresh("run", max_steps=2, lr_scheduler_type="constant"), eval_every=10, settings={"note": "first"})
+    train(
+        fresh("run", max_steps=2, lr_scheduler_type="constant"),
+        evaluation=EvaluationPlan(every=10),
+        settings={"note": "first"},
+    )
     run = tmp_path / "run"
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "rew')
@@ -156,10 +160,10 @@ def test_what_the_first_part_left_stays(fresh: Any, tmp_path: Path) -> None:
 
 def test_another_folder_takes_the_rest(fresh: Any, tmp_path: Path) -> None:
     """From a checkpoint of another run, which stays as it is."""
-    train(fresh("one", max_steps=1, lr_scheduler_type="constant"), eval_every=10)
+    train(fresh("one", max_steps=1, lr_scheduler_type="constant"), evaluation=EvaluationPlan(every=10))
     before = sorted(path.name for path in (tmp_path / "one").rglob("*"))
     trainer = fresh("two", max_steps=2, lr_scheduler_type="constant")
-    train(trainer, eval_every=10, resume=tmp_path / "one" / "checkpoint-1")
+    train(trainer, evaluation=EvaluationPlan(every=10), resume=tmp_path / "one" / "checkpoint-1")
     assert trainer.state.global_step == 2
     assert sorted(path.name for path in (tmp_path / "one").rglob("*")) == before
     assert (tmp_path / "two" / "config.yaml").exists()
@@ -169,7 +173,7 @@ def test_auto_begins_where_there_is_nothing(fresh: Any, tmp_path: Path, capsys: 
     """And says so; what a run without a checkpoint left there is not mixed with what comes."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "reward": 7}\n')
-    train(fresh("run", max_steps=1), eval_every=10, resume="auto")
+    train(fresh("run", max_steps=1), evaluation=EvaluationPlan(every=10), resume="auto")
     assert "no checkpoint in" in capsys.readouterr().out
     assert [line["step"] for line in lines(tmp_path / "run") if "reward" in line] == [1]
 

@@ -12,7 +12,7 @@ import verifiers as vf
 from transformers import TrainerCallback
 
 from rg_env.errors import RewardError, TrainingError
-from rg_env.training import load_policy, train
+from rg_env.training import EvaluationPlan, load_policy, train
 
 
 def results_of(folder: Path) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def test_an_error_in_mid_run_loses_nothing(make_trainer: Any, make_env: Any, tmp
     trainer = make_trainer(env=plain_env(make_env, moody), max_steps=5)
     trainer.add_callback(At(2, lambda: state.update(fail=True)))
     with pytest.raises(RewardError, match="moody"):
-        train(trainer, eval_every=10)
+        train(trainer, evaluation=EvaluationPlan(every=10))
     run = tmp_path / "run"
     results = results_of(run)
     assert results["steps"] == 2
@@ -79,7 +79,7 @@ def test_any_other_error_in_mid_run_loses_nothing_either(make_trainer: Any, tmp_
     trainer = make_trainer(max_steps=5)
     trainer.add_callback(At(1, no_space))
     with pytest.raises(OSError, match="No space left"):
-        train(trainer, eval_every=10)
+        train(trainer, evaluation=EvaluationPlan(every=10))
     results = results_of(tmp_path / "run")
     assert (results["steps"], results["interrupted"]) == (1, False)
     assert "No space left" in results["error"]
@@ -92,7 +92,7 @@ def test_what_cannot_be_saved_does_not_hide_why_the_run_failed(make_trainer: Any
     trainer._save = lambda *args, **kwargs: no_space()
     trainer.add_callback(At(1, lambda: 1 / 0))
     with pytest.raises(ZeroDivisionError) as caught:
-        train(trainer, eval_every=10)
+        train(trainer, evaluation=EvaluationPlan(every=10))
     assert "No space left" in caught.value.__notes__[0]
     assert results_of(tmp_path / "run")["steps"] == 1
 
@@ -128,7 +128,7 @@ def test_an_interrupted_run_says_what_it_has(make_trainer: Any, tmp_path: Path) 
     """Results name the step of their evaluation; the checkpoint is of the last whole step."""
     trainer = make_trainer(max_steps=9)
     trainer.add_callback(At(3, interrupt))
-    results = train(trainer, eval_every=2)
+    results = train(trainer, evaluation=EvaluationPlan(every=2))
     assert results["interrupted"]
     assert results["steps"] == 3
     assert (results["eval_before"]["step"], results["eval_after"]["step"]) == (0, 2)
@@ -167,7 +167,7 @@ def test_an_interrupt_that_a_library_hides_is_one(make_trainer: Any) -> None:
 
     trainer = make_trainer(max_steps=5)
     trainer.add_callback(At(1, clean_up))
-    results = train(trainer, eval_every=10)
+    results = train(trainer, evaluation=EvaluationPlan(every=10))
     assert (results["interrupted"], results["error"]) == (True, None)
 
 
@@ -195,7 +195,7 @@ def test_a_checkpoint_broken_off_is_not_taken_for_one(make_trainer: Any, tmp_pat
         save(*args, **kwargs)
 
     trainer._save = broken
-    results = train(trainer, eval_every=10)
+    results = train(trainer, evaluation=EvaluationPlan(every=10))
     assert results["interrupted"]
     checkpoints = sorted(path.name for path in (tmp_path / "run").glob("checkpoint*"))
     assert checkpoints == ["checkpoint-2"]

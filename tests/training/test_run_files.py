@@ -12,6 +12,7 @@ from rich.console import Console
 from rg_env.errors import OutputFolderError
 from rg_env.training import run_folder, train
 from rg_env.training.config import LoggingConfig
+from rg_env.training.evaluation_plan import EvaluationPlan, FixedEvaluation
 from rg_env.training.output import RunFiles, run_name
 from rg_env.training.recorder import Recorder
 from rg_env.training.summary import print_summary
@@ -95,7 +96,8 @@ def test_progress_renews_one_line_on_a_terminal(
     for stream, newlines in ((io.StringIO(), 10), (Terminal(), 8)):
         folder = tmp_path / type(stream).__name__
         trainer = make_trainer(max_steps=2)
-        recorder = Recorder(trainer, RunFiles(folder), eval_every=1, stream=stream, logging=logging)
+        evaluation = FixedEvaluation(trainer, EvaluationPlan(every=1))
+        recorder = Recorder(trainer, RunFiles(folder), evaluation, stream=stream, logging=logging)
         trainer.add_callback(recorder)
         trainer.train()
         assert stream.getvalue().count("\n") == newlines

@@ -1,0 +1,64 @@
+"""Seconds a rollout of the fixed evaluation, against those of training generation in the same run, on the CPU.
+
+    .venv/bin/python benchmarks/evaluation_cost.py
+
+The tiny policy, `leg_counting`, embedded engine, 16 prompts x 8 rollouts a step. Before each step the fixed evaluation
+asks as many prompts as often, sampled as in training, from the same weights: answers are equally long on average. Both
+include scoring. The first step is warm-up and not counted. A figure is the median over steps; it depends on the
+machine: the ratio counts.
+"""
+
+import argparse
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+PROMPTS, ROLLOUTS = 16, 8
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    if options.steps < 2:
+        parser.error("at least 2 steps: the first is warm-up and not counted")
+
+    from rg_env.commands import prepare_process
+
+    prepare_process()  # before the libraries are imported, as all programs of rg_env do
+
+    from rg_env import load_environment
+    from rg_env.training import EvaluationPlan, GRPOTrainer, default_config, load_policy, train
+
+    policy = load_policy("tiny")
+    env = load_environment(policy.mixture("leg_counting"), num_train_examples=PROMPTS * options.steps,
+                           num_eval_examples=PROMPTS)  # fmt: skip
+    with tempfile.TemporaryDirectory() as scratch:
+        args = default_config(
+            policy, Path(scratch) / "run", max_steps=options.steps, seed=options.seed, use_cpu=True,
+            num_generations=ROLLOUTS, per_device_train_batch_size=PROMPTS * ROLLOUTS // 2,
+            gradient_accumulation_steps=2,
+        )  # fmt: skip
+        trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, engine="embedded")
+        train(trainer, evaluation=EvaluationPlan(every=1, after=False, rollouts_per_example=ROLLOUTS, greedy=False))
+    log = trainer.state.log_history
+    evaluation = [(e["time/evaluation"], e["eval/mean_completion_tokens"]) for e in log if "time/evaluation" in e]
+    training = [(e["time/generation"], e["completions/mean_length"]) for e in log if "time/generation" in e]
+    assert len(evaluation) == len(training) == options.steps
+
+    def cost(measured: list[tuple[Any, Any]]) -> tuple[float, float]:
+        """Microseconds a rollout, and a generated token."""
+        rollouts = [1e6 * seconds / (PROMPTS * ROLLOUTS) for seconds, _ in measured[1:]]
+        tokens = [each / length for each, (_, length) in zip(rollouts, measured[1:], strict=True)]
+        return statistics.median(rollouts), statistics.median(tokens)
+
+    ours, theirs = cost(evaluation), cost(training)
+    print(f"fixed evaluation     {ours[0]:8.0f} us a rollout   {ours[1]:6.1f} us a token")
+    print(f"training generation  {theirs[0]:8.0f} us a rollout   {theirs[1]:6.1f} us a token")
+    print(f"ratio                {ours[0] / theirs[0]:8.2f}                {ours[1] / theirs[1]:6.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Evaluate a model without training it: a checkpoint of a run, or any other.
+
+    policy = load_policy("outputs/RUN/checkpoint-25")
+    trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, engine="embedded")
+    evaluation = evaluate_only(trainer, "outputs/AFTERWARDS")
+
+The trainer brings what generates; nothing of an optimizer is made. A model that was evaluated in training gives the
+same greedy answers here, and with the embedded engine and the seed of that run the same sampled ones.
+"""
+
+import re
+from pathlib import Path
+
+from rg_env.errors import InputError, OutputFolderError
+from rg_env.training.evaluation_plan import EvaluationPlan, FixedEvaluation
+from rg_env.training.output import RunFiles
+from rg_env.training.scores import Evaluation
+from rg_env.training.summary import print_evaluation
+from rg_env.training.trainer import GRPOTrainer
+
+
+def evaluate_only(
+    trainer: GRPOTrainer, folder: str | Path, plan: EvaluationPlan | None = None, *, step: int | None = None
+) -> Evaluation:
+    """Evaluate the trainer's model, write `eval_results/eval_step_N.json` in `folder`, and print the scores.
+
+    Args:
+        trainer: with the model and the engine; a vLLM server gets the model's weights first.
+        plan: what is asked and how; when is of no account. Default: as `train`.
+        step: N; default: that of the checkpoint folder that the model was loaded from, otherwise 0.
+
+    Raises:
+        InputError: the plan cannot work, there is nothing to ask, or several processes were launched.
+        OutputFolderError: `folder` has that evaluation already, or cannot be written.
+        RewardError: a reward raised or returned no finite number.
+    """
+    if trainer.accelerator.num_processes > 1:
+        raise InputError("an evaluation alone is made by one process: start it without `accelerate launch`")
+    evaluation = FixedEvaluation(trainer, plan or EvaluationPlan())
+    if not evaluation.questions:
+        raise InputError("nothing to evaluate: the environment has no evaluation rows, and no task is held out")
+    step = step_of_model(trainer._get_model_name()) if step is None else step
+    name = f"eval_results/eval_step_{step}.json"
+    if (Path(folder) / name).exists():
+        raise OutputFolderError(f"{Path(folder) / name} is there already: choose another --output-dir")
+    files = RunFiles(Path(folder))
+    # As training does: mixed precision, which is part of what the model computes, and the right device.
+    trainer.accelerator.prepare_model(trainer.model, evaluation_mode=True)
+    try:
+        trainer.sync_weights()
+        result = evaluation.run(step)
+    finally:
+        trainer.async_generator.stop()
+    files.write_json(name, result.as_json())
+    print_evaluation(files.folder / name, result)
+    return result
+
+
+def step_of_model(name: str | Path) -> int:
+    """The step that a model was saved after, by the name of its folder: N for checkpoint-N, 0 for any other."""
+    found = re.fullmatch(r"checkpoint-(\d+)", Path(name).name)
+    return int(found[1]) if found else 0

@@ -1,0 +1,230 @@
+"""The fixed evaluation as a plan has it: what is asked, when, and what of it stands where."""
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import verifiers as vf
+from transformers import AutoModelForCausalLM
+
+from rg_env.core.statistics import pass_at_k
+from rg_env.errors import InputError, RewardError
+from rg_env.training import EvaluationPlan, train
+from rg_env.training.evaluation_plan import FixedEvaluation
+from rg_env.training.tiny import POLICY_DIR, TASKS
+
+UNSEEN = [{"name": "chain_sum", "config": TASKS["chain_sum"]}]
+
+
+def read(folder: Path, step: int) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((folder / "eval_results" / f"eval_step_{step}.json").read_text())
+    return values
+
+
+def metrics_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def unseen(make_env: Any) -> Any:
+    """Five questions of a task that is not trained on."""
+    return make_env(gym=UNSEEN, num_train_examples=0, num_eval_examples=5)
+
+
+def test_a_whole_plan(make_trainer: Any, unseen: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every figure follows from the rollouts beside it; held-out tasks are apart; all is asked as one batch."""
+    trainer, batches = make_trainer(max_steps=1), []
+    generate = trainer.sampler.engine.generate
+
+    def counted(requests: Any) -> Any:
+        batches.append(len(requests))
+        return generate(requests)
+
+    trainer.sampler.engine.generate = counted
+    plan = EvaluationPlan(held_out=[unseen], rollouts_per_example=4, temperature=0.7, top_p=0.9, max_tokens=16)
+    results = train(trainer, evaluation=plan)
+    assert batches == [13 * 5, 16, 13 * 5]  # 4 sampled answers and a greedy one to each question
+    run = tmp_path / "run"
+    found = read(run, 1)
+    asked = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 16, "rollouts_per_example": 4, "greedy": True}
+    assert asked.items() <= found["sampling"].items()
+    assert (found["n"], found["held_out"]["n"], len(found["rollouts"])) == (8, 5, 13 * 4)
+    assert list(found["tasks"]) == ["leg_counting"]
+    assert list(found["held_out"]["tasks"]) == ["chain_sum"]
+    for scores, task in ((found, "leg_counting"), (found["held_out"], "chain_sum")):
+        answers = [each for each in found["rollouts"] if each["task"] == task]
+        assert scores["accuracy"] == pytest.approx(statistics.fmean(each["correct"] for each in answers))
+        assert scores["reward"] == pytest.approx(statistics.fmean(each["reward"] for each in answers))
+        cut_off = [each["completion_tokens"] == 16 and each["truncated"] for each in answers]
+        assert scores["truncated"] == pytest.approx(statistics.fmean(cut_off))
+        greedy = [each["greedy_correct"] for each in answers if "greedy_correct" in each]
+        assert len(greedy) == scores["n"]
+        assert scores["greedy_accuracy"] == pytest.approx(statistics.fmean(greedy))
+        right: dict[int, int] = {}
+        for each in answers:
+            right[each["problem"]] = right.get(each["problem"], 0) + each["correct"]
+        assert scores["pass_at_k"] == pytest.approx(
+            {f"pass@{k}": statistics.fmean(pass_at_k(4, c, k) for c in right.values()) for k in (1, 2, 4)}
+        )
+        assert scores["pass_at_k_se"]["pass@1"] == pytest.approx(scores["accuracy_se"])
+    logged = next(line for line in metrics_of(run) if line["step"] == 1 and "eval/accuracy" in line)
+    assert logged["eval/held_out/accuracy"] == logged["eval/chain_sum/accuracy"] == found["held_out"]["accuracy"]
+    assert logged["eval/accuracy"] == logged["eval/leg_counting/accuracy"] == found["accuracy"]
+    assert logged["eval/pass@4"] == found["pass_at_k"]["pass@4"]
+    assert {"eval/truncated", "eval/held_out/pass@2", "eval/chain_sum/status/correct", "time/evaluation"} <= set(logged)
+    assert results["eval_after"] == {name: value for name, value in found.items() if name != "rollouts"}
+    assert [entry["held_out"] for entry in found["questions"]] == [False, True]
+    assert json.loads((run / "manifest.json").read_text())["evaluation_rows"] == [unseen.manifest]
+    printed = capsys.readouterr().out
+    assert "8 + 5 held-out frozen problems" in printed
+    assert "held-out accuracy" in printed
+    assert "pass@4" in printed
+    assert (run / "reward_curve.png").exists()
+
+
+@pytest.mark.slow
+def test_evaluations_do_not_disturb_training(make_trainer: Any, unseen: Any, tmp_path: Path) -> None:
+    """With many and without any: the same metrics and rollouts, and the same weights to the bit."""
+    weights, lines = [], []
+    nothing = EvaluationPlan(every=0, before=False, after=False)
+    for name, plan in (("with", EvaluationPlan(every=1, rollouts_per_example=3, held_out=[unseen])), ("out", nothing)):
+        model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
+        trainer = make_trainer(model=model, max_steps=3, output_dir=str(tmp_path / name))
+        train(trainer, evaluation=plan)
+        weights.append(model.state_dict())
+        trained = [line for line in metrics_of(tmp_path / name) if "reward" in line]
+        lines.append([{k: v for k, v in line.items() if "time" not in k} for line in trained])
+    assert len(list((tmp_path / "with" / "eval_results").iterdir())) == 4
+    assert not list((tmp_path / "out" / "eval_results").iterdir())
+    assert lines[0] == lines[1]
+    assert (tmp_path / "with" / "rollouts.jsonl").read_text() == (tmp_path / "out" / "rollouts.jsonl").read_text()
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_without_greedy_answers(make_trainer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No greedy figure stands anywhere, also where only some of the evaluations are made."""
+    results = train(make_trainer(max_steps=3), evaluation=EvaluationPlan(greedy=False, before=False, every=2))
+    assert results["eval_before"] is None
+    assert results["eval_after"]["step"] == 3
+    assert [path.stem[-1] for path in sorted((tmp_path / "run" / "eval_results").iterdir())] == ["2", "3"]
+    found = read(tmp_path / "run", 3)
+    assert all(value is None for name, value in found.items() if name.startswith("greedy"))
+    assert not any(name.startswith("greedy") for each in found["rollouts"] for name in each)
+    assert not any("greedy" in name or "pass@" in name for line in metrics_of(tmp_path / "run") for name in line)
+    printed = capsys.readouterr().out.partition("Files in")[0]  # the folder has this test's name
+    assert "accuracy" in printed
+    assert "greedy" not in printed
+    assert (tmp_path / "run" / "reward_curve.png").exists()
+
+
+def test_held_out_tasks_alone(make_trainer: Any, make_env: Any, unseen: Any, tmp_path: Path) -> None:
+    """Where the training tasks have no evaluation rows: no overall figure, and none made up."""
+    trainer = make_trainer(env=make_env(num_eval_examples=0), max_steps=1)
+    results = train(trainer, evaluation=EvaluationPlan(held_out=[unseen]))
+    assert (results["eval_after"]["n"], results["eval_after"]["accuracy"]) == (0, None)
+    assert results["eval_after"]["held_out"]["n"] == 5
+    logged = [name for line in metrics_of(tmp_path / "run") for name in line if name.startswith("eval/")]
+    assert "eval/held_out/accuracy" in logged
+    assert "eval/accuracy" not in logged
+
+
+def test_another_environment_is_asked(make_trainer: Any, make_env: Any) -> None:
+    """Its rows in place of those of the trainer's."""
+    other = make_env(eval_seed=7, num_eval_examples=3)
+    evaluation = FixedEvaluation(make_trainer(), EvaluationPlan(env=other))
+    assert [entry["n"] for entry in evaluation.questions] == [3]
+    found = evaluation.run(0)
+    assert [each["question"] for each in found.rollouts] == other.eval_dataset["question"]
+
+
+def test_what_was_asked_is_known_by_hash(make_trainer: Any, make_env: Any) -> None:
+    """The same for other training rows, another one for other evaluation rows or another prompt."""
+
+    def hashes(**changes: Any) -> tuple[str, str]:
+        (entry,) = FixedEvaluation(trainer, EvaluationPlan(env=make_env(**changes))).questions
+        return entry["manifest_sha256"], entry["prompts_sha256"]
+
+    trainer = make_trainer()
+    first = hashes()
+    assert first == hashes(seed=5, num_train_examples=40)
+    assert not set(first) & set(hashes(eval_seed=5))
+    manifest, prompts = hashes(system_prompt="Answer!")
+    assert manifest == first[0]
+    assert prompts != first[1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"every": -1}, "every=-1 .* at least 0"),
+        ({"rollouts_per_example": 0}, "at least 1"),
+        ({"max_tokens": 0}, "at least 1"),
+        ({"temperature": float("nan")}, "at least 0, and finite"),
+        ({"top_p": 0.0}, "above 0, and at most 1"),
+        ({"temperature": 0.0, "rollouts_per_example": 2, "greedy": False}, "all answers are the same"),
+        ({"temperature": 0.0}, "set it to False"),
+    ],
+)
+def test_plans_that_cannot_be(fields: dict[str, Any], words: str) -> None:
+    """Told when the plan is made."""
+    with pytest.raises(InputError, match=words):
+        EvaluationPlan(**fields)
+
+
+def test_plans_that_do_not_fit_the_trainer(make_trainer: Any, make_env: Any, unseen: Any, tmp_path: Path) -> None:
+    """Told before anything is written; the folder that the trainer made is gone again."""
+    for plan, words in (
+        (EvaluationPlan(held_out=[make_env(num_train_examples=0)]), "leg_counting: a task is either trained on or"),
+        (EvaluationPlan(held_out=[make_env(num_eval_examples=0)]), "no evaluation rows: give it num_eval_examples"),
+        (EvaluationPlan(held_out=[unseen], max_tokens=4096), "embedded engine takes .*: lower max_tokens"),
+    ):
+        with pytest.raises(InputError, match=words):
+            train(make_trainer(), evaluation=plan)
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_failing_reward_of_a_held_out_task_is_told(make_trainer: Any, unseen: Any, tmp_path: Path) -> None:
+    """In any environment: it never counts as 0."""
+
+    def failing(completion: Any) -> float:
+        raise KeyError("no")
+
+    env = vf.SingleTurnEnv(eval_dataset=unseen.eval_dataset, rubric=vf.Rubric(funcs=[failing]))
+    with pytest.raises(RewardError, match="failing"):
+        train(make_trainer(), evaluation=EvaluationPlan(held_out=[env]))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_goes_on_with_the_same_questions_only(make_trainer: Any, make_env: Any, unseen: Any) -> None:
+    """Else before and after could not be compared."""
+    train(make_trainer(max_steps=1), evaluation=EvaluationPlan(held_out=[unseen]))
+    with pytest.raises(InputError, match="asked other questions"):
+        train(make_trainer(max_steps=2), resume="auto")
+    results = train(make_trainer(max_steps=2), evaluation=EvaluationPlan(held_out=[unseen]), resume="auto")
+    assert [results[name]["step"] for name in ("eval_before", "eval_after")] == [0, 2]
+
+
+def test_held_out_prompts_fit_the_chat_template(make_trainer: Any, unseen: Any, tokenizer: Any) -> None:
+    """Where it has no system role, the instruction stands in the user's turn, as in training."""
+    trainer = make_trainer()
+    template = tokenizer.chat_template
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+        "{{ m.content }}{% endfor %}"
+    )
+    try:
+        FixedEvaluation(trainer, EvaluationPlan(held_out=[unseen]))
+    finally:
+        tokenizer.chat_template = template
+    assert {message["role"] for prompt in unseen.eval_dataset["prompt"] for message in prompt} == {"user"}
+
+
+def test_when_evaluations_are_due() -> None:
+    """By default a fifth of the run apart; 0: none between; the first is a matter of its own."""
+    assert [step for step in range(11) if EvaluationPlan().due(step, 10)] == [0, 2, 4, 6, 8, 10]
+    assert [step for step in range(4) if EvaluationPlan().due(step, 3)] == [0, 1, 2, 3]
+    assert [step for step in range(9) if EvaluationPlan(every=4, before=False).due(step, 100)] == [4, 8]
+    assert [step for step in range(9) if EvaluationPlan(every=0).due(step, 8)] == [0]

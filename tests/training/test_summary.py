@@ -1,0 +1,100 @@
+"""Evaluations of one, several and many tasks, on the console and as pictures."""
+
+import io
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.image import imread
+from rich.console import Console
+
+from rg_env.evaluation.plots import plot_run
+from rg_env.training.scores import Evaluation
+from rg_env.training.summary import headline, print_evaluation
+
+
+def evaluation(step: int, tasks: Sequence[str], held_out: Sequence[str] = (), **changes: Any) -> Evaluation:
+    """Two answers to each of six problems a task, right more often in later steps; `changes` go into each record."""
+    rng, problems = random.Random(step), []
+    for task in [*tasks, *held_out]:
+        for _ in range(6):
+            first = {"problem": len(problems), "held_out": task in held_out, "task": task}
+            answers = [
+                {
+                    **first,
+                    "question": "q",
+                    "answer": "a",
+                    "completion": "c",
+                    "completion_tokens": 20,
+                    "truncated": False,
+                    "reward": 0.5,
+                    "correct": rng.random() < 0.3 + step / 40,
+                    **changes,
+                }
+                for _ in range(2)
+            ]
+            problems.append(answers)
+    return Evaluation.of(step, problems, sampling={"temperature": 1.0}, questions=[])
+
+
+def printed(found: Evaluation) -> str:
+    out = io.StringIO()
+    print_evaluation(Path("eval_step_0.json"), found, Console(file=out, width=120))
+    return out.getvalue()
+
+
+def test_one_task_is_not_repeated() -> None:
+    """Its figures are the overall ones."""
+    text = printed(evaluation(0, ["maze"]))
+    assert "12" not in text.partition("frozen")[0]
+    assert "6 frozen problems" in text
+    assert "pass@2" in text
+    assert "maze" not in text
+
+
+def test_each_task_has_a_line() -> None:
+    """Held-out ones below their own overall figure; of very many, the first."""
+    text = printed(evaluation(0, ["maze", "chain_sum"], ["sudoku"]))
+    assert "12 + 6 held-out frozen problems" in text
+    lines = [line.strip().split("  ")[0] for line in text.splitlines()]
+    order = ["accuracy", "chain_sum, accuracy", "maze, accuracy", "held-out accuracy", "sudoku, accuracy"]
+    assert [line for line in lines if line in order] == order
+    text = printed(evaluation(0, [f"task{i}" for i in range(50)]))
+    assert "and 20 more tasks" in text
+    assert text.count("task") == 31
+
+
+def test_an_environment_without_accuracy_is_shown_by_reward() -> None:
+    """No accuracy is made up, nor pass@k."""
+    found = evaluation(0, ["a", "b"], ["c"], correct=None, completion_tokens=None, truncated=None)
+    assert headline(found) == "reward 0.50  on 12 problems  held out: reward 0.50 ± 0.00  on 6 problems"
+    text = printed(found)
+    assert "a, reward" in text
+    assert "accuracy" not in text
+    assert "pass@" not in text
+
+
+def test_an_evaluation_reads_back_as_it_was() -> None:
+    """Through JSON, with and without held-out tasks."""
+    for found in (evaluation(3, ["a", "b"], ["c"]), evaluation(3, ["a"])):
+        assert Evaluation.from_json(json.loads(json.dumps(found.as_json()))) == found
+
+
+@pytest.mark.parametrize(
+    ("tasks", "held_out"), [(1, 0), (3, 2), (40, 20), (0, 2)], ids=["one", "several", "many", "held-out alone"]
+)
+def test_the_picture_grows_with_the_tasks(tmp_path: Path, tasks: int, held_out: int) -> None:
+    """A line a task below the curve; none for a single task."""
+    (tmp_path / "eval_results").mkdir()
+    names = [f"task{i}" for i in range(tasks)], [f"unseen{i}" for i in range(held_out)]
+    for step in (0, 10):
+        file = tmp_path / "eval_results" / f"eval_step_{step}.json"
+        file.write_text(json.dumps(evaluation(step, *names).as_json()))
+    picture = plot_run(tmp_path)
+    assert picture
+    height = imread(picture).shape[0] / 120
+    expected = 4.5 if tasks + held_out == 1 else 5.3 + 0.22 * (tasks + held_out)
+    assert height == pytest.approx(expected, abs=0.02)
