@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rg_env import launch_command, slurm_command, train_command
-from rg_env.commands import positive, run_command
+from rg_env.commands import positive, run_command, take_overrides_anywhere
 from rg_env.errors import InputError
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ def run(arguments: Sequence[str]) -> int:
         help="look whether a training run would start here, and what to mend",
         usage="rg-env doctor [CONFIG [section.key=value ...]] [options]",
     )
-    doctor.add_argument("config", nargs="*", metavar="CONFIG", help="of the run, with overrides; or say it by options")
+    doctor.add_argument("config", nargs="?", metavar="CONFIG", help="of the run; or say it by options")
+    doctor.add_argument("overrides", nargs="*", metavar="section.key=value", help="over what the config says")
+    take_overrides_anywhere(doctor)
     doctor.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
     doctor.add_argument("--task", nargs="+", metavar="TASK", help="Reasoning Gym tasks; default: leg_counting")
     doctor.add_argument("--engine", choices=["embedded", "vllm"], help="default: embedded")
@@ -148,7 +150,7 @@ def _run_plan(options: argparse.Namespace) -> "RunPlan":
             flag = others[0].replace("_", "-")
             raise InputError(f"--{flag} beside a config: say it there, or by an override (section.key=value)")
         processes = options.processes or 1
-        config = load_train_config(options.config[0], options.config[1:], processes=processes)
+        config = load_train_config(options.config, options.overrides, processes=processes)
         return RunPlan.of(config, processes)
     plan = {name: given[name] for name in named if name in given}
     plan |= {"gym": given["task"]} if "task" in given else {}

@@ -68,6 +68,19 @@ def seed(text: str) -> int:
     return int(text)
 
 
+def take_overrides_anywhere(parser: argparse.ArgumentParser) -> None:
+    """Make `section.key=value` words belong to its positional `overrides` wherever they stand: argparse takes them
+    beside the first positional only, and not after options."""
+    parse = parser.parse_known_args
+
+    def parse_known_args(*given: Any) -> tuple[argparse.Namespace, list[str]]:
+        options, rest = parse(*given)
+        options.overrides = [*options.overrides, *(word for word in rest if not word.startswith("-"))]
+        return options, [word for word in rest if word.startswith("-")]
+
+    parser.parse_known_args = parse_known_args  # type: ignore[method-assign, assignment]
+
+
 def load_keys() -> None:
     """Read `.env` in the working folder into the environment, where it has no such variable yet."""
     try:

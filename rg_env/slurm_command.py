@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from rg_env.commands import positive
+from rg_env.commands import positive, take_overrides_anywhere
 
 
 def add(commands: Any) -> None:
@@ -34,19 +34,7 @@ def add(commands: Any) -> None:
     slurm.add_argument("--force", action="store_true", help="write over FILE")
     slurm.add_argument("--dry-run", action="store_true", help="print the script instead")
     slurm.set_defaults(run=run)
-    _take_overrides_anywhere(slurm)
-
-
-def _take_overrides_anywhere(parser: argparse.ArgumentParser) -> None:
-    """argparse takes words for a second positional only beside the first, and not after options."""
-    parse = parser.parse_known_args
-
-    def parse_known_args(*given: Any) -> tuple[argparse.Namespace, list[str]]:
-        options, rest = parse(*given)
-        options.overrides = [*options.overrides, *(word for word in rest if not word.startswith("-"))]
-        return options, [word for word in rest if word.startswith("-")]
-
-    parser.parse_known_args = parse_known_args  # type: ignore[method-assign, assignment]
+    take_overrides_anywhere(slurm)
 
 
 def run(options: argparse.Namespace) -> int:

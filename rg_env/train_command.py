@@ -3,6 +3,7 @@
 import argparse
 from typing import Any
 
+from rg_env.commands import take_overrides_anywhere
 from rg_env.errors import InputError
 
 
@@ -18,13 +19,9 @@ def add(commands: Any) -> None:
     train.add_argument("overrides", nargs="*", metavar="section.key=value", help="over what the config says")
     train.add_argument("--dry-run", action="store_true", help="print the resolved config and the plan, and end")
     train.add_argument("--resume", metavar="auto|PATH", help="go on from a checkpoint, or the newest of output.dir")
-    train.add_argument(
-        "--eval-only",
-        nargs="?",
-        const="",
-        metavar="CHECKPOINT",
-        help="only the evaluation, of a checkpoint or of the config's own model",
-    )
+    train.add_argument("--eval-only", action="store_true", help="only the evaluation, of the config's model")
+    train.add_argument("--checkpoint", metavar="PATH", help="with --eval-only: of this checkpoint, adapters included")
+    take_overrides_anywhere(train)
     train.set_defaults(run=run)
 
 
@@ -32,15 +29,20 @@ def run(options: argparse.Namespace) -> int:
     """Run it; returns the exit code."""
     from rg_env.training.config import load_train_config
 
-    if options.resume is not None and options.eval_only is not None:
-        raise InputError("--eval-only with --resume: name the checkpoint to evaluate behind --eval-only")
+    if options.resume is not None and options.eval_only:
+        raise InputError("--resume is for training: name the checkpoint to evaluate with --checkpoint")
+    if options.checkpoint is not None and not options.eval_only:
+        raise InputError("--checkpoint belongs to --eval-only; --resume goes on from one")
     config = load_train_config(options.config, options.overrides)
     if options.dry_run:
         from rg_env.training.plan import describe
 
         print(describe(config))
         return 0
-    from rg_env.training import run_config  # tells what to install where something is missing
+    from rg_env.training import evaluate_config, run_config  # tells what to install where something is missing
 
+    if options.eval_only:
+        evaluate_config(config, options.checkpoint)
+        return 0
     results = run_config(config, resume=options.resume)
     return 130 if results.get("interrupted") else 0

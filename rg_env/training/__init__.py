@@ -19,6 +19,7 @@ _NAMES = {
     "best_device": "policy",
     "default_config": "policy",
     "TrainConfig": "config",
+    "evaluate_config": "from_config",
     "evaluate_only": "standalone_eval",
     "load_policy": "policy",
     "load_train_config": "config",

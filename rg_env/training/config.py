@@ -42,7 +42,7 @@ class TaskConfig(Section):
     """One task, under its name."""
 
     weight: Annotated[float, Field(gt=0, le=1e100)] = 1.0
-    """Share of the rows, relative to the other tasks."""
+    """Share of the questions, relative to the other tasks."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Options of the task (`rg-env tasks NAME` lists them)."""
     level: Count | None = None
@@ -223,7 +223,7 @@ class EvaluationConfig(Section):
     tasks: dict[str, TaskConfig] = Field(default_factory=dict)
     """Held-out tasks, evaluated beside those that are trained on."""
     num_held_out_examples: Positive = 50
-    """Distinct questions of each held-out task."""
+    """Distinct questions of a held-out task of weight 1."""
     rollouts_per_example: Positive = 1
     """Sampled answers to each question; above 1, pass@k is reported."""
     temperature: From0 | None = None

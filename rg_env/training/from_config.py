@@ -3,11 +3,19 @@
 `environment_arguments` and `training_arguments` are plain mappings that import nothing heavy; `run_config` does it.
 """
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rg_env.errors import InputError
 from rg_env.training.config import TrainConfig
 from rg_env.training.config_checks import gym, reward_list
+
+if TYPE_CHECKING:
+    from rg_env.training.evaluation_plan import EvaluationPlan
+    from rg_env.training.policy import Policy
+    from rg_env.training.scores import Evaluation
+    from rg_env.training.trainer import GRPOTrainer
 
 _RENAMED = {"shuffle": "shuffle_dataset"}
 _ENGINE = {
@@ -70,21 +78,68 @@ def mixture(config: TrainConfig) -> list[dict[str, Any]]:
 
 def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, Any]:
     """Train as `config` says. What is returned and raised: see `train`."""
-    from rg_env.adapters.v0 import load_environment
-    from rg_env.training.curriculum import Curriculum
-    from rg_env.training.output import run_folder, run_name
+    from rg_env.training.output import run_folder
     from rg_env.training.policy import load_policy
     from rg_env.training.run import train
-    from rg_env.training.trainer import GRPOTrainer
 
     run_folder(config.output.dir, "check", resume)  # told before the model is loaded
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
+    trainer = make_trainer(config, policy, resume=resume)
+    return train(
+        trainer,
+        config=config,
+        evaluation=evaluation_plan(config, policy),
+        logging=config.logging,
+        resume=resume,
+    )
+
+
+def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Evaluation":
+    """Only the evaluation that `config` describes, of its model or of a `checkpoint`: a model folder, or adapters
+    that were trained on that model.
+
+    Raises:
+        InputError: there is no such checkpoint, or nothing to evaluate.
+    """
+    from rg_env.training.output import RunFiles, run_folder, run_name
+    from rg_env.training.plan import resolved
+    from rg_env.training.policy import load_policy
+    from rg_env.training.standalone_eval import evaluate_only, step_of_model
+
+    run_folder(config.output.dir, "check")
+    changes: dict[str, Any] = {"lora": None, "curriculum": None}
+    changes["training"] = config.training.model_copy(update={"beta": 0.0})  # no reference model
+    adapters = checkpoint if checkpoint and (Path(checkpoint) / "adapter_config.json").is_file() else None
+    if checkpoint and not adapters:
+        changes["model"] = config.model.model_copy(update={"name": checkpoint})
+    config = config.model_copy(update=changes)
+    policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
+    if adapters:
+        policy = with_adapters(policy, adapters)
+    name = run_name(list(config.tasks), f"{policy.label}-evaluation")
+    folder = run_folder(config.output.dir, name)
+    trainer = make_trainer(config, policy, folder=folder)
+    result = evaluate_only(trainer, folder, evaluation_plan(config, policy), step=step_of_model(checkpoint or ""))
+    RunFiles(folder).write_config(resolved(config))
+    return result
+
+
+def make_trainer(
+    config: TrainConfig, policy: "Policy", *, folder: Path | None = None, resume: str | None = None
+) -> "GRPOTrainer":
+    """The trainer that `config` describes. `folder`: of its output; default: as the config says."""
+    from rg_env.adapters.v0 import load_environment
+    from rg_env.training.curriculum import Curriculum
+    from rg_env.training.output import run_folder, run_name
+    from rg_env.training.trainer import GRPOTrainer
+
     env = load_environment(gym=policy.mixture(mixture(config)), **environment_arguments(config))
-    folder = run_folder(config.output.dir, run_name(list(config.tasks), policy.label), resume)
+    if folder is None:
+        folder = run_folder(config.output.dir, run_name(list(config.tasks), policy.label), resume)
     curriculum = None
     if config.curriculum is not None:
         curriculum = Curriculum(config.curriculum, env, config.seed, gym=mixture(config))
-    trainer = GRPOTrainer(
+    return GRPOTrainer(
         model=policy.model,
         env=env,
         args=grpo_config(config, folder),
@@ -93,7 +148,33 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
         engine=config.engine.kind,
         curriculum=curriculum,
     )
-    return train(trainer, config=config, logging=config.logging, resume=resume)
+
+
+def evaluation_plan(config: TrainConfig, policy: "Policy") -> "EvaluationPlan":
+    """What `evaluation:` says, with an environment for the held-out tasks."""
+    from rg_env.adapters.v0 import load_environment
+    from rg_env.training.evaluation_plan import EvaluationPlan
+
+    evaluation = config.evaluation
+    held_out = []
+    if evaluation.tasks:
+        sizes = {"num_train_examples": 0, "num_eval_examples": evaluation.num_held_out_examples * len(evaluation.tasks)}
+        arguments = {**environment_arguments(config), **sizes, "manifest": None}
+        held_out.append(load_environment(gym=policy.mixture(gym(evaluation.tasks)), **arguments))
+    when_and_how = evaluation.model_dump(exclude={"tasks", "num_held_out_examples"})
+    return EvaluationPlan(held_out=held_out, **when_and_how)
+
+
+def with_adapters(policy: "Policy", folder: str) -> "Policy":
+    """The policy with trained adapters on it. Raises `InputError` if they do not fit it."""
+    from peft import PeftModel
+
+    try:
+        model = PeftModel.from_pretrained(policy.model, folder)
+    except Exception as error:  # damaged files raise whatever their parser raises
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"cannot put the adapters in {folder} on {policy.label}: {reason}") from error
+    return replace(policy, model=model)
 
 
 def grpo_config(config: TrainConfig, folder: Path) -> Any:

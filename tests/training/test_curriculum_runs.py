@@ -16,7 +16,7 @@ import yaml
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from rg_env.errors import InputError
-from rg_env.training import Curriculum, CurriculumConfig, train
+from rg_env.training import Curriculum, CurriculumConfig, EvaluationPlan, train
 from rg_env.training.checks import fitting_rows
 from rg_env.training.tiny import POLICY_DIR, TASKS
 
@@ -75,7 +75,7 @@ def test_the_level_moves_and_so_do_the_questions(
 ) -> None:
     """It is logged, told and kept with each rollout; questions are as large as their level says; others stay."""
     trainer = fresh("run", QUICK)
-    train(trainer, eval_every=100)
+    train(trainer, evaluation=EvaluationPlan(every=100))
     metrics = [line for line in lines(tmp_path / "run") if "reward" in line]
     levels = [line["curriculum/chain_sum/level"] for line in metrics]
     assert len(levels) == 8
@@ -115,13 +115,13 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(
     """Levels, windows and questions too: metrics and rollouts equal an unbroken run's to the bit."""
     config = {**QUICK, **curriculum}
     unbroken = fresh("unbroken", config, **fields)
-    train(unbroken, eval_every=100)
+    train(unbroken, evaluation=EvaluationPlan(every=100))
     first = fresh("broken", config, **fields)
     first.add_callback(Stop(event, 5))
-    assert train(first, eval_every=100)["interrupted"]
+    assert train(first, evaluation=EvaluationPlan(every=100))["interrupted"]
     assert json.loads((tmp_path / "broken" / "checkpoint-5" / "curriculum.json").read_text())["tasks"]["chain_sum"]
     second = fresh("broken", config, **fields)
-    train(second, eval_every=100, resume="auto")
+    train(second, evaluation=EvaluationPlan(every=100), resume="auto")
     assert len({line.get("curriculum/chain_sum/level") for line in lines(tmp_path / "broken")} - {None}) > 1
     assert lines(tmp_path / "broken") == lines(tmp_path / "unbroken")
     assert lines(tmp_path / "broken", "rollouts.jsonl") == lines(tmp_path / "unbroken", "rollouts.jsonl")
@@ -130,8 +130,8 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(
 
 def test_checkpoints_of_another_curriculum_are_refused(fresh: Any, tmp_path: Path) -> None:
     """With another configuration, with one against none, and where its file is damaged."""
-    train(fresh("with", QUICK, max_steps=1), eval_every=100)
-    train(fresh("without", None, max_steps=1), eval_every=100)
+    train(fresh("with", QUICK, max_steps=1), evaluation=EvaluationPlan(every=100))
+    train(fresh("without", None, max_steps=1), evaluation=EvaluationPlan(every=100))
     for curriculum, folder, message in (
         ({**QUICK, "window": 4}, "with", "it was made with another curriculum"),
         (None, "with", "it was made with a curriculum"),

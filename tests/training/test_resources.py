@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from rg_env.training import train
+from rg_env.training import EvaluationPlan, train
 from rg_env.training.resources import StepMeter
 
 
@@ -110,7 +110,7 @@ def test_services_and_metrics_file_get_the_same(make_trainer: Any, tmp_path: Pat
     """Every step's line; tokens a second follow from those counted; evaluations are no part of the step."""
     service = Logged()
     trainer = make_trainer(max_steps=2, callbacks=[service])
-    train(trainer, eval_every=1)
+    train(trainer, evaluation=EvaluationPlan(every=1))
     with (tmp_path / "run" / "metrics.jsonl").open() as file:
         written = [{k: v for k, v in json.loads(line).items() if k != "step"} for line in file]
     assert written == service.logs

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rg_env.errors import InputError
-from rg_env.training import services, train
+from rg_env.training import EvaluationPlan, services, train
 from rg_env.training.config import LoggingConfig
 from rg_env.training.services import service_settings
 
@@ -63,7 +63,10 @@ def test_tensorboard_has_what_the_metrics_file_has(make_trainer: Any, tmp_path: 
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run = tmp_path / "run"
-    train(make_trainer(max_steps=2, **service_settings(LoggingConfig(report_to=["tensorboard"]), run)), eval_every=1)
+    train(
+        make_trainer(max_steps=2, **service_settings(LoggingConfig(report_to=["tensorboard"]), run)),
+        evaluation=EvaluationPlan(every=1),
+    )
     assert len(list((run / "tensorboard").iterdir())) == 1
     events = EventAccumulator(str(run / "tensorboard")).Reload()
     assert [event.step for event in events.Scalars("eval/accuracy")] == [0, 1, 2]
@@ -85,7 +88,7 @@ def test_a_service_that_fails_later_is_left_behind(
     service = services._running(trainer)[0]
     service.tb_writer.add_scalar = full
     service.begin = lambda trainer: None  # started already
-    assert train(trainer, eval_every=10)["steps"] == 2
+    assert train(trainer, evaluation=EvaluationPlan(every=10))["steps"] == 2
     said = capsys.readouterr().err
     assert said.count("tensorboard failed at step 0") == 1
     assert said.count("tensorboard") == 1
@@ -113,7 +116,7 @@ def test_wandb_offline_writes_into_the_folder_of_the_run(
     monkeypatch.setenv("WANDB_MODE", "offline")
     run = tmp_path / "run"
     logging = LoggingConfig(report_to=["wandb"], project="project-of-test", run_name="name-of-test")
-    train(make_trainer(max_steps=1, **service_settings(logging, run)), eval_every=1)
+    train(make_trainer(max_steps=1, **service_settings(logging, run)), evaluation=EvaluationPlan(every=1))
     assert wandb.run is None
     [kept] = (run / "wandb").glob("offline-run-*/run-*.wandb")
     written = kept.read_bytes()

@@ -1,0 +1,87 @@
+"""Runs from configs: what they leave repeats them, and measures alone what they have trained."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rg_env.cli import run as run_cli
+from rg_env.errors import InputError, OutputFolderError
+from rg_env.training.config import load_train_config
+from rg_env.training.from_config import evaluate_config, run_config
+
+pytestmark = pytest.mark.slow
+CONFIG = """
+model: {name: tiny}
+tasks: {leg_counting: {}}
+splits: {num_train_examples: 32, num_eval_examples: 8}
+training:
+  {max_steps: 2, learning_rate: 1e-3, lr_scheduler_type: constant, per_device_train_batch_size: 16,
+   gradient_accumulation_steps: 1, num_generations: 4, max_prompt_length: 160, max_tokens: 30,
+   gradient_checkpointing: false}
+evaluation: {tasks: {chain_sum: {}}, num_held_out_examples: 4, every: 0, rollouts_per_example: 2}
+output: {save_every: 0}
+"""
+
+
+@pytest.fixture(autouse=True)
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small run in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    return Path("run.yaml")
+
+
+def metrics(folder: str) -> list[dict[str, Any]]:
+    """What a run has logged, without what depends on the clock and the machine."""
+    lines = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+    timed = ("time/", "train_", "memory/", "gpu/")
+    names = ("step_time", "tokens_per_second")
+    return [{k: v for k, v in line.items() if not k.startswith(timed) and k not in names} for line in lines]
+
+
+def test_a_run_is_repeated_from_its_own_config(config: Path) -> None:
+    """To the last digit; and its folder is not overwritten."""
+    first = run_config(load_train_config(config, ["output.dir=one"]))
+    again = run_config(load_train_config("one/config.yaml", ["output.dir=two"]))
+    assert metrics("one") == metrics("two")
+    assert sum("loss" in line for line in metrics("one")) == 2
+    assert first["eval_after"]["tasks"] == again["eval_after"]["tasks"]
+    assert first["eval_after"]["held_out"]["tasks"].keys() == {"chain_sum"}
+    with pytest.raises(OutputFolderError, match="one is not empty"):
+        run_config(load_train_config("one/config.yaml"))
+
+
+@pytest.mark.parametrize("overrides", [[], ["lora.r=4", "training.learning_rate=1e-2"]], ids=["whole", "adapters"])
+def test_a_checkpoint_is_evaluated_alone_as_the_run_did(config: Path, overrides: list[str]) -> None:
+    """By the config and the checkpoint's folder, or by the command."""
+    run_config(load_train_config(config, [*overrides, "output.dir=run"]))
+    own = json.loads(Path("run/eval_results/eval_step_2.json").read_text())
+    before = json.loads(Path("run/eval_results/eval_step_0.json").read_text())
+    options = ["--eval-only", "--checkpoint", "run/checkpoint-2", "output.dir=alone"]
+    assert run_cli(["train", str(config), *overrides, *options]) == 0
+    alone = json.loads(Path("alone/eval_results/eval_step_2.json").read_text())
+    greedy = [[rollout.get("greedy_completion") for rollout in each["rollouts"]] for each in (own, alone, before)]
+    assert greedy[0] == greedy[1]
+    assert greedy[0] != greedy[2]
+    assert alone["greedy_accuracy"] == own["greedy_accuracy"]
+    assert alone["questions"] == own["questions"]
+
+
+def test_what_the_command_does_not_take(config: Path) -> None:
+    for arguments, words in (
+        (["--checkpoint", "x"], "belongs to --eval-only"),
+        (["--eval-only", "--resume", "auto"], "--resume is for training"),
+        (["--resume", "auto"], "needs an output folder"),
+    ):
+        with pytest.raises(InputError, match=words):
+            run_cli(["train", str(config), *arguments])
+    with pytest.raises(InputError, match="nothing to evaluate"):
+        evaluate_config(load_train_config(config, ["splits.num_eval_examples=0", "evaluation.tasks=null"]))
+    Path("adapters").mkdir()
+    Path("adapters/adapter_config.json").write_text("{}")
+    with pytest.raises(InputError, match="cannot put the adapters in adapters on tiny"):
+        evaluate_config(load_train_config(config), "adapters")
+    with pytest.raises(InputError, match="cannot load the model 'nowhere'"):
+        evaluate_config(load_train_config(config), "nowhere")
