@@ -49,7 +49,7 @@ def chosen(resume: str | Path, folder: Path) -> tuple[Path | None, list[str]]:
     """
     if str(resume) != AUTO:
         path = Path(resume)
-        if path.parent.absolute() == folder.absolute():
+        if path.parent.resolve() == folder.resolve():
             newer = [other.name for other in checkpoints_in(folder) if other.name != path.name]
             newer = [name for name in newer if _number(name) > _number(path.name)]
             if newer:

@@ -103,10 +103,11 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Eval
     """
     from rg_env.training.output import RunFiles, run_folder, run_name
     from rg_env.training.plan import resolved
-    from rg_env.training.policy import load_policy
+    from rg_env.training.policy import TINY, load_policy
     from rg_env.training.standalone_eval import evaluate_only, step_of_model
 
     run_folder(config.output.dir, "check")
+    is_tiny = config.model.name == TINY
     changes: dict[str, Any] = {"lora": None, "curriculum": None}
     changes["training"] = config.training.model_copy(update={"beta": 0.0})  # no reference model
     adapters = checkpoint if checkpoint and (Path(checkpoint) / "adapter_config.json").is_file() else None
@@ -114,6 +115,7 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Eval
         changes["model"] = config.model.model_copy(update={"name": checkpoint})
     config = config.model_copy(update=changes)
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
+    policy = replace(policy, is_tiny=is_tiny)  # a checkpoint of the tiny policy is asked what that one was
     if adapters:
         policy = with_adapters(policy, adapters)
     name = run_name(list(config.tasks), f"{policy.label}-evaluation")

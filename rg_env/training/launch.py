@@ -83,6 +83,8 @@ def make_plan(options: LaunchOptions, machine: Machine) -> Plan:
     processes = options.processes or len(gpus) or 1
     if gpus and processes > len(gpus):
         raise InputError(f"--processes {processes} with {len(gpus)} GPUs to train on: one process needs one GPU")
+    if not gpus and processes > (cores := max(2, os.cpu_count() or 1)):
+        raise InputError(f"--processes {processes} on a CPU with {cores} cores: at most one a core")
     gpus = gpus[:processes]  # one process that sees two GPUs would use both, the slow way (DataParallel)
     return Plan(
         _server(options, vllm_gpus, machine, shared=bool(gpus) and vllm_gpus == gpus),

@@ -19,7 +19,7 @@ def log_batch(trainer: Any, result: Any, batch: RolloutBatch) -> None:
         "frac_reward_zero_std": (groups.amax(dim=1) - groups.amin(dim=1) < 1e-6).float().mean().item(),
         "time/generation": result.generation_time,  # rewards included; before the step, where batches are made ahead
         **trainer.sampler.metrics(),
-        **accuracies(trainer.async_generator.last_rollouts),
+        **accuracies(result.outputs),
         **_lengths(trainer, batch),
         **(trainer.curriculum.metrics() if trainer.curriculum else {}),
     }

@@ -27,7 +27,7 @@ class BatchOrder(Sampler[list[int]]):
         seed: of the permutations; None: in the order of the rows.
 
     Raises:
-        InputError: a batch has no whole groups.
+        InputError: a batch has no whole groups, or more prompts than there are.
     """
 
     def __init__(
@@ -37,6 +37,11 @@ class BatchOrder(Sampler[list[int]]):
         if rollouts % num_generations:
             raise InputError(
                 f"a batch of {rollouts} rollouts makes no whole groups of num_generations={num_generations}"
+            )
+        if rows < rollouts // num_generations:
+            raise InputError(
+                f"a step asks {rollouts // num_generations} prompts, and there are {rows} to train on: more training "
+                "examples, or fewer rollouts a step"
             )
         self._rows, self._prompts, self._group = rows, rollouts // num_generations, num_generations
         self._passes, self._seed = passes, seed

@@ -74,7 +74,7 @@ class Recorder(TrainerCallback):
         self._evaluate_if_due(state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        outputs = self.trainer.async_generator.last_rollouts
+        outputs = self.trainer.rollouts
         if self._writes and outputs is not None and outputs is not self._written:  # a batch can serve several steps
             self._written = outputs
             records = rollout_records(outputs, self.logging.rollouts_kept)
@@ -127,7 +127,7 @@ class Recorder(TrainerCallback):
         return bool(self.trainer.accelerator.is_main_process)
 
     def _show_examples(self, step: int) -> None:
-        every, outputs = self.logging.examples_every, self.trainer.async_generator.last_rollouts
+        every, outputs = self.logging.examples_every, self.trainer.rollouts
         if every and outputs is not None and step // every > self._examples_at // every:
             self._examples_at = step
             self.console.examples(step, spread(rollout_records(outputs), self.logging.num_examples))

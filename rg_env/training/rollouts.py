@@ -41,6 +41,13 @@ class _Watch:
             raise TrainingError(f"{self._awaited} will not come: {problem}, for {SICK_S:g} s")
 
 
+class GeneratedBatch(BatchResult):
+    """A batch with all that verifiers tells of its rollouts."""
+
+    outputs: Any = None
+    """`GenerateOutputs`."""
+
+
 class RolloutGenerator(AsyncBatchGenerator):
     """Generates batches in a worker thread.
 
@@ -63,8 +70,6 @@ class RolloutGenerator(AsyncBatchGenerator):
         self._client_factory, self._on_cancel, self._health = client_factory, on_cancel, health
         self._reward_errors = record_reward_errors(self.env.rubric)
         self._task: asyncio.Task[Any] | None = None
-        self.last_rollouts: Any = None
-        """verifiers' `GenerateOutputs` of the newest training batch."""
 
     def start(self) -> None:
         """Start the worker thread, if it is not running; nothing of an earlier one is left."""
@@ -102,7 +107,7 @@ class RolloutGenerator(AsyncBatchGenerator):
         )
         self.submit_batch(request)
 
-    def get_batch(self, batch_id: int, timeout: float | None = None) -> BatchResult:
+    def get_batch(self, batch_id: int, timeout: float | None = None) -> GeneratedBatch:
         """Wait for a batch.
 
         Raises:
@@ -110,7 +115,8 @@ class RolloutGenerator(AsyncBatchGenerator):
             Exception: whatever ended its generation.
         """
         self._await(lambda: batch_id in self.completed_batches, f"rollout batch {batch_id}", timeout)
-        return self.completed_batches.pop(batch_id)
+        batch: GeneratedBatch = self.completed_batches.pop(batch_id)
+        return batch
 
     def wait_idle(self) -> None:
         """Wait until nothing is being generated. Raises as `get_batch`."""
@@ -239,7 +245,7 @@ class RolloutGenerator(AsyncBatchGenerator):
             if isinstance(item, tuple):
                 item[1].cancel()
 
-    async def _generate_batch_async(self, request: BatchRequest) -> BatchResult:
+    async def _generate_batch_async(self, request: BatchRequest) -> GeneratedBatch:
         # The parent's, but no progress bar for each batch, no state left behind by an error, and rewards that raised
         # end the batch: verifiers' Rubric logs them and goes on with 0.0.
         self.is_generating = True
@@ -267,8 +273,8 @@ class RolloutGenerator(AsyncBatchGenerator):
             mask_truncated_completions=request.mask_truncated_completions,
             zero_truncated_completions=request.zero_truncated_completions,
         )
-        self.last_rollouts = outputs
-        return BatchResult(
+        return GeneratedBatch(
+            outputs=outputs,
             batch_id=request.batch_id,
             processed_results=processed,
             all_reward_dict={"reward": outputs.reward, **outputs.metrics},

@@ -55,8 +55,9 @@ def _read(folder: Path, name: str) -> tuple[Shapes, str | None]:
 
 
 def _shapes_in(folder: Path, name: str) -> Shapes:
+    # A folder with both is read as transformers does: from the single file.
     files, index = [folder / name], folder / f"{name}.index.json"
-    if index.exists():
+    if not files[0].exists() and index.exists():
         files = [folder / part for part in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
     elif not files[0].exists():
         return {}

@@ -114,6 +114,8 @@ class GRPOTrainer(ResumableTrainer):
         )
         self._weights_guard = WeightsGuard(self.sampler)
         self.add_callback(self._weights_guard)
+        self.rollouts: Any = None
+        """verifiers' `GenerateOutputs` of the batch that is trained on; on the main process."""
         self.phases = Phases()
         self.meter = StepMeter()
         self.add_callback(self.meter)
@@ -164,6 +166,7 @@ class GRPOTrainer(ResumableTrainer):
             self.async_generator.submit(self, ahead, *self._gather_batch_data(ahead - number))
             self._next_batch_id = ahead + 1
         result = self.async_generator.get_batch(number)
+        self.rollouts = result.outputs
         batch = RolloutBatch.of(result.processed_results)
         if self.curriculum is not None:
             correct = torch.tensor(result.all_reward_dict["accuracy"], dtype=torch.float64)

@@ -74,6 +74,7 @@ def edited(*removed: str, **changes: Any) -> Callable[[Path], Any]:
 
 
 def indexed(path: Path) -> None:
+    path.unlink()
     path.with_name(f"{path.name}.index.json").write_text('{"weight_map": ["a"]}')
 
 
@@ -117,6 +118,12 @@ def test_a_damaged_checkpoint_is_told(
     checkpoint, (passed_over,) = chosen("auto", run)
     assert checkpoint == run / "checkpoint-1"
     assert "checkpoint-2" in passed_over
+
+
+def test_an_index_beside_a_whole_file_does_not_count(run: Path) -> None:
+    """transformers loads the file."""
+    (run / "checkpoint-2" / "model.safetensors.index.json").write_text('{"weight_map": ["a"]}')
+    assert chosen("auto", run) == (run / "checkpoint-2", [])
 
 
 def test_auto_saves_over_the_damaged_one(run: Path, make_trainer: Any) -> None:

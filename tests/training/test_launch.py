@@ -209,6 +209,7 @@ def test_an_accelerate_configuration_may_be_given_and_is_found_from_elsewhere(
         (CPU, {"script": "examples"}, "no script or config at 'examples'"),
         (CPU, {"script": "examples/notes.txt"}, "is neither a Python script (.py) nor a config"),
         (NODE, {"processes": 4}, "--processes 4 with 3 GPUs"),
+        (CPU, {"processes": 100_000}, "--processes 100000 on a CPU with"),
         (CPU, {"accelerate_config": "none.yaml"}, "no file at --accelerate-config 'none.yaml'"),
         (CPU, {"script_arguments": ("--model", "other")}, "give --model before `--`"),
         (CPU, {"script_arguments": ("--vllm-port=9000",)}, "give --port before `--`"),

@@ -46,6 +46,12 @@ def test_a_batch_without_whole_groups_is_refused() -> None:
         order(num_generations=3)
 
 
+def test_fewer_rows_than_a_step_asks_are_refused() -> None:
+    """There would be no batch at all."""
+    with pytest.raises(InputError, match="a step asks 12 prompts, and there are 10 to train on"):
+        order(rollouts=24)
+
+
 def test_several_epochs_ahead_of_time_lose_no_row(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row that makes a whole batch is asked for once an epoch; the parent drops what it prefetched."""
     trainer = make_trainer(max_steps=16, max_tokens=2)  # 32 rows, 4 a step: two epochs
@@ -60,6 +66,22 @@ def test_several_epochs_ahead_of_time_lose_no_row(make_trainer: Any, monkeypatch
     trainer.train()
     assert len(asked) == 64
     assert set(Counter(asked).values()) == {2}
+
+
+def test_what_is_recorded_of_a_batch_is_its_own(make_trainer: Any) -> None:
+    """Also where the next batch was made while it was waited for."""
+    trainer = make_trainer(max_tokens=2)
+    trainer.get_train_dataloader()
+    asked = [trainer._gather_batch_data(number) for number in range(2)]
+    generator = trainer.async_generator
+    generator.start()
+    for number, columns in enumerate(asked):
+        generator.submit(trainer, number, *columns)
+    generator.wait_idle()
+    batches = [generator.get_batch(number) for number in range(2)]
+    generator.stop()
+    assert [batch.outputs.answer for batch in batches] == [columns[1] for columns in asked]
+    assert batches[0].outputs.answer != batches[1].outputs.answer
 
 
 def test_drawing_an_order_leaves_torchs_random_numbers_alone() -> None:

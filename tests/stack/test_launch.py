@@ -1,0 +1,54 @@
+"""`rg-env launch CONFIG` as a user types it: a real `vf-vllm`, two processes under ZeRO-3, one command."""
+
+import json
+import socket
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import psutil
+from stack_server import REPOSITORY, cpu_environment
+
+
+def test_one_command_serves_trains_and_leaves_no_process(tmp_path: Path) -> None:
+    """The run has its files and its exit code, both logs are there, the port is free and nothing runs any more."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [
+        str(Path(sys.executable).with_name("rg-env")), "launch", "configs/train/tiny.yaml", "--processes", "2",
+        "--port", str(port), "--log-dir", str(tmp_path / "logs"), f"output.dir={tmp_path / 'run'}",
+        "training.max_steps=2", "training.per_device_train_batch_size=16", "training.gradient_accumulation_steps=1",
+        "splits.num_eval_examples=8", "splits.num_train_examples=64",
+    ]  # fmt: skip
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        command,
+        cwd=REPOSITORY,
+        env=cpu_environment(RG_ENV_TEST=mark),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        output = process.communicate(timeout=400)[0]
+    finally:
+        left = [each for each in psutil.process_iter() if _has(each, mark)]
+        for each in left:
+            each.kill()
+    assert process.returncode == 0, output[-3000:]
+    assert left == []
+    results = json.loads((tmp_path / "run" / "train_results.json").read_text())
+    assert (results["engine"], results["steps"]) == ("vllm", 2)
+    assert results["eval_after"]["greedy_accuracy"] is not None
+    assert {path.name for path in (tmp_path / "logs").iterdir()} == {"vllm.log", "train.log"}
+    with socket.create_server(("127.0.0.1", port)):
+        pass
+
+
+def _has(process: psutil.Process, mark: str) -> bool:
+    """Whether it was started, by whatever way, with this in its environment."""
+    try:
+        return process.environ().get("RG_ENV_TEST") == mark
+    except psutil.Error:
+        return False
