@@ -111,7 +111,7 @@ def to_yaml(values: Mapping[str, Any]) -> str:
     """Plain values as a file that `read_config` reads to the same values."""
 
     def dumped(*, allow_unicode: bool) -> str:
-        return yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=allow_unicode, width=120)
+        return yaml.dump(dict(values), Dumper=_Dumper, sort_keys=False, allow_unicode=allow_unicode, width=120)
 
     text = dumped(allow_unicode=True)
     # Among others U+0085 is written as it is, and read as a line end.
@@ -269,6 +269,12 @@ class _Loader(yaml.SafeLoader):
         self.flatten_mapping(node)
         # Keys are names, also those that look like numbers.
         return {str(key.value): self.construct_object(value, deep=True) for key, value in node.value}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that the loader would take for something else, `1e5` for one."""
+
+    yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
 
 
 _FLOAT = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"

@@ -42,7 +42,15 @@ class RunConsole:
     def __init__(self, stream: TextIO):
         self._stream = stream
         self._live = stream.isatty() and os.environ.get("TERM") not in (None, "", "dumb", "unknown")
-        self._console = Console(file=stream, force_terminal=self._live, highlight=False, markup=False, emoji=False)
+        columns = os.environ.get("COLUMNS", "")
+        self._console = Console(
+            file=stream,
+            force_terminal=self._live,
+            width=int(columns) if columns.isdecimal() else None,
+            highlight=False,
+            markup=False,
+            emoji=False,
+        )
         self._progress: Progress | None = None
         self._task = TaskID(0)
 

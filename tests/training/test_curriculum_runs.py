@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from run_metrics import logged
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from rg_env.errors import InputError
@@ -21,7 +22,6 @@ from rg_env.training.checks import fitting_rows
 from rg_env.training.tiny import POLICY_DIR, TASKS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_curriculum.py"
-TIMES = {"step_time", "train_runtime", "train_samples_per_second", "train_steps_per_second"}
 GYM = ["chain_sum", "leg_counting"]
 pytestmark = pytest.mark.slow
 
@@ -63,20 +63,13 @@ def fresh(make_trainer: Any, make_env: Any, tmp_path: Path) -> Callable[..., Any
 QUICK = {"tasks": {"chain_sum": {"highest": 3}}, "window": 3, "success_threshold": 0.2, "failure_threshold": 0.1}
 
 
-def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    with (folder / name).open() as file:
-        return [
-            {k: v for k, v in json.loads(line).items() if k not in TIMES and not k.startswith("time/")} for line in file
-        ]
-
-
 def test_the_level_moves_and_so_do_the_questions(
     fresh: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is logged, told and kept with each rollout; questions are as large as their level says; others stay."""
     trainer = fresh("run", QUICK)
     train(trainer, evaluation=EvaluationPlan(every=100))
-    metrics = [line for line in lines(tmp_path / "run") if "reward" in line]
+    metrics = [line for line in logged(tmp_path / "run") if "reward" in line]
     levels = [line["curriculum/chain_sum/level"] for line in metrics]
     assert len(levels) == 8
     assert levels[0] == 0
@@ -85,7 +78,7 @@ def test_the_level_moves_and_so_do_the_questions(
     moves = [(step, level) for step, level in enumerate(levels) if step and level != levels[step - 1]]
     assert [(int(step), float(level)) for step, level in told] == moves  # the next step is at the new level
 
-    rollouts = lines(tmp_path / "run", "rollouts.jsonl")
+    rollouts = logged(tmp_path / "run", "rollouts.jsonl")
     assert {rollout.get("level") for rollout in rollouts if rollout["task"] == "leg_counting"} == {None}
     sums = [rollout for rollout in rollouts if rollout["task"] == "chain_sum"]
     for rollout in sums:
@@ -95,7 +88,7 @@ def test_the_level_moves_and_so_do_the_questions(
         assert max(map(len, numbers)) <= rollout["level"] + 1
     assert any(len(re.findall(r"\d+", rollout["question"])) > 2 for rollout in sums)
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["curriculum"]["window"] == 3
-    again = [line for line in lines(tmp_path / "run") if "eval/accuracy" in line]
+    again = [line for line in logged(tmp_path / "run") if "eval/accuracy" in line]
     assert [line["step"] for line in again] == [0, 8]
 
 
@@ -122,9 +115,9 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(
     assert json.loads((tmp_path / "broken" / "checkpoint-5" / "curriculum.json").read_text())["tasks"]["chain_sum"]
     second = fresh("broken", config, **fields)
     train(second, evaluation=EvaluationPlan(every=100), resume="auto")
-    assert len({line.get("curriculum/chain_sum/level") for line in lines(tmp_path / "broken")} - {None}) > 1
-    assert lines(tmp_path / "broken") == lines(tmp_path / "unbroken")
-    assert lines(tmp_path / "broken", "rollouts.jsonl") == lines(tmp_path / "unbroken", "rollouts.jsonl")
+    assert len({line.get("curriculum/chain_sum/level") for line in logged(tmp_path / "broken")} - {None}) > 1
+    assert logged(tmp_path / "broken") == logged(tmp_path / "unbroken")
+    assert logged(tmp_path / "broken", "rollouts.jsonl") == logged(tmp_path / "unbroken", "rollouts.jsonl")
     assert second.curriculum.state == unbroken.curriculum.state
 
 
@@ -193,7 +186,7 @@ def test_two_processes_train_at_the_same_levels(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("chain_sum rises to level 1") == 1
-    levels = [line["curriculum/chain_sum/level"] for line in lines(tmp_path / "run") if "reward" in line]
+    levels = [line["curriculum/chain_sum/level"] for line in logged(tmp_path / "run") if "reward" in line]
     assert levels[0] == 0
     assert levels[-1] >= 1
 
@@ -206,7 +199,7 @@ def test_the_example_runs(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "step 1: chain_sum rises to level 2 (scheduled)" in done.stdout
-    levels = [line["curriculum/chain_sum/level"] for line in lines(tmp_path / "run") if "reward" in line]
+    levels = [line["curriculum/chain_sum/level"] for line in logged(tmp_path / "run") if "reward" in line]
     assert levels == [0, 2]
 
 

@@ -1,10 +1,12 @@
 """Runs from configs: what they leave repeats them, and measures alone what they have trained."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from run_metrics import logged
 
 from rg_env.cli import run as run_cli
 from rg_env.errors import InputError, OutputFolderError
@@ -33,20 +35,12 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("run.yaml")
 
 
-def metrics(folder: str) -> list[dict[str, Any]]:
-    """What a run has logged, without what depends on the clock and the machine."""
-    lines = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
-    timed = ("time/", "train_", "memory/", "gpu/")
-    names = ("step_time", "tokens_per_second")
-    return [{k: v for k, v in line.items() if not k.startswith(timed) and k not in names} for line in lines]
-
-
 def test_a_run_is_repeated_from_its_own_config(config: Path) -> None:
     """To the last digit; and its folder is not overwritten."""
     first = run_config(load_train_config(config, ["output.dir=one"]))
     again = run_config(load_train_config("one/config.yaml", ["output.dir=two"]))
-    assert metrics("one") == metrics("two")
-    assert sum("loss" in line for line in metrics("one")) == 2
+    assert logged(Path("one")) == logged(Path("two"))
+    assert sum("loss" in line for line in logged(Path("one"))) == 2
     assert first["eval_after"]["tasks"] == again["eval_after"]["tasks"]
     assert first["eval_after"]["held_out"]["tasks"].keys() == {"chain_sum"}
     with pytest.raises(OutputFolderError, match="one is not empty"):
@@ -67,6 +61,17 @@ def test_a_checkpoint_is_evaluated_alone_as_the_run_did(config: Path, overrides:
     assert greedy[0] != greedy[2]
     assert alone["greedy_accuracy"] == own["greedy_accuracy"]
     assert alone["questions"] == own["questions"]
+
+
+def test_the_example_trains_from_a_config(config: Path) -> None:
+    """As it is typed."""
+    example = Path(__file__).parents[2] / "examples" / "train_from_config.py"
+    command = [sys.executable, str(example), str(config), "output.dir=run", "evaluation.tasks=null"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "tiny on leg_counting: 2 steps" in done.stdout
+    assert "greedy accuracy" in done.stdout.splitlines()[-1]
+    assert Path("run/config.yaml").is_file()
 
 
 def test_what_the_command_does_not_take(config: Path) -> None:

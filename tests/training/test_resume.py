@@ -10,20 +10,12 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from run_metrics import logged
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from rg_env.errors import OutputFolderError
 from rg_env.training import EvaluationPlan, run_folder, train
 from rg_env.training.tiny import POLICY_DIR
-
-TIMES = {
-    "step_time",
-    "tokens_per_second",
-    "memory/peak_rss_gb",
-    "train_runtime",
-    "train_samples_per_second",
-    "train_steps_per_second",
-}
 
 
 class At(TrainerCallback):
@@ -58,13 +50,6 @@ def fresh(make_trainer: Any, tmp_path: Path) -> Callable[..., Any]:
     return make
 
 
-def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    with (folder / name).open() as file:
-        return [
-            {k: v for k, v in json.loads(line).items() if k not in TIMES and not k.startswith("time/")} for line in file
-        ]
-
-
 def same_weights(one: Any, other: Any) -> bool:
     pairs = zip(one.model.state_dict().items(), other.model.state_dict().items(), strict=True)
     return all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
@@ -97,8 +82,8 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(fresh: Any, tmp_path: Path, fi
     second = fresh("broken", **options)
     results = train(second, evaluation=EvaluationPlan(every=2), resume="auto")
     assert results["resumed_from"].endswith(f"checkpoint-{stops}")
-    assert lines(tmp_path / "broken") == lines(tmp_path / "unbroken")
-    assert lines(tmp_path / "broken", "rollouts.jsonl") == lines(tmp_path / "unbroken", "rollouts.jsonl")
+    assert logged(tmp_path / "broken") == logged(tmp_path / "unbroken")
+    assert logged(tmp_path / "broken", "rollouts.jsonl") == logged(tmp_path / "unbroken", "rollouts.jsonl")
     for path in (tmp_path / "unbroken" / "eval_results").iterdir():
         assert (tmp_path / "broken" / "eval_results" / path.name).read_text() == path.read_text()
     assert same_weights(unbroken, second)
@@ -114,8 +99,8 @@ def test_an_interrupted_run_goes_on_exactly_too(fresh: Any, tmp_path: Path, even
     assert train(first, evaluation=EvaluationPlan(every=3))["interrupted"]
     second = fresh("broken")
     train(second, evaluation=EvaluationPlan(every=3), resume=tmp_path / "broken" / "checkpoint-3")
-    assert lines(tmp_path / "broken") == lines(tmp_path / "unbroken")
-    assert lines(tmp_path / "broken", "rollouts.jsonl") == lines(tmp_path / "unbroken", "rollouts.jsonl")
+    assert logged(tmp_path / "broken") == logged(tmp_path / "unbroken")
+    assert logged(tmp_path / "broken", "rollouts.jsonl") == logged(tmp_path / "unbroken", "rollouts.jsonl")
     assert same_weights(unbroken, second)
 
 
@@ -126,15 +111,15 @@ def test_means_over_several_steps_are_those_of_an_unbroken_run(fresh: Any, tmp_p
     Times, too, are means of a step.
     """
     unbroken = fresh("unbroken", logging_steps=3, max_steps=7)
-    train(unbroken, eval_every=10)
+    train(unbroken, evaluation=EvaluationPlan(every=10))
     first = fresh("broken", logging_steps=3, max_steps=7)
     first.add_callback(At(stops, lambda: os.kill(os.getpid(), signal.SIGINT), "on_substep_end"))
-    assert train(first, eval_every=10)["steps"] == stops
-    train(fresh("broken", logging_steps=3, max_steps=7), eval_every=10, resume="auto")
-    ours = lines(tmp_path / "unbroken")
+    assert train(first, evaluation=EvaluationPlan(every=10))["steps"] == stops
+    train(fresh("broken", logging_steps=3, max_steps=7), evaluation=EvaluationPlan(every=10), resume="auto")
+    ours = logged(tmp_path / "unbroken")
     assert [line["step"] for line in ours if "loss" in line] == [3, 6]
     assert all("reward" in line for line in ours if "loss" in line)
-    assert lines(tmp_path / "broken") == ours
+    assert logged(tmp_path / "broken") == ours
     with (tmp_path / "unbroken" / "metrics.jsonl").open() as file:
         for line in map(json.loads, file):
             if "loss" in line:
@@ -154,7 +139,7 @@ def test_what_the_first_part_left_stays(fresh: Any, tmp_path: Path) -> None:
     train(fresh("run", max_steps=3, lr_scheduler_type="constant"), settings={"note": "second"}, resume="auto")
     assert yaml.safe_load((run / "config.yaml").read_text())["note"] == "first"
     assert yaml.safe_load((run / "config_from_step_2.yaml").read_text())["note"] == "second"
-    assert [line["step"] for line in lines(run) if "reward" in line] == [1, 2, 3]
+    assert [line["step"] for line in logged(run) if "reward" in line] == [1, 2, 3]
     assert json.loads((run / "train_results.json").read_text())["eval_before"]["step"] == 0
 
 
@@ -175,7 +160,7 @@ def test_auto_begins_where_there_is_nothing(fresh: Any, tmp_path: Path, capsys: 
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "reward": 7}\n')
     train(fresh("run", max_steps=1), evaluation=EvaluationPlan(every=10), resume="auto")
     assert "no checkpoint in" in capsys.readouterr().out
-    assert [line["step"] for line in lines(tmp_path / "run") if "reward" in line] == [1]
+    assert [line["step"] for line in logged(tmp_path / "run") if "reward" in line] == [1]
 
 
 def test_folders_to_go_on_in(tmp_path: Path) -> None:

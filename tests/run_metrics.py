@@ -1,0 +1,21 @@
+"""What a run has logged, for tests that compare runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+_BY_THE_CLOCK = (
+    "time/", "memory/", "gpu/", "step_time", "tokens_per_second", "train_runtime", "train_samples_per_second",
+    "train_steps_per_second",
+)  # fmt: skip
+
+
+def repeatable(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Lines of metrics without what depends on the clock and the machine."""
+    return [{name: value for name, value in line.items() if not name.startswith(_BY_THE_CLOCK)} for line in lines]
+
+
+def logged(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    """The lines of a run's file, as far as a run on the same machine repeats them."""
+    with (folder / name).open(encoding="utf-8") as file:
+        return repeatable([json.loads(line) for line in file])
