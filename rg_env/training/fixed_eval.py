@@ -27,22 +27,36 @@ async def ask(
         RewardError: a reward raised or returned no finite number.
     """
 
-    def answers(env: Any, **changes: Any) -> Any:
+    def answers(env: Any, times: int, **changes: Any) -> Any:
         arguments = {**sampling, **changes}
-        return env.a_generate(env.eval_dataset, client=client, model=model, sampling_args=arguments, use_tqdm=False)
+        return env.a_generate(
+            _repeated(env.eval_dataset, times), client=client, model=model, sampling_args=arguments, use_tqdm=False
+        )
 
-    changes: list[dict[str, Any]] = [{}] * times + [{"temperature": 0.0}] * greedy
     # At the same time, so that the embedded engine generates all of it as one batch.
-    outputs = await asyncio.gather(*(answers(env, **each) for env, _ in envs for each in changes))
+    asked = [answers(env, times) for env, _ in envs]
+    asked += [answers(env, 1, temperature=0.0) for env, _ in envs] if greedy else []
+    outputs = await asyncio.gather(*asked)
     problems: list[Answers] = []
     for index, (_, held_out) in enumerate(envs):
-        of_env = outputs[index * len(changes) : (index + 1) * len(changes)]
-        for records in zip(*map(rollout_records, of_env), strict=True):
-            sampled = [{"problem": len(problems), "held_out": held_out, **record} for record in records[:times]]
+        records = rollout_records(outputs[index])
+        best = rollout_records(outputs[len(envs) + index]) if greedy else []
+        for first in range(0, len(records), times):
+            of_problem = records[first : first + times]
+            sampled = [{"problem": len(problems), "held_out": held_out, **record} for record in of_problem]
             if greedy:
-                sampled[0] |= {f"greedy_{key}": records[times][key] for key in _GREEDY}
+                sampled[0] |= {f"greedy_{key}": best[first // times][key] for key in _GREEDY}
             problems.append(sampled)
     return problems
+
+
+def _repeated(dataset: Any, times: int) -> dict[str, list[Any]]:
+    """The columns of `dataset`, each row so many times in a row: one call of many rollouts costs less than many."""
+    columns = {name: dataset[name] for name in dataset.column_names}
+    return {
+        name: [dict(value) if isinstance(value, dict) else value for value in column for _ in range(times)]
+        for name, column in columns.items()
+    }
 
 
 _GREEDY = ("completion", "completion_tokens", "reward", "correct")
