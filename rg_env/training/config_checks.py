@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from rg_env.core.config import Keys, Problem
+from rg_env.core.config import Problem
+from rg_env.core.config_files import Keys
 from rg_env.core.levels import working_levels
 from rg_env.core.rewards import resolve_rewards
 from rg_env.core.task_table import load_table

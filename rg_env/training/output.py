@@ -26,7 +26,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rg_env.core.config import to_yaml
+from rg_env.core.yaml12 import to_yaml
 from rg_env.errors import OutputFolderError
 
 OUTPUTS = Path("outputs")

@@ -3,8 +3,8 @@
 import os
 from typing import Any
 
-from rg_env.core.config import to_yaml
 from rg_env.core.tasks import Mixture
+from rg_env.core.yaml12 import to_yaml
 from rg_env.training.config import TrainConfig
 from rg_env.training.config_checks import gym
 

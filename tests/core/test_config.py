@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from rg_env.core.config import Section, config_error, parse_config, read_config, to_yaml
+from rg_env.core.config import Section, config_error, parse_config, read_config
+from rg_env.core.yaml12 import to_yaml
 from rg_env.errors import ConfigError, InputError
 
 
@@ -164,7 +165,7 @@ def test_a_missing_file_a_folder_and_bytes_are_one_line(tmp_path: Path) -> None:
         (["named.a.rat=1"], "named.a.rat = 1 @ command line: unknown key 'rat': did you mean 'rate'?"),
         (["maybe.rat=1"], "maybe.rat = 1 @ command line: unknown key 'rat': did you mean 'rate'?"),
         (["inner.rate=x"], "inner.rate = 'x' @ command line: must be a number"),
-        (["inner.sizes=[1, x]"], "inner.sizes.1: must be a whole number"),
+        (["inner.sizes=[1, x]"], "inner.sizes.1 = 'x' @ command line: must be a whole number"),
         (["inner.sizes=3"], "inner.sizes = 3 @ command line: must be a list, such as [a, b]"),
         (["inner=3"], "inner = 3 @ command line: must be a section, with keys of its own"),
         (["named=[a]"], "named = ['a'] @ command line: must be a mapping of names, such as {name: value}"),
