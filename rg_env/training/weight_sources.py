@@ -15,7 +15,7 @@ from torch import nn
 from rg_env.errors import InputError
 from rg_env.inference.weight_channel import ALIGNMENT
 
-BUCKET_BYTES = 64 * 2**20
+BUCKET_BYTES = 128 * 2**20
 
 
 @dataclass(frozen=True)
