@@ -16,10 +16,9 @@ def main() -> int:
     config = load_train_config(file, overrides)  # frozen; every mistake is told here, before anything heavy is imported
     print(f"{config.model.name} on {', '.join(config.tasks)}: {config.training.max_steps} steps")
     results = run_config(config)  # what train_results.json holds
-    if results.get("eval_after"):  # on the main process, if there is an evaluation
-        print(
-            f"greedy accuracy {results['eval_before']['greedy_accuracy']} -> {results['eval_after']['greedy_accuracy']}"
-        )
+    before, after = results.get("eval_before"), results.get("eval_after")
+    if before and after:  # on the main process, if there are both
+        print(f"greedy accuracy {before['greedy_accuracy']} -> {after['greedy_accuracy']}")
     return 130 if results.get("interrupted") else 0
 
 
