@@ -21,7 +21,8 @@ from rg_env.training.groups import check_groups
 
 def problems(config: TrainConfig, processes: int = 1) -> list[Problem]:
     """All that is wrong with `config` for a run of so many processes; empty if nothing is."""
-    return [*_batch(config, processes), *(problem for check in _CHECKS for problem in check(config))]
+    sized = [*_batch(config, processes), *_splits(config, processes)]
+    return [*sized, *(problem for check in _CHECKS for problem in check(config))]
 
 
 def gym(tasks: Mapping[str, TaskConfig]) -> list[dict[str, Any]]:
@@ -50,10 +51,11 @@ def _tasks(config: TrainConfig) -> Iterator[Problem]:
             yield Problem(("evaluation", "tasks", name), "is trained on, and so evaluated anyway: leave it out here")
 
 
-def _splits(config: TrainConfig) -> Iterator[Problem]:
+def _splits(config: TrainConfig, processes: int) -> Iterator[Problem]:
     splits, tasks = config.splits, len(config.tasks)
     training = config.training
-    prompts = training.per_device_train_batch_size * training.gradient_accumulation_steps // training.num_generations
+    rollouts = training.per_device_train_batch_size * training.gradient_accumulation_steps * processes
+    prompts = rollouts // training.num_generations
     if splits.num_train_examples < max(tasks, prompts):
         yield Problem(
             ("splits", "num_train_examples"),
@@ -61,9 +63,6 @@ def _splits(config: TrainConfig) -> Iterator[Problem]:
         )
     if 0 < splits.num_eval_examples < tasks:
         yield Problem(("splits", "num_eval_examples"), f"fewer than the {tasks} tasks: at least {tasks}, or 0 for none")
-    held_out = config.evaluation
-    if held_out.tasks and held_out.num_held_out_examples < 1:
-        yield Problem(("evaluation", "num_held_out_examples"), "must be at least 1")
 
 
 def _rewards(config: TrainConfig) -> Iterator[Problem]:
@@ -192,4 +191,4 @@ def _logging(config: TrainConfig) -> Iterator[Problem]:
             yield Problem(("logging", "report_to"), f"{service} is not installed: `pip install {package}`")
 
 
-_CHECKS = (_tasks, _splits, _rewards, _training, _engine, _evaluation, _curriculum, _logging)
+_CHECKS = (_tasks, _rewards, _training, _engine, _evaluation, _curriculum, _logging)
