@@ -42,7 +42,7 @@ def evaluate_only(
     step = step_of_model(trainer._get_model_name()) if step is None else step
     name = f"eval_results/eval_step_{step}.json"
     if (Path(folder) / name).exists():
-        raise OutputFolderError(f"{Path(folder) / name} is there already: choose another --output-dir")
+        raise OutputFolderError(f"{Path(folder) / name} is there already: choose another output folder")
     files = RunFiles(Path(folder))
     # As training does: mixed precision, which is part of what the model computes, and the right device.
     trainer.accelerator.prepare_model(trainer.model, evaluation_mode=True)
