@@ -52,11 +52,6 @@ def import_user_code(names: Sequence[str], base: str | Path = ".") -> None:
             _sources[key] = _hash_of(module)
 
 
-def imported() -> tuple[str, ...]:
-    """What was imported: absolute paths and names of modules, in order."""
-    return tuple(_sources)
-
-
 def sources() -> dict[str, str]:
     """What was imported, each with the SHA-256 of its source: of the file, or of all files of its package."""
     return dict(_sources)

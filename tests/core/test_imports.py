@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rg_env.core.imports import import_same, import_user_code, imported, sources
+from rg_env.core.imports import import_same, import_user_code, sources
 from rg_env.core.rewards import resolve_rewards
 from rg_env.errors import InputError
 
@@ -35,7 +35,7 @@ def test_a_file_becomes_a_module_of_its_name(write: Write) -> None:
     before = list(sys.path)
     import_user_code(["plain_things.py", str(path)], base=path.parent)
     import_user_code(["../" + path.parent.name + "/plain_things.py"], base=path.parent)
-    assert (times_run(), imported()) == (1, (str(path),))
+    assert (times_run(), tuple(sources())) == (1, (str(path),))
     module = sys.modules["plain_things"]
     assert pickle.loads(pickle.dumps(module.Thing)) is module.Thing
     assert module.Thing.__module__ == "plain_things"
@@ -64,7 +64,7 @@ def test_modules_are_imported_by_name(write: Write, monkeypatch: pytest.MonkeyPa
     helper = write("own_pkg/helper.py", "x = 1")
     monkeypatch.syspath_prepend(write("own_pkg/deep/things.py", COUNTED).parents[2])
     import_user_code(["own_pkg.deep.things"])
-    assert (times_run(), imported()) == (1, ("own_pkg.deep.things",))
+    assert (times_run(), tuple(sources())) == (1, ("own_pkg.deep.things",))
     import_same(sources())
     code = "import sys; from rg_env.core.imports import *; import_user_code(['own_pkg.deep.things']); print(sources())"
     hashes = []
@@ -84,8 +84,8 @@ def test_modules_are_imported_by_name(write: Write, monkeypatch: pytest.MonkeyPa
 def test_the_running_script_is_not_run_again(write: Write) -> None:
     """A script may name itself, as a file or in a config; neither `main()` nor its classes come twice."""
     text = (
-        "import sys, rg_env\nfrom rg_env.core.imports import imported\nprint('read', __name__)\n"
-        "if __name__ == '__main__':\n    rg_env.import_user_code([__file__])\n    print(imported() == (__file__,))\n"
+        "import sys, rg_env\nfrom rg_env.core.imports import sources\nprint('read', __name__)\n"
+        "if __name__ == '__main__':\n    rg_env.import_user_code([__file__])\n    print([*sources()] == [__file__])\n"
     )
     path = write("script.py", text)
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True, env=_environment())
@@ -133,7 +133,7 @@ def test_errors_are_one_line(write: Write, tmp_path: Path, name: str, text: str 
     with pytest.raises(InputError, match=message) as raised:
         import_user_code([name], base=tmp_path)
     assert "\n" not in str(raised.value)
-    assert imported() == ()
+    assert sources() == {}
     assert "bad" not in sys.modules
 
 
