@@ -113,6 +113,11 @@ def longest_sequence(config: TrainConfig) -> int:
     return training.max_prompt_length + max(training.max_tokens, config.evaluation.max_tokens or 0)
 
 
+def served_model(name: str) -> str:
+    """What a server loads for the model `name`."""
+    return str(POLICY_DIR) if name == "tiny" else name
+
+
 def _with_named(machine: Machine, *named: Sequence[str] | None) -> Machine:
     """The machine that the GPUs are named for: a dry run may be for another."""
     return replace(machine, gpus=tuple(dict.fromkeys([*machine.gpus, *(gpu for each in named for gpu in each or ())])))
@@ -184,7 +189,7 @@ def _server(options: LaunchOptions, gpus: tuple[str, ...], machine: Machine, *, 
     extra = ["--gpu-memory-utilization", SHARED_GPU_PART] if shared else []
     extra += [] if gpus else ["--enforce-eager"]
     environment, arguments = serve_command(
-        str(POLICY_DIR) if options.model == "tiny" else options.model,
+        served_model(options.model),
         host=HOST,
         port=options.port,
         dtype=options.dtype or (None if gpus else "float32"),

@@ -1,6 +1,6 @@
 """`rg-env slurm`: an sbatch script around a training run. Nothing is submitted, and no torch imported.
 
-script = sbatch_script(SlurmJob("configs/train/math.yaml", gpus=4, time="04:00:00", account="lab"))
+script = sbatch_script(SlurmJob("configs/train/leg_counting_qwen7b.yaml", gpus=4, time="04:00:00", account="lab"))
 
 One node with `engine.kind: vllm` runs `rg-env launch`; with the embedded engine `rg-env train`, on several GPUs by DDP.
 Several nodes run one `vf-vllm` on the first and ZeRO-3 on all. What all have stands in `slurm.sh.template`.
@@ -14,8 +14,9 @@ from string import Template
 
 from rg_env.core.config import parse_config, read_config
 from rg_env.errors import InputError, OutputFolderError
+from rg_env.inference.vllm import serve_command
 from rg_env.training.config import TrainConfig, load_train_config
-from rg_env.training.launch import longest_sequence
+from rg_env.training.launch import longest_sequence, served_model
 from rg_env.training.slurm_job import SlurmJob, check_text
 
 TEMPLATE = Path(__file__).with_name("slurm.sh.template")
@@ -170,12 +171,9 @@ def _accelerate(checkout: Path, file: str, *options: str) -> list[str]:
 
 
 def _server(config: TrainConfig, gpus: int) -> str:
-    from rg_env.inference.vllm import serve_command
-    from rg_env.training.tiny import POLICY_DIR
-
     check_text("model.name", config.model.name)
     variables, arguments = serve_command(
-        str(POLICY_DIR) if config.model.name == "tiny" else config.model.name,
+        served_model(config.model.name),
         max_model_len=longest_sequence(config),
         tensor_parallel=gpus,
     )
