@@ -119,12 +119,13 @@ def _place(document: Document, path: Keys, value: Any) -> None:
     if value is None:
         holder.pop(path[-1], None)
     else:
-        holder[path[-1]] = _without_nulls(value)
+        holder[path[-1]] = without_nulls(value)
 
 
-def _without_nulls(value: Any) -> Any:
+def without_nulls(value: Any) -> Any:
+    """As a config has it: what has no value is not named."""
     if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
     return value
 
 

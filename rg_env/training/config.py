@@ -223,7 +223,7 @@ class EvaluationConfig(Section):
     tasks: dict[str, TaskConfig] = Field(default_factory=dict)
     """Held-out tasks, evaluated beside those that are trained on."""
     num_held_out_examples: Positive = 50
-    """Distinct questions of a held-out task of weight 1."""
+    """Distinct questions of a held-out task; of several with weights, on average."""
     rollouts_per_example: Positive = 1
     """Sampled answers to each question; above 1, pass@k is reported."""
     temperature: From0 | None = None

@@ -20,6 +20,7 @@ from rg_env.core.manifest import split_hash
 from rg_env.errors import InputError
 from rg_env.training.checks import check_eval_env
 from rg_env.training.fixed_eval import ask, task_of
+from rg_env.training.plan import evaluation_steps
 from rg_env.training.resume_point import dataset_hash
 from rg_env.training.scores import Evaluation
 from rg_env.training.trainer import GRPOTrainer
@@ -72,7 +73,7 @@ class EvaluationPlan:
         """Whether there is an evaluation after `step` steps of `max_steps`, before the next one begins."""
         if step == 0:
             return self.before
-        every = max(1, max_steps // 5) if self.every is None else self.every
+        every = evaluation_steps(self.every, max_steps)
         return every > 0 and step % every == 0
 
     def overrides(self) -> dict[str, Any]:
@@ -138,7 +139,7 @@ class FixedEvaluation:
         if self.questions and any(questions != self.questions for questions in earlier):
             raise InputError(
                 "earlier evaluations of this run asked other questions than those given now: give the same tasks, "
-                "sizes and eval_seed, or go on in another --output-dir"
+                "sizes and eval_seed, or go on in another output folder"
             )
 
     def run(self, step: int) -> Evaluation:

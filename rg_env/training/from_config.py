@@ -71,11 +71,6 @@ def training_arguments(config: TrainConfig) -> dict[str, Any]:
     }
 
 
-def mixture(config: TrainConfig) -> list[dict[str, Any]]:
-    """The tasks to train on, as `Mixture.parse` takes them."""
-    return gym(config.tasks)
-
-
 def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, Any]:
     """Train as `config` says. What is returned and raised: see `train`."""
     from rg_env.training.output import run_folder
@@ -135,12 +130,12 @@ def make_trainer(
     from rg_env.training.output import run_folder, run_name
     from rg_env.training.trainer import GRPOTrainer
 
-    env = load_environment(gym=policy.mixture(mixture(config)), **environment_arguments(config))
+    env = load_environment(gym=policy.mixture(gym(config.tasks)), **environment_arguments(config))
     if folder is None:
         folder = run_folder(config.output.dir, run_name(list(config.tasks), policy.label), resume)
     curriculum = None
     if config.curriculum is not None:
-        curriculum = Curriculum(config.curriculum, env, config.seed, gym=mixture(config))
+        curriculum = Curriculum(config.curriculum, env, config.seed, gym=gym(config.tasks))
     return GRPOTrainer(
         model=policy.model,
         env=env,

@@ -1,11 +1,13 @@
 """What a config comes to, for people: `rg-env train CONFIG --dry-run`. Imports neither torch nor reasoning_gym."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
+from rg_env.core.config_files import without_nulls
 from rg_env.core.tasks import Mixture
 from rg_env.core.yaml12 import to_yaml
-from rg_env.training.config import TrainConfig
+from rg_env.training.config import TaskConfig, TrainConfig
 from rg_env.training.config_checks import gym
 
 
@@ -16,7 +18,7 @@ def resolved_yaml(config: TrainConfig) -> str:
 
 def resolved(config: TrainConfig) -> dict[str, Any]:
     """The whole config as plain values."""
-    values: dict[str, Any] = _without_nones(config.model_dump(mode="json"))
+    values: dict[str, Any] = without_nulls(config.model_dump(mode="json"))
     return values
 
 
@@ -37,7 +39,7 @@ def plan(config: TrainConfig) -> list[str]:
     how = "all weights" if config.lora is None else f"LoRA of rank {config.lora.r}"
     lines = [
         f"model       {config.model.name}, {how}; generation {place}",
-        f"tasks       {_tasks(config, splits.num_train_examples)}",
+        f"tasks       {_tasks(config.tasks, splits.num_train_examples)}",
         f"steps       {training.max_steps} of {rollouts} rollouts: {prompts} prompts x {training.num_generations}"
         f" ({training.per_device_train_batch_size} a device x {processes} process{'es' if processes > 1 else ''}"
         f" x {training.gradient_accumulation_steps} accumulated)",
@@ -51,40 +53,33 @@ def plan(config: TrainConfig) -> list[str]:
     if config.curriculum is not None:
         lines.append(f"curriculum  {', '.join(config.curriculum.tasks)}")
     if evaluation.tasks:
-        lines.append(f"held out    {', '.join(evaluation.tasks)}: {evaluation.num_held_out_examples} questions each")
+        questions = evaluation.num_held_out_examples * len(evaluation.tasks)
+        lines.append(f"held out    {_tasks(evaluation.tasks, questions)}")
     save = f"a checkpoint every {config.output.save_every} steps" if config.output.save_every else "one checkpoint"
     lines.append(f"output      {config.output.dir or 'a fresh folder under outputs/'}, {save}")
     return lines
 
 
-def evaluation_steps(config: TrainConfig) -> int:
-    """Steps between two evaluations; 0: none on the way."""
-    every = config.evaluation.every
-    return max(1, config.training.max_steps // 5) if every is None else every
+def evaluation_steps(every: int | None, max_steps: int) -> int:
+    """Steps between two evaluations, a fifth of the run if `every` is None; 0: none on the way."""
+    return max(1, max_steps // 5) if every is None else every
 
 
-def _tasks(config: TrainConfig, rows: int) -> str:
-    counts = Mixture.parse(gym(config.tasks)).counts(rows)
-    return ", ".join(f"{name} ({count})" for name, count in zip(config.tasks, counts, strict=True))
+def _tasks(tasks: Mapping[str, TaskConfig], rows: int) -> str:
+    counts = Mixture.parse(gym(tasks)).counts(rows)
+    return ", ".join(f"{name} ({count})" for name, count in zip(tasks, counts, strict=True))
 
 
 def _evaluation(config: TrainConfig) -> str:
     evaluation = config.evaluation
     if not config.splits.num_eval_examples and not evaluation.tasks:
         return "none"
-    every = evaluation_steps(config)
+    every = evaluation_steps(evaluation.every, config.training.max_steps)
     when = [
         *(["before"] if evaluation.before else []),
         *([f"every {every} steps"] if every else []),
         *(["after"] if evaluation.after else []),
     ]
-    greedy = " and one greedy" if evaluation.greedy else ""
-    answers = f"{evaluation.rollouts_per_example} sampled{greedy} answers"
-    return f"{config.splits.num_eval_examples} questions, {answers} each; {', '.join(when) or 'never'}"
-
-
-def _without_nones(value: Any) -> Any:
-    """As a config file has it: what has no value is not named."""
-    if isinstance(value, dict):
-        return {key: _without_nones(item) for key, item in value.items() if item is not None}
-    return value
+    greedy = " and 1 greedy" if evaluation.greedy else ""
+    answers = f"{evaluation.rollouts_per_example} sampled{greedy} for each"
+    return f"{config.splits.num_eval_examples} questions, answers: {answers}; {', '.join(when) or 'never'}"

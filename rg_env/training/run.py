@@ -105,9 +105,8 @@ def train(
         failure = TrainingError("the run ended without a single optimizer step: are there rows to train on, and steps?")
     seconds = time.monotonic() - start
     if (failure or interruption.happened) and not recorder.evaluated and trainer.state.global_step <= first:
-        if (
-            main and checkpoint is None
-        ):  # there is nothing to save, and before training begins no optimizer that could be
+        # There is nothing to save, and before training begins no optimizer that could be.
+        if main and checkpoint is None:
             files.discard(new_folders)
         raise failure or KeyboardInterrupt
     together = trainer.accelerator.num_processes == 1 or isinstance(failure, StoppedTogether)

@@ -176,7 +176,7 @@ def test_the_plan_tells_of_curriculum_and_held_out_tasks(base: Path) -> None:
     )
     text = describe(config)
     assert "#   curriculum  spell_backward" in text
-    assert "#   held out    maze: 50 questions each" in text
+    assert "#   held out    maze (50)" in text
     assert "LoRA of rank 4" in text
 
 

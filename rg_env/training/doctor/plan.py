@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rg_env.training.config import TrainConfig
-from rg_env.training.from_config import environment_arguments, mixture, training_arguments
+from rg_env.training.config_checks import gym
+from rg_env.training.from_config import environment_arguments, training_arguments
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class RunPlan:
         """The run that a config describes."""
         return cls(
             model=config.model.name,
-            gym=mixture(config),
+            gym=gym(config.tasks),
             environment=environment_arguments(config),
             engine=config.engine.kind,
             vllm_host=config.engine.host,
