@@ -34,6 +34,11 @@ def diagnose(plan: RunPlan) -> Iterator[Check]:
     Raises:
         InputError: `plan` names tasks, options or a port that do not exist.
     """
+    for check in _checks(plan):
+        yield replace(check, fix=plan.worded(check.fix))
+
+
+def _checks(plan: RunPlan) -> Iterator[Check]:
     Mixture.parse(plan.gym)
     if not 0 < plan.vllm_port < 65536:
         raise InputError(f"port {plan.vllm_port} does not exist: choose one from 1 to 65535")

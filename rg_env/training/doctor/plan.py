@@ -1,5 +1,6 @@
 """The run that the doctor is asked about."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,6 +8,21 @@ from typing import Any
 from rg_env.training.config import TrainConfig
 from rg_env.training.config_checks import gym
 from rg_env.training.from_config import environment_arguments, training_arguments
+
+_KEYS = {
+    "model": "model.name",
+    "task": "tasks",
+    "engine": "engine.kind",
+    "vllm-host": "engine.host",
+    "vllm-port": "engine.port",
+    "per-device-batch-size": "training.per_device_train_batch_size",
+    "accumulation": "training.gradient_accumulation_steps",
+    "max-prompt-length": "training.max_prompt_length",
+    "max-tokens": "training.max_tokens",
+}
+"""By option of the command: what says the same in a config."""
+# Not the --model of a line that starts a server.
+_OPTION = re.compile(rf"(?<!vf-vllm )--({'|'.join(_KEYS)})\b(?: (\d+|embedded|vllm)\b)?")
 
 
 @dataclass(frozen=True)
@@ -33,6 +49,8 @@ class RunPlan:
     """Of a weight beside adapters."""
     asked: bool = True
     """Whether training was asked for at all: without the `train` extra the environment alone is no failure."""
+    from_config: bool = False
+    """Whether it is a config's run: fixes then name its keys, not the command's options."""
 
     @classmethod
     def of(cls, config: TrainConfig, processes: int) -> "RunPlan":
@@ -49,7 +67,14 @@ class RunPlan:
             settings={**training_arguments(config), "report_to": config.logging.report_to},
             lora_rank=config.lora.r if config.lora else 0,
             frozen_bytes=2 if config.model.dtype == "bfloat16" else 4,
+            from_config=True,
         )
+
+    def worded(self, fix: str) -> str:
+        """A fix in the words in which this run was given."""
+        if not self.from_config:
+            return fix
+        return _OPTION.sub(lambda found: _KEYS[found[1]] + (f"={found[2]}" if found[2] else ""), fix)
 
     @property
     def zero3(self) -> bool:

@@ -72,7 +72,7 @@ def test_what_would_stop_the_run_ends_with_the_fix(
 def test_a_config_is_looked_at_as_it_stands(
     run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, torch_here: Any, tmp_path: Path
 ) -> None:
-    """Its tasks, prompt, lengths and adapters; overrides count, options beside it are refused."""
+    """Its tasks, prompt, lengths and adapters; overrides count, options beside it are refused, and fixes name its keys."""
     monkeypatch.setattr(gpus, "ask_torch", lambda: torch_here)
     config = tmp_path / "run.yaml"
     config.write_text(
@@ -87,6 +87,10 @@ def test_a_config_is_looked_at_as_it_stands(
     whole = run(str(config), "--json")[1]
     memory = [next(r for r in json.loads(each) if r["name"] == "memory")["finding"] for each in (whole,)]
     assert memory[0].split("(")[1] != lines["memory"].split("(")[1]  # adapters are less than all weights
+    code, text, _ = run(str(config), "training.max_prompt_length=20")
+    assert code == 1
+    assert "longer than 20 tokens" in text
+    assert "; fix: training.max_prompt_length=" in text
     code, text, errors = run(str(config), "training.max_tokens=x")
     assert (code, text) == (2, "")
     assert "training.max_tokens = 'x' @ command line: must be a whole number" in errors
