@@ -72,7 +72,7 @@ def test_what_would_stop_the_run_ends_with_the_fix(
 def test_a_config_is_looked_at_as_it_stands(
     run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, torch_here: Any, tmp_path: Path
 ) -> None:
-    """Its tasks, prompt, lengths and adapters; overrides count, options beside it are refused, and fixes name its keys."""
+    """Its tasks, prompt, lengths and adapters. Overrides count; options beside it are refused, and no fix has them."""
     monkeypatch.setattr(gpus, "ask_torch", lambda: torch_here)
     config = tmp_path / "run.yaml"
     config.write_text(
