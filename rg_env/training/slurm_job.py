@@ -89,7 +89,7 @@ class SlurmJob:
         """
         if embedded:
             if self.vllm_gpus is not None:
-                raise InputError("--vllm-gpus is for engine.kind=vllm, and the config has embedded: say so, or leave it out")
+                raise InputError("--vllm-gpus is for engine.kind=vllm, and this config has embedded: set or omit it")
             if self.nodes > 1:
                 raise InputError(
                     f"--nodes {self.nodes} needs engine.kind=vllm: the embedded engine generates on one node only"
