@@ -117,7 +117,10 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Eval
     folder = run_folder(config.output.dir, name)
     trainer = make_trainer(config, policy, folder=folder)
     result = evaluate_only(trainer, folder, evaluation_plan(config, policy), step=step_of_model(checkpoint or ""))
-    RunFiles(folder).write_config(resolved(config))
+    files = RunFiles(folder)
+    files.write_config(resolved(config))
+    files.write_config({"evaluated": checkpoint or config.model.name}, "arguments.yaml")
+    files.write_manifest(getattr(trainer.env, "manifest", None))
     return result
 
 
