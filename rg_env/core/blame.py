@@ -11,7 +11,10 @@ _DETAIL_CHARS = 300
 
 def told(error: BaseException) -> str:
     """An error of the user's code in one line: "TYPE: MESSAGE (FILE, line N)"."""
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    try:
+        text = error.msg if isinstance(error, SyntaxError) else str(error)
+    except Exception:  # it is their class, too
+        text = ""
     what = " ".join(text.split())[:_DETAIL_CHARS]
     if not isinstance(error, RGEnvError):  # whose messages stand for themselves
         what = f"{type(error).__name__}: {what}".rstrip(": ")

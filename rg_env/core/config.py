@@ -60,6 +60,10 @@ def _line(document: Document, problem: Problem) -> str:
     try:
         value = document.at(problem.path)
     except KeyError:
+        for length in range(len(problem.path) - 1, 0, -1):
+            above = problem.path[:length]
+            if document.has(above) and not isinstance(document.at(above), Mapping):  # a short form of a section
+                return _line(document, Problem(above, f"{'.'.join(problem.path[length:])} {problem.message}"))
         return f"{path}: {problem.message}" if path else problem.message
     return f"{path} = {_shown(value)} @ {document.origin(problem.path)}: {problem.message}"
 
@@ -67,7 +71,7 @@ def _line(document: Document, problem: Problem) -> str:
 def _shown(value: Any) -> str:
     """A value as YAML has it."""
     if isinstance(value, str | int | float | bool | None):
-        return shortened(value) if isinstance(value, str | float) else json.dumps(value)
+        return json.dumps(value) if value is None or isinstance(value, bool) else shortened(value)
     return shortened(value)
 
 

@@ -7,7 +7,7 @@ the outcome is one list, of modules and absolute paths. There are no references 
 are read from it directly, and no config holds any.
 """
 
-import json
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +21,7 @@ from rg_env.core.checks import shortened
 from rg_env.errors import InputError
 
 COMMAND_LINE = "command line"
+_MAX_CHARS = 1_000_000
 Keys = tuple[str, ...]
 """Keys from the top of a config down to a value."""
 
@@ -52,6 +53,14 @@ class Document:
                 raise KeyError(key)
         return value
 
+    def has(self, path: Keys) -> bool:
+        """Whether a value was given at `path`."""
+        try:
+            self.at(path)
+        except KeyError:
+            return False
+        return True
+
 
 def read_config(file: str | Path, overrides: Sequence[str] = ()) -> Document:
     """The values of `file`, of what it extends, and `overrides` ("a.b=value") over them.
@@ -70,7 +79,7 @@ def read_config(file: str | Path, overrides: Sequence[str] = ()) -> Document:
 
 def _extend(document: Document, file: Path, above: tuple[Path, ...]) -> None:
     """Put the values of `file` over those of `document`, those of the files that it extends first."""
-    here = file.resolve() if file.exists() else file
+    here = file.resolve() if os.path.exists(file) else file
     if here in above:
         raise InputError(f"configs extend each other in a circle: {' -> '.join(p.name for p in (*above, here))}")
     values, lines = _read(file)
@@ -80,14 +89,20 @@ def _extend(document: Document, file: Path, above: tuple[Path, ...]) -> None:
         raise InputError(f"{file}: extends must name a file or a list of files, not {shortened(parents)}")
     for parent in parents:
         target = file.parent / parent
-        if not target.is_file():
-            raise InputError(f"{file}: extends: there is no file {target}; the path is relative to the file itself")
+        if not os.path.isfile(target):
+            raise InputError(
+                f"{file}: extends: there is no file {_name(target)}; the path is relative to the file itself"
+            )
         _extend(document, target, (*above, here))
     own, earlier = values.get("imports"), document.values.get("imports")
     if isinstance(own, list):
         own = [_located(name, file) for name in own]
         values["imports"] = [*earlier, *(name for name in own if name not in earlier)] if earlier else own
     _merge(document, values, lines, file, ())
+
+
+def _name(file: Path) -> str:
+    return text if len(text := str(file)) <= 500 else shortened(text)
 
 
 def _located(name: Any, file: Path) -> Any:
@@ -98,7 +113,7 @@ def _located(name: Any, file: Path) -> Any:
 def _merge(document: Document, values: Mapping[str, Any], lines: Mapping[Keys, int], file: Path, path: Keys) -> None:
     for key, value in values.items():
         own = (*path, key)
-        if isinstance(value, Mapping) and value and isinstance(_at_or_none(document, own), Mapping):
+        if isinstance(value, Mapping) and value and document.has(own) and isinstance(document.at(own), Mapping):
             _merge(document, value, lines, file, own)
             continue
         _place(document, own, value)
@@ -126,27 +141,26 @@ def without_nulls(value: Any) -> Any:
     """As a config has it: what has no value is not named."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
     return value
-
-
-def _at_or_none(document: Document, path: Keys) -> Any:
-    try:
-        return document.at(path)
-    except KeyError:
-        return None
 
 
 def _override(document: Document, text: str) -> None:
     name, separator, value = text.partition("=")
     path = tuple(name.strip().split("."))
+    shown = shortened(text)
     if not separator or not all(path):
-        raise InputError(f"override {text!r} is not of the form section.key=value")
+        raise InputError(f"override {shown} is not of the form section.key=value")
     if path[0] in ("extends", "imports"):
-        raise InputError(f"override {text!r}: {path[0]} is read from config files only")
+        raise InputError(f"override {shown}: {path[0]} is read from config files only")
     try:
         parsed = yaml12.load(value)
+        yaml12.check_plain(functools.reduce(lambda inner, key: {key: inner}, reversed(path), parsed))
     except yaml.YAMLError as error:
-        raise InputError(f"override {text!r}: the value is no YAML ({yaml12.reason_of(error)}); quote it") from error
+        raise InputError(f"override {shown}: the value is no YAML ({yaml12.reason_of(error)}); quote it") from error
+    except ValueError as error:
+        raise InputError(f"override {shown}: {' '.join(str(error).split())}") from error
     _place(document, path, parsed)
     document.origins[path] = COMMAND_LINE
 
@@ -154,16 +168,18 @@ def _override(document: Document, text: str) -> None:
 def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
     """The mapping in a YAML file, and the line of each of its keys."""
     try:
-        text = file.read_text(encoding="utf-8")
+        with file.open(encoding="utf-8") as stream:
+            text = stream.read(_MAX_CHARS + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise InputError(f"cannot read the config {str(file)!r}: {reason}") from error
+        raise InputError(f"cannot read the config {shortened(str(file))}: {reason}") from error
+    if len(text) > _MAX_CHARS:
+        raise InputError(f"{file} is no config: it has more than {_MAX_CHARS:,} characters")
     try:
         values, lines = yaml12.load(text), yaml12.key_lines(text)
-        json.dumps(values)
     except yaml.YAMLError as error:
         raise InputError(f"{file} is no YAML: {yaml12.reason_of(error)}") from error
-    except (RecursionError, ValueError, TypeError) as error:  # it refers to itself, or has tags such as !!binary
+    except ValueError as error:  # it refers to itself, or has tags such as !!binary
         raise InputError(f"{file} is no config: {' '.join(str(error).split())}") from error
     if values is None:
         return {}, {}

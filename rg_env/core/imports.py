@@ -91,7 +91,10 @@ def _import_file(path: str) -> ModuleType:
     sys.modules[name] = module  # before it runs: dataclasses and pickle look there
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        del sys.modules[name]
+        raise
+    except BaseException as error:  # SystemExit, or a kind of the user's own
         del sys.modules[name]
         raise _import_error(path, error) from error
     return module
@@ -102,7 +105,9 @@ def _import_module(name: str) -> ModuleType:
         raise InputError(f"imports: {name!r} is neither a module (my_package.tasks) nor a path that ends in .py")
     try:
         return importlib.import_module(name)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise InputError(
                 f"imports: there is no module {name!r}: install it, put its folder on PYTHONPATH, or name its .py file"
@@ -144,7 +149,7 @@ def _hash_of(module: ModuleType) -> str:
     """Of all .py files of the module's outermost package, or of its own file; of nothing where it has none."""
     outermost = sys.modules.get(module.__name__.partition(".")[0], module)
     folders = [Path(folder) for folder in getattr(outermost, "__path__", ())]
-    files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
+    files = [file for folder in folders for file in sorted(folder.rglob("*.py")) if file.is_file()]
     if not files and isinstance(getattr(module, "__file__", None), str):
         files = [Path(str(module.__file__))]
     digest = hashlib.sha256()

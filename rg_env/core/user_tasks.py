@@ -38,7 +38,7 @@ def register_new_tasks(source: str) -> None:
             continue
         if task in shipped_table():
             raise InputError(f"imports: {source} registers the task {task!r}, which exists: choose another name")
-        if not _NAME.fullmatch(task):
+        if not isinstance(task, str) or not _NAME.fullmatch(task):
             raise InputError(
                 f"imports: {source} registers the task {task!r}: its name may hold letters, digits, '_', '-' and '.'"
             )

@@ -9,12 +9,56 @@ from typing import Any
 
 import yaml
 
-_MAX_DEPTH = 20
+from rg_env.core.checks import shortened
+
+_MAX_DEPTH = 50
+_MAX_VALUES = 100_000
 
 
 def load(text: str) -> Any:
-    """The values in `text`. Raises `yaml.YAMLError`, `ValueError` or `RecursionError`."""
-    return yaml.load(text, Loader=Loader)
+    """The values in `text`. Raises `yaml.YAMLError` where there are none, and `ValueError` where they are not plain."""
+    try:
+        values = yaml.load(text, Loader=Loader)
+    except RecursionError as error:
+        raise ValueError(f"it is nested more than {_MAX_DEPTH} deep") from error
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:  # a tag on a value that is none of its kind
+        raise ValueError(f"a tag does not fit its value: {error}") from error
+    check_plain(values)
+    return values
+
+
+def check_plain(values: Any) -> None:
+    """Raise `ValueError` unless `values` are what JSON can hold, nested and repeated within reason.
+
+    Aliases are counted each time: a few lines of them can stand for more values than memory holds, or for themselves.
+    """
+    level, count = [values], 0
+    for _ in range(_MAX_DEPTH):
+        below: list[Any] = []
+        for value in level:
+            if not isinstance(value, dict | list | str | int | float | None):
+                raise ValueError(f"{type(value).__name__} is no kind of value that a config has")
+            if isinstance(value, dict):
+                below += [*value, *value.values()]
+            elif isinstance(value, list):
+                below += value
+            elif isinstance(value, str):
+                _check_text(value)
+            if len(below) > _MAX_VALUES:
+                break
+        count += len(below)
+        if count > _MAX_VALUES:
+            raise ValueError(f"it stands for more than {_MAX_VALUES:,} values")
+        if not (level := below):
+            return
+    raise ValueError(f"it is nested more than {_MAX_DEPTH} deep")
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"text with half a character ({text[error.start]!r}), which UTF-8 cannot write") from error
 
 
 def to_yaml(values: Mapping[str, Any]) -> str:
@@ -62,9 +106,15 @@ class Loader(yaml.SafeLoader):
             if name in seen:
                 raise yaml.MarkedYAMLError(problem=f"the key {name!r} stands twice", problem_mark=key.start_mark)
             seen.add(name)
-        self.flatten_mapping(node)
         # Keys are names, also those that look like numbers.
         return {str(key.value): self.construct_object(value, deep=True) for key, value in node.value}
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:  # a tag before text, or more digits than Python reads
+        raise ValueError(f"{shortened(text)} is no whole number, or one too long to read") from error
 
 
 class Dumper(yaml.SafeDumper):
@@ -81,4 +131,4 @@ for _tag, _pattern, _first in (
     ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]),
 ):
     Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
-Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(str(node.value)))
+Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: _whole_number(str(node.value)))

@@ -11,20 +11,29 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from rg_env.core.config import Problem, Section, config_error, parse_config, read_config
 from rg_env.core.imports import import_user_code
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
 from rg_env.errors import InputError
 
-Positive = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
+_MOST = 2**31 - 1  # what every library takes for a count
+Positive = Annotated[int, Field(ge=1, le=_MOST)]
+Count = Annotated[int, Field(ge=0, le=_MOST)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
-Text = Annotated[str, Field(min_length=1)]
+
+
+def _path(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("holds a null character, which no name and no path has")
+    return text
+
+
+Text = Annotated[str, Field(min_length=1), AfterValidator(_path)]
 
 
 class ModelConfig(Section):
@@ -99,7 +108,7 @@ class PromptConfig(Section):
 class RewardConfig(Section):
     """One reward, under its name. A number alone is its weight."""
 
-    weight: Annotated[float, Field(allow_inf_nan=False)] = 1.0
+    weight: Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)] = 1.0
     """In the sum; below 0 it is a penalty."""
     when: Literal["answered", "correct", "not_correct"] | None = None
     """Pays for such completions alone."""
@@ -273,8 +282,12 @@ class CurriculumConfig(Section):
     @field_validator("schedule")
     @classmethod
     def _steps(cls, schedule: dict[str, int] | None) -> dict[str, int] | None:
-        if schedule is not None and not all(step.isdecimal() for step in schedule):
+        if schedule is None:
+            return None
+        if not schedule or not all(step.isdecimal() and len(step) <= 10 for step in schedule):
             raise ValueError("must map steps to levels, such as {0: 0, 100: 1}")
+        if len({int(step) for step in schedule}) < len(schedule):
+            raise ValueError("names a step twice")
         return schedule
 
 
@@ -340,7 +353,7 @@ class TrainConfig(Section):
     def _weighted(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             return value
-        return {name: {"weight": each} if isinstance(each, int | float) else each for name, each in value.items()}
+        return {name: {"weight": each} if type(each) in (int, float) else each for name, each in value.items()}
 
 
 def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, processes: int | None = None) -> TrainConfig:

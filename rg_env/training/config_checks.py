@@ -128,10 +128,8 @@ def _evaluation(config: TrainConfig) -> Iterator[Problem]:
         )
     if temperature == 0 and evaluation.greedy:
         yield Problem(("evaluation", "greedy"), "with temperature 0 that is the answer already: set it to false")
-    if not config.splits.num_eval_examples and not evaluation.tasks:
-        for key in ("every", "before", "after"):
-            if key in evaluation.model_fields_set and getattr(evaluation, key):
-                yield Problem(("evaluation", key), "there is nothing to evaluate: splits.num_eval_examples is 0")
+    if not config.splits.num_eval_examples and not evaluation.tasks and evaluation.every:
+        yield Problem(("evaluation", "every"), "there is nothing to evaluate: splits.num_eval_examples is 0")
 
 
 def _curriculum(config: TrainConfig) -> Iterator[Problem]:

@@ -1,6 +1,10 @@
 """How the rollouts of a step make groups. Imports neither torch nor verifiers."""
 
+import math
+
 from rg_env.errors import InputError
+
+_GROUPS_TRIED = 4096
 
 
 def check_groups(
@@ -26,12 +30,14 @@ def check_groups(
     batch = per_device * factor
     if batch % num_generations == 0:
         return
-    fitting = [n for n in range(2, batch + 1) if batch % n == 0]
+    # Groups within reason: nobody wants larger ones, and looking through all that divide a huge number takes minutes.
+    fitting = [n for n in range(2, min(batch, max(_GROUPS_TRIED, 2 * num_generations), 2**20) + 1) if batch % n == 0]
     groups = sorted(sorted(fitting, key=lambda n: abs(n - num_generations))[:3])
-    fits = (n for distance in range(1, num_generations + 1) for n in (per_device - distance, per_device + distance))
-    sizes = sorted([n for n in fits if n > 0 and n * factor % num_generations == 0][:2])
+    part = num_generations // math.gcd(factor, num_generations)
+    below = per_device // part * part
+    sizes = [n for n in (below, below + part, below + 2 * part) if n > 0][:2]
     raise InputError(
         f"a step has {batch} rollouts ({per_device} per device x {processes} processes x {accumulation} accumulated), "
         f"which num_generations={num_generations} does not divide: nearest per_device_train_batch_size: "
-        f"{', '.join(map(str, sizes))}; or num_generations: {', '.join(map(str, groups))}"
+        f"{', '.join(map(str, sizes))}" + (f"; or num_generations: {', '.join(map(str, groups))}" if groups else "")
     )

@@ -106,6 +106,8 @@ trees = st.dictionaries(
 def without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
     return value
 
 
@@ -132,6 +134,7 @@ def test_no_override_makes_anything_but_an_input_error(tmp_path_factory: pytest.
         ({"main": "extends: main.yaml"}, "extend each other in a circle: main.yaml -> main.yaml"),
         ({"main": "extends: a.yaml", "a": "extends: main.yaml"}, "circle: main.yaml -> a.yaml -> main.yaml"),
         ({"main": "extends: none.yaml"}, "there is no file"),
+        ({"main": f"extends: {'x' * 5000}.yaml"}, "there is no file"),
         ({"main": "extends: {a: b}"}, "must name a file or a list of files"),
         ({"main": "a: 1\na: 2\n"}, "line 2, column 1: the key 'a' stands twice"),
         ({"main": "a: [1\n"}, "is no YAML: line"),
@@ -196,10 +199,62 @@ def test_all_mistakes_are_told_at_once_each_with_its_line(tmp_path: Path) -> Non
     ]
 
 
-@pytest.mark.parametrize("override", ["no equals sign", "=1", "a..b=1", "extends=x.yaml", "a=[", "a={x: 1, x: 2}"])
+@pytest.mark.parametrize(
+    "override", ["no equals sign", "=1", "a..b=1", "extends=x.yaml", "a=[", "a={x: 1, x: 2}", "a=&a [*a]"]
+)
 def test_overrides_that_are_none(tmp_path: Path, override: str) -> None:
     with pytest.raises(InputError, match="override"):
         values(tmp_path, override, main="{}")
+
+
+LAUGHS = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("9" * 5000, "no whole number, or one too long to read"),
+        ("!!int 0x10", "'0x10' is no whole number"),
+        ("!!float abc", "could not convert"),
+        ("!!bool x", "a tag does not fit its value"),
+        ("!!timestamp x", "a tag does not fit its value"),
+        ("!!timestamp 2020-01-01", "date is no kind of value that a config has"),
+        ("!!binary aGk=", "bytes is no kind of value that a config has"),
+        ("!!set {a}", "set is no kind of value that a config has"),
+        ("[" * 60 + "]" * 60, "nested more than 50 deep"),
+        ("[" * 2000 + "]" * 2000, "nested more than 50 deep"),
+        ('"\\ud800"', "half a character"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_values_that_no_config_has_are_one_line(tmp_path: Path, text: str, words: str) -> None:
+    """In files and in overrides alike."""
+    for overrides, main in (([], f"b: {text}\n"), ([f"b={text}"], "{}")):
+        with pytest.raises(InputError) as caught:
+            values(tmp_path, *overrides, main=main)
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 400
+
+
+def test_aliases_that_stand_for_billions_of_values_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="more than 100,000 values"):
+        values(tmp_path, main=f"a0: &a0 [x]\n{LAUGHS}")
+
+
+def test_a_file_without_end_is_refused() -> None:
+    """Before it fills the memory."""
+    with pytest.raises(InputError, match="more than 1,000,000 characters"):
+        read_config("/dev/zero")
+
+
+def test_an_override_with_a_thousand_keys_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nested more than 50 deep"):
+        values(tmp_path, ".".join("a" * 1500) + "=1", main="{}")
+
+
+def test_nulls_are_taken_away_within_lists_too(tmp_path: Path) -> None:
+    assert values(tmp_path, main="a: [{b: null, c: 1}, null]\n") == {"a": [{"c": 1}, None]}
 
 
 def test_configs_are_frozen(tmp_path: Path) -> None:

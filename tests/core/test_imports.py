@@ -118,6 +118,12 @@ def test_another_process_refuses_an_edited_source(write: Write) -> None:
         ("bad.py", "def f(:\n", r"cannot be imported: SyntaxError: invalid syntax \(.*/bad\.py, line 1\)$"),
         ("bad.py", "import no_such_thing", r"ModuleNotFoundError: No module named 'no_such_thing' \(.*bad\.py, line 1"),
         ("bad.py", "raise SystemExit(3)", r"bad\.py cannot be imported: SystemExit: 3 \(.*/bad\.py, line 1\)$"),
+        ("bad.py", "class Odd(BaseException): pass\nraise Odd('x')", r"cannot be imported: Odd: x \(.*, line 2\)$"),
+        (
+            "bad.py",
+            "class Odd(Exception):\n    def __str__(self): return 1 / 0\nraise Odd",
+            r"cannot be imported: Odd \(.*, line 3\)$",
+        ),
         (
             "bad.py",
             "import rg_env\n@rg_env.reward\ndef correctness(rollout):\n    return 0.0\n",
@@ -135,6 +141,13 @@ def test_errors_are_one_line(write: Write, tmp_path: Path, name: str, text: str 
     assert "\n" not in str(raised.value)
     assert sources() == {}
     assert "bad" not in sys.modules
+
+
+def test_a_folder_with_the_name_of_a_python_file_is_no_source(write: Write, tmp_path: Path) -> None:
+    write("part/__init__.py", "")
+    (tmp_path / "part" / "folder.py").mkdir()
+    import_user_code(["part/__init__.py"], base=tmp_path)
+    assert len(sources()) == 1
 
 
 def test_a_module_that_raises_is_told_with_its_line(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:

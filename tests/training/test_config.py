@@ -71,6 +71,14 @@ MISTAKES = [
     ("tasks.chain_sum.weight=1e400", "must be at most 1e+100"),
     ("evaluation.rollouts_per_example=0", "must be at least 1"),
     ("model.name=''", "must not be empty"),
+    ("training.max_steps=1e30", "must be a whole number"),
+    ("training.max_steps=99999999999999999999", "must be at most 2147483647"),
+    ("splits.num_eval_examples=99999999999999999999", "must be at most 2147483647"),
+    ("rewards.format=1e308", "must be at most 1e+100"),
+    ("rewards.format=true", "must be a section"),
+    ("rewards={format: .nan}", "rewards.format = nan @ command line: weight must be a finite number"),
+    ('output.dir="a\\0b"', "holds a null character"),
+    ('model.name="a\\0b"', "holds a null character"),
     # choices
     ("engine.kind=vlm", "must be one of 'embedded' or 'vllm'"),
     ("grading=strict", "must be one of 'hardened', 'partial' or 'upstream'"),
@@ -114,6 +122,8 @@ MISTAKES = [
     ("curriculum={tasks: {spell_backward: {}}, failure_threshold: 0.8}", "must be below success_threshold (0.7)"),
     ("curriculum={tasks: {spell_backward: {}}, schedule: {first: 1}}", "must map steps to levels"),
     ("curriculum={tasks: {spell_backward: {}}, schedule: {0: 99}}", "the highest level of spell_backward is"),
+    ("curriculum={tasks: {spell_backward: {}}, schedule: {}}", "must map steps to levels"),
+    ("curriculum={tasks: {spell_backward: {}}, schedule: {5: 0, 05: 1}}", "names a step twice"),
     (["curriculum={tasks: {spell_backward: {}}}", "tasks.spell_backward.level=1"], "set by the curriculum"),
     (["curriculum={tasks: {spell_backward: {}}}", "splits.manifest=m.json"], "cannot be kept with a curriculum"),
 ]  # fmt: skip
@@ -128,6 +138,19 @@ def test_a_mistake_is_one_line_with_path_and_remedy(base: Path, overrides: str |
     assert "\n" not in text
     assert words in text
     assert any(text.startswith(override.partition("=")[0].split(".")[0]) for override in overrides)
+
+
+def test_a_run_without_evaluation_is_one_override(base: Path) -> None:
+    """Also where a file spells out that there would be one before and after."""
+    spelled = ["evaluation.before=true", "evaluation.after=true"]
+    assert load_train_config(base, ["splits.num_eval_examples=0", *spelled]).splits.num_eval_examples == 0
+
+
+def test_a_huge_batch_is_refused_at_once(base: Path) -> None:
+    """Without looking through all numbers that might divide it; both mistakes that it makes are told."""
+    huge = ["training.per_device_train_batch_size=2147483647", "training.gradient_accumulation_steps=1"]
+    with pytest.raises(ConfigError, match="nearest per_device_train_batch_size: 2147483640, 2147483648"):
+        load_train_config(base, huge)
 
 
 def test_mistakes_of_all_kinds_are_shown_together(base: Path) -> None:
