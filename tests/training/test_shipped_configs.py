@@ -1,6 +1,7 @@
 """Every shipped experiment runs: its rows are built and two steps are made, by a small random model of long context."""
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,26 @@ def long_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+@cache
+def held_out(path: Path) -> tuple[str, ...]:
+    return tuple(load_train_config(path).evaluation.tasks)
+
+
+def first_with(task: str) -> Path:
+    """The first experiment that holds a task out."""
+    return next(path for path in EXPERIMENTS if task in held_out(path))
+
+
 def smaller(path: Path, model: str, output: Path) -> list[str]:
-    """Overrides that leave what an experiment is, and take its size from it."""
+    """Overrides that leave what an experiment is, and take its size from it.
+
+    A held-out task of several experiments is asked in the first of them: drawing its questions takes longest.
+    """
     config = load_train_config(path)
     tasks = len(config.tasks)
+    asked = [name for name in held_out(path) if first_with(name) == path] or held_out(path)[:1]
     return [
+        *(f"evaluation.tasks.{name}=null" for name in held_out(path) if name not in asked),
         f"model.name={model}",
         "model.dtype=auto",
         "training.max_steps=2",
@@ -68,8 +84,8 @@ def test_two_steps_of_every_experiment(
     results = run_config(config)
     assert results["steps"] == 2
     assert set(results["eval_after"]["tasks"]) == set(config.tasks)
-    held_out = results["eval_after"]["held_out"]
-    assert set(held_out["tasks"] if held_out else ()) == set(config.evaluation.tasks)
+    others = results["eval_after"]["held_out"]
+    assert set(others["tasks"] if others else ()) == set(config.evaluation.tasks)
     steps: list[dict[str, Any]] = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert sum("loss" in step for step in steps) == 2
     assert load_train_config(output / "config.yaml") == config

@@ -93,7 +93,7 @@ def _of_the_run(plan: RunPlan, smi: gpus.Smi, probe: dict[str, Any]) -> Iterator
         found, model = _unexpected("model", error), None
     yield found
     settings = batches.resolved(plan, is_tiny=name == TINY)
-    tokens = settings["max_prompt_length"] + settings["max_tokens"]
+    tokens = settings["max_prompt_length"] + max(settings["max_tokens"], plan.evaluated_tokens)
     server, server_runs = machine.check_server(plan, model.name if model else None, tokens)
     yield server
     yield gpus.check_count(probe, smi, plan, server_runs=server_runs)

@@ -43,6 +43,8 @@ class RunPlan:
     output_dir: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `GRPOConfig` that differ from those of `default_config`; None is no difference."""
+    evaluated_tokens: int = 0
+    """New ones at most in evaluations, where those have a limit of their own."""
     lora_rank: int = 0
     """Of the adapters that are trained instead of all weights; 0: all weights are."""
     frozen_bytes: int = 4
@@ -65,6 +67,7 @@ class RunPlan:
             processes=processes,
             output_dir=config.output.dir,
             settings={**training_arguments(config), "report_to": config.logging.report_to},
+            evaluated_tokens=config.evaluation.max_tokens or 0,
             lora_rank=config.lora.r if config.lora else 0,
             frozen_bytes=2 if config.model.dtype == "bfloat16" else 4,
             from_config=True,

@@ -10,9 +10,7 @@ import pytest
 
 from rg_env.cli import run as run_cli
 from rg_env.commands import run_command
-from rg_env.training.doctor import (
-    gpus,
-)
+from rg_env.training.doctor import Check, gpus, machine
 
 
 @pytest.fixture(scope="session")
@@ -97,6 +95,15 @@ def test_a_config_is_looked_at_as_it_stands(
     code, text, errors = run(str(config), "--max-tokens", "3")
     assert (code, text) == (2, "")
     assert "--max-tokens beside a config" in errors
+    looked: list[int] = []
+
+    def note(plan: Any, model: Any, tokens: int) -> tuple[Check, bool]:
+        looked.append(tokens)
+        return Check("server", "skipped", "not asked"), False
+
+    monkeypatch.setattr(machine, "check_server", note)
+    run(str(config), "evaluation.max_tokens=300")
+    assert looked == [60 + 300]
 
 
 def test_records(run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, torch_here: Any) -> None:
