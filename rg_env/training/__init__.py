@@ -10,7 +10,7 @@ from rg_env.errors import MissingExtraError
 
 _NAMES = {
     "Curriculum": "curriculum",
-    "CurriculumConfig": "config",
+    "CurriculumConfig": "config_sections",
     "EvaluationPlan": "evaluation_plan",
     "GRPOConfig": "arguments",
     "GRPOTrainer": "trainer",

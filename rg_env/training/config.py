@@ -11,312 +11,28 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import Field, field_validator
 
 from rg_env.core.config import Problem, Section, config_error, parse_config, read_config
 from rg_env.core.imports import import_user_code
-from rg_env.core.prompts import SYSTEM_PROMPT, Placement
 from rg_env.errors import InputError
-
-_MOST = 2**31 - 1  # what every library takes for a count
-Positive = Annotated[int, Field(ge=1, le=_MOST)]
-Count = Annotated[int, Field(ge=0, le=_MOST)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-From0 = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
-
-
-def _path(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("holds a null character, which no name and no path has")
-    return text
-
-
-Text = Annotated[str, Field(min_length=1), AfterValidator(_path)]
-
-
-class ModelConfig(Section):
-    """The policy to train."""
-
-    name: Text
-    """A folder, a name on the model hub, or "tiny": the tiny policy that ships with the package."""
-    attention: Literal["auto", "flash_attention_2", "sdpa", "eager"] = "auto"
-    """"auto": flash-attn where it works, otherwise PyTorch's SDPA."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the weights. "bfloat16" is for LoRA, whose frozen weights then take half the memory."""
-
-
-class TaskConfig(Section):
-    """One task, under its name."""
-
-    weight: Annotated[float, Field(gt=0, le=1e100)] = 1.0
-    """Share of the questions, relative to the other tasks."""
-    config: dict[str, Any] = Field(default_factory=dict)
-    """Options of the task (`rg-env tasks NAME` lists them)."""
-    level: Count | None = None
-    """Level of difficulty of all attributes of the task's curriculum."""
-    levels: dict[str, Count] = Field(default_factory=dict)
-    """Levels of single attributes."""
-
-
-def _tasks(value: Any) -> Any:
-    """A name, or a list of names and of mappings with a name, as the mapping of names that it stands for."""
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, list):
-        return value
-    named: dict[str, Any] = {}
-    for item in value:
-        rest = dict(item) if isinstance(item, Mapping) else {}
-        name = rest.pop("name", None) if rest else item
-        if not isinstance(name, str):
-            raise ValueError("a list of tasks holds names, or mappings with a name: [a, {name: b, weight: 2}]")
-        if name in named:
-            raise ValueError(f"task {name!r} stands twice: name it once, with the sum of weights")
-        named[name] = rest
-    return named
-
-
-class SplitsConfig(Section):
-    """Which questions. Training and evaluation never share one, whatever the seeds."""
-
-    num_train_examples: Positive = 2000
-    """Distinct training questions, over all tasks by weight."""
-    num_eval_examples: Count = 200
-    """Distinct evaluation questions of the training tasks, by weight; 0: none."""
-    seed: Seed | None = None
-    """Picks the training questions; default: the run's seed."""
-    eval_seed: Seed = 0
-    """Picks the evaluation questions: the same for runs that differ in their seed."""
-    manifest: Text | None = None
-    """The manifest.json of a run: train on exactly its rows, or refuse."""
-
-
-class PromptConfig(Section):
-    """How a question is put."""
-
-    instruction: str = SYSTEM_PROMPT
-    """How to answer; the answer is read from the last <answer>...</answer>. Empty: the question alone."""
-    placement: Placement = "system"
-    """Where the instruction stands: "system" message, or in the "user" turn before ("user") or after the question
-    ("user_after")."""
-    system_prompt: str = ""
-    """Of the system message, before an instruction that stands there; empty: none."""
-
-
-class RewardConfig(Section):
-    """One reward, under its name. A number alone is its weight."""
-
-    weight: Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)] = 1.0
-    """In the sum; below 0 it is a penalty."""
-    when: Literal["answered", "correct", "not_correct"] | None = None
-    """Pays for such completions alone."""
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments of the reward function."""
-
-
-class EngineConfig(Section):
-    """What generates."""
-
-    kind: Literal["embedded", "vllm"] = "embedded"
-    """"embedded": the model in training itself, in this process; "vllm": a `vf-vllm` server, as `rg-env launch` starts
-    one."""
-    host: Text = "127.0.0.1"
-    """Of the server."""
-    port: Annotated[int, Field(ge=1, le=65535)] = 8000
-    """Of the server."""
-    connect_timeout: Above0 = 5.0
-    """Seconds to wait for the server at the start."""
-    generation_timeout: Above0 = 600.0
-    """Seconds that a batch of rollouts may take."""
-    num_batches_ahead: Count = 0
-    """Batches generated while earlier ones are trained on ("vllm" only); 1 overlaps both, one step off-policy."""
-    importance_sampling_correction: bool = False
-    """Weigh each token by min(p_trainer / p_sampler, cap) ("vllm" only)."""
-    importance_sampling_cap: Above0 = 2.0
-    """That cap."""
-    weight_sync_transport: Literal["auto", "nccl", "shm", "gloo"] = "auto"
-    """How new weights travel to the server."""
-    weight_sync_timeout: Above0 = 120.0
-    """Seconds; deadline of each wait for the server's workers."""
-    weight_sync_check_every: Count = 50
-    """Syncs between two comparisons of the server's log-probabilities with the trainer's; 0: the first only."""
-
-
-class TrainingConfig(Section):
-    """GRPO and the optimizer, under the names of `vf.GRPOConfig`."""
-
-    max_steps: Positive = 200
-    """Optimizer steps."""
-    learning_rate: Above0 = 1e-6
-    """Peak learning rate."""
-    lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
-    """Course of the learning rate over the run."""
-    warmup_steps: Count = 10
-    """Steps to reach it; "constant" has none."""
-    optim: Literal["adamw_torch", "adamw_torch_fused", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"] = (
-        "adamw_torch_fused"
-    )
-    """"adamw_torch_fused" is one kernel for all parameters; the 8-bit ones need bitsandbytes."""
-    weight_decay: From0 = 0.0
-    """Of AdamW."""
-    adam_beta1: Share = 0.9
-    """Of AdamW."""
-    adam_beta2: Share = 0.999
-    """Of AdamW."""
-    max_grad_norm: From0 = 0.2
-    """Gradients are clipped to this norm; 0: not at all."""
-    per_device_train_batch_size: Positive = 8
-    """Rollouts a micro-batch and process."""
-    gradient_accumulation_steps: Positive = 16
-    """Micro-batches a step. Batch x accumulation x processes is a step's rollouts, in whole groups."""
-    num_generations: Annotated[int, Field(ge=2)] = 8
-    """Rollouts a prompt: the group that an advantage is relative to."""
-    num_iterations: Positive = 1
-    """Updates a batch of rollouts."""
-    loss_type: Literal["bnpo", "grpo", "dr_grpo"] = "bnpo"
-    """How tokens are averaged: over the batch, over each rollout, or divided by a constant."""
-    scale_rewards: bool = True
-    """Divide advantages by the standard deviation of their group."""
-    beta: From0 = 0.0
-    """Weight of the KL term to the initial model; above 0 that model is kept in memory."""
-    epsilon: Share = 0.2
-    """Clipping of the probability ratio."""
-    epsilon_high: From0 | None = None
-    """Upper clipping; default: as the lower."""
-    temperature: Above0 = 1.0
-    """Of sampling."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Of sampling."""
-    max_prompt_length: Positive = 1024
-    """Tokens; a longer prompt is an error."""
-    max_tokens: Positive = 1024
-    """New tokens at most."""
-    shuffle: bool = True
-    """Take the training questions in random order."""
-    bf16: bool | None = None
-    """Compute in bfloat16; default: where there is a GPU."""
-    gradient_checkpointing: bool = True
-    """Compute activations again in the backward pass: slower, less memory."""
-    use_liger_kernel: bool = False
-    """Liger's kernels, where they are installed."""
-    use_cpu: bool | None = None
-    """Train on the CPU; default: where there is no GPU."""
-
-
-class LoraConfig(Section):
-    """Train low-rank adapters instead of all weights."""
-
-    r: Positive = 16
-    """Rank."""
-    alpha: Positive = 32
-    """The update is scaled by alpha / r."""
-    dropout: Share = 0.0
-    """On the adapters' input."""
-    target_modules: Annotated[list[Text], Field(min_length=1)] = ["all-linear"]  # noqa: RUF012
-    """Names of the layers that get an adapter; "all-linear" alone: all but the LM head."""
-    use_rslora: bool = False
-    """Scale by alpha / sqrt(r) instead."""
-
-
-class EvaluationConfig(Section):
-    """The fixed evaluation: the same questions before training, while it goes on, and after."""
-
-    every: Count | None = None
-    """Steps between evaluations; default: a fifth of the run; 0: before and after only."""
-    before: bool = True
-    """Evaluate before the first step."""
-    after: bool = True
-    """Evaluate after the last step."""
-    tasks: dict[str, TaskConfig] = Field(default_factory=dict)
-    """Held-out tasks, evaluated beside those that are trained on."""
-    num_held_out_examples: Positive = 50
-    """Distinct questions of a held-out task; of several with weights, on average."""
-    rollouts_per_example: Positive = 1
-    """Sampled answers to each question; above 1, pass@k is reported."""
-    temperature: From0 | None = None
-    """Default: that of training."""
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Default: that of training."""
-    max_tokens: Positive | None = None
-    """Default: those of training."""
-    greedy: bool = True
-    """Answer each question once more, without sampling."""
-
-    _named = field_validator("tasks", mode="before")(_tasks)
-
-
-class CurriculumTask(Section):
-    """A task whose level changes."""
-
-    attributes: list[Text] = Field(default_factory=list)
-    """Attributes of the task's curriculum that change; default: all."""
-    start: Count = 0
-    """Level to begin with."""
-    highest: Count | None = None
-    """Level to stop at; default: the task's highest."""
-
-
-class CurriculumConfig(Section):
-    """Levels that change while training goes on: with the measured accuracy, or at given steps."""
-
-    tasks: dict[str, CurriculumTask]
-    """Which of the training tasks; the others stay as they are."""
-    success_threshold: Share = 0.7
-    """Raise the level when the accuracy over the window is above this."""
-    failure_threshold: Share = 0.1
-    """Lower it when the accuracy is below this."""
-    window: Positive = 20
-    """Prompts of the task, at its present level, over which accuracy is measured; nothing changes before there are so
-    many."""
-    check_every: Positive = 1
-    """Steps between two looks at the accuracy."""
-    step: Positive = 1
-    """Levels to go up or down by."""
-    schedule: dict[str, Count] | None = None
-    """Levels by step, such as {0: 0, 100: 1, 200: 2}, instead of thresholds."""
-
-    _named = field_validator("tasks", mode="before")(_tasks)
-
-    @field_validator("schedule")
-    @classmethod
-    def _steps(cls, schedule: dict[str, int] | None) -> dict[str, int] | None:
-        if schedule is None:
-            return None
-        if not schedule or not all(step.isdecimal() and len(step) <= 10 for step in schedule):
-            raise ValueError("must map steps to levels, such as {0: 0, 100: 1}")
-        if len({int(step) for step in schedule}) < len(schedule):
-            raise ValueError("names a step twice")
-        return schedule
-
-
-class LoggingConfig(Section):
-    """What is shown and kept while a run goes on. metrics.jsonl is always written."""
-
-    report_to: list[Literal["tensorboard", "wandb", "trackio"]] = Field(default_factory=list)
-    """Services besides. Nothing is uploaded unless named here."""
-    project: Text = "rg-env"
-    """Under which wandb and trackio keep the run."""
-    run_name: Text | None = None
-    """Default: the output folder's name."""
-    examples_every: Count = 10
-    """Steps between two looks at questions and answers on the console; 0: none."""
-    num_examples: Positive = 2
-    """Shown then."""
-    rollouts_kept: Count = 32
-    """Of each step, in rollouts.jsonl."""
-
-
-class OutputConfig(Section):
-    """Where a run's files go."""
-
-    dir: Text | None = None
-    """A new folder; default: a fresh one under outputs/."""
-    save_every: Count = 100
-    """Steps between checkpoints; 0: at the end only."""
-    save_total_limit: Positive | None = None
-    """Checkpoints kept; default: all."""
+from rg_env.training.config_sections import (
+    CurriculumConfig,
+    EngineConfig,
+    EvaluationConfig,
+    LoggingConfig,
+    LoraConfig,
+    ModelConfig,
+    OutputConfig,
+    PromptConfig,
+    RewardConfig,
+    Seed,
+    SplitsConfig,
+    TaskConfig,
+    Text,
+    TrainingConfig,
+    named_tasks,
+)
 
 
 class TrainConfig(Section):
@@ -346,7 +62,7 @@ class TrainConfig(Section):
     logging: LoggingConfig = LoggingConfig()
     output: OutputConfig = OutputConfig()
 
-    _named = field_validator("tasks", mode="before")(_tasks)
+    _named = field_validator("tasks", mode="before")(named_tasks)
 
     @field_validator("rewards", mode="before")
     @classmethod

@@ -15,7 +15,8 @@ from rg_env.core.rewards import resolve_rewards
 from rg_env.core.task_table import load_table
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError
-from rg_env.training.config import CurriculumConfig, TaskConfig, TrainConfig
+from rg_env.training.config import TrainConfig
+from rg_env.training.config_sections import CurriculumConfig, TaskConfig
 from rg_env.training.groups import check_groups
 
 

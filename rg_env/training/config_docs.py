@@ -14,7 +14,7 @@ from rg_env.training.config import TrainConfig
 
 HEAD = """# Configuration
 
-What `rg-env train CONFIG` reads, made from `rg_env/training/config.py` by `python -m rg_env.training.config_docs`.
+What `rg-env train CONFIG` reads, made from the schema by `python -m rg_env.training.config_docs`.
 
 ```bash
 rg-env train configs/train/tiny.yaml                                  # a run

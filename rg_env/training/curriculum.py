@@ -31,7 +31,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from rg_env.core.levels import options_at, working_levels
 from rg_env.core.tasks import Mixture
 from rg_env.errors import GenerationError, InputError
-from rg_env.training.config import CurriculumConfig
+from rg_env.training.config_sections import CurriculumConfig
 from rg_env.training.question_pool import Prepare, QuestionPool
 
 if TYPE_CHECKING:

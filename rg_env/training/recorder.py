@@ -8,7 +8,7 @@ from typing import Any, TextIO
 from transformers import Trainer, TrainerCallback
 
 from rg_env.training.collective import on_main
-from rg_env.training.config import LoggingConfig
+from rg_env.training.config_sections import LoggingConfig
 from rg_env.training.console import RunConsole, spread
 from rg_env.training.evaluation_plan import FixedEvaluation
 from rg_env.training.fixed_eval import rollout_records

@@ -22,7 +22,8 @@ from rg_env.evaluation.plots import plot_run
 from rg_env.training import services
 from rg_env.training.checkpoints import check_fit, chosen, step_of
 from rg_env.training.collective import on_main
-from rg_env.training.config import LoggingConfig, TrainConfig
+from rg_env.training.config import TrainConfig
+from rg_env.training.config_sections import LoggingConfig
 from rg_env.training.evaluation_plan import EvaluationPlan, FixedEvaluation
 from rg_env.training.output import RunFiles
 from rg_env.training.plan import resolved

@@ -25,7 +25,7 @@ from transformers.integrations.integration_utils import TrackioCallback, rewrite
 from rg_env.errors import InputError
 from rg_env.training.arguments import GRPOConfig
 from rg_env.training.collective import on_main
-from rg_env.training.config import LoggingConfig
+from rg_env.training.config_sections import LoggingConfig
 from rg_env.training.doctor.accounts import wandb_login
 
 START_TIMEOUT = 60

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from rg_env.core.config import Section, config_error, parse_config, read_config
+from rg_env.core.config_files import without_nulls
 from rg_env.core.yaml12 import to_yaml
 from rg_env.errors import ConfigError, InputError
 
@@ -101,14 +102,6 @@ trees = st.dictionaries(
     st.text(min_size=1),
     st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5),
 )
-
-
-def without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: without_nulls(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [without_nulls(item) for item in value]
-    return value
 
 
 @given(tree=trees)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rg_env.training.config import TrainConfig, TrainingConfig, load_train_config
+from rg_env.training.config import TrainConfig, load_train_config
+from rg_env.training.config_sections import TrainingConfig
 from rg_env.training.tiny import TASKS
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -13,8 +13,9 @@ from rg_env.core.dataset import build_rows
 from rg_env.core.levels import options_at
 from rg_env.core.splits import split_of
 from rg_env.errors import InputError, TooFewQuestionsError, UnknownNameError
-from rg_env.training.config import CurriculumConfig, TrainConfig
+from rg_env.training.config import TrainConfig
 from rg_env.training.config_checks import problems
+from rg_env.training.config_sections import CurriculumConfig
 from rg_env.training.curriculum import Curriculum, CurriculumState, TaskState, read_state
 from rg_env.training.question_pool import FIRST_ROWS, QuestionPool
 

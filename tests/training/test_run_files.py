@@ -11,7 +11,7 @@ from rich.console import Console
 
 from rg_env.errors import OutputFolderError
 from rg_env.training import run_folder, train
-from rg_env.training.config import LoggingConfig
+from rg_env.training.config_sections import LoggingConfig
 from rg_env.training.evaluation_plan import EvaluationPlan, FixedEvaluation
 from rg_env.training.output import RunFiles, run_name
 from rg_env.training.recorder import Recorder

@@ -11,7 +11,7 @@ import pytest
 
 from rg_env.errors import InputError
 from rg_env.training import EvaluationPlan, services, train
-from rg_env.training.config import LoggingConfig
+from rg_env.training.config_sections import LoggingConfig
 from rg_env.training.services import service_settings
 
 
