@@ -1,0 +1,211 @@
+"""Stand-ins for Slurm and for what its jobs start, and the jobs that tests ask for."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("psutil", reason="extra 'train'")
+from rg_env.training.slurm import sbatch_script
+from rg_env.training.slurm_job import SlurmJob
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+JOB = str(os.getpid())  # its number decides on the ports, and another test run may be on this machine
+
+
+PORT = 10000 + os.getpid() % 10000 * 2
+
+
+CONFIG = "model: {name: tiny}\ntasks: leg_counting\nengine: {kind: KIND}\n"
+
+
+# Appends one line to the log, in one write: what was called, how, and what became of it.
+HEAD = f"""#!{sys.executable} -I
+import json, os, signal, subprocess, sys, time
+def note(event, **more):
+    line = json.dumps({{"program": os.path.basename(sys.argv[0]), "event": event, **more}}) + "\\n"
+    log = os.open(os.environ["STAND_IN_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(log, line.encode())
+signal.alarm(120)  # a test that fails leaves none behind
+def begin():
+    note("began", arguments=sys.argv[1:], environment=dict(os.environ), folder=os.getcwd())
+def train():  # saves on SIGTERM, as the trainer does; a second one would end it at once
+    def save(*_):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        note("told")
+        time.sleep(0.5)
+        note("saved")
+        sys.exit(130)
+    signal.signal(signal.SIGTERM, save)
+    note("training")
+    time.sleep(float(os.environ.get("STAND_IN_TRAINS_S", 0)))
+    sys.exit(int(os.environ.get("STAND_IN_CODE", 0)))
+"""
+
+
+TRAINER = HEAD + "begin()\ntrain()\n"
+
+
+# Its child trains. As torch's launcher does, it ends that when it gets a signal itself.
+LAUNCHER = (
+    HEAD
+    + """
+if os.environ.get("STAND_IN_WORKER"):
+    train()
+begin()
+child = subprocess.Popen([sys.executable, "-I", *sys.argv], env={**os.environ, "STAND_IN_WORKER": "1"})
+signal.signal(signal.SIGTERM, lambda *_: (note("launcher told"), child.kill()))
+sys.exit(child.wait())
+"""
+)
+
+
+SERVER = (
+    HEAD
+    + """
+import socket
+begin()
+signal.signal(signal.SIGTERM, lambda *_: (note("ended"), sys.exit(0)))
+if os.environ.get("STAND_IN_SERVER") == "fails":
+    sys.exit("out of memory")
+time.sleep(0.3)
+listener = socket.create_server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])))
+note("serving")
+while True:
+    listener.accept()[0].close()
+"""
+)
+
+
+# The real one answers SIGTERM with SIGKILL for its tasks (srun_signal_mgr in Slurm's source), and so does this.
+SRUN = (
+    HEAD
+    + """
+begin()
+words = sys.argv[1:]
+options = [word for word in words if word.startswith("--")]
+command = words[next(n for n, word in enumerate(words) if not word.startswith("--")):]
+nodes = int(next(word for word in options if word.startswith("--nodes=")).split("=")[1])
+tasks = []
+def killed(*_):
+    for task in tasks:
+        task.kill()
+signal.signal(signal.SIGTERM, killed)
+for node in range(nodes):
+    own = {"SLURM_NODEID": str(node), "SLURM_PROCID": str(node), "SLURMD_NODENAME": f"node{node}"}
+    tasks.append(subprocess.Popen(command, env={**os.environ, **own}))
+note("tasks", pids=[task.pid for task in tasks])
+codes = [task.wait() for task in tasks]
+sys.exit(max(128 - code if code < 0 else code for code in codes))
+"""
+)
+
+
+# Without cgroups the real one gives the signal to every process of a step, and so does this.
+SCANCEL = (
+    HEAD
+    + """
+import psutil
+begin()
+number = getattr(signal, "SIG" + sys.argv[1].removeprefix("--signal="))
+with open(os.environ["STAND_IN_LOG"]) as log:
+    for record in map(json.loads, log):
+        for task in map(psutil.Process, record.get("pids", [])):
+            for process in [task, *task.children(recursive=True)]:
+                process.send_signal(number)
+"""
+)
+
+
+# With the packages of the test run, as the real .venv has them.
+PYTHON = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
+
+
+STAND_INS = {"rg-env": TRAINER, "accelerate": LAUNCHER, "vf-vllm": SERVER, "python": PYTHON}
+
+
+def job(config: str = "vllm.yaml", **changes: Any) -> SlurmJob:
+    return SlurmJob(**{"config": config, "gpus": 1, "time": "04:00:00", **changes})
+
+
+JOBS = {
+    "one GPU": job(),
+    "one GPU, embedded": job("embedded.yaml", account="lab"),
+    "8 GPUs": job(gpus=8, vllm_gpus=2, partition="gpu,long", qos="high", mem="200G"),
+    "8 GPUs, embedded": job("embedded.yaml", gpus=8),
+    "two nodes": job(gpus=8, nodes=2),
+    "an array": job(gpus=4, array="0-4%2", overrides=("training.learning_rate=2e-6",)),
+}
+
+
+class Cluster:
+    """Runs scripts as slurmd does: in bash, with the variables of a job, its stand-ins first on the PATH."""
+
+    def __init__(self, checkout: Path):
+        self.checkout, self.log = checkout, checkout.parent / "log"
+        self.tools = checkout.parent / "tools"
+        for folder, programs in ((checkout / ".venv/bin", STAND_INS), (self.tools, {"srun": SRUN, "scancel": SCANCEL})):
+            folder.mkdir(exist_ok=True)
+            for name, text in programs.items():
+                (folder / name).unlink(missing_ok=True)  # never through a link, into the real python
+                (folder / name).write_text(text)
+                (folder / name).chmod(0o755)
+
+    def start(self, asked: SlurmJob, **variables: str) -> subprocess.Popen[str]:
+        self.log.unlink(missing_ok=True)
+        script = self.checkout.parent / "slurm_script"
+        script.write_text(sbatch_script(asked))
+        environment = {
+            "PATH": f"{self.tools}:/usr/bin:/bin",
+            "PYTHONPATH": str(REPOSITORY),
+            "STAND_IN_LOG": str(self.log),
+            "SLURM_JOB_ID": JOB,
+            "SLURMD_NODENAME": "node0",
+            "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(asked.gpus))),
+        }
+        return subprocess.Popen(
+            ["bash", str(script)],
+            cwd="/",  # wherever it was submitted
+            env={**environment, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, asked: SlurmJob, **variables: str) -> tuple[int, str]:
+        """To its end; exit code and standard error."""
+        with self.start(asked, **variables) as process:
+            _, errors = process.communicate(timeout=60)
+        return process.returncode, errors
+
+    def warn(self, asked: SlurmJob, trainers: int, **variables: str) -> int:
+        """SIGTERM to the script's shell alone once all train, as `--signal=B:TERM` has it, and again; the exit code."""
+        with self.start(asked, STAND_IN_TRAINS_S="60", **variables) as process:
+            deadline = time.monotonic() + 30
+            while len(self.records(event="training")) < trainers and time.monotonic() < deadline:
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+            while not self.records(event="told") and time.monotonic() < deadline:
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)  # another, while they save
+            process.communicate(timeout=30)
+        return process.returncode
+
+    def records(self, **wanted: str) -> list[dict[str, Any]]:
+        """What the stand-ins wrote down, in order."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [record for record in map(json.loads, lines) if wanted.items() <= record.items()]
+
+    def call(self, program: str) -> dict[str, Any]:
+        """The one call of a program."""
+        (record,) = self.records(program=program, event="began")
+        return record

