@@ -156,41 +156,6 @@ def test_instructions_are_folded_as_in_the_environments_rows(make_env: Any, toke
     assert [row["question"] for row in folded] == [row["question"] for row in rows]
 
 
-SCRIPT = """
-from rg_env.commands import prepare_process, run_command
-
-prepare_process()
-import torch
-from rg_env import load_environment
-from rg_env.training import Curriculum, CurriculumConfig, GRPOTrainer, default_config, load_policy, train
-
-def main():
-    torch.set_num_threads(1)
-    policy = load_policy("tiny")
-    env = load_environment(policy.mixture("chain_sum"), num_train_examples=64, num_eval_examples=4)
-    curriculum = Curriculum(CurriculumConfig(tasks={"chain_sum": {}}, window=4, success_threshold=0.1,
-                            failure_threshold=0.0), env, 0, gym="chain_sum")
-    args = default_config(policy, "run", max_steps=4, per_device_train_batch_size=8, gradient_accumulation_steps=2,
-                          num_generations=4, max_tokens=32)
-    train(GRPOTrainer(policy.model, env, args, policy.tokenizer, engine="embedded", curriculum=curriculum))
-
-run_command(main)
-"""
-
-
-def test_two_processes_train_at_the_same_levels(tmp_path: Path) -> None:
-    """The main process keeps the levels; each of its lines is told once, and nobody waits for the other."""
-    (tmp_path / "two.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "two.py"]
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("chain_sum rises to level 1") == 1
-    levels = [line["curriculum/chain_sum/level"] for line in logged(tmp_path / "run") if "reward" in line]
-    assert levels[0] == 0
-    assert levels[-1] >= 1
-
-
 def test_the_example_runs(tmp_path: Path) -> None:
     """Two steps on a schedule, as a process of its own."""
     command = [sys.executable, str(EXAMPLE), "--model", "tiny", "--steps", "2", "--schedule", "0:0", "1:2"]

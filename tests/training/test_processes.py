@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from run_metrics import logged
 
 SCRIPT = """
 from rg_env.commands import prepare_process, run_command
@@ -16,16 +17,20 @@ from rg_env.commands import prepare_process, run_command
 prepare_process()
 import torch
 from rg_env import load_environment
-from rg_env.training import GRPOTrainer, default_config, load_policy, run_folder, train
+from rg_env.training import (
+    Curriculum, CurriculumConfig, GRPOTrainer, default_config, load_policy, run_folder, train
+)
 
 def main():
     torch.set_num_threads(1)
     policy = load_policy("tiny")
-    env = load_environment(policy.mixture("leg_counting"), num_train_examples=64, num_eval_examples=8)
+    env = load_environment(policy.mixture("chain_sum"), num_train_examples=64, num_eval_examples=8)
+    curriculum = Curriculum(CurriculumConfig(tasks={"chain_sum": {}}, window=4, success_threshold=0.1,
+                            failure_threshold=0.0), env, 0, gym="chain_sum")
     folder = run_folder("run", "two")
     args = default_config(policy, folder, max_steps=500, per_device_train_batch_size=8, gradient_accumulation_steps=2,
                           num_generations=4, max_tokens=32)
-    trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, engine="embedded")
+    trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, engine="embedded", curriculum=curriculum)
     return 130 if train(trainer).get("interrupted") else 0
 
 run_command(main)
@@ -34,7 +39,8 @@ run_command(main)
 
 @pytest.mark.slow
 def test_two_processes_train_and_end_together(tmp_path: Path) -> None:
-    """Steps go by, and an interrupt of both saves one checkpoint and the results; nobody waits for the other."""
+    """Steps go by, at the same levels of a curriculum, which the main process keeps and tells once; an interrupt of
+    both saves one checkpoint and the results; nobody waits for the other."""
     (tmp_path / "two.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "two.py"]
     environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
@@ -42,13 +48,15 @@ def test_two_processes_train_and_end_together(tmp_path: Path) -> None:
     process = subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
     )
+    told = ""
     try:
         assert process.stdout
         for line in process.stdout:
-            if line.startswith("step   3/"):
+            told += line
+            if line.startswith("step   4/"):
                 break
         os.killpg(process.pid, signal.SIGINT)
-        process.communicate(timeout=40)
+        told += process.communicate(timeout=40)[0]
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -56,11 +64,15 @@ def test_two_processes_train_and_end_together(tmp_path: Path) -> None:
         log.close()
     results = json.loads((tmp_path / "run" / "train_results.json").read_text())
     assert results["interrupted"], (tmp_path / "log").read_text()
-    assert results["steps"] >= 3
+    assert results["steps"] >= 4
     assert (tmp_path / "run" / f"checkpoint-{results['steps']}" / "trainer_state.json").exists()
+    assert told.count("chain_sum rises to level 1") == 1
+    levels = [line["curriculum/chain_sum/level"] for line in logged(tmp_path / "run") if "reward" in line]
+    assert levels[0] == 0
+    assert levels[-1] >= 1
 
 
-OTHER_ROWS = SCRIPT.replace('"leg_counting"), num', '"leg_counting"), seed=int(os.environ["RANK"]), num').replace(
+OTHER_ROWS = SCRIPT.replace('"chain_sum"), num', '"chain_sum"), seed=int(os.environ["RANK"]), num').replace(
     "import torch\n", "import os\nimport torch\n"
 )
 
