@@ -16,6 +16,7 @@ from rg_env.core.task_table import load_table
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError
 from rg_env.training.config import TrainConfig
+from rg_env.training.config_evaluation import contradictions
 from rg_env.training.config_sections import CurriculumConfig, TaskConfig
 from rg_env.training.groups import check_groups
 
@@ -122,13 +123,8 @@ def _engine(config: TrainConfig) -> Iterator[Problem]:
 
 def _evaluation(config: TrainConfig) -> Iterator[Problem]:
     evaluation = config.evaluation
-    temperature = config.training.temperature if evaluation.temperature is None else evaluation.temperature
-    if temperature == 0 and evaluation.rollouts_per_example > 1:
-        yield Problem(
-            ("evaluation", "rollouts_per_example"), "with temperature 0 all answers are the same: take 1, or sample"
-        )
-    if temperature == 0 and evaluation.greedy:
-        yield Problem(("evaluation", "greedy"), "with temperature 0 that is the answer already: set it to false")
+    for problem in contradictions(evaluation):
+        yield Problem(("evaluation", *problem.path), problem.message)
     if not config.splits.num_eval_examples and not evaluation.tasks and evaluation.every:
         yield Problem(("evaluation", "every"), "there is nothing to evaluate: splits.num_eval_examples is 0")
 

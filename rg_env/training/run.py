@@ -24,7 +24,8 @@ from rg_env.training.checkpoints import check_fit, chosen, step_of
 from rg_env.training.collective import on_main
 from rg_env.training.config import TrainConfig
 from rg_env.training.config_sections import LoggingConfig
-from rg_env.training.evaluation_plan import EvaluationPlan, FixedEvaluation
+from rg_env.training.evaluation_plan import EvaluationPlan
+from rg_env.training.fixed_eval import FixedEvaluation
 from rg_env.training.output import RunFiles
 from rg_env.training.plan import resolved
 from rg_env.training.policy import TINY

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from rg_env.core.statistics import pass_at_k
 from rg_env.errors import InputError, RewardError
 from rg_env.training import EvaluationPlan, train
-from rg_env.training.evaluation_plan import FixedEvaluation
+from rg_env.training.fixed_eval import FixedEvaluation
 from rg_env.training.tiny import POLICY_DIR, TASKS
 
 UNSEEN = [{"name": "chain_sum", "config": TASKS["chain_sum"]}]
@@ -163,16 +163,24 @@ def test_what_was_asked_is_known_by_hash(make_trainer: Any, make_env: Any) -> No
         ({"every": -1}, "every=-1 .* at least 0"),
         ({"rollouts_per_example": 0}, "at least 1"),
         ({"max_tokens": 0}, "at least 1"),
-        ({"temperature": float("nan")}, "at least 0, and finite"),
-        ({"top_p": 0.0}, "above 0, and at most 1"),
+        ({"every": 2.5}, "every=2.5 of the evaluation: must be a whole number"),
+        ({"temperature": float("nan")}, "temperature=nan of the evaluation: must be a finite number"),
+        ({"temperature": -0.1}, "at least 0"),
+        ({"top_p": 0.0}, "must be above 0"),
+        ({"top_p": 1.5}, "must be at most 1"),
         ({"temperature": 0.0, "rollouts_per_example": 2, "greedy": False}, "all answers are the same"),
-        ({"temperature": 0.0}, "set it to False"),
+        ({"temperature": 0.0}, "turn it off"),
+        ({"evry": 3}, "unknown setting 'evry': did you mean 'every'"),
+        ({"held_out": 3}, "held_out=3 of the evaluation: must be a list"),
+        ({"held_out": [3]}, "held_out.0 of the evaluation: must be of class Environment"),
+        ({"every": -1, "max_tokens": 0}, "every=-1 .* at least 0; max_tokens=0 .* at least 1"),
     ],
 )
 def test_plans_that_cannot_be(fields: dict[str, Any], words: str) -> None:
-    """Told when the plan is made."""
-    with pytest.raises(InputError, match=words):
+    """Told when the plan is made, in one line."""
+    with pytest.raises(InputError, match=words) as caught:
         EvaluationPlan(**fields)
+    assert "\n" not in str(caught.value)
 
 
 def test_plans_that_do_not_fit_the_trainer(make_trainer: Any, make_env: Any, unseen: Any, tmp_path: Path) -> None:
