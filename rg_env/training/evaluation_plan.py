@@ -4,12 +4,14 @@
     train(trainer, evaluation=EvaluationPlan(every=20, rollouts_per_example=4, held_out=[unseen]))
 
 The plan's own environment holds the questions of the training tasks; those of `held_out` are of tasks that are not
-trained on. All are asked at the same time (`fixed_eval`). Overall figures (`eval/accuracy`) are over the training tasks
-alone, those over the held-out ones stand beside them (`eval/held_out/accuracy`), and each task has its own
-(`eval/<task>/accuracy`).
+trained on; those of `labelled` are whatever their labels say, such as a training task at another difficulty. All are
+asked at the same time (`fixed_eval`). Overall figures (`eval/accuracy`) are over the training tasks alone, those over
+the held-out ones stand beside them (`eval/held_out/accuracy`), and each task and each label has its own
+(`eval/<task>/accuracy`, `eval/<label>/accuracy`).
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, ValidationError
@@ -18,8 +20,19 @@ from verifiers import Environment
 from rg_env.core.checks import shortened
 from rg_env.core.config import Problem, problems_in
 from rg_env.errors import InputError
-from rg_env.training.config_evaluation import EvaluationSettings, contradictions
+from rg_env.training.config_evaluation import EvaluationSettings, contradictions, label_problem
 from rg_env.training.plan import evaluation_steps
+from rg_env.training.scores import Part
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An environment whose evaluation rows are asked, and where their figures stand."""
+
+    env: Environment
+    part: Part
+    label: str | None = None
+    """The name of its figures, if that is not each row's task."""
 
 
 class EvaluationPlan(EvaluationSettings):
@@ -31,6 +44,8 @@ class EvaluationPlan(EvaluationSettings):
     """Whose evaluation rows are asked, of the training tasks; default: the trainer's."""
     held_out: Annotated[tuple[Environment, ...], Field(strict=False)] = ()
     """Whose evaluation rows are asked besides, of tasks that are not trained on."""
+    labelled: dict[str, Environment] = Field(default_factory=dict)
+    """Whose evaluation rows are asked besides, of any tasks: each reported under its label, in no overall figure."""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -38,7 +53,8 @@ class EvaluationPlan(EvaluationSettings):
         except ValidationError as error:
             problems = list(problems_in(type(self), error, kind="setting"))
         else:
-            problems = list(contradictions(self))
+            found = ((label, label_problem(label)) for label in self.labelled)
+            problems = [*contradictions(self), *(Problem(("labelled", label), text) for label, text in found if text)]
         if problems:
             raise InputError("; ".join(_told(problem, values) for problem in problems))
 
@@ -48,6 +64,23 @@ class EvaluationPlan(EvaluationSettings):
             return self.before
         every = evaluation_steps(self.every, max_steps)
         return every > 0 and step % every == 0
+
+    def asked(self, own: Environment) -> list[Asked]:
+        """All that is asked. `own`: the trainer's environment."""
+        env = own if self.env is None else self.env
+        return [
+            *([Asked(env, "training")] if self.env is not None or own.eval_dataset is not None else []),
+            *(Asked(each, "held_out") for each in self.held_out),
+            *(Asked(each, "labelled", label) for label, each in self.labelled.items()),
+        ]
+
+    def manifests(self, own: Environment) -> list[dict[str, Any]]:
+        """Those of the environments that are not `own`, the trainer's, as far as they have one, with their labels."""
+        return [
+            {**({"label": asked.label} if asked.label else {}), **manifest}
+            for asked in self.asked(own)
+            if asked.env is not own and (manifest := getattr(asked.env, "manifest", None)) is not None
+        ]
 
     def overrides(self) -> dict[str, Any]:
         """The sampling arguments that are not those of training."""

@@ -10,13 +10,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from verifiers import Environment
-
 from rg_env.adapters.reward_errors import record_reward_errors
 from rg_env.core.manifest import split_hash
 from rg_env.errors import InputError
 from rg_env.training.checks import check_eval_env
-from rg_env.training.evaluation_plan import EvaluationPlan
+from rg_env.training.evaluation_plan import Asked, EvaluationPlan
 from rg_env.training.records import rollout_records, task_of
 from rg_env.training.resume_point import dataset_hash
 from rg_env.training.scores import Answers, Evaluation
@@ -43,25 +41,27 @@ class FixedEvaluation:
 
     def __init__(self, trainer: GRPOTrainer, plan: EvaluationPlan):
         self.trainer, self.plan = trainer, plan
-        env = trainer.env if plan.env is None else plan.env
-        self._envs: list[tuple[Environment, bool]] = [(each, True) for each in plan.held_out]
-        if plan.env is not None or env.eval_dataset is not None:
-            self._envs.insert(0, (env, False))
+        self._asked = plan.asked(trainer.env)
         self._arguments: dict[str, Any] = {**trainer._get_sampling_args(), **plan.overrides()}
-        for each, _ in self._envs:
+        for asked in self._asked:
             check_eval_env(
-                each,
+                asked.env,
                 trainer.processing_class,
                 engine=trainer.sampler.name,
                 max_tokens=self._arguments["max_tokens"],
                 max_context=trainer.sampler.max_context,
             )
-        self.questions = [_described(each, held_out) for each, held_out in self._envs]
+        self.questions = [_described(asked) for asked in self._asked]
         """What is asked, an entry an environment; empty: nothing. See `Evaluation`."""
-        seen = {task for entry in self.questions if not entry["held_out"] for task in entry["tasks"]}
-        both = sorted(seen & {task for entry in self.questions if entry["held_out"] for task in entry["tasks"]})
-        if both:
-            raise InputError(f"{', '.join(both)}: a task is either trained on or held out: leave it out of held_out")
+        trained, unseen = (
+            {task for entry in self.questions if entry["part"] == part for task in entry["tasks"]}
+            for part in ("training", "held_out")
+        )
+        if both := sorted(trained & unseen):
+            raise InputError(
+                f"{', '.join(both)}: a task is either trained on or held out: leave it out of held_out, or ask it "
+                "under a label (labelled={LABEL: environment})"
+            )
 
     def sampling(self) -> dict[str, Any]:
         """The settings, as results state them."""
@@ -69,17 +69,12 @@ class FixedEvaluation:
         settings = {name: given[name] for name in _SETTINGS if name in given}
         return {**settings, "rollouts_per_example": self.plan.rollouts_per_example, "greedy": self.plan.greedy}
 
-    def manifests(self) -> list[dict[str, Any]]:
-        """Those of the environments that are not the trainer's, as far as they have one."""
-        others = [getattr(env, "manifest", None) for env, _ in self._envs if env is not self.trainer.env]
-        return [manifest for manifest in others if manifest is not None]
-
     def check_same_questions(self, earlier: Sequence[list[dict[str, Any]]]) -> None:
         """Raise `InputError` unless earlier evaluations of the run that goes on asked what this one asks."""
         if self.questions and any(questions != self.questions for questions in earlier):
             raise InputError(
                 "earlier evaluations of this run asked other questions than those given now: give the same tasks, "
-                "sizes and eval_seed, or go on in another output folder"
+                "labels, sizes and eval_seed, or go on in another output folder"
             )
 
     def run(self, step: int) -> Evaluation:
@@ -90,12 +85,12 @@ class FixedEvaluation:
             TrainingError: the engine failed.
         """
         generator, plan = self.trainer.async_generator, self.plan
-        errors = [record_reward_errors(env.rubric) for env, _ in self._envs]
+        errors = [record_reward_errors(asked.env.rubric) for asked in self._asked]
 
         async def job(client: Any) -> Any:
             try:
                 return await ask(
-                    self._envs,
+                    self._asked,
                     client,
                     generator.model_name,
                     self._arguments,
@@ -113,12 +108,9 @@ class FixedEvaluation:
 
 
 async def ask(
-    envs: Sequence[tuple[Any, bool]], client: Any, model: str, sampling: dict[str, Any], *, times: int, greedy: bool
+    asked: Sequence[Asked], client: Any, model: str, sampling: dict[str, Any], *, times: int, greedy: bool
 ) -> list[Answers]:
     """Answer each problem of the environments' evaluation sets: `times` times with `sampling`, and once greedily.
-
-    Args:
-        envs: environments, and whether their tasks are held out.
 
     Returns:
         A list of records a problem.
@@ -134,16 +126,17 @@ async def ask(
         )
 
     # At the same time, so that the embedded engine generates all of it as one batch.
-    asked = [answers(env, times) for env, _ in envs]
-    asked += [answers(env, 1, temperature=0.0) for env, _ in envs] if greedy else []
-    outputs = await asyncio.gather(*asked)
+    jobs = [answers(each.env, times) for each in asked]
+    jobs += [answers(each.env, 1, temperature=0.0) for each in asked] if greedy else []
+    outputs = await asyncio.gather(*jobs)
     problems: list[Answers] = []
-    for index, (_, held_out) in enumerate(envs):
-        records = rollout_records(outputs[index])
-        best = rollout_records(outputs[len(envs) + index]) if greedy else []
+    for index, each in enumerate(asked):
+        name = {} if each.label is None else {"task": each.label}
+        records = [record | name for record in rollout_records(outputs[index])]
+        best = rollout_records(outputs[len(asked) + index]) if greedy else []
         for first in range(0, len(records), times):
             of_problem = records[first : first + times]
-            sampled = [{"problem": len(problems), "held_out": held_out, **record} for record in of_problem]
+            sampled = [{"problem": len(problems), "part": each.part, **record} for record in of_problem]
             if greedy:
                 sampled[0] |= {f"greedy_{key}": best[first // times][key] for key in _GREEDY}
             problems.append(sampled)
@@ -163,13 +156,14 @@ _GREEDY = ("completion", "completion_tokens", "reward", "correct")
 """What is kept of a greedy answer's record."""
 
 
-def _described(env: Environment, held_out: bool) -> dict[str, Any]:
-    dataset, manifest = env.eval_dataset, getattr(env, "manifest", None)
+def _described(asked: Asked) -> dict[str, Any]:
+    dataset, manifest = asked.env.eval_dataset, getattr(asked.env, "manifest", None)
     assert dataset is not None
     infos = dataset["info"] if "info" in dataset.column_names else [{}]
     return {
+        "part": asked.part,
+        "label": asked.label,
         "tasks": sorted({task_of(info) for info in infos}),
-        "held_out": held_out,
         "n": len(dataset),
         "manifest_sha256": None if manifest is None else split_hash(manifest, "eval"),
         "prompts_sha256": dataset_hash(dataset),

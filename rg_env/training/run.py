@@ -199,7 +199,8 @@ def _describe(
         files.write_config(_resolved(evaluation, {}), f"arguments{suffix}.yaml")
     if goes_on:
         return
-    files.write_manifest(getattr(evaluation.trainer.env, "manifest", None), evaluation.manifests())
+    env = evaluation.trainer.env
+    files.write_manifest(getattr(env, "manifest", None), evaluation.plan.manifests(env))
 
 
 def _model_name(trainer: GRPOTrainer) -> str:
