@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
@@ -11,12 +12,13 @@ from rg_env import load_environment
 from rg_env.core.splits import split_of
 from rg_env.core.task_table import load_table
 from rg_env.core.tasks import Mixture
-from rg_env.training.config import TrainConfig
+from rg_env.training.config import TrainConfig, load_train_config
 from rg_env.training.config_checks import gym
 from rg_env.training.curriculum import Curriculum
 from rg_env.training.from_config import environment_arguments, evaluated_besides, evaluation_plan
 from rg_env.training.policy import Policy
 
+PAPER = Path(__file__).parents[2] / "configs" / "train" / "paper"
 POLICY = Policy(None, None, "none")  # type: ignore[arg-type]
 
 
@@ -108,3 +110,25 @@ def test_questions_at_other_difficulties_are_never_trained_on() -> None:
     assert len(drawn) == 640
     assert {len(question.rpartition(": ")[2]) for question in drawn} == {3}
     assert not asked & drawn
+
+
+def test_the_papers_curricula_are_measured_at_its_difficulties() -> None:
+    """On 50 questions each, with a curriculum and without."""
+    for task, of_entry, expected in (
+        ("spell_backward", lambda entry: entry["metadata"]["word_len"], {"_4": {4}, "_6": {6}}),
+        ("mini_sudoku", lambda entry: sum(row.count(0) for row in entry["metadata"]["puzzle"]), {"_8_10": {8, 9, 10}}),
+    ):
+        for end in ("", "_fixed"):
+            plan = evaluation_plan(load_train_config(PAPER / f"curriculum_{task}{end}.yaml"), POLICY)
+            assert plan.held_out == ()
+            assert plan.rollouts_per_example == 3
+            found = {
+                label: [json.loads(info["entry"]) for info in env.eval_dataset["info"]]
+                for label, env in plan.labelled.items()
+            }
+            assert {label: {of_entry(e) for e in entries} for label, entries in found.items()} == {
+                f"{task}{label}": values for label, values in expected.items()
+            }
+            assert {len(entries) for entries in found.values()} == {50}
+    plan = evaluation_plan(load_train_config(PAPER / "curriculum_count_primes_fixed.yaml"), POLICY)
+    assert [len(env.eval_dataset) for env in plan.labelled.values()] == [50]
