@@ -16,10 +16,10 @@ from pydantic import Field, field_validator
 from rg_env.core.config import Problem, Section, config_error, parse_config, read_config
 from rg_env.core.imports import import_user_code
 from rg_env.errors import InputError
+from rg_env.training.config_evaluation import EvaluationConfig
 from rg_env.training.config_sections import (
     CurriculumConfig,
     EngineConfig,
-    EvaluationConfig,
     LoggingConfig,
     LoraConfig,
     ModelConfig,
@@ -31,7 +31,7 @@ from rg_env.training.config_sections import (
     TaskConfig,
     Text,
     TrainingConfig,
-    named_tasks,
+    named,
 )
 
 
@@ -62,7 +62,9 @@ class TrainConfig(Section):
     logging: LoggingConfig = LoggingConfig()
     output: OutputConfig = OutputConfig()
 
-    _named = field_validator("tasks", mode="before")(named_tasks)
+    _named = field_validator("tasks", mode="before")(
+        named("{name: b, weight: 2}", "name it once, with the sum of weights")
+    )
 
     @field_validator("rewards", mode="before")
     @classmethod

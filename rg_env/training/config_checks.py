@@ -16,6 +16,7 @@ from rg_env.core.task_table import load_table
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError
 from rg_env.training.config import TrainConfig
+from rg_env.training.config_evaluation import contradictions, label_problem
 from rg_env.training.config_sections import CurriculumConfig, TaskConfig
 from rg_env.training.groups import check_groups
 
@@ -36,20 +37,38 @@ def reward_list(config: TrainConfig) -> list[dict[str, Any]]:
     return [{"name": name, **reward.model_dump()} for name, reward in config.rewards.items()]
 
 
-def _told(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:
+def _told(path: Keys, check: Callable[[], Any], hint: str = "") -> Iterator[Problem]:
     try:
         check()
     except InputError as error:
-        yield Problem(path, str(error))
+        yield Problem(path, f"{error}{hint}")
 
 
 def _tasks(config: TrainConfig) -> Iterator[Problem]:
-    for section, tasks in ((("tasks",), config.tasks), (("evaluation", "tasks"), config.evaluation.tasks)):
-        for spec in gym(tasks):
-            yield from _told((*section, spec["name"]), lambda spec=spec: Mixture.parse(spec))  # type: ignore[misc]
-    for name in config.evaluation.tasks:
-        if name in config.tasks:
-            yield Problem(("evaluation", "tasks", name), "is trained on, and so evaluated anyway: leave it out here")
+    for spec in gym(config.tasks):
+        yield from _told(("tasks", spec["name"]), lambda spec=spec: Mixture.parse(spec))  # type: ignore[misc]
+
+
+def _evaluation_tasks(config: TrainConfig) -> Iterator[Problem]:
+    evaluation, table = config.evaluation, load_table()
+    for name in evaluation.tasks:
+        path: Keys = ("evaluation", "tasks", name)
+        spec, hint = evaluation.gym(name), ""
+        if name in evaluation.labels:
+            if text := label_problem(name):
+                yield Problem(path, text)
+            if spec["name"] not in table:
+                path = (*path, "task")
+        elif name in config.tasks:
+            yield Problem(
+                path,
+                "is trained on, and so evaluated anyway: leave it out here, or ask it with other options under a label "
+                f"of its own, such as {name}_hard: {{task: {name}, config: {{...}}}}",
+            )
+            continue
+        elif name not in table:
+            hint = "; a label of your own needs task: NAME"
+        yield from _told(path, lambda spec=spec: Mixture.parse(spec), hint)  # type: ignore[misc]
 
 
 def _splits(config: TrainConfig, processes: int) -> Iterator[Problem]:
@@ -122,13 +141,8 @@ def _engine(config: TrainConfig) -> Iterator[Problem]:
 
 def _evaluation(config: TrainConfig) -> Iterator[Problem]:
     evaluation = config.evaluation
-    temperature = config.training.temperature if evaluation.temperature is None else evaluation.temperature
-    if temperature == 0 and evaluation.rollouts_per_example > 1:
-        yield Problem(
-            ("evaluation", "rollouts_per_example"), "with temperature 0 all answers are the same: take 1, or sample"
-        )
-    if temperature == 0 and evaluation.greedy:
-        yield Problem(("evaluation", "greedy"), "with temperature 0 that is the answer already: set it to false")
+    for problem in contradictions(evaluation):
+        yield Problem(("evaluation", *problem.path), problem.message)
     if not config.splits.num_eval_examples and not evaluation.tasks and evaluation.every:
         yield Problem(("evaluation", "every"), "there is nothing to evaluate: splits.num_eval_examples is 0")
 
@@ -190,4 +204,4 @@ def _logging(config: TrainConfig) -> Iterator[Problem]:
             yield Problem(("logging", "report_to"), f"{service} is not installed: `pip install {package}`")
 
 
-_CHECKS = (_tasks, _rewards, _training, _engine, _evaluation, _curriculum, _logging)
+_CHECKS = (_tasks, _evaluation_tasks, _rewards, _training, _engine, _evaluation, _curriculum, _logging)

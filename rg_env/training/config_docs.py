@@ -53,10 +53,7 @@ def _described(title: str, schema: type[Section], description: str | None) -> li
         field = schema.model_fields[name]
         inner = _sections(field.annotation)[0]
         path = f"{title.strip('`')}.{name}.NAME"
-        if inner.__name__ == "TaskConfig":
-            parts.append(f"`{path}`: {' '.join((field.description or '').split())} Keys as of `tasks.NAME`.\n")
-        else:
-            parts += _described(f"`{path}`", inner, field.description)
+        parts += _described(f"`{path}`", inner, field.description)
     return parts
 
 

@@ -1,6 +1,6 @@
 """The sections of a run's config (see `config`), each a frozen schema with a docstring under every field."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator
@@ -37,11 +37,9 @@ class ModelConfig(Section):
     """Of the weights. "bfloat16" is for LoRA, whose frozen weights then take half the memory."""
 
 
-class TaskConfig(Section):
-    """One task, under its name."""
+class TaskOptions(Section):
+    """How hard a task's questions are."""
 
-    weight: Annotated[float, Field(gt=0, le=1e100)] = 1.0
-    """Share of the questions, relative to the other tasks."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Options of the task (`rg-env tasks NAME` lists them)."""
     level: Count | None = None
@@ -50,22 +48,36 @@ class TaskConfig(Section):
     """Levels of single attributes."""
 
 
-def named_tasks(value: Any) -> Any:
-    """A name, or a list of names and of mappings with a name, as the mapping of names that it stands for."""
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, list):
-        return value
-    named: dict[str, Any] = {}
-    for item in value:
-        rest = dict(item) if isinstance(item, Mapping) else {}
-        name = rest.pop("name", None) if rest else item
-        if not isinstance(name, str):
-            raise ValueError("a list of tasks holds names, or mappings with a name: [a, {name: b, weight: 2}]")
-        if name in named:
-            raise ValueError(f"task {name!r} stands twice: name it once, with the sum of weights")
-        named[name] = rest
-    return named
+class TaskConfig(TaskOptions):
+    """One task, under its name."""
+
+    weight: Annotated[float, Field(gt=0, le=1e100)] = 1.0
+    """Share of the questions, relative to the other tasks."""
+
+
+def named(example: str, remedy: str) -> Callable[[Any], Any]:
+    """What takes a name, or a list of names and of mappings with a name, for the mapping of names that it stands for.
+
+    `example` of such a mapping, and the `remedy` for a name that stands twice, are for its errors.
+    """
+
+    def read(value: Any) -> Any:
+        if isinstance(value, str):
+            value = [value]
+        if not isinstance(value, list):
+            return value
+        entries: dict[str, Any] = {}
+        for item in value:
+            rest = dict(item) if isinstance(item, Mapping) else {}
+            name = rest.pop("name", None) if rest else item
+            if not isinstance(name, str):
+                raise ValueError(f"a list of tasks holds names, or mappings with a name: [a, {example}]")
+            if name in entries:
+                raise ValueError(f"task {name!r} stands twice: {remedy}")
+            entries[name] = rest
+        return entries
+
+    return read
 
 
 class SplitsConfig(Section):
@@ -210,33 +222,6 @@ class LoraConfig(Section):
     """Scale by alpha / sqrt(r) instead."""
 
 
-class EvaluationConfig(Section):
-    """The fixed evaluation: the same questions before training, while it goes on, and after."""
-
-    every: Count | None = None
-    """Steps between evaluations; default: a fifth of the run; 0: before and after only."""
-    before: bool = True
-    """Evaluate before the first step."""
-    after: bool = True
-    """Evaluate after the last step."""
-    tasks: dict[str, TaskConfig] = Field(default_factory=dict)
-    """Held-out tasks, evaluated beside those that are trained on."""
-    num_held_out_examples: Positive = 50
-    """Distinct questions of a held-out task; of several with weights, on average."""
-    rollouts_per_example: Positive = 1
-    """Sampled answers to each question; above 1, pass@k is reported."""
-    temperature: From0 | None = None
-    """Default: that of training."""
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Default: that of training."""
-    max_tokens: Positive | None = None
-    """Default: those of training."""
-    greedy: bool = True
-    """Answer each question once more, without sampling."""
-
-    _named = field_validator("tasks", mode="before")(named_tasks)
-
-
 class CurriculumTask(Section):
     """A task whose level changes."""
 
@@ -267,7 +252,7 @@ class CurriculumConfig(Section):
     schedule: dict[str, Count] | None = None
     """Levels by step, such as {0: 0, 100: 1, 200: 2}, instead of thresholds."""
 
-    _named = field_validator("tasks", mode="before")(named_tasks)
+    _named = field_validator("tasks", mode="before")(named("{name: b, start: 1}", "name it once"))
 
     @field_validator("schedule")
     @classmethod

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rg_env.errors import InputError
 from rg_env.training.config import TrainConfig
 from rg_env.training.config_checks import gym, reward_list
+from rg_env.training.config_evaluation import EvaluationSettings
 
 if TYPE_CHECKING:
     from rg_env.training.evaluation_plan import EvaluationPlan
@@ -48,6 +49,21 @@ def environment_arguments(config: TrainConfig) -> dict[str, Any]:
         "partial_credit": config.grading == "partial",
         "grading": "upstream" if config.grading == "upstream" else "hardened",
     }
+
+
+def evaluated_besides(config: TrainConfig) -> list[tuple[str | None, dict[str, Any]]]:
+    """What is evaluated beside the training tasks, an entry an environment: its label, and all its arguments of
+    `load_environment`. The held-out tasks share one, without a label."""
+    evaluation = config.evaluation
+    parts: list[tuple[str | None, list[str]]] = [(None, evaluation.held_out)] if evaluation.held_out else []
+    parts += [(label, [label]) for label in evaluation.labels]
+    found = []
+    for label, names in parts:
+        specs = [evaluation.gym(name) for name in names]
+        # By largest remainder each task of a mixture gets as many rows as its weight says, where all weights add up.
+        rows = {"num_train_examples": 0, "num_eval_examples": sum(spec["weight"] for spec in specs), "manifest": None}
+        found.append((label, {**environment_arguments(config), "gym": specs, **rows}))
+    return found
 
 
 def training_arguments(config: TrainConfig) -> dict[str, Any]:
@@ -116,11 +132,12 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Eval
     name = run_name(list(config.tasks), f"{policy.label}-evaluation")
     folder = run_folder(config.output.dir, name)
     trainer = make_trainer(config, policy, folder=folder)
-    result = evaluate_only(trainer, folder, evaluation_plan(config, policy), step=step_of_model(checkpoint or ""))
+    plan = evaluation_plan(config, policy)
+    result = evaluate_only(trainer, folder, plan, step=step_of_model(checkpoint or ""))
     files = RunFiles(folder)
     files.write_config(resolved(config))
     files.write_config({"evaluated": checkpoint or config.model.name}, "arguments.yaml")
-    files.write_manifest(getattr(trainer.env, "manifest", None))
+    files.write_manifest(trainer.env.manifest, plan.manifests(trainer.env))
     return result
 
 
@@ -151,18 +168,18 @@ def make_trainer(
 
 
 def evaluation_plan(config: TrainConfig, policy: "Policy") -> "EvaluationPlan":
-    """What `evaluation:` says, with an environment for the held-out tasks."""
+    """What `evaluation:` says, with an environment for the held-out tasks and one for each label."""
     from rg_env.adapters.v0 import load_environment
     from rg_env.training.evaluation_plan import EvaluationPlan
 
-    evaluation = config.evaluation
-    held_out = []
-    if evaluation.tasks:
-        sizes = {"num_train_examples": 0, "num_eval_examples": evaluation.num_held_out_examples * len(evaluation.tasks)}
-        arguments = {**environment_arguments(config), **sizes, "manifest": None}
-        held_out.append(load_environment(gym=policy.mixture(gym(evaluation.tasks)), **arguments))
-    when_and_how = evaluation.model_dump(exclude={"tasks", "num_held_out_examples"})
-    return EvaluationPlan(held_out=held_out, **when_and_how)
+    environments = {
+        label: load_environment(**{**arguments, "gym": policy.mixture(arguments["gym"])})
+        for label, arguments in evaluated_besides(config)
+    }
+    held_out = [env for label, env in environments.items() if label is None]
+    labelled = {label: env for label, env in environments.items() if label is not None}
+    when_and_how = config.evaluation.model_dump(include=set(EvaluationSettings.model_fields))
+    return EvaluationPlan(held_out=held_out, labelled=labelled, **when_and_how)
 
 
 def with_adapters(policy: "Policy", folder: str) -> "Policy":

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from rg_env.training.batches import RolloutBatch
-from rg_env.training.fixed_eval import accuracies
+from rg_env.training.records import task_of
 
 
 def log_batch(trainer: Any, result: Any, batch: RolloutBatch) -> None:
@@ -19,7 +19,7 @@ def log_batch(trainer: Any, result: Any, batch: RolloutBatch) -> None:
         "frac_reward_zero_std": (groups.amax(dim=1) - groups.amin(dim=1) < 1e-6).float().mean().item(),
         "time/generation": result.generation_time,  # rewards included; before the step, where batches are made ahead
         **trainer.sampler.metrics(),
-        **accuracies(result.outputs),
+        **_accuracies(result.outputs),
         **_lengths(trainer, batch),
         **(trainer.curriculum.metrics() if trainer.curriculum else {}),
     }
@@ -72,6 +72,20 @@ def log_loss(
         if name != "clip_ratio/region":
             extreme, word = (column.min(), "min") if name == "clip_ratio/low" else (column.max(), "max")
             values[f"{name}_{word}"].append(extreme.item())
+
+
+def _accuracies(outputs: Any) -> dict[str, float]:
+    """`accuracy` and, for mixtures, `accuracy/<task>` of verifiers' `GenerateOutputs`; empty if the rubric has none."""
+    correct = outputs.metrics.get("accuracy")
+    if not correct:
+        return {}
+    by_task: dict[str, list[float]] = {}
+    for info, value in zip(outputs.info, correct, strict=True):
+        by_task.setdefault(task_of(info), []).append(value)
+    result = {"accuracy": sum(correct) / len(correct)}
+    if len(by_task) > 1:
+        result |= {f"accuracy/{task}": sum(values) / len(values) for task, values in sorted(by_task.items())}
+    return result
 
 
 def _lengths(trainer: Any, batch: RolloutBatch) -> dict[str, float]:

@@ -53,9 +53,11 @@ def plan(config: TrainConfig) -> list[str]:
     ]
     if config.curriculum is not None:
         lines.append(f"curriculum  {', '.join(config.curriculum.tasks)}")
-    if evaluation.tasks:
-        questions = evaluation.num_held_out_examples * len(evaluation.tasks)
-        lines.append(f"held out    {_tasks(evaluation.tasks, questions)}")
+    asked = {name: "{name} ({weight})".format(**evaluation.gym(name)) for name in evaluation.tasks}
+    if evaluation.held_out:
+        lines.append(f"held out    {', '.join(asked[name] for name in evaluation.held_out)}")
+    if evaluation.labels:
+        lines.append(f"labelled    {', '.join(f'{label}: {asked[label]}' for label in evaluation.labels)}")
     save = f"a checkpoint every {config.output.save_every} steps" if config.output.save_every else "one checkpoint"
     lines.append(f"output      {config.output.dir or 'a fresh folder under outputs/'}, {save}")
     return lines

@@ -10,9 +10,9 @@ from transformers import Trainer, TrainerCallback
 from rg_env.training.collective import on_main
 from rg_env.training.config_sections import LoggingConfig
 from rg_env.training.console import RunConsole, spread
-from rg_env.training.evaluation_plan import FixedEvaluation
-from rg_env.training.fixed_eval import rollout_records
+from rg_env.training.fixed_eval import FixedEvaluation
 from rg_env.training.output import RunFiles
+from rg_env.training.records import rollout_records
 from rg_env.training.scores import Evaluation
 from rg_env.training.summary import headline
 from rg_env.training.trainer import GRPOTrainer

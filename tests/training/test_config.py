@@ -35,6 +35,7 @@ MISTAKES = [
     ("training.max_step=3", "unknown key 'max_step': did you mean 'max_steps'"),
     ("tasks.chain_sum.wieght=3", "unknown key 'wieght': did you mean 'weight'"),
     ("evaluation.tasks.maze.lvl=3", "unknown key 'lvl': did you mean 'level'"),
+    ("evaluation.tasks.maze.weight=3", "unknown key 'weight'"),
     ("rewards.format.wen=correct", "unknown key 'wen': did you mean 'when'"),
     ("curriculum.tasks.chain_sum.begin=1", "unknown key 'begin'"),
     ("lora.rank=3", "unknown key 'rank'"),
@@ -49,6 +50,10 @@ MISTAKES = [
     ("tasks=3", "must be a mapping of names"),
     ("tasks=[{weight: 2}]", "a list of tasks holds names, or mappings with a name"),
     ("tasks=[a, a]", "task 'a' stands twice"),
+    ("evaluation.tasks=[maze, maze]", "task 'maze' stands twice: give the second one a label"),
+    ("evaluation.tasks=[{task: maze}]", "mappings with a name: [a, {name: b, num_examples: 20}]"),
+    ("evaluation.tasks.easy.task=3", "must be text"),
+    ("evaluation.tasks.maze.num_examples=2.5", "must be a whole number"),
     ("rewards=correctness", "must be a mapping of names"),
     ("rewards.format=high", "must be a section"),
     ("logging.report_to=wandb", "must be a list"),
@@ -70,6 +75,8 @@ MISTAKES = [
     ("tasks.chain_sum.weight=0", "must be above 0"),
     ("tasks.chain_sum.weight=1e400", "must be at most 1e+100"),
     ("evaluation.rollouts_per_example=0", "must be at least 1"),
+    ("evaluation.num_held_out_examples=0", "must be at least 1"),
+    ("evaluation.tasks.maze.num_examples=0", "must be at least 1"),
     ("model.name=''", "must not be empty"),
     ("training.max_steps=1e30", "must be a whole number"),
     ("training.max_steps=99999999999999999999", "must be at most 2147483647"),
@@ -93,11 +100,24 @@ MISTAKES = [
     ("tasks.chain_sum.level=99", "level must be a whole number from 0 to"),
     ("tasks.chain_sum.levels.num_term=1", "unknown level attribute of task 'chain_sum' 'num_term'"),
     ("evaluation.tasks.mase={}", "unknown task 'mase': did you mean 'maze'"),
+    ("evaluation.tasks.mase={}", "; a label of your own needs task: NAME"),
+    ("evaluation.tasks.spell_backward_4={}", "unknown task 'spell_backward_4': did you mean 'spell_backward'"),
+    ("evaluation.tasks.easy.task=mase", "evaluation.tasks.easy.task = 'mase' @ command line: unknown task 'mase'"),
+    ("evaluation.tasks.easy.task=''", "must not be empty"),
+    ("evaluation.tasks.easy={task: maze, config: {min_grid: 3}}", "unknown option of task 'maze' 'min_grid'"),
+    ("evaluation.tasks.easy={task: spell_backward, level: 99}", "level must be a whole number from 0 to"),
     ("rewards.correctnes=1", "unknown reward 'correctnes': did you mean 'correctness'"),
     ("rewards.length.options.max_token=3", "unknown option of reward 'length' 'max_token'"),
     ("model.name=./nowhere", "there is no such folder here"),
     # combinations
     ("evaluation.tasks.chain_sum={}", "is trained on, and so evaluated anyway"),
+    ("evaluation.tasks.chain_sum.level=1", "under a label of its own, such as chain_sum_hard: {task: chain_sum,"),
+    ("evaluation.tasks.chain_sum.task=chain_sum", "is trained on, and so evaluated anyway"),
+    ("evaluation.tasks.chain_sum.task=spell_backward", "is the name of a task: choose another label"),
+    ("evaluation.tasks.maze.task=chain_sum", "is the name of a task: choose another label"),
+    ("evaluation.tasks.held_out.task=maze", "is the name of a figure (eval/held_out)"),
+    ("evaluation.tasks={a/b: {task: maze}}", "a label holds letters, digits, '_', '-' and '.'"),
+    ("evaluation.tasks={'': {task: maze}}", "a label holds letters, digits, '_', '-' and '.'"),
     (["training.per_device_train_batch_size=3", "training.gradient_accumulation_steps=3"], "does not divide"),
     ("splits.num_train_examples=1", "fewer than the 16 prompts of a step"),
     ("splits.num_eval_examples=1", "fewer than the 2 tasks"),
@@ -169,13 +189,19 @@ def test_forms_that_stand_for_others(base: Path) -> None:
     config = load_train_config(base, ["tasks=[maze, {name: chain_sum, weight: 3}]", "rewards={correctness: 2}"])
     assert {name: task.weight for name, task in config.tasks.items()} == {"maze": 1.0, "chain_sum": 3.0}
     assert config.rewards["correctness"].weight == 2.0
+    config = load_train_config(base, ["evaluation.tasks=[maze, {name: easy, task: maze, num_examples: 3}]"])
+    assert {name: (task.task, task.num_examples) for name, task in config.evaluation.tasks.items()} == {
+        "maze": (None, None),
+        "easy": ("maze", 3),
+    }
 
 
 def test_the_resolved_config_reads_equal(base: Path) -> None:
     """Whatever it says: a run can be repeated from its own config.yaml."""
     overrides = [
         "prompt.instruction='Ünïcode \x85 \"quotes\" # no comment'", "training.learning_rate=1e-6", "lora.r=4",
-        "curriculum={tasks: {spell_backward: {}}, schedule: {0: 0, 10: 1}}", "evaluation.tasks.maze.level=1",
+        "curriculum={tasks: {spell_backward: {}}, schedule: {0: 0, 10: 1}}",
+        "evaluation.tasks={maze: {level: 1}, words: {task: spell_backward, num_examples: 7}}",
     ]  # fmt: skip
     config = load_train_config(base, overrides)
     Path("again.yaml").write_text(resolved_yaml(config), encoding="utf-8")
@@ -195,11 +221,17 @@ def test_a_dry_run_imports_nothing_heavy(base: Path) -> None:
 
 def test_the_plan_tells_of_curriculum_and_held_out_tasks(base: Path) -> None:
     config = load_train_config(
-        base, ["curriculum={tasks: {spell_backward: {}}}", "evaluation.tasks.maze={}", "lora.r=4"]
+        base,
+        [
+            "curriculum={tasks: {spell_backward: {}}}",
+            "evaluation.tasks={maze: {}, words: {task: spell_backward, num_examples: 7}, lcm: {num_examples: 9}}",
+            "lora.r=4",
+        ],
     )
     text = describe(config)
     assert "#   curriculum  spell_backward" in text
-    assert "#   held out    maze (50)" in text
+    assert "#   held out    maze (50), lcm (9)\n" in text
+    assert "#   labelled    words: spell_backward (7)\n" in text
     assert "LoRA of rank 4" in text
 
 

@@ -1,6 +1,7 @@
 """The run configs in configs/: every one of them, through the loader that `rg-env train` uses."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,13 @@ def test_the_head_tells_source_command_and_figures(path: Path) -> None:
     head = path.read_text().split("extends:")[0]
     assert f"rg-env train configs/{name(path)}\n" in head
     assert any(word in head for word in ("Published", "Figures", "Unpublished", "Measured"))
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
+def test_the_head_names_what_is_measured_under_labels(path: Path) -> None:
+    """By the metric to look at, and no other."""
+    named = re.findall(r"eval/([\w.-]+)/accuracy", path.read_text().split("extends:")[0])
+    assert named == load_train_config(path).evaluation.labels
 
 
 @pytest.mark.parametrize("path", PARTS, ids=name)

@@ -11,19 +11,24 @@ asked for (`RunPlan.asked`), because the environment alone needs none of it.
 Importing this costs nothing: what needs torch is imported once another process has shown that torch can be imported.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError, RGEnvError
 from rg_env.training.doctor import accounts, gpus, machine, versions
 from rg_env.training.doctor.check import Check, as_json, closing_line
 from rg_env.training.doctor.plan import RunPlan
+from rg_env.training.doctor.tokens import PromptLengths, sequence_tokens
+
+if TYPE_CHECKING:
+    from rg_env.training.doctor.model import Model
 
 __all__ = ["Check", "RunPlan", "as_json", "closing_line", "diagnose"]
 
+_NO_MODEL = "there is no model to measure with"
 _CONNECTIONS = 1024
 """Rollouts in flight at most: `GRPOConfig.max_concurrent`."""
 
@@ -93,25 +98,20 @@ def _of_the_run(plan: RunPlan, smi: gpus.Smi, probe: dict[str, Any]) -> Iterator
         found, model = _unexpected("model", error), None
     yield found
     settings = batches.resolved(plan, is_tiny=name == TINY)
-    tokens = settings["max_prompt_length"] + max(settings["max_tokens"], plan.evaluated_tokens)
+    prompts, lengths = _prompts(plan, settings, model)
+    tokens = sequence_tokens(plan, settings, lengths)
     server, server_runs = machine.check_server(plan, model.name if model else None, tokens)
     yield server
     yield gpus.check_count(probe, smi, plan, server_runs=server_runs)
     yield gpus.check_peers(probe, plan)
     batch = _guarded("batch", lambda: batches.check_batch(plan, settings))
     yield batch
-    lengths = None
+    yield prompts
     if model:
-        try:
-            prompts, lengths = batches.check_prompts(plan, settings, model)
-        except Exception as error:
-            prompts = _unexpected("prompts", error)
-        yield prompts
         room, place = _room(plan, probe)
         yield _guarded("memory", lambda: models.check_memory(plan, settings, model, lengths, room, place))
     else:
-        for name in ("prompts", "memory"):
-            yield Check(name, "skipped", "there is no model to measure with")
+        yield Check("memory", "skipped", _NO_MODEL)
     rollouts = settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"] * plan.processes
     if limits := machine.open_file_limits():
         yield machine.check_open_files(*limits, min(rollouts, _CONNECTIONS) if plan.engine == "vllm" else 0)
@@ -119,6 +119,17 @@ def _of_the_run(plan: RunPlan, smi: gpus.Smi, probe: dict[str, Any]) -> Iterator
     checkpoint = models.checkpoint_bytes(plan, model) if model else None
     count = models.checkpoint_count(settings)
     yield _guarded("output folder", lambda: machine.check_output(plan, checkpoint, count))
+
+
+def _prompts(plan: RunPlan, settings: Mapping[str, Any], model: "Model | None") -> tuple[Check, PromptLengths | None]:
+    from rg_env.training.doctor import batches
+
+    if model is None:
+        return Check("prompts", "skipped", _NO_MODEL), None
+    try:
+        return batches.check_prompts(plan, settings, model)
+    except Exception as error:
+        return _unexpected("prompts", error), None
 
 
 def _room(plan: RunPlan, probe: dict[str, Any]) -> tuple[int | None, str]:

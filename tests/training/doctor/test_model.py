@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from doctor_cases import is_like, probe
@@ -16,6 +17,7 @@ from rg_env.training.doctor import (
 )
 from rg_env.training.doctor.batches import check_batch, judge_prompts, resolved
 from rg_env.training.doctor.model import Model, check_memory, check_model, chosen_name, stored_weights
+from rg_env.training.doctor.tokens import PromptLengths, cached_tokens, sequence_tokens
 from rg_env.training.memory import ModelShape
 from rg_env.training.policy import DEFAULT_GPU_MODEL
 from rg_env.training.tiny import POLICY_DIR
@@ -96,7 +98,7 @@ def test_memory_that_does_not_suffice() -> None:
     settings = resolved(RunPlan(), is_tiny=False) | {"bf16": True, "gradient_checkpointing": False}
 
     def look(plan: RunPlan, room: int | None) -> Check:
-        return check_memory(plan, settings, seven, [100, 1024], room, "on GPU 0")
+        return check_memory(plan, settings, seven, PromptLengths([100, 1024]), room, "on GPU 0")
 
     three = RunPlan(engine="vllm", processes=3)
     is_like(look(three, 130 * 10**9), "ok", "on GPU 0 (state 42 GB")
@@ -125,9 +127,58 @@ def test_batches() -> None:
 def test_prompts() -> None:
     """Against the limit, and with the completion against the model's context."""
     settings = {"max_prompt_length": 50, "max_seq_len": 80, "max_tokens": 30}
-    is_like(judge_prompts(settings, 128, [20, 50]), "ok", "all 2 within 50 tokens, the longest has 50")
-    is_like(judge_prompts(settings, 128, [20, 51]), "failed", "1 of 2 are longer", "--max-prompt-length 51")
-    is_like(judge_prompts(settings, 70, [20, 50]), "failed", "more than the 70", "--max-tokens 20")
+
+    def look(context: int, lengths: PromptLengths, **changes: Any) -> Check:
+        return judge_prompts(RunPlan(**changes), settings, context, lengths)
+
+    is_like(look(128, PromptLengths([20], [50])), "ok", "all 2 within 50 tokens, the longest has 50")
+    is_like(look(128, PromptLengths([20, 51])), "failed", "1 of 2 are longer", "--max-prompt-length 51")
+    is_like(look(128, PromptLengths([20], [51])), "failed", "1 of 2 are longer", "--max-prompt-length 51")
+    is_like(look(70, PromptLengths([20, 50])), "failed", "more than the 70", "--max-tokens 20")
+    more = PromptLengths([20], [50], [10, 98])
+    is_like(
+        look(128, more), "ok", "all 2 within 50 tokens, the longest has 50; 2 more in evaluations, the longest has 98"
+    )
+    is_like(look(127, more), "failed", "98 tokens, with 30 new ones more than the 127", "evaluation.max_tokens=29,")
+    is_like(look(128, more, evaluated_tokens=31), "failed", "with 31 new ones", "evaluation.max_tokens=30,")
+    is_like(look(128, PromptLengths([20], [50]), evaluated_tokens=79), "failed", "50 tokens, with 79 new", "=78,")
+    is_like(look(98, more, evaluated_tokens=5), "failed", "98 tokens, with 5 new ones", "other evaluation.tasks, or")
+    launched = look(128, more, engine="vllm")
+    is_like(
+        launched, "warning", "more than the 80 that `rg-env launch`", "--max-model-len 128, or --max-prompt-length 98"
+    )
+    assert "training.max_prompt_length=98" in RunPlan(from_config=True).worded(launched.fix)
+
+
+def test_evaluations_count_for_memory_and_context() -> None:
+    """The embedded engine holds as many of their answers as of rollouts; a server must take the longest of them."""
+    settings = {"max_prompt_length": 50, "max_tokens": 30, "per_device_train_batch_size": 8}
+    settings["gradient_accumulation_steps"] = 2
+    lengths = PromptLengths([20], [50], [90] * 9)
+
+    def cached(**changes: Any) -> tuple[int, int]:
+        return cached_tokens(RunPlan(**changes), settings, lengths)
+
+    assert cached() == (16 * 80, 2 * 10 * 120)
+    assert cached(evaluated_answers=5, evaluated_tokens=60) == (16 * 80, 5 * 10 * 150)
+    assert cached(evaluated_answers=100) == (16 * 80, 512 * 120)
+    assert cached(evaluated_answers=0) == (16 * 80, 0)
+    assert cached(engine="vllm") == (0, 0)
+    assert sequence_tokens(RunPlan(), settings) == 80
+    assert sequence_tokens(RunPlan(evaluated_tokens=60), settings) == 110
+    assert sequence_tokens(RunPlan(evaluated_tokens=60), settings, lengths) == 150
+    seven = Model("7B", False, None, ModelShape(7_615_616_512, 28, 3584, 152_064, 512), 32_768)
+    settings = resolved(RunPlan(), is_tiny=False) | {"bf16": True}
+
+    def look(besides: int, **changes: Any) -> Check:
+        plan = RunPlan(from_config=True, **changes)
+        found = PromptLengths([100, 1024], [], [1024] * besides)
+        return check_memory(plan, settings, seven, found, 140 * 10**9, "here")
+
+    is_like(look(0), "warning", "engine's cache 30 GB)")
+    is_like(look(64), "warning", "engine's cache 30 GB)")
+    is_like(look(256), "failed", "engine's cache in evaluations 120 GB)", "shorter evaluation.max_tokens, a smaller")
+    is_like(look(1000), "failed", "engine's cache in evaluations 120 GB)", "shorter evaluation.max_tokens, a smaller")
 
 
 def test_the_context_follows_the_lengths_that_are_given() -> None:
