@@ -86,13 +86,13 @@ class SplitsConfig(Section):
 class PromptConfig(Section):
     """How a question is put."""
 
-    instruction: str = SYSTEM_PROMPT
+    system_prompt: str = SYSTEM_PROMPT
     """How to answer; the answer is read from the last <answer>...</answer>. Empty: the question alone."""
     placement: Placement = "system"
-    """Where the instruction stands: "system" message, or in the "user" turn before ("user") or after the question
+    """Where `system_prompt` stands: "system" message, or in the "user" turn before ("user") or after the question
     ("user_after")."""
-    system_prompt: str = ""
-    """Of the system message, before an instruction that stands there; empty: none."""
+    preamble: str = ""
+    """A system message besides, before a `system_prompt` that stands there; empty: none."""
 
 
 class RewardConfig(Section):

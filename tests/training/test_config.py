@@ -11,6 +11,7 @@ from rg_env.core.config import Section
 from rg_env.errors import ConfigError
 from rg_env.training.config import TrainConfig, load_train_config
 from rg_env.training.config_docs import render
+from rg_env.training.from_config import environment_arguments
 from rg_env.training.plan import describe, resolved_yaml
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -38,6 +39,7 @@ MISTAKES = [
     ("rewards.format.wen=correct", "unknown key 'wen': did you mean 'when'"),
     ("curriculum.tasks.chain_sum.begin=1", "unknown key 'begin'"),
     ("lora.rank=3", "unknown key 'rank'"),
+    ("prompt.instruction=x", "unknown key 'instruction': there are: placement, preamble, system_prompt"),
     # types
     ("training.max_steps=3.5", "must be a whole number"),
     ("training.max_steps='3'", "must be a whole number"),
@@ -171,10 +173,19 @@ def test_forms_that_stand_for_others(base: Path) -> None:
     assert config.rewards["correctness"].weight == 2.0
 
 
+def test_a_prompt_has_the_environments_names(base: Path) -> None:
+    """What a config calls `system_prompt` and `preamble` is what `load_environment` calls so."""
+    given = {"system_prompt": "Use tags.", "placement": "user_after", "preamble": "Be brief."}
+    arguments = environment_arguments(load_train_config(base, [f"prompt={given}"]))
+    assert {name: arguments[name] for name in ("system_prompt", "prompt_placement", "preamble")} == {
+        "system_prompt": "Use tags.", "prompt_placement": "user_after", "preamble": "Be brief.",
+    }  # fmt: skip
+
+
 def test_the_resolved_config_reads_equal(base: Path) -> None:
     """Whatever it says: a run can be repeated from its own config.yaml."""
     overrides = [
-        "prompt.instruction='Ünïcode \x85 \"quotes\" # no comment'", "training.learning_rate=1e-6", "lora.r=4",
+        "prompt.system_prompt='Ünïcode \x85 \"quotes\" # no comment'", "training.learning_rate=1e-6", "lora.r=4",
         "curriculum={tasks: {spell_backward: {}}, schedule: {0: 0, 10: 1}}", "evaluation.tasks.maze.level=1",
     ]  # fmt: skip
     config = load_train_config(base, overrides)

@@ -83,7 +83,7 @@ def test_the_prompt_is_the_librarys() -> None:
     from reasoning_gym.utils import SYSTEM_PROMPTS
 
     config = load_train_config(CONFIGS / "train" / "paper" / "intra_algebra.yaml")
-    assert config.prompt.instruction == SYSTEM_PROMPTS["DeepSeekZero"]
+    assert config.prompt.system_prompt == SYSTEM_PROMPTS["DeepSeekZero"]
     assert config.prompt.placement == "system"
 
 

@@ -161,7 +161,7 @@ def test_batches_that_make_no_groups_are_refused(make_args: Any) -> None:
 def test_template_without_a_system_role_gets_the_prompt_in_the_question(
     make_trainer: Any, make_env: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Gemma's: the instruction stands before the question, in training and evaluation rows."""
+    """As Gemma's: the system prompt stands before the question, in training and evaluation rows."""
     refuse = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
     monkeypatch.setattr(tokenizer, "chat_template", refuse + tokenizer.chat_template)
     env = make_env()
