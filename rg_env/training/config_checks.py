@@ -4,7 +4,7 @@ Nothing heavy is imported. What depends on the model, or on the library's own ch
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,7 +16,8 @@ from rg_env.core.task_table import load_table
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError
 from rg_env.training.config import TrainConfig
-from rg_env.training.config_sections import CurriculumConfig, TaskConfig
+from rg_env.training.config_sections import CurriculumConfig
+from rg_env.training.from_config import gym, reward_list
 from rg_env.training.groups import check_groups
 
 
@@ -24,16 +25,6 @@ def problems(config: TrainConfig, processes: int = 1) -> list[Problem]:
     """All that is wrong with `config` for a run of so many processes; empty if nothing is."""
     sized = [*_batch(config, processes), *_splits(config, processes)]
     return [*sized, *(problem for check in _CHECKS for problem in check(config))]
-
-
-def gym(tasks: Mapping[str, TaskConfig]) -> list[dict[str, Any]]:
-    """Tasks in the form that `Mixture.parse` takes."""
-    return [{"name": name, **task.model_dump()} for name, task in tasks.items()]
-
-
-def reward_list(config: TrainConfig) -> list[dict[str, Any]]:
-    """Rewards in the form that `resolve_rewards` takes."""
-    return [{"name": name, **reward.model_dump()} for name, reward in config.rewards.items()]
 
 
 def _told(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:

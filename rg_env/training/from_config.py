@@ -1,15 +1,16 @@
-"""From a config to what it says: the environment, the arguments of the trainer, and the run.
+"""From a config to what it says: tasks, rewards, the environment, the arguments of the trainer, and the run.
 
-`environment_arguments` and `training_arguments` are plain mappings that import nothing heavy; `run_config` does it.
+What says so gives plain values and imports nothing heavy; `run_config` does it.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rg_env.errors import InputError
 from rg_env.training.config import TrainConfig
-from rg_env.training.config_checks import gym, reward_list
+from rg_env.training.config_sections import TaskConfig
 
 if TYPE_CHECKING:
     from rg_env.training.evaluation_plan import EvaluationPlan
@@ -30,6 +31,16 @@ _ENGINE = {
     "weight_sync_timeout": "weight_sync_timeout",
     "weight_sync_check_every": "weight_sync_check_every",
 }
+
+
+def gym(tasks: Mapping[str, TaskConfig]) -> list[dict[str, Any]]:
+    """Tasks in the form that `Mixture.parse` takes."""
+    return [{"name": name, **task.model_dump()} for name, task in tasks.items()]
+
+
+def reward_list(config: TrainConfig) -> list[dict[str, Any]]:
+    """Rewards in the form that `resolve_rewards` takes."""
+    return [{"name": name, **reward.model_dump()} for name, reward in config.rewards.items()]
 
 
 def environment_arguments(config: TrainConfig) -> dict[str, Any]:

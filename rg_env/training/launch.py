@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rg_env.core.config_files import is_config_file
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.inference.vllm import VllmServer, serve_command
 from rg_env.training.config import TrainConfig
@@ -27,8 +28,6 @@ from rg_env.training.tiny import POLICY_DIR
 
 HOST = "127.0.0.1"
 LOGS = Path("logs")
-CONFIGS = (".yaml", ".yml")
-"""Endings of configs; anything else is a script."""
 SHARED_GPU_PART = "0.4"
 """Of its memory for vLLM, where the trainer is on the same GPU."""
 # Flags with a value that older releases do not know, and the release that brought each.
@@ -204,7 +203,7 @@ def _server(options: LaunchOptions, gpus: tuple[str, ...], machine: Machine, *, 
 
 
 def _trainer(options: LaunchOptions, script: Path, gpus: tuple[str, ...], processes: int, machine: Machine) -> Command:
-    is_config = script.suffix in CONFIGS
+    is_config = is_config_file(script.name)
     program = [str(machine.programs / ("rg-env" if is_config else Path(sys.executable).name))]
     distributed = processes > 1 or options.accelerate_config is not None
     if distributed:
@@ -245,7 +244,7 @@ def _checked_script(name: str) -> Path:
     such_as = "such as examples/train_ultra_minimal.py or configs/train/tiny.yaml"
     if not _is_file(script):
         raise InputError(f"no script or config at {name!r}: give the path of one, {such_as}")
-    if script.suffix not in (".py", *CONFIGS):
+    if script.suffix != ".py" and not is_config_file(name):
         raise InputError(f"{name!r} is neither a Python script (.py) nor a config (.yaml): give one, {such_as}")
     return script
 

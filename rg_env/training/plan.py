@@ -8,8 +8,8 @@ from rg_env.core.config_files import without_nulls
 from rg_env.core.tasks import Mixture
 from rg_env.core.yaml12 import to_yaml
 from rg_env.training.config import TrainConfig
-from rg_env.training.config_checks import gym
 from rg_env.training.config_sections import TaskConfig
+from rg_env.training.from_config import gym
 
 
 def resolved_yaml(config: TrainConfig) -> str:

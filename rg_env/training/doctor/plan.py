@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rg_env.training.config import TrainConfig
-from rg_env.training.config_checks import gym
-from rg_env.training.from_config import environment_arguments, training_arguments
+from rg_env.training.from_config import environment_arguments, gym, training_arguments
 
 _KEYS = {
     "model": "model.name",
