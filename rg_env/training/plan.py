@@ -1,6 +1,5 @@
 """What a config comes to, for people: `rg-env train CONFIG --dry-run`. Imports neither torch nor reasoning_gym."""
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ from rg_env.core.yaml12 import to_yaml
 from rg_env.training.config import TrainConfig
 from rg_env.training.config_sections import TaskConfig
 from rg_env.training.from_config import gym
+from rg_env.training.world import world_size
 
 
 def resolved_yaml(config: TrainConfig) -> str:
@@ -31,7 +31,7 @@ def describe(config: TrainConfig) -> str:
 def plan(config: TrainConfig) -> list[str]:
     """What a run will do, a line each."""
     training, splits, evaluation = config.training, config.splits, config.evaluation
-    processes = int(os.environ.get("WORLD_SIZE", 1))
+    processes = world_size()
     rollouts = training.per_device_train_batch_size * training.gradient_accumulation_steps * processes
     prompts = rollouts // training.num_generations
     batches = -(-training.max_steps // training.num_iterations)

@@ -17,6 +17,7 @@ from rg_env.core.tasks import Mixture, TaskSpec
 from rg_env.errors import InputError
 from rg_env.training.arguments import GRPOConfig
 from rg_env.training.tiny import POLICY_DIR, TASKS
+from rg_env.training.world import say
 
 TINY = "tiny"
 DEFAULT_GPU_MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
@@ -67,20 +68,15 @@ def load_policy(model: str | None = None, *, attention: Attention = "auto", dtyp
     if model is not None:
         return _load(model, how)
     if not torch.cuda.is_available():
-        _say("No GPU here: taking the tiny policy (--model NAME_OR_FOLDER takes another).")
+        say("No GPU here: taking the tiny policy (--model NAME_OR_FOLDER takes another).")
         return _tiny(how)
     try:
         policy = _load(DEFAULT_GPU_MODEL, how)
     except InputError as error:
-        _say(f"Taking the tiny policy: {error}.")
+        say(f"Taking the tiny policy: {error}.")
         return _tiny(how)
-    _say(f"Taking {DEFAULT_GPU_MODEL}.")
+    say(f"Taking {DEFAULT_GPU_MODEL}.")
     return policy
-
-
-def _say(line: str) -> None:
-    if os.environ.get("RANK", "0") == "0":
-        print(line, flush=True)
 
 
 @dataclass(frozen=True)
