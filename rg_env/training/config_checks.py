@@ -4,7 +4,7 @@ Nothing heavy is imported. What depends on the model, or on the library's own ch
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -34,10 +34,28 @@ def _told(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:
         yield Problem(path, str(error))
 
 
+def _within(path: Keys, spec: Mapping[str, Any], check: Callable[[Any], Any]) -> Iterator[Problem]:
+    """All that `check` raises of `spec`, each at its own key: it is asked again without what was wrong."""
+    while True:
+        try:
+            check(spec)
+            return
+        except InputError as error:
+            yield Problem((*path, *error.keys), str(error))
+            if not error.keys:
+                return
+            spec = _without(spec, error.keys)
+
+
+def _without(values: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
+    rest = {key: value for key, value in values.items() if key != keys[0]}
+    return {**rest, keys[0]: _without(values[keys[0]], keys[1:])} if keys[1:] else rest
+
+
 def _tasks(config: TrainConfig) -> Iterator[Problem]:
     for section, tasks in ((("tasks",), config.tasks), (("evaluation", "tasks"), config.evaluation.tasks)):
         for spec in gym(tasks):
-            yield from _told((*section, spec["name"]), lambda spec=spec: Mixture.parse(spec))  # type: ignore[misc]
+            yield from _within((*section, spec["name"]), spec, Mixture.parse)
     for name in config.evaluation.tasks:
         if name in config.tasks:
             yield Problem(("evaluation", "tasks", name), "is trained on, and so evaluated anyway: leave it out here")
@@ -63,7 +81,7 @@ def _rewards(config: TrainConfig) -> Iterator[Problem]:
     elif not any(reward.weight for reward in config.rewards.values()):
         yield Problem(("rewards",), "every weight is 0: there is nothing to learn from")
     for spec in reward_list(config):
-        yield from _told(("rewards", spec["name"]), lambda spec=spec: resolve_rewards([spec]))  # type: ignore[misc]
+        yield from _within(("rewards", spec["name"]), spec, lambda spec: resolve_rewards([spec]))
 
 
 def _batch(config: TrainConfig, processes: int) -> Iterator[Problem]:

@@ -142,6 +142,67 @@ def test_a_mistake_is_one_line_with_path_and_remedy(base: Path, overrides: str |
     assert any(text.startswith(override.partition("=")[0].split(".")[0]) for override in overrides)
 
 
+@pytest.mark.parametrize(
+    ("override", "path", "words"),
+    [
+        ("tasks.maze.config.min_grid_sise=3", "tasks.maze.config.min_grid_sise = 3", "did you mean 'min_grid_size'"),
+        ("tasks.maze.config.seed=3", "tasks.maze.config.seed = 3", "'seed' is no option here"),
+        ("tasks.maze.level=99", "tasks.maze.level = 99", "level must be a whole number from 0 to"),
+        (
+            "tasks.spell_backward.levels.word_lem=1",
+            "tasks.spell_backward.levels.word_lem = 1",
+            "did you mean 'word_len'",
+        ),
+        ("tasks.spell_backward.levels.word_len=99", "tasks.spell_backward.levels.word_len = 99", "from 0 to"),
+        (
+            "evaluation.tasks.chain_sum.config.max_term=3",
+            "evaluation.tasks.chain_sum.config.max_term = 3",
+            "'max_terms'",
+        ),
+        ("rewards.length.options.max_token=3", "rewards.length.options.max_token = 3", "did you mean 'max_tokens'"),
+        (
+            "rewards.length.options.max_tokens=-1",
+            "rewards.length.options.max_tokens = -1",
+            "must be a number from 0 up",
+        ),
+    ],
+)
+def test_options_are_told_at_their_own_place(base: Path, override: str, path: str, words: str) -> None:
+    """Not at the task or the reward that they belong to."""
+    with pytest.raises(ConfigError) as caught:
+        load_train_config(base, ["tasks={maze: {}, spell_backward: {}}", override])
+    assert str(caught.value).startswith(f"{path} @ command line: ")
+    assert words in str(caught.value)
+
+
+def test_all_options_of_a_task_are_told_each_with_its_line(base: Path) -> None:
+    """Of a file, by the lines that name them; in the short form of a list, at the list."""
+    base.write_text(
+        "model: {name: tiny}\n"
+        "tasks:\n"
+        "  maze:\n"
+        "    config:\n"
+        "      min_grid_sise: 3\n"
+        "      max_grid_size: 10\n"
+        "      min_dists: 10\n"
+        "    levels:\n"
+        "      grid: 1\n"
+        "    level: 99\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_train_config(base)
+    lines = str(caught.value).splitlines()[1:]
+    assert sorted(line.strip().partition(": ")[0] for line in lines) == [
+        "tasks.maze.config.min_dists = 10 @ run.yaml:7",
+        "tasks.maze.config.min_grid_sise = 3 @ run.yaml:5",
+        "tasks.maze.level = 99 @ run.yaml:10",
+        "tasks.maze.levels.grid = 1 @ run.yaml:9",
+    ]
+    base.write_text("model: {name: tiny}\ntasks: [{name: maze, config: {min_grid_sise: 3}}]\n")
+    with pytest.raises(ConfigError, match=r"@ run\.yaml:2: maze\.config\.min_grid_sise unknown option of task 'maze'"):
+        load_train_config(base)
+
+
 def test_a_run_without_evaluation_is_one_override(base: Path) -> None:
     """Also where a file spells out that there would be one before and after."""
     spelled = ["evaluation.before=true", "evaluation.after=true"]
