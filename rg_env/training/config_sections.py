@@ -150,7 +150,7 @@ class TrainingConfig(Section):
     )
     """"adamw_torch_fused" is one kernel for all parameters; the 8-bit ones need bitsandbytes."""
     weight_decay: From0 = 0.0
-    """Of AdamW."""
+    """Of all weights but biases and norms."""
     adam_beta1: Share = 0.9
     """Of AdamW."""
     adam_beta2: Share = 0.999
@@ -172,7 +172,7 @@ class TrainingConfig(Section):
     beta: From0 = 0.0
     """Weight of the KL term to the initial model; above 0 that model is kept in memory."""
     epsilon: Share = 0.2
-    """Clipping of the probability ratio."""
+    """Clipping of the probability ratio; that is 1 throughout where num_iterations is 1."""
     epsilon_high: From0 | None = None
     """Upper clipping; default: as the lower."""
     temperature: Above0 = 1.0

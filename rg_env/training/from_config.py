@@ -87,8 +87,12 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     from rg_env.training.output import run_folder
     from rg_env.training.policy import load_policy
     from rg_env.training.run import train
+    from rg_env.training.without_effect import without_effect
+    from rg_env.training.world import say
 
     run_folder(config.output.dir, "check", resume)  # told before the model is loaded
+    if line := without_effect(config):
+        say(line)
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
     trainer = make_trainer(config, policy, resume=resume)
     return train(

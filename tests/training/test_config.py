@@ -265,12 +265,39 @@ def test_a_dry_run_imports_nothing_heavy(base: Path) -> None:
     assert "#   steps       200 of 128 rollouts: 16 prompts x 8" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("overrides", "questions"),
+    [
+        ([], "2000 to train on, 3200 prompts: 1.6 epochs"),
+        (["training.num_iterations=2"], "2000 to train on, 1600 prompts: 0.8 epochs"),
+        (["splits.num_train_examples=30"], "30 to train on, 3200 prompts: 200 epochs"),
+        (["curriculum={tasks: {spell_backward: {}}}"],
+         "1333 to train on, 3200 prompts: 1.6 epochs; those of spell_backward drawn for each prompt, at its level"),
+        (["curriculum={tasks: [spell_backward, chain_sum]}"], "drawn for each of 3200 prompts, at its task's level"),
+    ],
+)  # fmt: skip
+def test_the_plan_tells_which_questions_come_again(base: Path, overrides: list[str], questions: str) -> None:
+    """Those of a curriculum's tasks do not. What fills no batch is left out of an epoch: 14 of 30 questions."""
+    assert f"#   questions   {questions}\n" in describe(load_train_config(base, overrides))
+
+
+def test_the_plan_tells_when_checkpoints_are_made(base: Path) -> None:
+    """At the end in any case; on the way only where the run is longer."""
+    for every, words in (
+        (100, "a checkpoint every 100 steps and at the end"),
+        (200, "one checkpoint"),
+        (0, "one checkpoint"),
+    ):
+        assert f"outputs/, {words}" in describe(load_train_config(base, [f"output.save_every={every}"]))
+
+
 def test_the_plan_tells_of_curriculum_and_held_out_tasks(base: Path) -> None:
     config = load_train_config(
         base, ["curriculum={tasks: {spell_backward: {}}}", "evaluation.tasks.maze={}", "lora.r=4"]
     )
     text = describe(config)
     assert "#   curriculum  spell_backward" in text
+    assert "#   tasks       spell_backward (33.4 % of the prompts), chain_sum (1333)" in text
     assert "#   held out    maze (50)" in text
     assert "LoRA of rank 4" in text
 

@@ -12,6 +12,7 @@ import yaml
 from rg_env.training.config import TrainConfig, load_train_config
 from rg_env.training.config_sections import TrainingConfig
 from rg_env.training.tiny import TASKS
+from rg_env.training.without_effect import without_effect
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 BASES = {"base.yaml", "base_intra.yaml", "base_inter.yaml", "base_curriculum.yaml"}  # in train/paper
@@ -36,6 +37,12 @@ def test_an_experiment_loads(path: Path) -> None:
     """Without a mistake, and its resolved form says the same again."""
     config = load_train_config(path)
     assert TrainConfig.model_validate_json(config.model_dump_json()) == config
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
+def test_no_key_of_an_experiment_is_without_effect(path: Path) -> None:
+    """All that a file says differently than the defaults makes a difference."""
+    assert without_effect(load_train_config(path)) == ""
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
