@@ -7,23 +7,23 @@ from rg_env.adapters.v0 import load_environment
 from rg_env.core.prompts import rejects_system_role
 from rg_env.errors import InputError, RGEnvError
 from rg_env.training.checks import fold_system_prompts, prompt_lengths
+from rg_env.training.doctor.asked_run import AskedRun
 from rg_env.training.doctor.check import Check
 from rg_env.training.doctor.model import Model
-from rg_env.training.doctor.plan import RunPlan
 from rg_env.training.groups import check_groups
 from rg_env.training.policy import Policy, default_fields
 
 
-def resolved(plan: RunPlan, *, is_tiny: bool) -> dict[str, Any]:
+def resolved(run: AskedRun, *, is_tiny: bool) -> dict[str, Any]:
     """The fields of `GRPOConfig` that the checks look at, as `default_config` would have them."""
     fields = default_fields(is_tiny)
-    given = {name: value for name, value in plan.settings.items() if value is not None}
+    given = {name: value for name, value in run.settings.items() if value is not None}
     if {"max_prompt_length", "max_tokens"} & set(given) and "max_seq_len" not in given:
         given["max_seq_len"] = sum({**fields, **given}[name] for name in ("max_prompt_length", "max_tokens"))
     return fields | given
 
 
-def check_batch(plan: RunPlan, settings: Mapping[str, Any]) -> Check:
+def check_batch(run: AskedRun, settings: Mapping[str, Any]) -> Check:
     """Whether a step's rollouts can be divided into groups."""
     per_device = settings["per_device_train_batch_size"]
     accumulation = settings.get("steps_per_generation") or settings["gradient_accumulation_steps"]
@@ -31,7 +31,7 @@ def check_batch(plan: RunPlan, settings: Mapping[str, Any]) -> Check:
     try:
         check_groups(
             per_device=per_device,
-            processes=plan.processes,
+            processes=run.processes,
             accumulation=accumulation,
             num_generations=group,
             batch=settings.get("generation_batch_size"),
@@ -41,16 +41,16 @@ def check_batch(plan: RunPlan, settings: Mapping[str, Any]) -> Check:
         if fix:
             return Check("batch", "failed", f"{finding} does not divide", f"take the {fix}")
         return Check("batch", "failed", finding, "choose numbers that divide each other, with groups of at least 2")
-    rollouts = settings.get("generation_batch_size") or per_device * plan.processes * accumulation
+    rollouts = settings.get("generation_batch_size") or per_device * run.processes * accumulation
     return Check("batch", "ok", f"{rollouts} rollouts a step: {rollouts // group} prompts x {group}")
 
 
-def check_prompts(plan: RunPlan, settings: Mapping[str, Any], model: Model) -> tuple[Check, list[int] | None]:
+def check_prompts(run: AskedRun, settings: Mapping[str, Any], model: Model) -> tuple[Check, list[int] | None]:
     """The prompts that the run would train and evaluate on against their limit, and their lengths in tokens."""
     try:
         env = load_environment(
-            gym=Policy(None, model.tokenizer, model.name, model.is_tiny).mixture(plan.gym),
-            **plan.environment,
+            gym=Policy(None, model.tokenizer, model.name, model.is_tiny).mixture(run.gym),
+            **run.environment,
         )
     except RGEnvError as error:
         fix = "change --task; `rg-env tasks NAME` shows what it offers"

@@ -25,7 +25,7 @@ _OPTION = re.compile(rf"(?<!vf-vllm )--({'|'.join(_KEYS)})\b(?: (\d+|embedded|vl
 
 
 @dataclass(frozen=True)
-class RunPlan:
+class AskedRun:
     """What decides whether a run would start. All defaults are those of `examples/train_ultra_minimal.py`."""
 
     model: str | None = None
@@ -54,7 +54,7 @@ class RunPlan:
     """Whether it is a config's run: fixes then name its keys, not the command's options."""
 
     @classmethod
-    def of(cls, config: TrainConfig, processes: int) -> "RunPlan":
+    def of(cls, config: TrainConfig, processes: int) -> "AskedRun":
         """The run that a config describes."""
         return cls(
             model=config.model.name,
