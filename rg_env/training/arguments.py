@@ -1,13 +1,13 @@
 """`GRPOConfig`: verifiers' training arguments, with defaults that work and errors that tell what to change."""
 
 import math
-import os
 from dataclasses import dataclass
 
 from verifiers.trainers import GRPOConfig as VerifiersGRPOConfig
 
 from rg_env.errors import InputError
 from rg_env.training.groups import check_groups
+from rg_env.training.world import world_size
 
 
 @dataclass
@@ -27,7 +27,8 @@ class GRPOConfig(VerifiersGRPOConfig):
     later), and `max_data_workers` is 1 (eight processes take longer to start than a few thousand prompts to check).
 
     Raises:
-        InputError: the batch cannot be divided into groups, or a number cannot be what it is.
+        InputError: the batch cannot be divided into groups, or a number, one that a launcher sets among them, cannot be
+            what it is.
     """
 
     lr_scheduler_type: str | None = "constant"
@@ -48,7 +49,7 @@ class GRPOConfig(VerifiersGRPOConfig):
             raise InputError(f"temperature={self.temperature}: must be above 0 and finite")
         check_groups(
             per_device=self.per_device_train_batch_size,
-            processes=int(os.environ.get("WORLD_SIZE", 1)),
+            processes=world_size(),
             accumulation=self.steps_per_generation or self.gradient_accumulation_steps,
             num_generations=self.num_generations,
             batch=self.generation_batch_size,

@@ -67,7 +67,8 @@ def check_prompt_lengths(env: Environment, tokenizer: PreTrainedTokenizerBase, l
         if limit is not None and (too_long := sum(length > limit for length in lengths)):
             raise InputError(
                 f"{too_long} of {len(lengths)} {split} prompts are longer than max_prompt_length={limit} tokens (the "
-                f"longest has {max(lengths)}): raise max_prompt_length and max_seq_len, or choose an easier task config"
+                f"longest has {max(lengths)}): raise it (in a config training.max_prompt_length; in GRPOConfig "
+                "max_seq_len too), or choose an easier task config"
             )
     return longest
 

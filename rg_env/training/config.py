@@ -6,7 +6,6 @@ Everything that can be known without the model is checked here, and neither torc
 What the fields mean stands under each; `docs/configuration.md` is made from that.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,6 +32,7 @@ from rg_env.training.config_sections import (
     TrainingConfig,
     named,
 )
+from rg_env.training.world import world_size
 
 
 class TrainConfig(Section):
@@ -79,7 +79,7 @@ def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, proces
     of).
 
     Raises:
-        InputError: a file cannot be read.
+        InputError: a file cannot be read; `processes` is not given, and what a launcher sets is no number.
         ConfigError: wrong keys, types, ranges, names or combinations: all that there are; or what `imports` names
             cannot be imported.
     """
@@ -91,6 +91,6 @@ def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, proces
         import_user_code(config.imports)
     except InputError as error:
         raise config_error(document, [Problem(("imports",), str(error))]) from error
-    if found := problems(config, processes or int(os.environ.get("WORLD_SIZE", 1))):
+    if found := problems(config, processes or world_size()):
         raise config_error(document, found)
     return config

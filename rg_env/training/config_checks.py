@@ -17,7 +17,8 @@ from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError
 from rg_env.training.config import TrainConfig
 from rg_env.training.config_evaluation import contradictions, label_problem
-from rg_env.training.config_sections import CurriculumConfig, TaskConfig
+from rg_env.training.config_sections import CurriculumConfig
+from rg_env.training.from_config import gym, reward_list
 from rg_env.training.groups import check_groups
 
 
@@ -27,26 +28,34 @@ def problems(config: TrainConfig, processes: int = 1) -> list[Problem]:
     return [*sized, *(problem for check in _CHECKS for problem in check(config))]
 
 
-def gym(tasks: Mapping[str, TaskConfig]) -> list[dict[str, Any]]:
-    """Tasks in the form that `Mixture.parse` takes."""
-    return [{"name": name, **task.model_dump()} for name, task in tasks.items()]
-
-
-def reward_list(config: TrainConfig) -> list[dict[str, Any]]:
-    """Rewards in the form that `resolve_rewards` takes."""
-    return [{"name": name, **reward.model_dump()} for name, reward in config.rewards.items()]
-
-
-def _told(path: Keys, check: Callable[[], Any], hint: str = "") -> Iterator[Problem]:
+def _told(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:
     try:
         check()
     except InputError as error:
-        yield Problem(path, f"{error}{hint}")
+        yield Problem(path, str(error))
+
+
+def _within(path: Keys, spec: Mapping[str, Any], check: Callable[[Any], Any], hint: str = "") -> Iterator[Problem]:
+    """All that `check` raises of `spec`, each at its own key: it is asked again without what was wrong."""
+    while True:
+        try:
+            check(spec)
+            return
+        except InputError as error:
+            yield Problem((*path, *error.keys), f"{error}{hint}")
+            if not error.keys:
+                return
+            spec = _without(spec, error.keys)
+
+
+def _without(values: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
+    rest = {key: value for key, value in values.items() if key != keys[0]}
+    return {**rest, keys[0]: _without(values[keys[0]], keys[1:])} if keys[1:] else rest
 
 
 def _tasks(config: TrainConfig) -> Iterator[Problem]:
     for spec in gym(config.tasks):
-        yield from _told(("tasks", spec["name"]), lambda spec=spec: Mixture.parse(spec))  # type: ignore[misc]
+        yield from _within(("tasks", spec["name"]), spec, Mixture.parse)
 
 
 def _evaluation_tasks(config: TrainConfig) -> Iterator[Problem]:
@@ -68,7 +77,7 @@ def _evaluation_tasks(config: TrainConfig) -> Iterator[Problem]:
             continue
         elif name not in table:
             hint = "; a label of your own needs task: NAME"
-        yield from _told(path, lambda spec=spec: Mixture.parse(spec), hint)  # type: ignore[misc]
+        yield from _within(path, spec, Mixture.parse, hint)
 
 
 def _splits(config: TrainConfig, processes: int) -> Iterator[Problem]:
@@ -91,7 +100,7 @@ def _rewards(config: TrainConfig) -> Iterator[Problem]:
     elif not any(reward.weight for reward in config.rewards.values()):
         yield Problem(("rewards",), "every weight is 0: there is nothing to learn from")
     for spec in reward_list(config):
-        yield from _told(("rewards", spec["name"]), lambda spec=spec: resolve_rewards([spec]))  # type: ignore[misc]
+        yield from _within(("rewards", spec["name"]), spec, lambda spec: resolve_rewards([spec]))
 
 
 def _batch(config: TrainConfig, processes: int) -> Iterator[Problem]:

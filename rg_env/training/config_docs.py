@@ -28,6 +28,8 @@ rg-env train configs/train/tiny.yaml --dry-run                        # what it 
 - `section.key=value` on the command line replaces what stands there; the value is YAML.
 - A config holds no secrets: keys of services (`WANDB_API_KEY`, `HF_TOKEN`) are read from the environment, or `.env`.
 - Every mistake is told before anything starts, all of them together: path, value, file and line, remedy.
+- A key that changes nothing beside the others, such as `engine.port` beside `engine.kind: embedded`, is no mistake. The
+  plan (`--dry-run`) and the start of a run name it: `without effect: engine.port (engine.kind: embedded)`.
 """
 
 

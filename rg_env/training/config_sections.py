@@ -98,13 +98,13 @@ class SplitsConfig(Section):
 class PromptConfig(Section):
     """How a question is put."""
 
-    instruction: str = SYSTEM_PROMPT
+    system_prompt: str = SYSTEM_PROMPT
     """How to answer; the answer is read from the last <answer>...</answer>. Empty: the question alone."""
     placement: Placement = "system"
-    """Where the instruction stands: "system" message, or in the "user" turn before ("user") or after the question
+    """Where `system_prompt` stands: "system" message, or in the "user" turn before ("user") or after the question
     ("user_after")."""
-    system_prompt: str = ""
-    """Of the system message, before an instruction that stands there; empty: none."""
+    preamble: str = ""
+    """A system message besides, before a `system_prompt` that stands there; empty: none."""
 
 
 class RewardConfig(Section):
@@ -162,7 +162,7 @@ class TrainingConfig(Section):
     )
     """"adamw_torch_fused" is one kernel for all parameters; the 8-bit ones need bitsandbytes."""
     weight_decay: From0 = 0.0
-    """Of AdamW."""
+    """Of all weights but biases and norms."""
     adam_beta1: Share = 0.9
     """Of AdamW."""
     adam_beta2: Share = 0.999
@@ -184,7 +184,7 @@ class TrainingConfig(Section):
     beta: From0 = 0.0
     """Weight of the KL term to the initial model; above 0 that model is kept in memory."""
     epsilon: Share = 0.2
-    """Clipping of the probability ratio."""
+    """Clipping of the probability ratio; that is 1 throughout where num_iterations is 1."""
     epsilon_high: From0 | None = None
     """Upper clipping; default: as the lower."""
     temperature: Above0 = 1.0

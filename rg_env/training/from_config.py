@@ -1,16 +1,17 @@
-"""From a config to what it says: the environment, the arguments of the trainer, and the run.
+"""From a config to what it says: tasks, rewards, the environment, the arguments of the trainer, and the run.
 
-`environment_arguments` and `training_arguments` are plain mappings that import nothing heavy; `run_config` does it.
+What says so gives plain values and imports nothing heavy; `run_config` does it.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rg_env.errors import InputError
 from rg_env.training.config import TrainConfig
-from rg_env.training.config_checks import gym, reward_list
 from rg_env.training.config_evaluation import EvaluationSettings
+from rg_env.training.config_sections import TaskConfig
 
 if TYPE_CHECKING:
     from rg_env.training.evaluation_plan import EvaluationPlan
@@ -33,6 +34,16 @@ _ENGINE = {
 }
 
 
+def gym(tasks: Mapping[str, TaskConfig]) -> list[dict[str, Any]]:
+    """Tasks in the form that `Mixture.parse` takes."""
+    return [{"name": name, **task.model_dump()} for name, task in tasks.items()]
+
+
+def reward_list(config: TrainConfig) -> list[dict[str, Any]]:
+    """Rewards in the form that `resolve_rewards` takes."""
+    return [{"name": name, **reward.model_dump()} for name, reward in config.rewards.items()]
+
+
 def environment_arguments(config: TrainConfig) -> dict[str, Any]:
     """Arguments of `load_environment`, without `gym`."""
     splits, prompt = config.splits, config.prompt
@@ -42,9 +53,9 @@ def environment_arguments(config: TrainConfig) -> dict[str, Any]:
         "seed": config.seed if splits.seed is None else splits.seed,
         "eval_seed": splits.eval_seed,
         "manifest": splits.manifest,
-        "system_prompt": prompt.instruction,
+        "system_prompt": prompt.system_prompt,
         "prompt_placement": prompt.placement,
-        "preamble": prompt.system_prompt,
+        "preamble": prompt.preamble,
         "rewards": reward_list(config),
         "partial_credit": config.grading == "partial",
         "grading": "upstream" if config.grading == "upstream" else "hardened",
@@ -92,8 +103,12 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     from rg_env.training.output import run_folder
     from rg_env.training.policy import load_policy
     from rg_env.training.run import train
+    from rg_env.training.without_effect import without_effect
+    from rg_env.training.world import say
 
     run_folder(config.output.dir, "check", resume)  # told before the model is loaded
+    if line := without_effect(config):
+        say(line)
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
     trainer = make_trainer(config, policy, resume=resume)
     return train(

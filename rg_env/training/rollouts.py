@@ -134,7 +134,8 @@ class RolloutGenerator(AsyncBatchGenerator):
                 if left <= 0:
                     raise TrainingError(
                         f"{what} was not there after {timeout:g} s: is the inference server alive? "
-                        "A slow one needs a larger async_generation_timeout"
+                        "A slow one needs longer (in a config engine.generation_timeout; in GRPOConfig "
+                        "async_generation_timeout)"
                     ) from None
                 watch.look()
                 continue

@@ -43,7 +43,7 @@ from rg_env.training.checks import (
 from rg_env.training.collective import on_main
 from rg_env.training.curriculum import Curriculum
 from rg_env.training.engines import Embedded, Engine, Vllm, WeightsGuard
-from rg_env.training.logprobs import Plan, can_share_prompts, completion_logps
+from rg_env.training.logprobs import Arrangement, can_share_prompts, completion_logps
 from rg_env.training.loss import Clipping, Normaliser, kl_terms, policy_terms, sampler_weights
 from rg_env.training.output import nothing_left_of
 from rg_env.training.phases import Phases
@@ -207,14 +207,14 @@ class GRPOTrainer(ResumableTrainer):
         `attention_mask (B, L)` is what verifiers calls so: 1 where a token carries loss. It is no attention mask, and
         the model does not get it: rows are padded on the right, where causal attention never looks.
         """
-        plan: Plan = "shared" if can_share_prompts(self.model) else "by_length"
+        arrangement: Arrangement = "shared" if can_share_prompts(self.model) else "by_length"
         return completion_logps(
             model,
             input_ids,
             attention_mask[:, 1:].bool(),
             temperature=self.temperature,
             max_rows=batch_size,
-            plan=plan if self.accelerator.num_processes == 1 else "in_order",
+            arrangement=arrangement if self.accelerator.num_processes == 1 else "in_order",
         )
 
     def compute_loss(

@@ -11,6 +11,7 @@ from rg_env.core.config import Section
 from rg_env.errors import ConfigError
 from rg_env.training.config import TrainConfig, load_train_config
 from rg_env.training.config_docs import render
+from rg_env.training.from_config import environment_arguments
 from rg_env.training.plan import describe, resolved_yaml
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -39,6 +40,7 @@ MISTAKES = [
     ("rewards.format.wen=correct", "unknown key 'wen': did you mean 'when'"),
     ("curriculum.tasks.chain_sum.begin=1", "unknown key 'begin'"),
     ("lora.rank=3", "unknown key 'rank'"),
+    ("prompt.instruction=x", "unknown key 'instruction': there are: placement, preamble, system_prompt"),
     # types
     ("training.max_steps=3.5", "must be a whole number"),
     ("training.max_steps='3'", "must be a whole number"),
@@ -160,6 +162,67 @@ def test_a_mistake_is_one_line_with_path_and_remedy(base: Path, overrides: str |
     assert any(text.startswith(override.partition("=")[0].split(".")[0]) for override in overrides)
 
 
+@pytest.mark.parametrize(
+    ("override", "path", "words"),
+    [
+        ("tasks.maze.config.min_grid_sise=3", "tasks.maze.config.min_grid_sise = 3", "did you mean 'min_grid_size'"),
+        ("tasks.maze.config.seed=3", "tasks.maze.config.seed = 3", "'seed' is no option here"),
+        ("tasks.maze.level=99", "tasks.maze.level = 99", "level must be a whole number from 0 to"),
+        (
+            "tasks.spell_backward.levels.word_lem=1",
+            "tasks.spell_backward.levels.word_lem = 1",
+            "did you mean 'word_len'",
+        ),
+        ("tasks.spell_backward.levels.word_len=99", "tasks.spell_backward.levels.word_len = 99", "from 0 to"),
+        (
+            "evaluation.tasks.chain_sum.config.max_term=3",
+            "evaluation.tasks.chain_sum.config.max_term = 3",
+            "'max_terms'",
+        ),
+        ("rewards.length.options.max_token=3", "rewards.length.options.max_token = 3", "did you mean 'max_tokens'"),
+        (
+            "rewards.length.options.max_tokens=-1",
+            "rewards.length.options.max_tokens = -1",
+            "must be a number from 0 up",
+        ),
+    ],
+)
+def test_options_are_told_at_their_own_place(base: Path, override: str, path: str, words: str) -> None:
+    """Not at the task or the reward that they belong to."""
+    with pytest.raises(ConfigError) as caught:
+        load_train_config(base, ["tasks={maze: {}, spell_backward: {}}", override])
+    assert str(caught.value).startswith(f"{path} @ command line: ")
+    assert words in str(caught.value)
+
+
+def test_all_options_of_a_task_are_told_each_with_its_line(base: Path) -> None:
+    """Of a file, by the lines that name them; in the short form of a list, at the list."""
+    base.write_text(
+        "model: {name: tiny}\n"
+        "tasks:\n"
+        "  maze:\n"
+        "    config:\n"
+        "      min_grid_sise: 3\n"
+        "      max_grid_size: 10\n"
+        "      min_dists: 10\n"
+        "    levels:\n"
+        "      grid: 1\n"
+        "    level: 99\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_train_config(base)
+    lines = str(caught.value).splitlines()[1:]
+    assert sorted(line.strip().partition(": ")[0] for line in lines) == [
+        "tasks.maze.config.min_dists = 10 @ run.yaml:7",
+        "tasks.maze.config.min_grid_sise = 3 @ run.yaml:5",
+        "tasks.maze.level = 99 @ run.yaml:10",
+        "tasks.maze.levels.grid = 1 @ run.yaml:9",
+    ]
+    base.write_text("model: {name: tiny}\ntasks: [{name: maze, config: {min_grid_sise: 3}}]\n")
+    with pytest.raises(ConfigError, match=r"@ run\.yaml:2: maze\.config\.min_grid_sise unknown option of task 'maze'"):
+        load_train_config(base)
+
+
 def test_a_run_without_evaluation_is_one_override(base: Path) -> None:
     """Also where a file spells out that there would be one before and after."""
     spelled = ["evaluation.before=true", "evaluation.after=true"]
@@ -196,10 +259,19 @@ def test_forms_that_stand_for_others(base: Path) -> None:
     }
 
 
+def test_a_prompt_has_the_environments_names(base: Path) -> None:
+    """What a config calls `system_prompt` and `preamble` is what `load_environment` calls so."""
+    given = {"system_prompt": "Use tags.", "placement": "user_after", "preamble": "Be brief."}
+    arguments = environment_arguments(load_train_config(base, [f"prompt={given}"]))
+    assert {name: arguments[name] for name in ("system_prompt", "prompt_placement", "preamble")} == {
+        "system_prompt": "Use tags.", "prompt_placement": "user_after", "preamble": "Be brief.",
+    }  # fmt: skip
+
+
 def test_the_resolved_config_reads_equal(base: Path) -> None:
     """Whatever it says: a run can be repeated from its own config.yaml."""
     overrides = [
-        "prompt.instruction='Ünïcode \x85 \"quotes\" # no comment'", "training.learning_rate=1e-6", "lora.r=4",
+        "prompt.system_prompt='Ünïcode \x85 \"quotes\" # no comment'", "training.learning_rate=1e-6", "lora.r=4",
         "curriculum={tasks: {spell_backward: {}}, schedule: {0: 0, 10: 1}}",
         "evaluation.tasks={maze: {level: 1}, words: {task: spell_backward, num_examples: 7}}",
     ]  # fmt: skip
@@ -219,6 +291,32 @@ def test_a_dry_run_imports_nothing_heavy(base: Path) -> None:
     assert "#   steps       200 of 128 rollouts: 16 prompts x 8" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("overrides", "questions"),
+    [
+        ([], "2000 to train on, 3200 prompts: 1.6 epochs"),
+        (["training.num_iterations=2"], "2000 to train on, 1600 prompts: 0.8 epochs"),
+        (["splits.num_train_examples=30"], "30 to train on, 3200 prompts: 200 epochs"),
+        (["curriculum={tasks: {spell_backward: {}}}"],
+         "1333 to train on, 3200 prompts: 1.6 epochs; those of spell_backward drawn for each prompt, at its level"),
+        (["curriculum={tasks: [spell_backward, chain_sum]}"], "drawn for each of 3200 prompts, at its task's level"),
+    ],
+)  # fmt: skip
+def test_the_plan_tells_which_questions_come_again(base: Path, overrides: list[str], questions: str) -> None:
+    """Those of a curriculum's tasks do not. What fills no batch is left out of an epoch: 14 of 30 questions."""
+    assert f"#   questions   {questions}\n" in describe(load_train_config(base, overrides))
+
+
+def test_the_plan_tells_when_checkpoints_are_made(base: Path) -> None:
+    """At the end in any case; on the way only where the run is longer."""
+    for every, words in (
+        (100, "a checkpoint every 100 steps and at the end"),
+        (200, "one checkpoint"),
+        (0, "one checkpoint"),
+    ):
+        assert f"outputs/, {words}" in describe(load_train_config(base, [f"output.save_every={every}"]))
+
+
 def test_the_plan_tells_of_curriculum_and_held_out_tasks(base: Path) -> None:
     config = load_train_config(
         base,
@@ -232,6 +330,7 @@ def test_the_plan_tells_of_curriculum_and_held_out_tasks(base: Path) -> None:
     assert "#   curriculum  spell_backward" in text
     assert "#   held out    maze (50), lcm (9)\n" in text
     assert "#   labelled    words: spell_backward (7)\n" in text
+    assert "#   tasks       spell_backward (33.4 % of the prompts), chain_sum (1333)" in text
     assert "LoRA of rank 4" in text
 
 

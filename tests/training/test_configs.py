@@ -1,5 +1,6 @@
 """The run configs in configs/: every one of them, through the loader that `rg-env train` uses."""
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -12,7 +13,8 @@ import yaml
 
 from rg_env.training.config import TrainConfig, load_train_config
 from rg_env.training.config_sections import TrainingConfig
-from rg_env.training.tiny import TASKS
+from rg_env.training.tiny import TASKS, TRAINING
+from rg_env.training.without_effect import without_effect
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 BASES = {"base.yaml", "base_intra.yaml", "base_inter.yaml", "base_curriculum.yaml"}  # in train/paper
@@ -37,6 +39,12 @@ def test_an_experiment_loads(path: Path) -> None:
     """Without a mistake, and its resolved form says the same again."""
     config = load_train_config(path)
     assert TrainConfig.model_validate_json(config.model_dump_json()) == config
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
+def test_no_key_of_an_experiment_is_without_effect(path: Path) -> None:
+    """All that a file says differently than the defaults makes a difference."""
+    assert without_effect(load_train_config(path)) == ""
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
@@ -86,12 +94,33 @@ def test_tiny_is_the_run_of_the_smallest_example(tmp_path: Path) -> None:
     assert {task: spec.config for task, spec in config.tasks.items()} == {"leg_counting": TASKS["leg_counting"]}
 
 
+@pytest.mark.parametrize("model", ["tiny", "any other"])
+def test_scripts_and_configs_have_the_same_defaults(tmp_path: Path, model: str) -> None:
+    """What `default_config` gives is what the shipped configs come to, field by field, but for the seed, services and
+    what is left to the machine."""
+    from rg_env.training.arguments import GRPOConfig
+    from rg_env.training.from_config import grpo_config
+    from rg_env.training.policy import Policy, default_config
+    from rg_env.training.services import service_settings
+
+    part = CONFIGS / "models" / ("tiny.yaml" if model == "tiny" else "qwen2.5-3b.yaml")
+    config = loaded(tmp_path, CONFIGS / "base.yaml", part, tasks={"ab": {}})
+    if model == "tiny":
+        assert config.training == TrainingConfig(**TRAINING)
+    ours = default_config(Policy(None, None, model, is_tiny=model == "tiny"), tmp_path)
+    theirs = grpo_config(config, tmp_path)
+    names = {field.name for field in dataclasses.fields(GRPOConfig)}
+    different = {name for name in names if getattr(ours, name) != getattr(theirs, name)}
+    by_machine = {"use_cpu", "dataloader_pin_memory"}
+    assert different - by_machine - service_settings(config.logging, tmp_path).keys() == {"seed"}
+
+
 def test_the_prompt_is_the_librarys() -> None:
     """Letter for letter, so that results can be compared."""
     from reasoning_gym.utils import SYSTEM_PROMPTS
 
     config = load_train_config(CONFIGS / "train" / "paper" / "intra_algebra.yaml")
-    assert config.prompt.instruction == SYSTEM_PROMPTS["DeepSeekZero"]
+    assert config.prompt.system_prompt == SYSTEM_PROMPTS["DeepSeekZero"]
     assert config.prompt.placement == "system"
 
 

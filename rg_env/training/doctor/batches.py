@@ -7,24 +7,24 @@ from rg_env.adapters.v0 import load_environment
 from rg_env.core.prompts import rejects_system_role
 from rg_env.errors import InputError, RGEnvError
 from rg_env.training.checks import fold_system_prompts, prompt_lengths
+from rg_env.training.doctor.asked_run import AskedRun
 from rg_env.training.doctor.check import Check
 from rg_env.training.doctor.model import Model
-from rg_env.training.doctor.plan import RunPlan
 from rg_env.training.doctor.tokens import PromptLengths, evaluated_tokens, sequence_tokens
 from rg_env.training.groups import check_groups
 from rg_env.training.policy import Policy, default_fields
 
 
-def resolved(plan: RunPlan, *, is_tiny: bool) -> dict[str, Any]:
+def resolved(run: AskedRun, *, is_tiny: bool) -> dict[str, Any]:
     """The fields of `GRPOConfig` that the checks look at, as `default_config` would have them."""
     fields = default_fields(is_tiny)
-    given = {name: value for name, value in plan.settings.items() if value is not None}
+    given = {name: value for name, value in run.settings.items() if value is not None}
     if {"max_prompt_length", "max_tokens"} & set(given) and "max_seq_len" not in given:
         given["max_seq_len"] = sum({**fields, **given}[name] for name in ("max_prompt_length", "max_tokens"))
     return fields | given
 
 
-def check_batch(plan: RunPlan, settings: Mapping[str, Any]) -> Check:
+def check_batch(run: AskedRun, settings: Mapping[str, Any]) -> Check:
     """Whether a step's rollouts can be divided into groups."""
     per_device = settings["per_device_train_batch_size"]
     accumulation = settings.get("steps_per_generation") or settings["gradient_accumulation_steps"]
@@ -32,7 +32,7 @@ def check_batch(plan: RunPlan, settings: Mapping[str, Any]) -> Check:
     try:
         check_groups(
             per_device=per_device,
-            processes=plan.processes,
+            processes=run.processes,
             accumulation=accumulation,
             num_generations=group,
             batch=settings.get("generation_batch_size"),
@@ -42,15 +42,15 @@ def check_batch(plan: RunPlan, settings: Mapping[str, Any]) -> Check:
         if fix:
             return Check("batch", "failed", f"{finding} does not divide", f"take the {fix}")
         return Check("batch", "failed", finding, "choose numbers that divide each other, with groups of at least 2")
-    rollouts = settings.get("generation_batch_size") or per_device * plan.processes * accumulation
+    rollouts = settings.get("generation_batch_size") or per_device * run.processes * accumulation
     return Check("batch", "ok", f"{rollouts} rollouts a step: {rollouts // group} prompts x {group}")
 
 
-def check_prompts(plan: RunPlan, settings: Mapping[str, Any], model: Model) -> tuple[Check, PromptLengths | None]:
+def check_prompts(run: AskedRun, settings: Mapping[str, Any], model: Model) -> tuple[Check, PromptLengths | None]:
     """The prompts that the run would train and evaluate on against their limits, and their lengths."""
     found: list[dict[str, list[int]]] = []
-    own = {**plan.environment, "gym": plan.gym}
-    for place, arguments in [("--task", own), *((_place(label), each) for label, each in plan.evaluated)]:
+    own = {**run.environment, "gym": run.gym}
+    for place, arguments in [("--task", own), *((_place(label), each) for label, each in run.evaluated)]:
         try:
             mixture = Policy(None, model.tokenizer, model.name, model.is_tiny).mixture(arguments["gym"])
             env = load_environment(**{**arguments, "gym": mixture})
@@ -62,14 +62,14 @@ def check_prompts(plan: RunPlan, settings: Mapping[str, Any], model: Model) -> t
         found.append(prompt_lengths(env, model.tokenizer))
     besides = [length for of_splits in found[1:] for length in of_splits["evaluation"]]
     lengths = PromptLengths(**found[0], besides=besides)
-    return judge_prompts(plan, settings, model.context, lengths), lengths
+    return judge_prompts(run, settings, model.context, lengths), lengths
 
 
 def _place(label: str | None) -> str:
     return f"evaluation.tasks.{label}" if label else "evaluation.tasks"
 
 
-def judge_prompts(plan: RunPlan, settings: Mapping[str, Any], context: int, lengths: PromptLengths) -> Check:
+def judge_prompts(run: AskedRun, settings: Mapping[str, Any], context: int, lengths: PromptLengths) -> Check:
     """`context`: tokens of prompt and completion together that the model takes."""
     limit = settings["max_prompt_length"] or settings["max_seq_len"]
     longest, new = max(lengths.own), settings["max_tokens"]
@@ -83,13 +83,13 @@ def judge_prompts(plan: RunPlan, settings: Mapping[str, Any], context: int, leng
     text = f"all {len(lengths.own)} within {limit} tokens, the longest has {longest}"
     if not lengths.evaluated:
         return Check("prompts", "ok", text)
-    longest, new = max(lengths.evaluated), evaluated_tokens(plan, settings)
+    longest, new = max(lengths.evaluated), evaluated_tokens(run, settings)
     finding = f"the longest that evaluations ask has {longest} tokens, with {new} new ones more than the"
     if longest + new > context:
         shorter = f"evaluation.max_tokens={context - longest}" if longest < context else "other evaluation.tasks"
         fix = f"{shorter}, or a model with a longer context"
         return Check("prompts", "failed", f"{finding} {context} that the model takes", fix)
-    if plan.engine == "vllm" and longest + new > (launched := sequence_tokens(plan, settings)):
+    if run.engine == "vllm" and longest + new > (launched := sequence_tokens(run, settings)):
         finding = f"{finding} {launched} that `rg-env launch` starts a server for"
         fix = f"its option --max-model-len {longest + new}, or --max-prompt-length {longest}"
         return Check("prompts", "warning", finding, fix)

@@ -97,7 +97,7 @@ def test_a_config_is_looked_at_as_it_stands(
     assert "--max-tokens beside a config" in errors
     looked: list[int] = []
 
-    def note(plan: Any, model: Any, tokens: int) -> tuple[Check, bool]:
+    def note(run: Any, model: Any, tokens: int) -> tuple[Check, bool]:
         looked.append(tokens)
         return Check("server", "skipped", "not asked"), False
 

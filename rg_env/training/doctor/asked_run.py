@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rg_env.training.config import TrainConfig
-from rg_env.training.config_checks import gym
-from rg_env.training.from_config import environment_arguments, evaluated_besides, training_arguments
+from rg_env.training.from_config import environment_arguments, evaluated_besides, gym, training_arguments
 
 _KEYS = {
     "model": "model.name",
@@ -26,7 +25,7 @@ _OPTION = re.compile(rf"(?<!vf-vllm )--({'|'.join(_KEYS)})\b(?: (\d+|embedded|vl
 
 
 @dataclass(frozen=True)
-class RunPlan:
+class AskedRun:
     """What decides whether a run would start. All defaults are those of `examples/train_ultra_minimal.py`."""
 
     model: str | None = None
@@ -59,7 +58,7 @@ class RunPlan:
     """Whether it is a config's run: fixes then name its keys, not the command's options."""
 
     @classmethod
-    def of(cls, config: TrainConfig, processes: int) -> "RunPlan":
+    def of(cls, config: TrainConfig, processes: int) -> "AskedRun":
         """The run that a config describes."""
         evaluation = config.evaluation
         made = evaluation.before or evaluation.after or evaluation.every != 0
