@@ -249,7 +249,7 @@ def default_fields(is_tiny: bool) -> dict[str, Any]:
         "temperature": 1.0,
         "beta": 0.0,
         "loss_type": "bnpo",
-        "scale_rewards": True,
+        "scale_rewards": "group",
         "sync_ref_model": False,
         "logging_steps": 1,
         "report_to": "none",
