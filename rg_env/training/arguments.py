@@ -32,6 +32,7 @@ class GRPOConfig(VerifiersGRPOConfig):
     scale_rewards: by what advantages are divided: "group", "batch" or "none" (see `advantages`); True is "group".
     mask_truncated_completions: rollouts that the token limit cut off carry no loss, though their group is compared with
         them ("overlong filtering", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.4).
+    rollouts_as_steps: services plot over rollouts instead of updates.
     kl_reference: of the KL term that `beta` weighs: the "initial" model, or the "previous" policy, of an update ago.
     off_policy_mask_threshold: rows with negative advantage whose mean log(p_sampler / p) is above it have no policy
         term (see `loss.off_policy_rows`); for several updates a batch, and batches ahead.
@@ -56,6 +57,7 @@ class GRPOConfig(VerifiersGRPOConfig):
     vllm_importance_sampling_cap: float = 2.0
     scale_rewards: str | bool = "group"
     mask_truncated_completions: bool = False
+    rollouts_as_steps: bool = False
     kl_reference: str = "initial"
     off_policy_mask_threshold: float | None = None
     filter_groups: bool = False

@@ -139,6 +139,9 @@ class TrainingConfig(Section):
 
     max_steps: Positive = 200
     """Optimizer steps."""
+    rollouts_as_steps: bool = False
+    """All numbers of steps in this config count rollouts instead of updates, and services plot over rollouts: for runs
+    with different batches side by side."""
     learning_rate: Above0 = 1e-6
     """Peak learning rate."""
     lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"

@@ -1,6 +1,5 @@
 """What a config comes to, for people: `rg-env train CONFIG --dry-run`. Imports neither torch nor reasoning_gym."""
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ from rg_env.core.yaml12 import to_yaml
 from rg_env.training.config import TrainConfig
 from rg_env.training.config_checks import gym
 from rg_env.training.config_sections import TaskConfig
+from rg_env.training.step_counts import in_updates, processes_here, rollouts_per_batch
 
 
 def resolved_yaml(config: TrainConfig) -> str:
@@ -30,9 +30,10 @@ def describe(config: TrainConfig) -> str:
 
 def plan(config: TrainConfig) -> list[str]:
     """What a run will do, a line each."""
+    processes = processes_here()
+    config = in_updates(config, processes)
     training, splits, evaluation = config.training, config.splits, config.evaluation
-    processes = int(os.environ.get("WORLD_SIZE", 1))
-    rollouts = training.per_device_train_batch_size * training.gradient_accumulation_steps * processes
+    rollouts = rollouts_per_batch(training, processes)
     prompts = rollouts // training.num_generations
     batches = -(-training.max_steps // training.num_iterations)
     engine = config.engine

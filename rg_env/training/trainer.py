@@ -234,7 +234,13 @@ class GRPOTrainer(ObjectiveTrainer):
         if steps:
             times = {name: seconds / steps for name, seconds in self.phases.take().items()}
             logs = {**logs, **times, **costs}
-        super().log(logs, start_time)
+        super().log({**logs, "rollouts": self.rollouts_so_far}, start_time)
+
+    @property
+    def rollouts_so_far(self) -> int:
+        """That the updates so far were made from, of all processes."""
+        batch = self._train_batch_size * self.gradient_accumulation_steps * self.accelerator.num_processes
+        return self.state.global_step * batch // self.num_iterations
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         # The libraries' million objects are here to stay: without this, each full garbage collection walks them all,

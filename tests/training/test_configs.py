@@ -74,7 +74,7 @@ def test_tiny_is_the_run_of_the_smallest_example(tmp_path: Path) -> None:
     assert {key: ours[key] for key in theirs.keys() - left_to_the_machine} == {
         key: theirs[key] for key in theirs.keys() - left_to_the_machine
     }
-    assert left_to_the_machine == {"epsilon_high", "use_cpu"}
+    assert left_to_the_machine == {"epsilon_high", "off_policy_mask_threshold", "use_cpu"}
     assert {task: spec.config for task, spec in config.tasks.items()} == {"leg_counting": TASKS["leg_counting"]}
 
 
