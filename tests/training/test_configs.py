@@ -16,7 +16,7 @@ from rg_env.training.tiny import TASKS
 CONFIGS = Path(__file__).parents[2] / "configs"
 BASES = {"base.yaml", "base_intra.yaml", "base_inter.yaml", "base_curriculum.yaml"}  # in train/paper
 EXPERIMENTS = sorted(path for path in (CONFIGS / "train").rglob("*.yaml") if path.name not in BASES)
-PARTS = sorted(path for part in ("models", "tasks", "prompts") for path in (CONFIGS / part).rglob("*.yaml"))
+PARTS = sorted(path for part in ("algorithms", "models", "tasks", "prompts") for path in (CONFIGS / part).rglob("*.yaml"))
 HEAVY = ("torch", "reasoning_gym", "verifiers", "transformers")
 
 
@@ -48,7 +48,7 @@ def test_the_head_tells_source_command_and_figures(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PARTS, ids=name)
 def test_a_part_loads_with_a_minimal_config(path: Path, tmp_path: Path) -> None:
-    """Models, tasks and prompts can each be put together with anything else."""
+    """Algorithms, models, tasks and prompts can each be put together with anything else."""
     own = yaml.safe_load(path.read_text())
     model = {"name": "tiny", **own.get("model", {})}
     tasks = own.get("tasks") or {"ab": {}} if path.parent.name != "held_out" else {"count_primes": {}}
