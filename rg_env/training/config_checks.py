@@ -122,6 +122,10 @@ def _training(config: TrainConfig) -> Iterator[Problem]:
         yield Problem(("training", "warmup_steps"), f"more than the {training.max_steps} steps of the run")
     if training.epsilon_high is not None and training.epsilon_high < training.epsilon:
         yield Problem(("training", "epsilon_high"), f"must be at least epsilon ({training.epsilon:g})")
+    if training.kl_reference == "previous" and training.beta == 0:
+        yield Problem(("training", "kl_reference"), "training.beta is 0: there is no KL term to any model")
+    if training.filter_groups and config.curriculum is not None:
+        yield Problem(("training", "filter_groups"), "asks other prompts than the curriculum's: leave out one of them")
     if training.optim.endswith("8bit") and find_spec("bitsandbytes") is None:
         yield Problem(("training", "optim"), "needs bitsandbytes, which is not installed: `pip install bitsandbytes`")
     if training.use_liger_kernel and find_spec("liger_kernel") is None:

@@ -151,6 +151,9 @@ class TrainingConfig(Section):
 
     max_steps: Positive = 200
     """Optimizer steps."""
+    rollouts_as_steps: bool = False
+    """All numbers of steps in this config count rollouts instead of updates, and services plot over rollouts: for runs
+    with different batches side by side."""
     learning_rate: Above0 = 1e-6
     """Peak learning rate."""
     lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
@@ -177,12 +180,25 @@ class TrainingConfig(Section):
     """Rollouts a prompt: the group that an advantage is relative to."""
     num_iterations: Positive = 1
     """Updates a batch of rollouts."""
-    loss_type: Literal["bnpo", "grpo", "dr_grpo"] = "bnpo"
-    """How tokens are averaged: over the batch, over each rollout, or divided by a constant."""
-    scale_rewards: bool = True
-    """Divide advantages by the standard deviation of their group."""
+    loss_type: Literal["bnpo", "grpo", "dr_grpo", "dapo"] = "bnpo"
+    """How tokens are averaged: over the micro-batch, over each rollout, divided by a constant, or over all rollouts of
+    the step."""
+    mask_truncated_completions: bool = False
+    """Rollouts that `max_tokens` cuts off carry no loss; their group is compared with them all the same."""
+    scale_rewards: Literal["group", "batch", "none"] = "group"
+    """Divide advantages by the standard deviation of the rewards of their group, of the batch, or not at all."""
     beta: From0 = 0.0
-    """Weight of the KL term to the initial model; above 0 that model is kept in memory."""
+    """Weight of the KL term."""
+    kl_reference: Literal["initial", "previous"] = "initial"
+    """Whom it holds the policy to: the "initial" model, or the "previous" policy, of an update ago. Either is kept in
+    memory, under LoRA as adapters or their absence."""
+    off_policy_mask_threshold: Above0 | None = None
+    """Rollouts with negative advantage that have become less likely than when they were sampled, by more than this in
+    mean log-probability, have no policy loss; default: all have."""
+    filter_groups: bool = False
+    """Ask other prompts in the place of those whose answers are all right or all wrong."""
+    filter_groups_rounds: Annotated[int, Field(ge=1, le=100)] = 3
+    """How often, at most, for a batch; places left over carry no loss."""
     epsilon: Share = 0.2
     """Clipping of the probability ratio; that is 1 throughout where num_iterations is 1."""
     epsilon_high: From0 | None = None

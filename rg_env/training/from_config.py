@@ -12,6 +12,8 @@ from rg_env.errors import InputError
 from rg_env.training.config import TrainConfig
 from rg_env.training.config_evaluation import EvaluationSettings
 from rg_env.training.config_sections import TaskConfig
+from rg_env.training.step_counts import in_updates
+from rg_env.training.world import world_size
 
 if TYPE_CHECKING:
     from rg_env.training.evaluation_plan import EvaluationPlan
@@ -106,14 +108,16 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     from rg_env.training.without_effect import without_effect
     from rg_env.training.world import say
 
+    given, config = config, in_updates(config, world_size())
     run_folder(config.output.dir, "check", resume)  # told before the model is loaded
     if line := without_effect(config):
         say(line)
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
     trainer = make_trainer(config, policy, resume=resume)
+    trainer.args.rollouts_as_steps = given.training.rollouts_as_steps  # what services plot over
     return train(
         trainer,
-        config=config,
+        config=given,
         evaluation=evaluation_plan(config, policy),
         logging=config.logging,
         resume=resume,
@@ -135,7 +139,8 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Eval
     run_folder(config.output.dir, "check")
     is_tiny = config.model.name == TINY
     changes: dict[str, Any] = {"lora": None, "curriculum": None}
-    changes["training"] = config.training.model_copy(update={"beta": 0.0})  # no reference model
+    no_reference = {"beta": 0.0, "kl_reference": "initial"}
+    changes["training"] = config.training.model_copy(update=no_reference)
     adapters = checkpoint if checkpoint and (Path(checkpoint) / "adapter_config.json").is_file() else None
     if checkpoint and not adapters:
         changes["model"] = config.model.model_copy(update={"name": checkpoint})

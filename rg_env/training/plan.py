@@ -9,6 +9,7 @@ from rg_env.core.yaml12 import to_yaml
 from rg_env.training.config import TrainConfig
 from rg_env.training.config_sections import TaskConfig
 from rg_env.training.from_config import gym
+from rg_env.training.step_counts import in_updates, rollouts_per_batch
 from rg_env.training.without_effect import without_effect
 from rg_env.training.world import world_size
 
@@ -31,9 +32,10 @@ def describe(config: TrainConfig) -> str:
 
 def plan(config: TrainConfig) -> list[str]:
     """What a run will do, a line each."""
-    training, splits, evaluation = config.training, config.splits, config.evaluation
     processes = world_size()
-    rollouts = training.per_device_train_batch_size * training.gradient_accumulation_steps * processes
+    config = in_updates(config, processes)
+    training, splits, evaluation = config.training, config.splits, config.evaluation
+    rollouts = rollouts_per_batch(training, processes)
     prompts = rollouts // training.num_generations
     batches = -(-training.max_steps // training.num_iterations)
     engine, drawn = config.engine, [*(config.curriculum.tasks if config.curriculum else ())]

@@ -114,7 +114,8 @@ class Recorder(TrainerCallback):
         self.files.write_json(f"eval_results/eval_step_{step}.json", result.as_json())
         self._line(f"evaluation after step {step:>3}: {headline(result)}")
         # transformers' own log: the parent's would hand out the metrics of the training step under way with it.
-        Trainer.log(self.trainer, {**result.metrics(), "time/evaluation": round(seconds, 3)})
+        found = {**result.metrics(), "time/evaluation": round(seconds, 3)}
+        Trainer.log(self.trainer, {**found, "rollouts": self.trainer.rollouts_so_far})
 
     def before_and_after(self, first: int) -> tuple[Evaluation | None, Evaluation | None]:
         """The evaluation before step `first + 1`, and the last one since, where there are such."""

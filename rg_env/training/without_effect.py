@@ -119,6 +119,16 @@ RULES = (
         "training.num_iterations: 1",
     ),
     Rule(
+        ("training.off_policy_mask_threshold",),
+        lambda config, keys: config.training.num_iterations == 1 and config.engine.kind == "embedded",
+        "training.num_iterations: 1, engine.kind: embedded",
+    ),
+    Rule(
+        ("training.filter_groups_rounds",),
+        lambda config, keys: not config.training.filter_groups,
+        "training.filter_groups: false",
+    ),
+    Rule(
         ("training.shuffle",),
         lambda config, keys: len(config.tasks) == 1 and config.curriculum is not None,
         "the curriculum draws all questions",

@@ -19,7 +19,9 @@ from rg_env.training.without_effect import without_effect
 CONFIGS = Path(__file__).parents[2] / "configs"
 BASES = {"base.yaml", "base_intra.yaml", "base_inter.yaml", "base_curriculum.yaml"}  # in train/paper
 EXPERIMENTS = sorted(path for path in (CONFIGS / "train").rglob("*.yaml") if path.name not in BASES)
-PARTS = sorted(path for part in ("models", "tasks", "prompts") for path in (CONFIGS / part).rglob("*.yaml"))
+PARTS = sorted(
+    path for part in ("algorithms", "models", "tasks", "prompts") for path in (CONFIGS / part).rglob("*.yaml")
+)
 HEAVY = ("torch", "reasoning_gym", "verifiers", "transformers")
 
 
@@ -64,7 +66,7 @@ def test_the_head_names_what_is_measured_under_labels(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PARTS, ids=name)
 def test_a_part_loads_with_a_minimal_config(path: Path, tmp_path: Path) -> None:
-    """Models, tasks and prompts can each be put together with anything else."""
+    """Algorithms, models, tasks and prompts can each be put together with anything else."""
     own = yaml.safe_load(path.read_text())
     model = {"name": "tiny", **own.get("model", {})}
     tasks = own.get("tasks") or {"ab": {}} if path.parent.name != "held_out" else {"count_primes": {}}
@@ -90,7 +92,7 @@ def test_tiny_is_the_run_of_the_smallest_example(tmp_path: Path) -> None:
     assert {key: ours[key] for key in theirs.keys() - left_to_the_machine} == {
         key: theirs[key] for key in theirs.keys() - left_to_the_machine
     }
-    assert left_to_the_machine == {"epsilon_high", "use_cpu"}
+    assert left_to_the_machine == {"epsilon_high", "off_policy_mask_threshold", "use_cpu"}
     assert {task: spec.config for task, spec in config.tasks.items()} == {"leg_counting": TASKS["leg_counting"]}
 
 
