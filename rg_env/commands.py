@@ -64,12 +64,13 @@ def _output_is_closed() -> bool:
 
 
 def _unwritable(error: OSError) -> str | None:
-    """What could not be written, in words, where that is behind `error`; empty if it cannot be told, None if not."""
+    """What could not be written, in words; empty if that cannot be told, None if `error` is another one."""
     try:
         sys.stdout.flush()  # what could not be written is still to be
-    except OSError:
+    except OSError as again:
         _drop_output()
-        return " standard output"
+        if again.errno == error.errno:
+            return " standard output"
     if error.errno not in _NO_BUG:
         return None
     return f" {error.filename}" if error.filename else ""
