@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from rg_env.core.config_files import is_config_file
 from rg_env.errors import InputError
 
 CPUS_PER_GPU = 8
@@ -74,7 +75,7 @@ class SlurmJob:
             )
         for what, text in [("the config's path", self.config), *(("override", each) for each in self.overrides)]:
             check_text(what, text)
-        if not self.config.endswith((".yaml", ".yml")):
+        if not is_config_file(self.config):
             raise InputError(f"{self.config!r} is no config: give a .yaml file, such as configs/train/tiny.yaml")
         if self.array is not None:
             _check_array(self.array)

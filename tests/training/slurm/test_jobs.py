@@ -192,7 +192,7 @@ def test_hostile_names_are_only_names(cluster: Cluster, monkeypatch: pytest.Monk
     (folder / f"{HOSTILE}.yaml").write_text(CONFIG.replace("KIND", "vllm"))
     monkeypatch.chdir(folder)
     there = Cluster(folder)
-    setting = f"prompt.instruction={json.dumps(HOSTILE)}"
+    setting = f"prompt.system_prompt={json.dumps(HOSTILE)}"
     for nodes, program in ((1, "rg-env"), (2, "accelerate")):
         asked = job(f"{HOSTILE}.yaml", gpus=2, nodes=nodes, overrides=(setting, "logging.run_name=$HOME"))
         assert there.run(asked) == (0, "")
