@@ -26,12 +26,12 @@ def short_keys(keys: Iterable[str]) -> dict[str, str]:
 
 
 def shown(value: object) -> str:
-    """A value of a config in few characters. Different values may look the same."""
+    """A value of a config in one line of few characters. Different values may look the same."""
     if isinstance(value, list):
         return "+".join(map(shown, value))
     if isinstance(value, dict):
         return "+".join(f"{key}-{shown(each)}" for key, each in value.items())
-    return value if isinstance(value, str) else json.dumps(value)
+    return " ".join(value.split()) if isinstance(value, str) else json.dumps(value)
 
 
 def described(values: dict[str, Any]) -> str:

@@ -169,13 +169,18 @@ def read_points(folder: Path) -> dict[str, dict[str, Any]]:
     try:
         values = yaml12.load(file.read_text(encoding="utf-8"))
         points = values["points"]
-        if points and all(isinstance(each, dict) and Path(name).name == name for name, each in points.items()):
+        if points and all(isinstance(each, dict) and _is_name(name) for name, each in points.items()):
             return dict(points)
     except OSError as error:
         raise InputError(f"{folder} is no folder of a sweep: {SWEEP_FILE}: {error.strerror}") from error
     except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError):
         pass
     raise InputError(f"{file} is not what a sweep leaves: it names no points")
+
+
+def _is_name(text: str) -> bool:
+    """Of a folder, and not a path out of it."""
+    return bool(text.strip(".")) and Path(text).name == text
 
 
 def status_of(folder: Path, name: str) -> tuple[str, str]:

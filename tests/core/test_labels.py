@@ -13,7 +13,7 @@ keys = st.lists(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(1e-6, "1e-06"), (0.5, "0.5"), (-3, "-3"), (True, "true"), (None, "null"), ("a b", "a b"), ("", ""), ([], ""),
+    [(1e-6, "1e-06"), (0.5, "0.5"), (-3, "-3"), (True, "true"), (None, "null"), ("a\nb", "a b"), ("", ""), ([], ""),
      (["a", [1, None]], "a+1+null"), ({"x": 1, "y": ["a", "b"]}, "x-1+y-a+b")],
 )  # fmt: skip
 def test_values_are_shown_as_yaml_has_them(value: object, text: str) -> None:
