@@ -108,6 +108,8 @@ def _read_config(options: argparse.Namespace) -> None:
 
     if options.model is not None:
         raise InputError(f"--model is for scripts: say model.name={options.model} instead")
+    if "--sweep" in options.script_arguments:
+        raise InputError("launch makes one run: a sweep is for `rg-env train`, beside a server, or `rg-env slurm`")
     overrides = [each for each in options.script_arguments if _is_override(each)]
     processes = options.processes or training_processes(options.vllm_gpus, options.gpus, dry_run=options.dry_run)
     config = load_train_config(options.script, [*overrides, *engine_overrides(options.port)], processes=processes)

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from rg_env import sweep_command
 from rg_env.commands import positive, take_overrides_anywhere
 
 
@@ -28,6 +29,7 @@ def add(commands: Any) -> None:
     slurm.add_argument("--cpus-per-task", type=positive, metavar="N", help="on each node; default: 8 a GPU")
     slurm.add_argument("--mem", metavar="200G", help="on each node; default: the cluster's")
     slurm.add_argument("--array", metavar="SEEDS", help="a job for each seed: 0-4, or 1,7,9 (0-9%%2: two at a time)")
+    sweep_command.add_option(slurm)
     slurm.add_argument("--vllm-gpus", type=positive, metavar="K", help="of the first node, for vLLM; default: 1")
     slurm.add_argument("--job-name", metavar="NAME", help="default: the config's")
     slurm.add_argument("--output", type=Path, metavar="FILE", help="for the script; default: NAME.sbatch")
@@ -54,6 +56,7 @@ def run(options: argparse.Namespace) -> int:
         cpus_per_task=options.cpus_per_task,
         mem=options.mem,
         array=options.array,
+        sweep=tuple(options.sweep or ()),
         vllm_gpus=options.vllm_gpus,
         job_name=options.job_name,
     )
@@ -64,4 +67,6 @@ def run(options: argparse.Namespace) -> int:
     file = options.output or Path(f"{job.name}.sbatch")
     write_script(script, file, force=options.force)
     print(f"submit it with: sbatch {shlex.quote(str(file))}")
+    if job.sweep:
+        print(script.splitlines()[2].removeprefix("# "))  # how they are compared
     return 0

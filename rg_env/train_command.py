@@ -3,6 +3,7 @@
 import argparse
 from typing import Any
 
+from rg_env import sweep_command
 from rg_env.commands import take_overrides_anywhere
 from rg_env.errors import InputError
 
@@ -21,6 +22,7 @@ def add(commands: Any) -> None:
     train.add_argument("--resume", metavar="auto|PATH", help="go on from a checkpoint, or the newest of output.dir")
     train.add_argument("--eval-only", action="store_true", help="only the evaluation, of the config's model")
     train.add_argument("--checkpoint", metavar="PATH", help="with --eval-only: of this checkpoint, adapters included")
+    sweep_command.add_option(train)
     take_overrides_anywhere(train)
     train.set_defaults(run=run)
 
@@ -28,12 +30,16 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run it; returns the exit code."""
     from rg_env.training.config import load_train_config
+    from rg_env.training.sweep_runs import refuse_sweep
 
     if options.resume is not None and options.eval_only:
         raise InputError("--resume is for training: name the checkpoint to evaluate with --checkpoint")
     if options.checkpoint is not None and not options.eval_only:
         raise InputError("--checkpoint belongs to --eval-only; --resume goes on from one")
+    if options.sweep:
+        return sweep_command.run(options)
     config = load_train_config(options.config, options.overrides)
+    refuse_sweep(config.output.dir)
     if options.dry_run:
         from rg_env.training.plan import describe
 

@@ -143,6 +143,7 @@ JOBS = {
     "8 GPUs, embedded": job("embedded.yaml", gpus=8),
     "two nodes": job(gpus=8, nodes=2),
     "an array": job(gpus=4, array="0-4%2", overrides=("training.learning_rate=2e-6",)),
+    "a sweep": job("embedded.yaml", gpus=2, sweep=("seed=0,1", "training.learning_rate=1e-6,2e-6")),
 }
 
 

@@ -7,6 +7,7 @@ the outcome is one list, of modules and absolute paths. There are no references 
 are read from it directly, and no config holds any.
 """
 
+import copy
 import functools
 import os
 from collections.abc import Mapping, Sequence
@@ -78,6 +79,12 @@ def read_config(file: str | Path, overrides: Sequence[str] = ()) -> Document:
     path = Path(file)
     document = Document({}, path)
     _extend(document, path, ())
+    return overridden(document, overrides)
+
+
+def overridden(document: Document, overrides: Sequence[str]) -> Document:
+    """A copy of `document` with `overrides` ("a.b=value") over its values. Raises as `read_config`."""
+    document = copy.deepcopy(document)
     for override in overrides:
         _override(document, override)
     return document

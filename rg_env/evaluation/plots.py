@@ -39,7 +39,7 @@ def plot_run(folder: Path, output: Path | None = None) -> Path | None:
     else:
         curve = figure.subplots()
     _draw_curve(curve, steps, evaluations)
-    figure.suptitle(folder.name)
+    figure.suptitle(folder.name, parse_math=False)  # two dollar signs in it would make a formula, or end the run
     output = output or folder / "reward_curve.png"
     figure.savefig(output, dpi=120)
     return output

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from rg_env.core.config import Problem, Section, config_error, parse_config, read_config
+from rg_env.core.config_files import Document
 from rg_env.core.imports import import_user_code
 from rg_env.errors import InputError
 from rg_env.training.config_evaluation import EvaluationConfig
@@ -83,9 +84,13 @@ def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, proces
         ConfigError: wrong keys, types, ranges, names or combinations: all that there are; or what `imports` names
             cannot be imported.
     """
+    return checked_config(read_config(file, overrides), processes=processes)
+
+
+def checked_config(document: Document, *, processes: int | None = None) -> TrainConfig:
+    """The config that `document` holds. Raises as `load_train_config`."""
     from rg_env.training.config_checks import problems
 
-    document = read_config(file, overrides)
     config = parse_config(document, TrainConfig)
     try:
         import_user_code(config.imports)

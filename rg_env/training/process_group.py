@@ -48,6 +48,7 @@ class ProcessGroup:
     def __init__(self, command: Command, log: Path):
         self.command, self.log = command, log
         with log.open("ab") as output:
+            self._begin = self._read = output.tell()  # what another program left there is not this one's
             self._root = subprocess.Popen(
                 [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *command.arguments],
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **command.environment},
@@ -58,7 +59,7 @@ class ProcessGroup:
             )
         self._process = psutil.Process(self._root.pid)
         self._interrupted: set[psutil.Process] = set()
-        self._read, self._rest = 0, b""
+        self._rest = b""
 
     @property
     def code(self) -> int | None:
@@ -109,8 +110,8 @@ class ProcessGroup:
         return [text for line in lines if (text := line.decode(errors="replace").rstrip())]
 
     def last_lines(self, count: int) -> list[str]:
-        """The end of its log."""
-        lines = self._log_from(max(0, self._read - 2**14)).decode(errors="replace").splitlines()
+        """The end of what it has written."""
+        lines = self._log_from(max(self._begin, self._read - 2**14)).decode(errors="replace").splitlines()
         return [line for line in lines if line.strip()][-count:]
 
     def _log_from(self, start: int) -> bytes:

@@ -17,7 +17,9 @@ from rg_env.errors import InputError, OutputFolderError
 from rg_env.inference.vllm import serve_command
 from rg_env.training.config import TrainConfig, load_train_config
 from rg_env.training.launch import longest_sequence, served_model
+from rg_env.training.slurm_array import Share, seed_share, sweep_share, swept_engine
 from rg_env.training.slurm_job import SlurmJob, check_text
+from rg_env.training.sweep import load_sweep
 
 TEMPLATE = Path(__file__).with_name("slurm.sh.template")
 WARNING_S = 120
@@ -37,27 +39,41 @@ def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
     if not (checkout / ".venv/bin/activate").is_file():
         raise InputError(f"no .venv in {checkout}: run this where ./setup.sh was run")
     # The engine first: it decides on how many processes the batch is checked for.
-    kind = parse_config(read_config(job.config, job.overrides), TrainConfig).engine.kind
-    processes = job.processes(embedded=kind == "embedded")
-    config = load_train_config(job.config, job.overrides, processes=processes)
-    root = config.output.dir or "outputs"
+    if job.sweep:
+        processes = job.processes(embedded=swept_engine(job) == "embedded")
+        sweep = load_sweep(job.config, job.overrides, job.sweep, processes=processes)
+        configs = sweep.configs
+    else:
+        kind = parse_config(read_config(job.config, job.overrides), TrainConfig).engine.kind
+        processes = job.processes(embedded=kind == "embedded")
+        configs = (load_train_config(job.config, job.overrides, processes=processes),)
+    root = configs[0].output.dir or "outputs"
     exports = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     for what, text in [("the working folder", str(checkout)), ("output.dir", root), *exports.items()]:
         check_text(what, text)
     if "'" in root:
         raise InputError(f'output.dir "{root}" has a quote in it: choose another')
-    job_id = "SLURM_ARRAY_JOB_ID" if job.array else "SLURM_JOB_ID"
+    share = seed_share(job.array) if job.array else Share()
+    if job.sweep:
+        share = sweep_share(sweep, f"{shlex.quote(root)}/{job.name}-JOBID")
+    start, *others = (_start(job, config, share.settings, processes, checkout) for config in configs)
+    if any(other != start for other in others):
+        raise InputError("--sweep: the points need different vLLM servers on several nodes: write a script for each")
+    job_id = "SLURM_ARRAY_JOB_ID" if share.array else "SLURM_JOB_ID"
     return _Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         config=job.config,
-        sbatch="\n".join(f"#SBATCH {option}" for option in _sbatch_options(job)),
+        head=share.head,
+        sbatch="\n".join(f"#SBATCH {option}" for option in _sbatch_options(job, share.array)),
         checkout=shlex.quote(str(checkout)),
         exports="".join(f"export {name}={shlex.quote(value)}\n" for name, value in exports.items()),
         root=shlex.quote(root),
         run=f"{job.name}-${job_id}",
-        leaf="/seed-$SLURM_ARRAY_TASK_ID" if job.array else "",
+        leaf=share.leaf,
+        choice=share.choice,
+        record=share.record,
         # The bare number of an array's first job stands for the whole array.
-        job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if job.array else "$SLURM_JOB_ID",
-        **_start(job, config, processes, checkout),
+        job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if share.array else "$SLURM_JOB_ID",
+        **{**start, "names": f"{start['names']}{share.names}"},
         srun=_srun(job),
     )
 
@@ -78,9 +94,9 @@ def write_script(script: str, file: Path, *, force: bool = False) -> None:
         raise OutputFolderError(f"cannot write {str(file)!r}: {reason}") from error
 
 
-def _sbatch_options(job: SlurmJob) -> list[str]:
+def _sbatch_options(job: SlurmJob, array: str | None) -> list[str]:
     """Checked names and numbers only: what quoting sbatch knows here differs by release."""
-    given = {"account": job.account, "partition": job.partition, "qos": job.qos, "mem": job.mem, "array": job.array}
+    given = {"account": job.account, "partition": job.partition, "qos": job.qos, "mem": job.mem, "array": array}
     return [
         f"--job-name={job.name}",
         *(f"--{flag}={value}" for flag, value in given.items() if value is not None),
@@ -89,17 +105,16 @@ def _sbatch_options(job: SlurmJob) -> list[str]:
         "--ntasks-per-node=1",
         f"--gpus-per-node={job.gpus}",
         f"--cpus-per-task={job.cpus}",
-        f"--output=%x-{'%A_%a' if job.array else '%j'}.out",
+        f"--output=%x-{'%A_%a' if array else '%j'}.out",
         "--open-mode=append",
         "--requeue",
         f"--signal=B:TERM@{WARNING_S}",
     ]
 
 
-def _start(job: SlurmJob, config: TrainConfig, processes: int, checkout: Path) -> dict[str, str]:
-    """What the template says of the run itself."""
-    settings = [shlex.quote(job.config), *map(shlex.quote, job.overrides)]
-    settings += ['"seed=$SLURM_ARRAY_TASK_ID"'] if job.array else []
+def _start(job: SlurmJob, config: TrainConfig, own: Sequence[str], processes: int, checkout: Path) -> dict[str, str]:
+    """What the template says of the run itself. `own`: settings of one job of an array."""
+    settings = [shlex.quote(job.config), *map(shlex.quote, job.overrides), *own]
     settings += ["\"output.dir='$output_dir'\""]  # quoted once more for YAML, as which a setting is read
     if config.engine.kind == "embedded":
         if processes == 1:

@@ -42,6 +42,8 @@ class SlurmJob:
     """On each node, such as 200G; default: the cluster's."""
     array: str | None = None
     """Seeds, one job each: "0-4" or "1,7,9"; "0-9%2" runs two at a time."""
+    sweep: tuple[str, ...] = ()
+    """One job a point of this sweep: "key=value,value"."""
     vllm_gpus: int | None = None
     """On the first node. Default: 1; a single GPU is shared with the trainer."""
     job_name: str | None = None
@@ -73,10 +75,13 @@ class SlurmJob:
             raise InputError(
                 f"--time {self.time} is too short: {_LEAST_MINUTES} minutes at least, as saving takes some"
             )
-        for what, text in [("the config's path", self.config), *(("override", each) for each in self.overrides)]:
+        words = [("override", each) for each in self.overrides] + [("--sweep", each) for each in self.sweep]
+        for what, text in [("the config's path", self.config), *words]:
             check_text(what, text)
         if not is_config_file(self.config):
             raise InputError(f"{self.config!r} is no config: give a .yaml file, such as configs/train/tiny.yaml")
+        if self.array is not None and self.sweep:
+            raise InputError("--sweep numbers the jobs itself: leave --array out, and sweep the seed")
         if self.array is not None:
             _check_array(self.array)
             if any(override.partition("=")[0].strip() == "seed" for override in self.overrides):

@@ -55,7 +55,7 @@ class Run:
         self._shown = {"vllm", "train"} if verbose else {"train"}
         self._signals: list[int] = []
         self._heeded = 0  # of them; a further one means hurry
-        self._console = _Console()
+        self._console = Console()
 
     def supervise(self) -> int:
         """Run both; returns the trainer's exit code, or 128 + N after signal N.
@@ -65,7 +65,7 @@ class Run:
         """
         strangers = set(descendants(psutil.Process()))
         adopt_orphans()
-        with self._signals_noted():
+        with signals_noted(self._signals):
             try:
                 self._start("vllm")
                 self._await_health()
@@ -162,26 +162,27 @@ class Run:
             for line in group.last_lines(TAIL):
                 self._console.line(f"[vllm] {line}")
 
-    @contextlib.contextmanager
-    def _signals_noted(self) -> Iterator[None]:
-        """Within, signals are only noted: none can break off the ending of processes."""
 
-        def note(number: int, _: Any) -> None:
-            self._signals.append(number)
+@contextlib.contextmanager
+def signals_noted(noted: list[int]) -> Iterator[None]:
+    """Within, signals that ask for the end are only put down in `noted`: none can break off the ending of processes."""
 
-        # A terminal that goes away sends SIGHUP; under nohup that is ignored, and stays so.
-        kinds = [signal.SIGINT, signal.SIGTERM]
-        kinds += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
-        assert threading.current_thread() is threading.main_thread(), "signals come to the main thread"
-        before = {kind: signal.signal(kind, note) for kind in kinds}
-        try:
-            yield
-        finally:
-            for kind, handler in before.items():
-                signal.signal(kind, handler)
+    def note(number: int, _: Any) -> None:
+        noted.append(number)
+
+    # A terminal that goes away sends SIGHUP; under nohup that is ignored, and stays so.
+    kinds = [signal.SIGINT, signal.SIGTERM]
+    kinds += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
+    assert threading.current_thread() is threading.main_thread(), "signals come to the main thread"
+    before = {kind: signal.signal(kind, note) for kind in kinds}
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
 
 
-class _Console:
+class Console:
     """Standard output: lines, and below them one that is written over and over, on a terminal."""
 
     EVERY_S = 15.0

@@ -123,3 +123,11 @@ def test_the_picture_grows_with_the_tasks(tmp_path: Path, tasks: int, held_out: 
     lines = sum(counts.values())
     expected = 4.5 if lines == 1 else 5.3 + 0.22 * lines
     assert height == pytest.approx(expected, abs=0.02)
+
+
+def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
+    """Matplotlib reads what is between dollar signs as a formula, and raises where it is none."""
+    folder = tmp_path / r"cost $\frac$ 2"
+    (folder / "eval_results").mkdir(parents=True)
+    (folder / "eval_results" / "eval_step_0.json").write_text(json.dumps(evaluation(0, ["maze"]).as_json()))
+    assert plot_run(folder)

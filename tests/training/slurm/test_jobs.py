@@ -11,8 +11,11 @@ import yaml
 pytest.importorskip("psutil", reason="extra 'train'")
 from slurm_cluster import CONFIG, JOB, JOBS, PORT, Cluster, job
 
+from rg_env.core import yaml12
+from rg_env.evaluation.comparison import compare
 from rg_env.training.slurm import sbatch_script
 from rg_env.training.slurm_job import SlurmJob
+from rg_env.training.sweep import load_sweep
 
 
 def test_one_gpu_is_shared(cluster: Cluster) -> None:
@@ -119,14 +122,14 @@ def test_the_exit_code_is_the_trainers(cluster: Cluster, asked: SlurmJob) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("asked", "trainers"), [*zip(JOBS.values(), [1, 1, 1, 1, 2, 1], strict=True)], ids=JOBS)
+@pytest.mark.parametrize(("asked", "trainers"), [*zip(JOBS.values(), [1, 1, 1, 1, 2, 1, 1], strict=True)], ids=JOBS)
 def test_the_warning_lets_each_trainer_save(cluster: Cluster, asked: SlurmJob, trainers: int) -> None:
     """Each is told once, its launcher never; the job waits for all, and ends with their exit code."""
     code = cluster.warn(asked, trainers, SLURM_ARRAY_JOB_ID="4700", SLURM_ARRAY_TASK_ID="3")
     events = [record["event"] for record in cluster.records()]
     assert [events.count(event) for event in ("told", "saved", "launcher told")] == [trainers, trainers, 0]
     assert code == 130
-    own = "4700_3" if asked.array else JOB  # of an array, 4700 alone would be all of its jobs
+    own = "4700_3" if asked.array or asked.sweep else JOB  # of an array, 4700 alone would be all of its jobs
     assert cluster.call("scancel")["arguments"] == ["--signal=URG", own]
 
 
@@ -157,6 +160,41 @@ def test_jobs_of_an_array_have_seeds_and_folders_of_their_own(cluster: Cluster) 
             f"output.dir='outputs/vllm-4711/seed-{seed}'",
         ]
         assert words[5:7] == ["--port", str(10000 + int(number) % 10000 * 2)]
+
+
+def test_jobs_of_a_sweep_have_points_and_folders_of_their_own(cluster: Cluster) -> None:
+    """By their number, from 1, seeds innermost; and leave what `rg-env compare` reads."""
+    asked = JOBS["a sweep"]
+    points = [(rate, seed) for rate in ("1e-6", "2e-6") for seed in (0, 1)]
+    for number, (rate, seed) in enumerate(points, 1):
+        assert cluster.run(asked, SLURM_ARRAY_JOB_ID="4711", SLURM_ARRAY_TASK_ID=str(number)) == (0, "")
+        words = cluster.call("accelerate")["arguments"]
+        assert words[words.index("train") + 1 :] == [
+            "embedded.yaml",
+            f"training.learning_rate={rate}",
+            f"seed={seed}",
+            f"output.dir='outputs/embedded-4711/learning_rate={float(rate)}_seed={seed}'",
+            *["--resume", "auto"],
+        ]
+    folder = cluster.checkout / "outputs" / "embedded-4711"
+    assert [path.name for path in folder.iterdir()] == ["sweep.yaml"]
+    assert yaml12.load((folder / "sweep.yaml").read_text()) == load_sweep(asked.config, [], asked.sweep).described()
+    assert [run.status for run in compare(folder).runs] == ["not started"] * 4
+
+
+@pytest.mark.slow
+def test_a_job_without_a_point_and_a_folder_of_another_sweep_end_at_once(cluster: Cluster) -> None:
+    asked, array = JOBS["a sweep"], {"SLURM_ARRAY_JOB_ID": "4711"}
+    told = "the sweep has no point 5: they are 1 to 4\n"
+    assert cluster.run(asked, **array, SLURM_ARRAY_TASK_ID="5") == (2, told)
+    other = cluster.checkout / "old" / "sweep.yaml"
+    other.parent.mkdir()
+    other.write_text("swept: {}\n")
+    told = "old/sweep.yaml is of another sweep: give another RG_ENV_OUTPUT_DIR\n"
+    assert cluster.run(asked, **array, SLURM_ARRAY_TASK_ID="1", RG_ENV_OUTPUT_DIR="old") == (2, told)
+    assert [path.name for path in other.parent.iterdir()] == ["sweep.yaml"]
+    assert other.read_text() == "swept: {}\n"
+    assert not cluster.records(program="srun")
 
 
 def test_the_folder_of_the_config_is_where_runs_go(cluster: Cluster) -> None:
@@ -193,11 +231,13 @@ def test_hostile_names_are_only_names(cluster: Cluster, monkeypatch: pytest.Monk
     monkeypatch.chdir(folder)
     there = Cluster(folder)
     setting = f"prompt.system_prompt={json.dumps(HOSTILE)}"
+    swept = f"logging.project={json.dumps(HOSTILE)}"
     for nodes, program in ((1, "rg-env"), (2, "accelerate")):
-        asked = job(f"{HOSTILE}.yaml", gpus=2, nodes=nodes, overrides=(setting, "logging.run_name=$HOME"))
-        assert there.run(asked) == (0, "")
+        settings = (setting, "logging.run_name=$HOME")
+        asked = job(f"{HOSTILE}.yaml", gpus=2, nodes=nodes, overrides=settings, sweep=(f"{swept},$(touch pwned)",))
+        assert there.run(asked, SLURM_ARRAY_JOB_ID="4711", SLURM_ARRAY_TASK_ID="1") == (0, "")
         for call in there.records(program=program, event="began"):
             assert call["folder"] == str(folder)
-            assert {f"{HOSTILE}.yaml", setting, "logging.run_name=$HOME"} <= set(call["arguments"])
+            assert {f"{HOSTILE}.yaml", setting, swept, "logging.run_name=$HOME"} <= set(call["arguments"])
     assert not [*folder.parent.rglob("pwned")]
     assert re.fullmatch(r"[A-Za-z0-9_.+-]+", asked.name)

@@ -81,6 +81,9 @@ def test_what_slurm_is_asked_for(checkout: Path) -> None:
         "--array=1,7",
         "--output=%x-%A_%a.out",
     }
+    swept = sbatch_script(job(sweep=("training.max_tokens=64,128", "seed=0,1,2"), overrides=("output.dir=my runs",)))
+    assert sbatch_options(swept) >= {"--array=1-6", "--output=%x-%A_%a.out"}
+    assert "# Table and picture of its runs, at any time: rg-env compare 'my runs'/vllm-JOBID\n" in swept
 
 
 @pytest.mark.parametrize(
@@ -101,6 +104,22 @@ def test_what_slurm_is_asked_for(checkout: Path) -> None:
             for array in ("", "a", "4-1", "0-4:0", "0-4%0", "1,,2", "1;2", "0-4%", "4294967296", "٣")
         ],
         ({"array": "0-4", "overrides": ("seed=1",)}, "leave seed=... out"),
+        ({"array": "0-4", "sweep": ("seed=0,1",)}, "--sweep numbers the jobs itself: leave --array out"),
+        ({"sweep": ("seed=0,1",), "overrides": ("seed=1",)}, "seed is swept, and overridden as well"),
+        ({"sweep": ("seed=0,-1",)}, "seed=-1: seed = -1 @ command line: must be at least 0"),
+        ({"sweep": ("seed",)}, "'seed' is not of the form"),
+        ({"sweep": ("logging.project=a,'b\nc'",)}, "has line breaks"),
+        ({"sweep": ("engine.kind=vllm,embedded",)}, "--sweep engine.kind: a script is for one engine.kind"),
+        ({"sweep": ("training.max_tokens=64,128",), "nodes": 2, "gpus": 2}, "need different vLLM servers"),
+        (
+            {
+                "sweep": ("training.per_device_train_batch_size=1,8",),
+                "config": "embedded.yaml",
+                "gpus": 3,
+                "overrides": ("training.gradient_accumulation_steps=1",),
+            },
+            "per_device_train_batch_size=1: training.per_device_train_batch_size = 1 @ command line: a step has 3",
+        ),
         *[
             ({flag: name}, f"--{flag.replace('_', '-')} ")
             for flag in ("account", "partition", "qos", "job_name")
@@ -186,6 +205,12 @@ def test_the_command_writes_a_file_and_says_how_to_submit_it(
     code, _, errors = rg_env(*asked)
     assert (code, errors) == (2, "error: vllm.sbatch exists: choose another --output, or write over it with --force\n")
     assert rg_env(*asked, "--force", "--output", "my job.sbatch") == (0, "submit it with: sbatch 'my job.sbatch'\n", "")
+    code, printed, _ = rg_env("vllm.yaml", "--gpus", "4", "--time", "60", "--force", "--sweep", "seed=0,1")
+    assert (code, printed) == (
+        0,
+        "submit it with: sbatch vllm.sbatch\n"
+        "Table and picture of its runs, at any time: rg-env compare outputs/vllm-JOBID\n",
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,88 @@
+"""`rg-env train --sweep` and `rg-env compare`: what they do with their options."""
+
+import argparse
+import os
+import shlex
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rg_env.errors import InputError, MissingExtraError, OutputFolderError
+
+
+def add_option(parser: argparse.ArgumentParser) -> None:
+    """Give `--sweep` to a subcommand."""
+    parser.add_argument(
+        "--sweep",
+        nargs="+",
+        action="extend",
+        metavar="key=a,b",
+        help="run all combinations of these values: training.learning_rate=1e-6,2e-6 seed=0,1,2",
+    )
+
+
+def add(commands: Any) -> None:
+    """Add `rg-env compare` to the subcommands."""
+    compare = commands.add_parser(
+        "compare",
+        help="the table and the picture of a sweep, as far as its runs have come",
+        usage="rg-env compare FOLDER",
+        epilog="Prints the table, and writes comparison.md, comparison.json and comparison.png into FOLDER.",
+    )
+    compare.add_argument("folder", metavar="FOLDER", type=Path, help="of the sweep")
+    compare.set_defaults(run=lambda options: compare_runs(options.folder))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the sweep; returns the exit code."""
+    from rg_env.training.sweep import load_sweep
+    from rg_env.training.sweep_runs import plan_lines, run_sweep, sweep_folder
+
+    if options.eval_only:
+        raise InputError("--sweep is for training: --eval-only evaluates one model")
+    if options.resume not in (None, "auto"):
+        raise InputError(f"--resume {options.resume} is one run's: a sweep goes on with --resume auto")
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise InputError("--sweep starts its runs itself, one process each: for several `rg-env slurm --sweep`")
+    sweep = load_sweep(options.config, options.overrides, options.sweep)
+    folder = sweep_folder(sweep, Path(options.config).stem, options.resume == "auto")
+    if options.dry_run:
+        print("\n".join(plan_lines(sweep, folder)))
+        return 0
+    _require("psutil", "train")
+    print(f"{len(sweep.points)} runs, one after another, in {folder}/", flush=True)
+    code = run_sweep(sweep, folder, again=_again(options, folder))
+    if code <= 1:
+        compare_runs(folder)
+    return code
+
+
+def compare_runs(folder: Path) -> int:
+    """Print and write the comparison of the sweep in `folder`; returns the exit code."""
+    for package in ("matplotlib", "rich"):
+        _require(package, "eval")
+    from rg_env.evaluation.comparison import compare
+    from rg_env.evaluation.comparison_plot import plot_comparison
+    from rg_env.evaluation.comparison_table import print_comparison, write_table
+
+    comparison = compare(folder)
+    print_comparison(comparison)
+    try:
+        write_table(comparison)
+        picture = plot_comparison(comparison)
+    except OSError as error:
+        raise OutputFolderError(f"cannot write the comparison to {folder}: {error.strerror}") from error
+    print(f"{folder}: comparison.md, comparison.json{', comparison.png' if picture else ''}")
+    return 0
+
+
+def _again(options: argparse.Namespace, folder: Path) -> str:
+    """What goes on with the sweep."""
+    overrides = [each for each in options.overrides if each.partition("=")[0].strip() != "output.dir"]
+    words = ["rg-env", "train", options.config, *overrides, f"output.dir={folder}", "--sweep", *options.sweep]
+    return shlex.join([*words, "--resume", "auto"])
+
+
+def _require(package: str, extra: str) -> None:
+    if find_spec(package) is None:
+        raise MissingExtraError(f"this needs {package}, which is not installed: `pip install 'rg-env[{extra}]'`")

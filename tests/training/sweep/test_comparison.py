@@ -1,0 +1,264 @@
+"""What came of a sweep: figures against independent computations, the table and the picture."""
+
+import io
+import json
+import math
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.image import imread
+from rich.console import Console
+
+from rg_env.errors import InputError
+from rg_env.evaluation.comparison import Comparison, compare
+from rg_env.evaluation.comparison_plot import plot_comparison
+from rg_env.evaluation.comparison_table import markdown, print_comparison, write_table
+from rg_env.training.scores import Evaluation
+
+T95 = {2: 12.706, 3: 4.303, 4: 3.182, 20: 2.093, 10: 2.262}
+"""Two-sided 95 % of Student's t, from a printed table, by the number of values."""
+
+
+def evaluation(step: int, chance: float, rng: random.Random, *, held_out: bool = True, **described: Any) -> Evaluation:
+    """One answer to each of 20 problems, and to each of 10 held-out ones."""
+    problems = []
+    for number in range(30 if held_out else 20):
+        correct = rng.random() < chance
+        problems.append(
+            [
+                {
+                    "problem": number,
+                    "held_out": number >= 20,
+                    "task": "maze" if number >= 20 else "ab",
+                    "completion_tokens": rng.randint(10, 60),
+                    "truncated": False,
+                    "reward": 0.1 + correct,
+                    "correct": correct,
+                    "greedy_correct": rng.random() < chance,
+                    "greedy_reward": 0.0,
+                }
+            ]
+        )
+    questions = [{"manifest_sha256": described.pop("hash", "h"), "prompts_sha256": "p"}]
+    return Evaluation.of(step, problems, sampling={"temperature": 1.0, **described}, questions=questions)
+
+
+class Folder:
+    """The folder of a sweep, with what runs leave."""
+
+    def __init__(self, folder: Path, points: Sequence[dict[str, Any]]):
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        self.names = [f"point={number}" for number in range(len(points))]
+        self.evaluations: dict[int, list[Evaluation]] = {}
+        self.seconds: dict[int, float] = {}
+        (folder / "sweep.yaml").write_text(json.dumps({"points": dict(zip(self.names, points, strict=True))}))
+
+    def leave(self, number: int, chance: float = 0.5, steps: Sequence[int] = (0, 5, 10), **changes: Any) -> None:
+        """The run of a point: `changes` of its evaluations and results."""
+        run, rng = self.folder / self.names[number], random.Random(number)
+        run.mkdir()
+        results = {name: changes.pop(name) for name in ("interrupted", "error") if name in changes}
+        made = [evaluation(step, chance * (step + 5) / 15, rng, **changes) for step in steps]
+        lines = [{"step": each.step, **each.metrics(), "time/evaluation": rng.random()} for each in made]
+        lines += [{"step": step, "reward": 0.5, "step_time": rng.random()} for step in range(1, 11)]
+        with (run / "metrics.jsonl").open("w") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+        self.evaluations[number] = made
+        self.seconds[number] = sum(line.get("step_time", line.get("time/evaluation", 0)) for line in lines)
+        before, after = (made[0].summary(), made[-1].summary()) if made else (None, None)
+        whole = {"steps": 10, "interrupted": False, "error": None, "eval_before": before, "eval_after": after}
+        (run / "train_results.json").write_text(json.dumps({**whole, **results}))
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Folder]:
+    return lambda *points: Folder(tmp_path / "sweep", points)
+
+
+RATES = [{"training.learning_rate": rate, "seed": seed} for rate in (1e-6, 2e-6) for seed in (0, 1, 2)]
+
+
+def of_rollouts(evaluation: Evaluation, key: str, held_out: bool = False) -> list[float]:
+    return [float(each[key]) for each in evaluation.rollouts if each["held_out"] == held_out]
+
+
+FIGURES: dict[str, tuple[int, str, bool]] = {
+    "accuracy_before": (0, "correct", False),
+    "accuracy_after": (-1, "correct", False),
+    "greedy_after": (-1, "greedy_correct", False),
+    "reward_after": (-1, "reward", False),
+    "held_out_after": (-1, "correct", True),
+    "tokens_after": (-1, "completion_tokens", False),
+}
+
+
+def test_figures_are_means_over_seeds_with_students_intervals(make: Callable[..., Folder]) -> None:
+    """From the answers themselves, by the textbook and a printed table of t."""
+    sweep = make(*RATES)
+    for number in range(6):
+        sweep.leave(number, chance=0.4 + 0.1 * number)
+    comparison = compare(sweep.folder)
+    assert [group.values for group in comparison.groups] == [{"training.learning_rate": rate} for rate in (1e-6, 2e-6)]
+    assert [group.over for group in comparison.groups] == ["3 seeds", "3 seeds"]
+    for group, numbers in zip(comparison.groups, ([0, 1, 2], [3, 4, 5]), strict=True):
+        expected = {
+            name: [statistics.fmean(of_rollouts(sweep.evaluations[n][which], key, unseen)) for n in numbers]
+            for name, (which, key, unseen) in FIGURES.items()
+        }
+        expected["seconds"] = [sweep.seconds[n] for n in numbers]
+        assert group.figures.keys() == expected.keys()
+        for name, values in expected.items():
+            figure = group.figures[name]
+            assert figure.mean == pytest.approx(statistics.fmean(values)), name
+            half = T95[3] * statistics.stdev(values) / math.sqrt(3)
+            assert figure.half_width == pytest.approx(half, rel=2e-4, abs=1e-9), name
+
+
+def test_a_single_run_has_the_interval_over_its_questions(make: Callable[..., Folder]) -> None:
+    """Seconds have none. So also where of several seeds only one has finished."""
+    sweep = make({"seed": 0, "lora.r": 4}, {"seed": 1, "lora.r": 4}, {"seed": 0, "lora.r": 8})
+    sweep.leave(0)
+    sweep.leave(2)
+    sweep.leave(1, interrupted=True)
+    first, second = compare(sweep.folder).groups
+    assert (first.over, second.over) == ("20 questions", "20 questions")
+    assert (len(first.finished), len(first.runs)) == (1, 2)
+    for number, group in ((0, first), (2, second)):
+        for name, (which, key, unseen) in FIGURES.items():
+            values = of_rollouts(sweep.evaluations[number][which], key, unseen)
+            half = T95[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
+            assert group.figures[name].mean == pytest.approx(statistics.fmean(values)), name
+            assert group.figures[name].half_width == pytest.approx(half, rel=3e-4, abs=1e-9), name
+        assert group.figures["seconds"].half_width is None
+
+
+def told(comparison: Comparison, width: int = 200) -> str:
+    out = io.StringIO()
+    print_comparison(comparison, Console(file=out, width=width))
+    return out.getvalue()
+
+
+def test_runs_that_have_not_finished_are_named_with_their_number(make: Callable[..., Folder]) -> None:
+    """As Slurm's array has it, and why, as far as that is known; their figures do not count."""
+    sweep = make(*RATES)
+    (sweep.folder / "logs").mkdir()
+    sweep.leave(0)
+    sweep.leave(1, chance=0.0, interrupted=True)
+    sweep.leave(2, chance=0.0, error="the server\nis gone \x1b[31m[red]| x")
+    (sweep.folder / "point=3").mkdir()
+    (sweep.folder / "point=3" / "config.yaml").touch()
+    (sweep.folder / "logs" / "point=4.failed").write_text("exit code 2: error: no model\n")
+    comparison = compare(sweep.folder)
+    assert comparison.groups[0].figures["accuracy_after"].mean == pytest.approx(
+        statistics.fmean(of_rollouts(sweep.evaluations[0][-1], "correct"))
+    )
+    assert comparison.groups[1].figures == {}
+    lines = told(comparison).splitlines()
+    assert [line for line in lines if line.startswith("not in")] == [
+        "not in the table: 2 point=1: not finished (interrupted after 10 steps)",
+        "not in the table: 3 point=2: failed (the server is gone [31m[red]| x)",
+        "not in the table: 4 point=3: not finished",
+        "not in the table: 5 point=4: failed (exit code 2: error: no model)",
+        "not in the table: 6 point=5: not started",
+    ]
+    (row,) = [line.split() for line in lines if line.strip().startswith("2e-06")]
+    assert row == ["2e-06", *["–"] * 7, "0", "of", "3"]
+    assert "- not in the table: 3 point=2: failed (the server is gone \\[31m\\[red\\]\\| x)" in markdown(comparison)
+
+
+def test_the_table_is_on_the_console_and_in_files(make: Callable[..., Folder]) -> None:
+    """The same cells; on a narrow console a column a group; no figure that no run has."""
+    sweep = make(*RATES)
+    for number in range(6):
+        sweep.leave(number, held_out=False)
+    comparison = compare(sweep.folder)
+    write_table(comparison)
+    text = (sweep.folder / "comparison.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    assert rows[0] == [
+        *["learning\\_rate", "accuracy before", "accuracy after", "greedy after", "reward after", "tokens after"],
+        *["seconds", "finished", "± over"],
+    ]
+    figures = comparison.groups[1].figures
+    shown = [f"{figures[name].mean:.2f} ± {figures[name].half_width:.2f}" for name in list(FIGURES)[:4]]
+    assert rows[2][:5] == ["2e-06", *shown]
+    assert rows[2][-2:] == ["3 of 3", "3 seeds"]
+    wide = [line.split("  ") for line in told(comparison).splitlines() if line.startswith("  2e-06")]
+    assert [cell.strip() for cell in wide[0] if cell.strip()] == rows[2]
+    narrow = [line.split("  ") for line in told(comparison, width=60).splitlines()]
+    cells = [[cell.strip() for cell in line if cell.strip()] for line in narrow]
+    for column in zip(*rows, strict=True):
+        assert [column[0].replace("\\", ""), *column[1:]] in cells
+    written = json.loads((sweep.folder / "comparison.json").read_text())
+    assert written == comparison.as_json()
+    assert written["groups"][1]["figures"]["reward_after"]["mean"] == figures["reward_after"].mean
+    assert [run["status"] for run in written["runs"]] == ["finished"] * 6
+    assert not list(sweep.folder.glob("*.part"))
+
+
+def test_runs_that_were_asked_otherwise_are_told_apart(make: Callable[..., Folder]) -> None:
+    """Other questions, or other sampling settings: both make figures differ."""
+    questions, sampling = "were not asked the same questions", "were not evaluated with the same sampling settings"
+    for changes, notes in (
+        ({}, []),
+        ({"hash": "other"}, [questions]),
+        ({"max_tokens": 5}, [sampling]),
+        ({"hash": "other", "max_tokens": 5}, [questions, sampling]),
+    ):
+        sweep = make(*RATES[:2])
+        sweep.leave(0)
+        sweep.leave(1, **changes)
+        comparison = compare(sweep.folder)
+        assert comparison.notes == [f"The runs {note}: their figures differ for that, too." for note in notes]
+        for name in sweep.names:
+            for file in (sweep.folder / name).iterdir():
+                file.unlink()
+            (sweep.folder / name).rmdir()
+
+
+@pytest.mark.parametrize(
+    ("groups", "seeds", "steps", "width", "height"),
+    [(2, 3, (0, 5, 10), 12, 3.2), (7, 1, (0, 10), 12, 4.0), (8, 1, (0, 10), 8, 4.4), (2, 1, (10,), 8, 3.2)],
+    ids=["seeds", "many", "too many for curves", "one evaluation"],
+)
+def test_the_picture_has_a_line_a_group(
+    make: Callable[..., Folder], groups: int, seeds: int, steps: Sequence[int], width: float, height: float
+) -> None:
+    """And curves beside it, where there are few groups and several evaluations."""
+    text = r"$\frac$ is no formula " * 9
+    points = [{"x.y": f"{text}{group}", "seed": seed} for group in range(groups) for seed in range(seeds)]
+    sweep = make(*points)
+    for number in range(len(points)):
+        sweep.leave(number, steps=steps)
+    picture = plot_comparison(compare(sweep.folder))
+    assert picture == sweep.folder / "comparison.png"
+    pixels = imread(picture)
+    assert pixels.shape[:2] == pytest.approx((height * 120, width * 120), abs=1)
+    assert len({tuple(pixel) for pixel in pixels.reshape(-1, pixels.shape[2])[::7]}) > 10  # not blank
+
+
+def test_without_a_finished_run_there_is_no_picture(make: Callable[..., Folder]) -> None:
+    sweep = make(*RATES)
+    assert plot_comparison(compare(sweep.folder)) is None
+    assert "0 of 3" in told(compare(sweep.folder))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *[None, "", "[]", "points: {}", "points: [a]", "points: {a: 1}", "a: [", "\x00"],
+        *[f"points: {{{name}: {{seed: 1}}}}" for name in ("../a", "/a", "..", "''")],
+    ],
+)
+def test_folders_without_a_sweep_are_refused(tmp_path: Path, text: str | None) -> None:
+    """Also where sweep.yaml was edited so that it names runs elsewhere."""
+    if text is not None:
+        (tmp_path / "sweep.yaml").write_text(text)
+    told = "is not what a sweep leaves" if text is not None else "is no folder of a sweep: sweep.yaml: No such file"
+    with pytest.raises(InputError, match=told):
+        compare(tmp_path)
