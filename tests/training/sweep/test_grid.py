@@ -232,7 +232,7 @@ def test_points_are_checked_for_the_processes_that_train(config: str) -> None:
         ["tasks=[leg_counting, {name: gcd, weight: 2}],maze", "evaluation.tasks=null,[ab]"],
         ["lora=null,{r: 8}"],
         ["lora.r=4,8", "rewards.format=0.1,{weight: 0.2, when: answered}"],
-        ["prompt.instruction='It''s \"1, 2\": #x',é", "model.name=tiny,a/b"],
+        ["prompt.system_prompt='It''s \"1, 2\": #x',é", "model.name=tiny,a/b"],
         ["curriculum.tasks.chain_sum.start=0,1", "training.bf16=null,true"],
     ],
 )
