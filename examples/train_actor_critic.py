@@ -16,7 +16,6 @@ its updates cost less than one of the policy.
 
 import argparse
 import asyncio
-import os
 import random
 import signal
 import sys
@@ -24,6 +23,7 @@ import time
 
 from rg_env.commands import positive, run_command, seed
 from rg_env.errors import InputError
+from rg_env.training.world import world_size
 
 
 def gae(rewards, values, mask, gamma, lam):
@@ -151,7 +151,7 @@ def main() -> int:
     parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
     parser.add_argument("--seed", type=seed, default=0)
     options = parser.parse_args()
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+    if world_size() > 1:
         raise InputError("this example trains in one process: start it with python, or train with GRPOTrainer")
 
     from rg_env.core.tasks import Mixture

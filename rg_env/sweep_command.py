@@ -1,7 +1,6 @@
 """`rg-env train --sweep` and `rg-env compare`: what they do with their options."""
 
 import argparse
-import os
 import shlex
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,12 +36,13 @@ def run(options: argparse.Namespace) -> int:
     """Run the sweep; returns the exit code."""
     from rg_env.training.sweep import load_sweep
     from rg_env.training.sweep_runs import plan_lines, run_sweep, sweep_folder
+    from rg_env.training.world import world_size
 
     if options.eval_only:
         raise InputError("--sweep is for training: --eval-only evaluates one model")
     if options.resume not in (None, "auto"):
         raise InputError(f"--resume {options.resume} is one run's: a sweep goes on with --resume auto")
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+    if world_size() > 1:
         raise InputError("--sweep starts its runs itself, one process each: for several `rg-env slurm --sweep`")
     sweep = load_sweep(options.config, options.overrides, options.sweep)
     folder = sweep_folder(sweep, Path(options.config).stem, options.resume == "auto")

@@ -144,7 +144,7 @@ def test_an_output_of_few_characters_is_no_mistake(tmp_path: Path) -> None:
     ("name", "value"),
     [("WORLD_SIZE", "x"), ("WORLD_SIZE", ""), ("WORLD_SIZE", "0"), ("RANK", "a"), ("LOCAL_RANK", "b")],
 )
-@pytest.mark.parametrize("options", [[], ["--dry-run"], ["--eval-only"]], ids=str)
+@pytest.mark.parametrize("options", [[], ["--dry-run"], ["--eval-only"], ["--sweep", "seed=0,1"]], ids=str)
 def test_variables_of_a_launcher_that_are_no_numbers_are_one_line(
     run: Callable[..., tuple[int, str, str]],
     monkeypatch: pytest.MonkeyPatch,

@@ -52,7 +52,7 @@ def test_the_plan_of_a_config_holds_these_rows() -> None:
     whole = config(
         tasks={"spell_backward": {}},
         grading="upstream",
-        prompt={"instruction": "Spell!", "placement": "user"},
+        prompt={"system_prompt": "Spell!", "placement": "user"},
         evaluation={
             "tasks": {
                 "lcm": {"num_examples": 3},

@@ -293,7 +293,7 @@ def test_a_run_goes_on_with_the_same_questions_only(make_trainer: Any, make_env:
 
 
 def test_held_out_prompts_fit_the_chat_template(make_trainer: Any, unseen: Any, tokenizer: Any) -> None:
-    """Where it has no system role, the instruction stands in the user's turn, as in training."""
+    """Where it has no system role, the system prompt stands in the user's turn, as in training."""
     trainer = make_trainer()
     template = tokenizer.chat_template
     tokenizer.chat_template = (
