@@ -16,6 +16,7 @@ What differs from `vf.GRPOTrainer` 0.1.6, each with a test that fails on the par
 - Groups of equal rewards have no advantage; the parent scales their rounding errors up.
 - Each process has its own rows of a batch, and no row is lost when an epoch ends (see `order`).
 - Checkpoints are written aside, checked and renamed, and a run goes on from one exactly (see `resumable`).
+- A step whose loss or gradient is not finite changes nothing; three in a row end the run (see `step_guard`).
 - Metrics have the field's names; a system prompt is folded into the question where the chat template has no system
   role.
 - `engine="embedded"` samples from the very model being trained, in this process, without vLLM.
@@ -51,6 +52,7 @@ from rg_env.training.resources import StepMeter
 from rg_env.training.resumable import ResumableTrainer, check_start
 from rg_env.training.rollouts import RolloutGenerator
 from rg_env.training.seams import no_weight_client
+from rg_env.training.step_guard import through_gradient
 
 
 class GRPOTrainer(ResumableTrainer):
@@ -254,7 +256,7 @@ class GRPOTrainer(ResumableTrainer):
             kl = kl_terms(logps, self._reference_logps(ids, mask))
             values = values + self.beta * kl
         metrics.log_loss(self, keep, clipped, kl, log_ratio)
-        return normaliser.mean(values, keep)
+        return through_gradient(normaliser.mean(values, keep))
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         self.meter.begin_step()
@@ -266,7 +268,7 @@ class GRPOTrainer(ResumableTrainer):
         steps, costs = self.meter.take()
         if steps:
             times = {name: seconds / steps for name, seconds in self.phases.take().items()}
-            logs = {**logs, **times, **costs}
+            logs = {**logs, **times, **costs, "skipped_steps": self.step_guard.skipped}
         super().log(logs, start_time)
 
     def _reference_logps(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
