@@ -16,6 +16,7 @@ from pydantic import Field, field_validator
 from rg_env.core.config import Problem, Section, config_error, parse_config, read_config
 from rg_env.core.imports import import_user_code
 from rg_env.errors import InputError
+from rg_env.training.config_monitors import MonitorsConfig
 from rg_env.training.config_sections import (
     CurriculumConfig,
     EngineConfig,
@@ -59,6 +60,7 @@ class TrainConfig(Section):
     lora: LoraConfig | None = None
     evaluation: EvaluationConfig = EvaluationConfig()
     curriculum: CurriculumConfig | None = None
+    monitors: MonitorsConfig = MonitorsConfig()
     logging: LoggingConfig = LoggingConfig()
     output: OutputConfig = OutputConfig()
 

@@ -85,6 +85,7 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
         config=config,
         evaluation=evaluation_plan(config, policy),
         logging=config.logging,
+        monitors=config.monitors,
         resume=resume,
     )
 

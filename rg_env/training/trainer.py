@@ -255,7 +255,8 @@ class GRPOTrainer(ResumableTrainer):
         if self.beta != 0.0:
             kl = kl_terms(logps, self._reference_logps(ids, mask))
             values = values + self.beta * kl
-        metrics.log_loss(self, keep, clipped, kl, log_ratio)
+        ratio = torch.exp(logps.detach() - old) if self.num_iterations > 1 else None  # else 1
+        metrics.log_loss(self, keep, clipped, kl, log_ratio, ratio)
         return through_gradient(normaliser.mean(values, keep))
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:

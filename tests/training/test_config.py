@@ -96,7 +96,14 @@ MISTAKES = [
     ("rewards.correctnes=1", "unknown reward 'correctnes': did you mean 'correctness'"),
     ("rewards.length.options.max_token=3", "unknown option of reward 'length' 'max_token'"),
     ("model.name=./nowhere", "there is no such folder here"),
+    ("monitors.stop_on=[reward_hack]", "unknown monitor 'reward_hack': did you mean 'reward_hacking'"),
+    ("monitors.off=[kl]", "unknown monitor 'kl': "),
+    ("monitors.kl_spikes=3", "unknown key 'kl_spikes': did you mean 'kl_spike'"),
+    ("monitors.window=1", "must be at least 2"),
+    ("monitors.length_drift=1", "must be above 1"),
+    ("monitors.truncation=20", "must be at most 1"),
     # combinations
+    (["monitors.stop_on=[truncation]", "monitors.off=[all]"], "truncation is off: take it out of monitors.off"),
     ("evaluation.tasks.chain_sum={}", "is trained on, and so evaluated anyway"),
     (["training.per_device_train_batch_size=3", "training.gradient_accumulation_steps=3"], "does not divide"),
     ("splits.num_train_examples=1", "fewer than the 16 prompts of a step"),
@@ -227,6 +234,7 @@ def test_every_field_of_every_section_says_what_it_is(schema: Any) -> None:
         "lora",
         "evaluation",
         "curriculum",
+        "monitors",
         "logging",
         "output",
     }
