@@ -19,7 +19,7 @@ def main() -> int:
     before, after = results.get("eval_before"), results.get("eval_after")
     if before and after:  # on the main process, if there are both
         print(f"greedy accuracy {before['greedy_accuracy']} -> {after['greedy_accuracy']}")
-    return 130 if results.get("interrupted") else 0
+    return 130 if results.get("interrupted") else int(bool(results.get("stopped_by")))
 
 
 if __name__ == "__main__":

@@ -51,4 +51,4 @@ def run(options: argparse.Namespace) -> int:
         evaluate_config(config, options.checkpoint)
         return 0
     results = run_config(config, resume=options.resume)
-    return 130 if results.get("interrupted") else 0
+    return 130 if results.get("interrupted") else int(bool(results.get("stopped_by")))

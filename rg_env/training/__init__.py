@@ -14,6 +14,8 @@ _NAMES = {
     "EvaluationPlan": "evaluation_plan",
     "GRPOConfig": "arguments",
     "GRPOTrainer": "trainer",
+    "MonitorCallback": "monitor_callback",
+    "MonitorsConfig": "config_monitors",
     "Policy": "policy",
     "LaunchOptions": "launch",
     "best_device": "policy",

@@ -11,7 +11,7 @@ from rg_env.errors import InputError, RGEnvError, StoppedTogether, TrainingError
 T = TypeVar("T")
 
 
-def on_main(accelerator: Accelerator, act: Callable[[], T]) -> T:
+def on_main(accelerator: Accelerator | PartialState, act: Callable[[], T]) -> T:
     """`act()` of the main process, as its result on all processes.
 
     Raises:

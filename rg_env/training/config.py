@@ -17,6 +17,7 @@ from rg_env.core.config_files import Document
 from rg_env.core.imports import import_user_code
 from rg_env.errors import InputError
 from rg_env.training.config_evaluation import EvaluationConfig
+from rg_env.training.config_monitors import MonitorsConfig
 from rg_env.training.config_sections import (
     CurriculumConfig,
     EngineConfig,
@@ -60,6 +61,7 @@ class TrainConfig(Section):
     lora: LoraConfig | None = None
     evaluation: EvaluationConfig = EvaluationConfig()
     curriculum: CurriculumConfig | None = None
+    monitors: MonitorsConfig = MonitorsConfig()
     logging: LoggingConfig = LoggingConfig()
     output: OutputConfig = OutputConfig()
 

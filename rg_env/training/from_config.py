@@ -120,6 +120,7 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
         config=given,
         evaluation=evaluation_plan(config, policy),
         logging=config.logging,
+        monitors=config.monitors,
         resume=resume,
     )
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from rg_env.adapters.v0_rubric import kept_rollout
+from rg_env.core.rewards import think_format
 from rg_env.training.advantages import equal_rewards
 from rg_env.training.batches import RolloutBatch
 from rg_env.training.records import task_of
@@ -23,10 +25,13 @@ def log_batch(trainer: Any, result: Any, batch: RolloutBatch) -> None:
         **trainer.sampler.metrics(),
         **_accuracies(result.outputs),
         **_lengths(trainer, batch),
+        **_forms(result),
         **(trainer.curriculum.metrics() if trainer.curriculum else {}),
     }
     for name, rewards in result.all_reward_dict.items():
-        if name != "reward" and not name.startswith("accuracy"):
+        if name.startswith("status/"):
+            found[name] = sum(rewards) / len(rewards)
+        elif name != "reward" and not name.startswith("accuracy"):
             column = torch.as_tensor(rewards, dtype=torch.float32)
             found |= {f"rewards/{name}/mean": column.mean().item(), f"rewards/{name}/std": column.std().item()}
     for name, value in found.items():
@@ -50,9 +55,10 @@ def log_loss(
     kl: torch.Tensor | None,
     log_ratio: torch.Tensor | None,
     lost: torch.Tensor | None,
+    policy_ratio: torch.Tensor | None,
 ) -> None:
-    """Clipping, KL and the sampler's mismatch over the tokens (B, T) that carry loss, and the share of rows (B,) that
-    are off-policy. A collective act."""
+    """Clipping, KL, the sampler's mismatch and the largest ratio over the tokens (B, T) that carry loss, and the share
+    of rows (B,) that are off-policy. A collective act."""
     tokens = keep.sum().clamp(min=1)
 
     def mean(values: torch.Tensor) -> torch.Tensor:
@@ -72,6 +78,8 @@ def log_loss(
             "sampling/mismatch_kl": mean(ratio - log_ratio - 1),
             "sampling/logp_difference": mean(log_ratio.abs()),
         }
+    if policy_ratio is not None:
+        found["policy_ratio/max"] = (policy_ratio * keep).max()
     everywhere = trainer.accelerator.gather(torch.stack([value.float() for value in found.values()]))
     everywhere = everywhere.view(-1, len(found)).cpu()
     values = trainer._metrics["train"]
@@ -108,4 +116,17 @@ def _lengths(trainer: Any, batch: RolloutBatch) -> dict[str, float]:
         found[f"completions/mean{name}_length"] = statistics.fmean(some)
         found[f"completions/min{name}_length"] = float(min(some))
         found[f"completions/max{name}_length"] = float(max(some))
+    return found
+
+
+def _forms(result: Any) -> dict[str, float]:
+    """The share of completions with a well-formed answer, and where `think_format` is paid that of its form, whatever
+    the answer is worth; nothing in other environments."""
+    rollouts = [kept_rollout(state) for state in result.outputs.state]
+    known = [rollout for rollout in rollouts if rollout is not None]
+    if not known:
+        return {}
+    found = {"completions/answered_ratio": sum(each.extraction.status == "ok" for each in known) / len(known)}
+    if "think_format" in result.all_reward_dict:
+        found["completions/format_ratio"] = statistics.fmean(think_format(each) for each in known)
     return found

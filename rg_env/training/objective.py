@@ -13,6 +13,7 @@ from rg_env.training.loss import Clipping, Normaliser, kl_terms, off_policy_rows
 from rg_env.training.phases import Phases
 from rg_env.training.previous_policy import PreviousPolicy
 from rg_env.training.resumable import ResumableTrainer
+from rg_env.training.step_guard import through_gradient
 
 
 class ObjectiveTrainer(ResumableTrainer):
@@ -87,8 +88,9 @@ class ObjectiveTrainer(ResumableTrainer):
         if self.beta != 0.0:
             kl = kl_terms(logps, self._reference_logps(inputs, logps))
             values = values + self.beta * kl
-        metrics.log_loss(self, keep, clipped, kl, log_ratio, lost)
-        return normaliser.mean(values, keep)
+        ratio = torch.exp(logps.detach() - old) if self.num_iterations > 1 else None  # else 1
+        metrics.log_loss(self, keep, clipped, kl, log_ratio, lost, ratio)
+        return through_gradient(normaliser.mean(values, keep))
 
     def _reference_logps(self, inputs: dict[str, Any], logps: torch.Tensor) -> torch.Tensor:
         if self.previous_policy is not None:

@@ -49,6 +49,7 @@ class Recorder(TrainerCallback):
         """Whether there has been one, on all processes."""
         self._evaluated_at: int | None = None
         self._written: Any = None
+        trainer.step_guard.say = self._line
         if trainer.curriculum is not None:
             trainer.curriculum.say = self._line
 

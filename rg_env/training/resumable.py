@@ -24,6 +24,7 @@ from rg_env.training.curriculum import Curriculum
 from rg_env.training.order import BatchOrder, OrderedLoader
 from rg_env.training.resume_point import ResumePoint, rows_hash
 from rg_env.training.saved_weights import weights_problem
+from rg_env.training.step_guard import StepGuard, finite_weights
 
 Columns = tuple[list[Any], list[Any], list[Any], list[Any]]
 """Prompts, answers, tasks and infos."""
@@ -68,6 +69,8 @@ class ResumableTrainer(VerifiersGRPOTrainer):
 
     def _can_resume(self, curriculum: Curriculum | None = None) -> None:
         self.curriculum = curriculum
+        self.step_guard = StepGuard(self)
+        self.add_callback(self.step_guard)  # first: the others see what it has counted
         self._resume_point = ResumePoint(self)
         self.add_callback(self._resume_point)
         self._step = self._next_batch_id = 0
@@ -81,7 +84,7 @@ class ResumableTrainer(VerifiersGRPOTrainer):
 
     def _noting_loss(self, loss: torch.Tensor) -> torch.Tensor:
         """What a pass reports to transformers' sum: its loss `()`, and what the passes before the checkpoint had."""
-        loss, self.carried_loss = loss + self.carried_loss, 0.0
+        loss, self.carried_loss = self.step_guard.noted(loss) + self.carried_loss, 0.0
         self.unlogged_loss = self.unlogged_loss + loss
         return loss
 
@@ -144,6 +147,8 @@ class ResumableTrainer(VerifiersGRPOTrainer):
                     shutil.rmtree(aside, ignore_errors=True)  # of a run that was killed
             with self._failures_told(name):
                 self._failed_write = None
+                if not finite_weights(self.model):
+                    raise TrainingError("the weights are not finite")
                 self._resume_point.roll_back_counts()
                 with self._deepspeed_guarded():
                     super()._save_checkpoint(model, trial)

@@ -86,6 +86,7 @@ class ResumePoint(TrainerCallback):
         if self._loaded is not None:
             metrics.update(self._loaded["metrics"])
             self._trainer.carried_loss = self._loaded["loss"]
+            self._trainer.step_guard.set_counts(self._loaded["skipped"])
             self._trainer._globalstep_last_logged = self._loaded["logged_at"]
             self._trainer._total_loss_scalar = self._loaded["total_loss"]  # else the final mean is of this part only
             self._trainer.sampler.set_random_state(self._loaded["sampler"])
@@ -135,6 +136,7 @@ class ResumePoint(TrainerCallback):
             "logged_at": logged_at,
             "loss": float(loss),
             "metrics": metrics,
+            "skipped": self._trainer.step_guard.counts(),
         }
         torch.save(state, folder / state_file(accelerator.process_index))
         if self._trainer.previous_policy is not None:

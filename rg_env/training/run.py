@@ -23,9 +23,11 @@ from rg_env.training import services
 from rg_env.training.checkpoints import check_fit, chosen, step_of
 from rg_env.training.collective import on_main
 from rg_env.training.config import TrainConfig
+from rg_env.training.config_monitors import MonitorsConfig
 from rg_env.training.config_sections import LoggingConfig
 from rg_env.training.evaluation_plan import EvaluationPlan
 from rg_env.training.fixed_eval import FixedEvaluation
+from rg_env.training.monitor_callback import MonitorCallback
 from rg_env.training.output import RunFiles
 from rg_env.training.plan import resolved
 from rg_env.training.policy import TINY
@@ -43,6 +45,7 @@ def train(
     evaluation: EvaluationPlan | None = None,
     resume: str | Path | None = None,
     logging: LoggingConfig | None = None,
+    monitors: MonitorsConfig | None = None,
 ) -> dict[str, Any]:
     """Train, with an evaluation on frozen problems before, now and then, and after.
 
@@ -57,6 +60,7 @@ def train(
         resume: a checkpoint to go on from as if the run had never stopped; "auto": the newest whole one in the output
             folder, if there is one.
         logging: what the console shows; services are named in `trainer.args` (see `services`).
+        monitors: when the run speaks up, or ends itself (see `monitors`); default: all rules, and none ends it.
 
     Returns:
         What `train_results.json` holds; empty in all processes but the first.
@@ -87,6 +91,7 @@ def train(
         logging=logging,
     )
     trainer.add_callback(recorder)
+    watch = _monitors(trainer, monitors, recorder)
     trainer.remove_callback(PrinterCallback)  # the recorder shows the progress
     start = time.monotonic()
     failure: Exception | None = None
@@ -128,6 +133,8 @@ def train(
         "resumed_from": None if checkpoint is None else str(checkpoint),
         "seconds": round(seconds, 2),
         "interrupted": interruption.happened,
+        "stopped_by": watch.stopped_by,
+        "monitors": [alarm.line for alarm in watch.alarms],
         "error": (str(failure) or type(failure).__name__) if failure else None,
         "eval_before": before.summary() if before else None,
         "eval_after": after.summary() if after else None,
@@ -201,6 +208,18 @@ def _describe(
         return
     env = evaluation.trainer.env
     files.write_manifest(getattr(env, "manifest", None), evaluation.plan.manifests(env))
+
+
+def _monitors(trainer: GRPOTrainer, config: MonitorsConfig | None, recorder: Recorder) -> MonitorCallback:
+    """Those of this run: its `config`'s, else those that the trainer has, else all. After the recorder: a step's line
+    comes before what is said of it."""
+    callbacks = trainer.callback_handler.callbacks
+    own = [each for each in callbacks if isinstance(each, MonitorCallback)]
+    if config is not None or not own:
+        own = [MonitorCallback(config), *own]
+    own[0].say = recorder.console.line
+    callbacks[:] = [*(each for each in callbacks if not isinstance(each, MonitorCallback)), own[0]]
+    return own[0]
 
 
 def _model_name(trainer: GRPOTrainer) -> str:

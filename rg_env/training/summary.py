@@ -51,6 +51,8 @@ def print_summary(
     """Print the end of a run. Model text is shown as it is: never as markup."""
     console = console or Console(highlight=False)
     ended = "Interrupted" if results["interrupted"] else "Trained"
+    if rule := results.get("stopped_by"):
+        ended = f"Stopped by monitor {rule}"
     console.print(
         f"\n{ended} after {results['steps']} steps in {results['seconds']:.0f} s "
         f"({escape(str(results['model']))}, {results['engine']} engine)"

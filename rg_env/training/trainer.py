@@ -16,6 +16,7 @@ What differs from `vf.GRPOTrainer` 0.1.6, each with a test that fails on the par
 - Groups of equal rewards have no advantage; the parent scales their rounding errors up.
 - Each process has its own rows of a batch, and no row is lost when an epoch ends (see `order`).
 - Checkpoints are written aside, checked and renamed, and a run goes on from one exactly (see `resumable`).
+- A step whose loss or gradient is not finite changes nothing; three in a row end the run (see `step_guard`).
 - Metrics have the field's names; a system prompt is folded into the question where the chat template has no system
   role.
 - `engine="embedded"` samples from the very model being trained, in this process, without vLLM.
@@ -233,7 +234,7 @@ class GRPOTrainer(ObjectiveTrainer):
         steps, costs = self.meter.take()
         if steps:
             times = {name: seconds / steps for name, seconds in self.phases.take().items()}
-            logs = {**logs, **times, **costs}
+            logs = {**logs, **times, **costs, "skipped_steps": self.step_guard.skipped}
         super().log({**logs, "rollouts": self.rollouts_so_far}, start_time)
 
     @property

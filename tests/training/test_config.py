@@ -120,7 +120,14 @@ MISTAKES = [
     ("rewards.correctnes=1", "unknown reward 'correctnes': did you mean 'correctness'"),
     ("rewards.length.options.max_token=3", "unknown option of reward 'length' 'max_token'"),
     ("model.name=./nowhere", "there is no such folder here"),
+    ("monitors.stop_on=[reward_hack]", "unknown monitor 'reward_hack': did you mean 'reward_hacking'"),
+    ("monitors.off=[kl]", "unknown monitor 'kl': "),
+    ("monitors.kl_spikes=3", "unknown key 'kl_spikes': did you mean 'kl_spike'"),
+    ("monitors.window=1", "must be at least 2"),
+    ("monitors.length_drift=1", "must be above 1"),
+    ("monitors.truncation=20", "must be at most 1"),
     # combinations
+    (["monitors.stop_on=[truncation]", "monitors.off=[all]"], "truncation is off: take it out of monitors.off"),
     ("evaluation.tasks.chain_sum={}", "is trained on, and so evaluated anyway"),
     ("evaluation.tasks.chain_sum.level=1", "under a label of its own, such as chain_sum_hard: {task: chain_sum,"),
     ("evaluation.tasks.chain_sum.task=chain_sum", "is trained on, and so evaluated anyway"),
@@ -367,6 +374,7 @@ def test_every_field_of_every_section_says_what_it_is(schema: Any) -> None:
         "lora",
         "evaluation",
         "curriculum",
+        "monitors",
         "logging",
         "output",
     }

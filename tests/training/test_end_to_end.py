@@ -54,6 +54,7 @@ def test_the_policy_learns_to_reason(main_job: tuple[Path, str]) -> None:
     assert 0 < before["accuracy_se"] < 0.05
     assert (results["model"], results["engine"], results["interrupted"]) == ("tiny", "embedded", False)
     assert results["steps"] > 0
+    assert results["monitors"] == [], "nothing is wrong with this run"
     assert after["tasks"]["leg_counting"]["accuracy"] == after["accuracy"]
 
 

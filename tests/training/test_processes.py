@@ -94,39 +94,48 @@ def test_processes_with_other_rows_do_not_start(tmp_path: Path) -> None:
 
 
 SHARDED = """
-from rg_env.commands import prepare_process
+from rg_env.commands import prepare_process, run_command
 
 prepare_process()
+import math
 import deepspeed
 import torch
 from safetensors.torch import load_file
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from rg_env.errors import StoppedTogether
 from rg_env.training import load_policy
 from rg_env.training.previous_policy import PreviousPolicy
+from rg_env.training.step_guard import StepGuard, finite_weights, through_gradient
 from rg_env.training.tiny import POLICY_DIR
 
-model = load_policy("tiny").model
-parameters = dict(model.named_parameters())
+policy = load_policy("tiny")
+parameters = dict(policy.model.named_parameters())
 assert all(parameter.numel() == 0 for parameter in parameters.values())
 stored = load_file(POLICY_DIR / "model.safetensors")
 with deepspeed.zero.GatheredParameters(list(parameters.values())):
     assert all(torch.equal(parameters[name].float(), stored[name].float()) for name in parameters)
+print("sharded", flush=True)
 
 zero = {"stage": 3, "stage3_param_persistence_threshold": 1000}
 optimizer = {"type": "SGD", "params": {"lr": 1.0}}
 config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": zero, "zero_allow_untested_optimizer": True}
-engine, *_ = deepspeed.initialize(model=model, config={**config, "optimizer": optimizer})
-assert {parameter.ds_persist for parameter in parameters.values()} == {True, False}  # small ones stay gathered
+other = load_policy("tiny").model
+engine, *_ = deepspeed.initialize(model=other, config={**config, "optimizer": optimizer})
+assert {parameter.ds_persist for parameter in other.parameters()} == {True, False}  # small ones stay gathered
 ids = torch.arange(10).view(1, 10)
+
 
 def logits():
     with torch.no_grad():
         return engine(input_ids=ids).logits.clone()
 
+
 def update():
     engine.backward(engine(input_ids=ids, labels=ids).loss)
     engine.step()
 
-previous, before = PreviousPolicy(model), logits()
+
+previous, before = PreviousPolicy(other), logits()
 previous.keep()
 update()
 after = logits()
@@ -136,18 +145,88 @@ with previous.in_place():
 assert torch.equal(logits(), after)
 update()
 assert not torch.allclose(logits(), after)
+print("looked back", flush=True)
+
+
+class Guarded(Trainer):  # a plain trainer of transformers: under ZeRO-3 the embedded engine cannot generate for ours
+    passes, kept = -1, {}
+
+    def compute_loss(self, model, inputs, **kwargs):
+        self.passes += 1
+        loss = super().compute_loss(model, inputs)
+        spoilt = self.passes in (3, *range(6, 99)) and self.accelerator.process_index == 1
+        return through_gradient(loss + math.nan if spoilt else loss)
+
+    def training_step(self, *args, **kwargs):
+        return self.guard.noted(super().training_step(*args, **kwargs))
+
+
+class Watch(TrainerCallback):  # the shards of weights and moments of this process, and the learning rate
+    def on_step_end(self, args, state, control, **kwargs):
+        shards = [parameter.ds_tensor.clone() for parameter in trainer.model.parameters()]
+        moments = trainer.model_wrapped.optimizer.optimizer.state.values()
+        shards += [value.clone() for moment in moments for value in moment.values() if torch.is_tensor(value)]
+        trainer.kept[state.global_step] = shards, trainer.lr_scheduler.get_last_lr()
+
+
+def same(one, other):
+    (a, rate), (b, other_rate) = trainer.kept[one], trainer.kept[other]
+    return rate == other_rate and len(a) == len(b) and all(map(torch.equal, a, b))
+
+
+rows = [{"input_ids": torch.arange(n, n + 12), "labels": torch.arange(n, n + 12)} for n in range(40)]
+arguments = TrainingArguments(
+    "guarded", max_steps=9, per_device_train_batch_size=2, gradient_accumulation_steps=2, learning_rate=1e-3,
+    report_to="none", use_cpu=True, disable_tqdm=True, save_strategy="no", dataloader_pin_memory=False,
+)
+trainer = Guarded(policy.model, arguments, train_dataset=rows)
+trainer.guard = StepGuard(trainer)
+trainer.add_callback(trainer.guard)
+trainer.add_callback(Watch())
+try:
+    trainer.train()
+except StoppedTogether as error:
+    print(f"ended: {error}", flush=True)
+assert sorted(trainer.kept) == [1, 2, 3, 4, 5, 6], trainer.kept.keys()
+assert same(1, 2) and not same(2, 3), "one bad pass of one process"
+assert same(3, 4) and same(4, 5) and same(5, 6), "three bad steps"
+assert finite_weights(trainer.model)
+assert trainer.guard.skipped == 4
+torch.distributed.destroy_process_group()
 """
 
 
-@pytest.mark.slow
-def test_a_model_is_sharded_while_it_is_loaded(tmp_path: Path) -> None:
-    """Under ZeRO-3 no process ever holds all of it; the shards are the stored weights. Its previous weights can be put
-    in place and taken out again, and training goes on."""
-    (tmp_path / "sharded.py").write_text(SHARDED)
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> "subprocess.CompletedProcess[str]":
+    """What two processes say that have a model under ZeRO-3."""
+    folder = tmp_path_factory.mktemp("sharded")
+    (folder / "sharded.py").write_text(SHARDED)
     config = Path(__file__).parents[2] / "configs" / "zero3_cpu.yaml"
     command = [str(Path(sys.executable).with_name("accelerate")), "launch", "--config-file", str(config), "sharded.py"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=False
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200, check=False
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_a_model_is_sharded_while_it_is_loaded(sharded: "subprocess.CompletedProcess[str]") -> None:
+    """Under ZeRO-3 no process ever holds all of it; and the shards are the stored weights."""
+    assert sharded.stdout.splitlines().count("sharded") == 2, sharded.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_shards_of_the_previous_policy_can_be_looked_at(sharded: "subprocess.CompletedProcess[str]") -> None:
+    """They are put in place and taken out again, and training goes on."""
+    assert sharded.stdout.splitlines().count("looked back") == 2, sharded.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_what_is_not_finite_on_one_process_changes_no_shard(sharded: "subprocess.CompletedProcess[str]") -> None:
+    """Under ZeRO-3 both skip the step; after three such steps both end, and have the shards from before."""
+    assert sharded.returncode == 0, sharded.stderr[-3000:]
+    told = sharded.stdout.splitlines()
+    assert sum(line.startswith("ended: 3 steps in a row were skipped, up to step 6") for line in told) == 2
+    assert [line.partition(":")[0] for line in told if "skipped, for the loss" in line and line.startswith("step")] == [
+        "step 2", "step 4", "step 5", "step 6"
+    ]  # fmt: skip

@@ -1,0 +1,58 @@
+"""`monitors` in a run: a callback for transformers' trainers that prints what they tell, and can end the run.
+
+    GRPOTrainer(..., callbacks=[MonitorCallback(MonitorsConfig(stop_on=["reward_hacking"]))])
+
+`train` puts one into every run. In a run that goes on from a checkpoint the monitors are where they were, by what its
+state has of earlier logs: what had fired then is not told again.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from accelerate import PartialState
+from transformers import TrainerCallback
+
+from rg_env.training.collective import on_main
+from rg_env.training.config_monitors import MonitorsConfig
+from rg_env.training.monitors import Alarm, Monitors
+
+
+class MonitorCallback(TrainerCallback):
+    """Shows `config`'s monitors what is logged.
+
+    Args:
+        config: default: all rules, with their default thresholds.
+        say: where lines go, on the main process; default: standard output.
+    """
+
+    def __init__(self, config: MonitorsConfig | None = None, say: Callable[[str], Any] | None = None):
+        self.config = config or MonitorsConfig()
+        self.say: Callable[[str], Any] = say or (lambda line: print(line, flush=True))
+        self.alarms: list[Alarm] = []
+        """All of the run, earlier parts of it included; on the main process."""
+        self.stopped_by: str | None = None
+        """The rule that ended the run; on all processes."""
+        self._monitors = Monitors(self.config)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.stopped_by, self._monitors = None, Monitors(self.config)
+        self.alarms = [alarm for record in state.log_history for alarm in self._monitors.see(record)]
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        record = {"step": state.global_step, **(logs or {})}
+        if "loss" not in record:  # evaluations are logged by the main process alone
+            return
+        if self.config.stop_on:
+            self.stopped_by = on_main(PartialState(), lambda: self._look(record))
+            control.should_training_stop = control.should_training_stop or self.stopped_by is not None
+        elif state.is_world_process_zero:
+            self._look(record)
+
+    def _look(self, record: dict[str, Any]) -> str | None:
+        """Say what there is to say; the rule that ends the run, if one does."""
+        alarms = self._monitors.see(record)
+        self.alarms += alarms
+        ends = next((alarm.rule for alarm in alarms if alarm.rule in self.config.stop_on), None)
+        for alarm in alarms:
+            self.say(f"{alarm.line} (the run ends here: monitors.stop_on)" if alarm.rule == ends else alarm.line)
+        return ends

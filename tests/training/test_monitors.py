@@ -1,0 +1,367 @@
+"""Each rule over scripted metrics: one run that makes it fire, by the whole line, and ones that do not."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, get_args
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from rg_env.core.rewards import get_reward
+from rg_env.training.config import TrainConfig
+from rg_env.training.config_monitors import MonitorsConfig, rule_names
+from rg_env.training.monitor_rules import RULES
+from rg_env.training.monitors import Monitors
+
+Course = float | Callable[[int], float]
+"""A metric over the steps, from 1."""
+
+
+def records(steps: int, every: int = 1, **courses: Course) -> list[dict[str, Any]]:
+    """Lines of metrics.jsonl; `__` in a name stands for `/`."""
+    named = {name.replace("__", "/"): course for name, course in courses.items()}
+    return [
+        {"step": step, "loss": 0.1}
+        | {name: course(step) if callable(course) else course for name, course in named.items()}
+        for step in range(every, steps + 1, every)
+    ]
+
+
+def lines(run: Iterable[dict[str, Any]], **config: Any) -> list[str]:
+    """What the monitors say of a run."""
+    monitors = Monitors(MonitorsConfig(**config))
+    return [alarm.line for record in run for alarm in monitors.see(record)]
+
+
+def uneven(value: float, by: float = 0.02) -> Callable[[int], float]:
+    """Around a value, as measured figures are."""
+    return lambda step: value + (by if step % 2 else -by)
+
+
+def then(before: float, after: float, at: int = 10, by: float = 0.02) -> Callable[[int], float]:
+    """Around one value up to a step, and around another after it."""
+    return lambda step: uneven(before if step <= at else after, by)(step)
+
+
+def slope(start: float, by: float, noise: float = 0.0) -> Callable[[int], float]:
+    """A straight line over the steps, and how far measured figures are off."""
+    return lambda step: uneven(start + by * step, noise)(step)
+
+
+def spike(usual: float, value: float, at: int = 15) -> Callable[[int], float]:
+    return lambda step: value if step == at else usual
+
+
+FIRES: list[tuple[str, list[dict[str, Any]], str]] = [
+    (
+        "too easy",
+        records(10, frac_reward_zero_std=0.93, accuracy=0.97),
+        "step 10: monitor zero_variance: 93 % of groups had equal rewards over the last 10 steps: the tasks are too "
+        "easy for this model (accuracy 0.97): raise tasks.NAME.level, or set training.filter_groups=true",
+    ),
+    (
+        "too hard",
+        records(10, frac_reward_zero_std=0.9, accuracy=0.01),
+        "step 10: monitor zero_variance: 90 % of groups had equal rewards over the last 10 steps: the tasks are too "
+        "hard for this model (accuracy 0.01): lower tasks.NAME.level, or set training.filter_groups=true",
+    ),
+    (
+        "too easy under a curriculum",
+        records(10, frac_reward_zero_std=1.0, accuracy=1.0, curriculum__chain_sum__level=3),
+        "step 10: monitor zero_variance: 100 % of groups had equal rewards over the last 10 steps: the tasks are too "
+        "easy for this model (accuracy 1.00): lower curriculum.success_threshold, or set training.filter_groups=true",
+    ),
+    (
+        "too hard under a curriculum",
+        records(10, frac_reward_zero_std=1.0, accuracy=0.0, curriculum__chain_sum__level=3),
+        "step 10: monitor zero_variance: 100 % of groups had equal rewards over the last 10 steps: the tasks are too "
+        "hard for this model (accuracy 0.00): raise curriculum.failure_threshold, or set training.filter_groups=true",
+    ),
+    (
+        "all or nothing",
+        records(10, frac_reward_zero_std=0.95, accuracy=0.5),
+        "step 10: monitor zero_variance: 95 % of groups had equal rewards over the last 10 steps: each question is "
+        "answered all right or all wrong (accuracy 0.50): raise training.temperature, or set "
+        "training.filter_groups=true",
+    ),
+    (
+        "equal rewards of another environment",
+        records(10, frac_reward_zero_std=0.95),
+        "step 10: monitor zero_variance: 95 % of groups had equal rewards over the last 10 steps: the rewards do not "
+        "tell answers apart: change rewards, or raise training.temperature",
+    ),
+    (
+        "no answers",
+        records(10, completions__answered_ratio=0.2, completions__clipped_ratio=0.1),
+        "step 10: monitor answer_rate: only 20 % of completions had a well-formed answer over the last 10 steps: the "
+        "model does not keep to it: say it in prompt.instruction, or raise rewards.format.weight",
+    ),
+    (
+        "answers cut off",
+        records(10, completions__answered_ratio=0.2, completions__clipped_ratio=0.7),
+        "step 10: monitor answer_rate: only 20 % of completions had a well-formed answer over the last 10 steps: 70 % "
+        "were cut off by the token limit: raise training.max_tokens\n"
+        "step 10: monitor truncation: 70 % of completions were cut off over the last 10 steps: the token limit is too "
+        "low for this task: raise training.max_tokens",
+    ),
+    (
+        "no thinking",
+        records(10, completions__format_ratio=0.1),
+        "step 10: monitor format_rate: only 10 % of completions had the form that is asked for over the last 10 "
+        "steps: the model does not keep to it: say it in prompt.instruction, or raise rewards.think_format.weight",
+    ),
+    (
+        "a low token limit",
+        records(10, completions__clipped_ratio=0.25, completions__mean_length=uneven(400, 5)),
+        "step 10: monitor truncation: 25 % of completions were cut off over the last 10 steps: the token limit is too "
+        "low for this task: raise training.max_tokens",
+    ),
+    (
+        "ever longer",
+        records(10, completions__clipped_ratio=0.25, completions__mean_length=slope(400, 10)),
+        "step 10: monitor truncation: 25 % of completions were cut off over the last 10 steps, and they get longer: "
+        "raise training.max_tokens, or add rewards.overlong_penalty",
+    ),
+    (
+        "length for its own sake",
+        records(20, completions__mean_length=then(100, 250), completions__clipped_ratio=0.12, accuracy=uneven(0.3)),
+        "step 20: monitor length_drift: completions have 250 tokens on average, after 100 at the start, and accuracy "
+        "has not risen (0.30 to 0.30): length grows for its own sake (12 % are cut off by now): add "
+        "rewards.overlong_penalty, or set training.loss_type=dr_grpo",
+    ),
+    (
+        "paid for shortness",
+        records(20, completions__mean_length=then(100, 20), rewards__brevity__mean=0.3, accuracy=uneven(0.3)),
+        "step 20: monitor length_drift: completions have 20 tokens on average, after 100 at the start, and accuracy "
+        "has not risen (0.30 to 0.30): answers shrink because short ones pay: lower rewards.brevity.weight",
+    ),
+    (
+        "short without being paid for it",
+        records(20, completions__mean_length=then(100, 20), accuracy=uneven(0.3)),
+        "step 20: monitor length_drift: completions have 20 tokens on average, after 100 at the start, and accuracy "
+        "has not risen (0.30 to 0.30): answers shrink because short ones pay: raise rewards.correctness.weight",
+    ),
+    (
+        "entropy gone",
+        records(20, entropy=then(0.3, 0.002, by=0.001), accuracy=uneven(0.41)),
+        "step 20: monitor entropy_collapse: entropy fell from 0.3 to 0.002 nats a token, at an accuracy of 0.41 that "
+        "does not rise: the policy has stopped exploring: lower training.learning_rate, or raise training.temperature",
+    ),
+    (
+        "entropy gone in another environment",
+        records(20, entropy=then(0.3, 0.002, by=0.001)),
+        "step 20: monitor entropy_collapse: entropy fell from 0.3 to 0.002 nats a token: the policy has stopped "
+        "exploring: lower training.learning_rate, or raise training.temperature",
+    ),
+    (
+        "reward without accuracy",
+        records(
+            20,
+            reward=then(0.5, 0.9),
+            accuracy=uneven(0.31),
+            rewards__correctness__mean=uneven(0.31),
+            rewards__talk__mean=then(0.2, 0.6),
+            rewards__format__mean=1.0,
+        ),
+        "step 20: monitor reward_hacking: reward rose from 0.50 to 0.90 over the last 20 steps, and accuracy did not "
+        "(0.31 to 0.31): it is talk that rose (0.20 to 0.60): lower rewards.talk.weight, or set "
+        "rewards.talk.when=correct",
+    ),
+    (
+        "reward against accuracy",
+        records(20, reward=then(0.5, 0.57), accuracy=then(0.5, 0.2)),
+        "step 20: monitor reward_hacking: reward rose from 0.50 to 0.57 over the last 20 steps, and accuracy did not "
+        "(0.50 to 0.20): the policy is paid for something else than being right: look at rewards",
+    ),
+    (
+        "slowly, reward against accuracy",
+        records(60, reward=slope(0.5, 0.002, noise=0.02), accuracy=slope(0.5, -0.002, noise=0.02)),
+        "step 35: monitor reward_hacking: reward rose from 0.51 to 0.56 since the start, and accuracy did not (0.49 to "
+        "0.44): the policy is paid for something else than being right: look at rewards",
+    ),
+    (
+        "an update too far",
+        records(20, kl=spike(0.02, 0.5)),
+        "step 15: monitor kl_spike: kl is 0.5, 25 times its median over the last 10 steps: an update went too far: "
+        "lower training.learning_rate or training.max_grad_norm",
+    ),
+    (
+        "from nothing",
+        records(20, kl=spike(0.0, float("inf"))),
+        "step 15: monitor kl_spike: kl is 1e+30, far above its median over the last 10 steps: an update went too far: "
+        "lower training.learning_rate or training.max_grad_norm",
+    ),
+    (
+        "another sampler",
+        records(20, sampling__mismatch_kl=spike(0.001, 0.4)),
+        "step 15: monitor kl_spike: sampling/mismatch_kl is 0.4, 400 times its median over the last 10 steps: rollouts "
+        "come from another policy than the one in training: lower engine.num_batches_ahead, or set "
+        "engine.weight_sync_check_every=1",
+    ),
+    (
+        "updates of a batch",
+        records(20, policy_ratio__max=spike(2.0, 50.0)),
+        "step 15: monitor ratio_spike: policy_ratio/max is 50, 25 times its median over the last 10 steps: the updates "
+        "of a batch go too far: lower training.num_iterations or training.learning_rate",
+    ),
+    (
+        "slow graders",
+        records(10, status__timed_out=0.05),
+        "step 10: monitor grader_timeouts: 5 % of answers took too long to grade over the last 10 steps and score 0: "
+        "set grading=hardened, or make score_answer of your own task faster",
+    ),
+    (
+        "bad rows",
+        records(10, status__ungradable=0.05),
+        "step 10: monitor ungradable: 5 % of answers could not be graded over the last 10 steps and score 0 "
+        "(rollouts.jsonl says why): the rows are of another version, or were changed: build them anew, without "
+        "splits.manifest",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("run", "line"), [case[1:] for case in FIRES], ids=[case[0] for case in FIRES])
+def test_a_rule_fires_with_cause_and_key(run: list[dict[str, Any]], line: str) -> None:
+    assert "\n".join(lines(run)) == line
+
+
+SILENT: list[tuple[str, list[dict[str, Any]]]] = [
+    ("zero_variance: below the threshold", records(30, frac_reward_zero_std=0.89, accuracy=0.97)),
+    ("zero_variance: not for a whole window", records(9, frac_reward_zero_std=1.0, accuracy=1.0)),
+    ("zero_variance: for a step", records(40, frac_reward_zero_std=spike(0.5, 1.0))),
+    ("answer_rate: most have one", records(30, completions__answered_ratio=0.5)),
+    ("answer_rate: the form is being learned", records(30, completions__answered_ratio=slope(0.0, 0.03))),
+    ("format_rate: most have it", records(30, completions__format_ratio=uneven(0.7))),
+    ("format_rate: it is being learned", records(30, completions__format_ratio=slope(0.0, 0.03))),
+    ("truncation: now and then", records(30, completions__clipped_ratio=0.19)),
+    ("length_drift: longer, but right", records(30, completions__mean_length=then(100, 250), accuracy=then(0.3, 0.6))),
+    ("length_drift: shorter, and right", records(30, completions__mean_length=then(100, 20), accuracy=then(0.3, 0.6))),
+    ("length_drift: less than twice", records(30, completions__mean_length=then(100, 190), accuracy=uneven(0.3))),
+    ("length_drift: more than half", records(30, completions__mean_length=then(100, 55), accuracy=uneven(0.3))),
+    ("length_drift: paid, no accuracies", records(30, completions__mean_length=then(100, 250), reward=then(1, 2))),
+    ("entropy_collapse: solved", records(30, entropy=then(0.3, 0.002, by=0.001), accuracy=uneven(0.9))),
+    ("entropy_collapse: on its way up", records(20, entropy=then(0.3, 0.002, by=0.001), accuracy=slope(0, 0.02))),
+    ("entropy_collapse: low from the start", records(30, entropy=uneven(0.01, 0.002), accuracy=uneven(0.4))),
+    ("reward_hacking: accuracy rises too", records(30, reward=then(0.5, 0.9), accuracy=then(0.4, 0.8))),
+    ("reward_hacking: however little it is paid", records(30, reward=then(0.5, 9.0), accuracy=then(0.4, 0.5))),
+    ("reward_hacking: the form is learned", records(30, reward=then(0.5, 0.58, by=0.03), accuracy=uneven(0.4))),
+    ("reward_hacking: hardly more, and less accuracy", records(30, reward=then(0.5, 0.54), accuracy=then(0.5, 0.3))),
+    ("reward_hacking: noise", records(60, reward=uneven(0.5, 0.4), accuracy=uneven(0.4, 0.3))),
+    ("reward_hacking: reward falls with accuracy", records(30, reward=then(0.9, 0.5), accuracy=then(0.8, 0.4))),
+    ("reward_hacking: no accuracies", records(30, reward=then(0.5, 0.9))),
+    ("kl_spike: small beside nothing", records(30, kl=spike(0.0001, 0.09))),
+    ("kl_spike: large, but always", records(30, kl=spike(0.5, 2.0))),
+    ("kl_spike: before there is a window", records(9, kl=spike(0.01, 5.0, at=8))),
+    ("ratio_spike: small beside one", records(30, policy_ratio__max=spike(1.1, 9.0))),
+    ("ratio_spike: large, but always", records(30, policy_ratio__max=spike(20.0, 90.0))),
+    ("grader_timeouts: hardly any", records(30, status__timed_out=0.01)),
+    ("ungradable: hardly any", records(30, status__ungradable=0.01)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("run", [run for _, run in SILENT], ids=[name for name, _ in SILENT])
+def test_a_rule_is_silent_where_all_is_well(run: list[dict[str, Any]]) -> None:
+    assert lines(run) == []
+
+
+def test_every_rule_has_a_run_that_makes_it_fire_and_one_that_does_not() -> None:
+    """And a threshold of its own name."""
+    assert rule_names() == list(RULES)
+    fired = {line.split("monitor ")[1].split(":")[0] for _, _, line in FIRES}
+    assert fired == {name.split(":")[0] for name, _ in SILENT} == set(RULES)
+
+
+def test_lines_name_keys_that_exist() -> None:
+    """Of a config; NAME stands for a task's own."""
+    sections = {name: field.annotation for name, field in TrainConfig.model_fields.items()}
+    named = {key for _, _, line in FIRES for key in re.findall(r"\b([a-z]+)\.([a-z_]+)", line)}
+    rewards = {name for section, name in named if section == "rewards"} - {"talk"}
+    assert all(get_reward(name) for name in rewards)
+    keys = {(section, name) for section, name in named if section in sections and section != "rewards"}
+    assert len(keys) > 10
+    coming = {("training", "filter_groups")}
+    for section, name in keys - coming:
+        assert name in (get_args(sections[section])[0] if section == "curriculum" else sections[section]).model_fields
+
+
+def test_a_rule_that_has_fired_waits_for_a_whole_window_of_calm() -> None:
+    """It says the same once, also where it wavers; and again where all was well between."""
+    wavers = records(60, frac_reward_zero_std=lambda step: 1.0 if step % 20 < 16 else 0.6, accuracy=1.0)
+    assert len(lines(wavers)) == 1
+    again = records(60, frac_reward_zero_std=lambda step: float(step <= 10 or step > 40), accuracy=1.0)
+    assert [line.split(":")[0] for line in lines(again)] == ["step 10", "step 49"]
+
+
+def test_thresholds_and_windows_are_those_of_the_config() -> None:
+    run = records(30, frac_reward_zero_std=0.6, accuracy=0.9)
+    assert [line.split(":")[0] for line in lines(run, zero_variance=0.6, window=4)] == ["step 4"]
+    assert lines(run, zero_variance=0.61, window=4) == []
+    worst = records(10, frac_reward_zero_std=1.0, accuracy=1.0, status__ungradable=1.0)
+    assert len(lines(worst)) == 2
+    assert len(lines(worst, off=["zero_variance"])) == 1
+    assert lines(worst, off=["all"]) == []
+
+
+def test_steps_are_counted_as_they_are_logged() -> None:
+    """A log every fifth step; metrics of a batch that serves two steps; evaluations between, which are no steps."""
+    assert "over the last 50 steps" in lines(records(50, every=5, frac_reward_zero_std=1.0))[0]
+    run = records(40, kl=0.01)
+    for record in run[::2]:
+        record["frac_reward_zero_std"] = 1.0
+    assert [line.split(":")[0] for line in lines(run)] == ["step 19"]
+    assert "over the last 20 steps" in lines(run)[0]
+    evaluations = [{"step": 0, "eval/accuracy": 0.5, "frac_reward_zero_std": 1.0}] * 30
+    assert lines(evaluations) == []
+
+
+def test_what_is_no_number_is_not_there() -> None:
+    """A NaN in between breaks no window, and makes none."""
+    run = records(20, frac_reward_zero_std=lambda step: float("nan") if step % 2 else 1.0)
+    assert [line.split(":")[0] for line in lines(run)] == ["step 20"]
+    assert lines(records(40, frac_reward_zero_std=float("nan"))) == []
+
+
+anything = st.one_of(
+    st.floats(), st.integers(), st.none(), st.text(max_size=3), st.booleans(), st.just(10**400), st.just(-1e308)
+)
+named = st.sampled_from(
+    [
+        "step", "reward", "accuracy", "frac_reward_zero_std", "entropy", "kl", "policy_ratio/max",
+        "sampling/mismatch_kl", "completions/mean_length", "completions/clipped_ratio", "completions/answered_ratio",
+        "completions/format_ratio", "rewards/length/mean", "rewards//mean", "rewards/mean", "status/timed_out",
+        "status/ungradable", "curriculum/x/level", "epoch",
+    ]
+)  # fmt: skip
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.dictionaries(named, anything), max_size=15))
+def test_no_metrics_make_a_rule_fail(run: list[dict[str, Any]]) -> None:
+    """Whatever is logged, or not: a monitor never ends a run by an error of its own."""
+    for line in lines([{"loss": 0.0, **record} for record in run], window=3):
+        assert "\n" not in line
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.fixed_dictionaries({"reward": st.floats(-1e300, 1e300), "accuracy": st.floats(0, 1)}), max_size=20))
+def test_no_course_of_rewards_makes_a_rule_fail(run: list[dict[str, float]]) -> None:
+    lines([{"loss": 0.0, **record} for record in run], window=2)
+
+
+def test_names_that_do_not_exist_are_told() -> None:
+    """With the nearest one."""
+    for field in ("off", "stop_on"):
+        with pytest.raises(ValidationError, match="unknown monitor 'reward_hack': did you mean 'reward_hacking'"):
+            MonitorsConfig.model_validate({field: ["reward_hack"]})
+    with pytest.raises(ValidationError, match=r"kl_spike is off: take it out of monitors\.off"):
+        MonitorsConfig(off=["kl_spike"], stop_on=["kl_spike"])
+
+
+def test_rules_need_neither_torch_nor_a_trainer() -> None:
+    code = "import sys, rg_env.training.monitors; print({'torch', 'transformers', 'verifiers'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

@@ -1,0 +1,158 @@
+"""A loss or a gradient that is not finite changes no weight: on one process, on two, and under ZeRO-3."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from run_metrics import logged
+from transformers import AutoModelForCausalLM, TrainerCallback
+
+from rg_env.errors import TrainingError
+from rg_env.training import EvaluationPlan, train
+from rg_env.training.step_guard import StepGuard, finite_weights, through_gradient
+from rg_env.training.tiny import POLICY_DIR
+
+NONE = EvaluationPlan(before=False, after=False, every=0)
+
+
+class Poison:
+    """A hook that spoils what the model gives in the `passes`th training passes, from 0."""
+
+    def __init__(self, model: Any, passes: set[int], by: float = math.nan) -> None:
+        self.passes, self.by, self.count = passes, by, -1
+        model.model.register_forward_hook(self._act)
+
+    def _act(self, module: Any, args: Any, output: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return output  # it generates
+        self.count += 1
+        if self.count in self.passes:
+            output.last_hidden_state = output.last_hidden_state * self.by
+        return output
+
+
+class Watch(TrainerCallback):
+    """Keeps weights, optimizer state and learning rate as they are when each step ends."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer, self.kept = trainer, {}
+        trainer.add_callback(self)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        model, optimizer = self.trainer.model, self.trainer.optimizer
+        weights = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        moments = [
+            {key: value.clone() for key, value in moment.items()} for moment in optimizer.state_dict()["state"].values()
+        ]
+        self.kept[state.global_step] = (weights, moments, self.trainer.lr_scheduler.get_last_lr())
+
+
+def same(one: Any, other: Any) -> bool:
+    """Weights, optimizer state and learning rate, to the bit."""
+    weights = all(torch.equal(weight, other[0][name]) for name, weight in one[0].items())
+    pairs = zip(one[1], other[1], strict=True)
+    return weights and one[2] == other[2] and all(torch.equal(a[key], b[key]) for a, b in pairs for key in a)
+
+
+@pytest.fixture
+def fresh(make_trainer: Any) -> Callable[..., Any]:
+    """A trainer of two micro-batches a step, whose learning rate falls."""
+
+    def make(**fields: Any) -> Any:
+        model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
+        fields = {"max_steps": 4, "learning_rate": 1e-3, "lr_scheduler_type": "linear", "max_tokens": 8, **fields}
+        return make_trainer(model=model, **fields)
+
+    return make
+
+
+@pytest.mark.parametrize("max_grad_norm", [1.0, 0.0], ids=["clipped", "not clipped"])
+@pytest.mark.parametrize("by", [math.nan, math.inf])
+def test_one_bad_pass_spoils_its_step_and_nothing_else(
+    fresh: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], max_grad_norm: float, by: float
+) -> None:
+    """The second pass of step 2: weights, moments and learning rate are those of step 1, and step 3 is an update."""
+    trainer = fresh(max_steps=3, max_grad_norm=max_grad_norm)
+    watch = Watch(trainer)
+    Poison(trainer.model, {3}, by)
+    train(trainer, evaluation=NONE)
+    assert same(watch.kept[1], watch.kept[2])
+    assert not same(watch.kept[2], watch.kept[3])
+    assert finite_weights(trainer.model)
+    steps = [line for line in logged(tmp_path / "run") if "reward" in line]
+    assert [line["skipped_steps"] for line in steps] == [0, 1, 1]
+    assert all(math.isfinite(line["loss"]) for line in steps)
+    told = [line for line in capsys.readouterr().out.splitlines() if "skipped" in line]
+    assert told == [
+        "step 2: skipped, for the loss is not finite; weights and optimizer are as they were "
+        "(1 in a row; 3 end the run)"
+    ]
+
+
+def test_without_the_guard_the_weights_are_lost(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What transformers' own loop makes of the same pass."""
+    for name in ("on_pre_optimizer_step", "on_step_end"):
+        monkeypatch.setattr(StepGuard, name, TrainerCallback.__dict__[name])
+    trainer = fresh(max_steps=2)
+    Poison(trainer.model, {3})
+    trainer.train()
+    assert not finite_weights(trainer.model)
+
+
+def test_three_bad_steps_end_the_run_with_the_last_good_weights(fresh: Any, tmp_path: Path) -> None:
+    """By one line; the run goes on from there, with as many again, and counts on."""
+    trainer = fresh(max_steps=9)
+    watch = Watch(trainer)
+    Poison(trainer.model, set(range(2, 99)))
+    with pytest.raises(
+        TrainingError, match=r"^3 steps in a row were skipped, up to step 4, for the loss is not"
+    ) as told:
+        train(trainer, evaluation=NONE)
+    assert "lower training.learning_rate or training.max_grad_norm, and go on with --resume auto" in str(told.value)
+    assert (told.value.exit_code, "\n" in str(told.value)) == (1, False)
+    results = json.loads((tmp_path / "run" / "train_results.json").read_text())
+    assert (results["steps"], results["error"]) == (4, str(told.value))
+    stored = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "checkpoint-4", dtype=torch.float32)
+    assert all(torch.equal(weight, watch.kept[1][0][name]) for name, weight in stored.named_parameters())
+
+    again = fresh(max_steps=8)
+    Poison(again.model, set(range(2, 6)))
+    train(again, evaluation=NONE, resume="auto")
+    steps = [line["skipped_steps"] for line in logged(tmp_path / "run") if "reward" in line]
+    assert steps == [0, 1, 2, 3, 3, 4, 5, 5]
+
+
+def test_the_last_three_steps_are_no_success_either(fresh: Any, tmp_path: Path) -> None:
+    """There is no step after them that could not begin."""
+    trainer = fresh(max_steps=3)
+    Poison(trainer.model, set(range(99)))
+    with pytest.raises(TrainingError, match="3 steps in a row were skipped, up to step 3"):
+        train(trainer, evaluation=NONE)
+    assert (tmp_path / "run" / "checkpoint-3" / "optimizer.pt").exists()
+
+
+def test_weights_that_overflowed_are_told_and_not_saved(fresh: Any, tmp_path: Path) -> None:
+    """An update of finite gradients can be too large, too: at the next step, which has no finite loss."""
+    trainer = fresh(learning_rate=3e38, max_grad_norm=0.0, optim="sgd")
+    Poison(trainer.model, {0, 1}, 1e3)  # larger gradients, still finite
+    with pytest.raises(TrainingError, match=r"the weights are not finite after step 2.* \(3e\+38\)") as told:
+        train(trainer, evaluation=NONE)
+    assert "cannot save checkpoint-2" in told.value.__notes__[0]
+    assert not list((tmp_path / "run").glob("checkpoint*"))
+
+
+def test_a_loss_goes_through_its_gradient() -> None:
+    """To the bit where it is finite; where not, also if it did not depend on the weights there."""
+    weight = torch.tensor([0.1, -3e-20, 7e15], requires_grad=True)
+    loss = (weight * weight.detach()).sum() / 3
+    (plain,) = torch.autograd.grad(loss, weight, retain_graph=True)
+    (through,) = torch.autograd.grad(through_gradient(loss), weight)
+    assert torch.equal(plain, through)
+    assert torch.equal(loss, through_gradient(loss))
+    for bad in (math.nan, math.inf, -math.inf):
+        (spoilt,) = torch.autograd.grad(through_gradient(weight.sum() + bad), weight)
+        assert spoilt.isnan().all()
