@@ -99,7 +99,7 @@ def main() -> int:
         num_batches_ahead=0,  # the embedded engine is synchronous; 1 overlaps generation and training with vLLM
         # loss
         loss_type="bnpo",  # token-level mean; also "grpo" and "dr_grpo"
-        scale_rewards=True,  # advantages divided by the group's standard deviation
+        scale_rewards="group",  # advantages divided by the group's standard deviation
         beta=0.0,  # weight of the KL term; above 0 a reference model is loaded
         sync_ref_model=False,
         num_iterations=1,  # updates a batch

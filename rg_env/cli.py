@@ -20,7 +20,7 @@ from rg_env.commands import positive, run_command, take_overrides_anywhere
 from rg_env.errors import InputError
 
 if TYPE_CHECKING:
-    from rg_env.training.doctor import RunPlan
+    from rg_env.training.doctor import AskedRun
 
 
 def main() -> None:
@@ -127,7 +127,7 @@ def _doctor(options: argparse.Namespace) -> int:
     from rg_env.training.doctor import as_json, closing_line, diagnose
 
     checks = []
-    for check in diagnose(_run_plan(options)):
+    for check in diagnose(_asked_run(options)):
         checks.append(check)
         if not options.json:
             print(check.line(), flush=True)
@@ -135,8 +135,8 @@ def _doctor(options: argparse.Namespace) -> int:
     return 1 if any(check.status == "failed" for check in checks) else 0
 
 
-def _run_plan(options: argparse.Namespace) -> "RunPlan":
-    from rg_env.training.doctor import RunPlan
+def _asked_run(options: argparse.Namespace) -> "AskedRun":
+    from rg_env.training.doctor import AskedRun
 
     given = {name: value for name, value in vars(options).items() if value is not None}
     fields = {
@@ -153,11 +153,11 @@ def _run_plan(options: argparse.Namespace) -> "RunPlan":
             raise InputError(f"--{flag} beside a config: say it there, or by an override (section.key=value)")
         processes = options.processes or 1
         config = load_train_config(options.config, options.overrides, processes=processes)
-        return RunPlan.of(config, processes)
-    plan = {name: given[name] for name in named if name in given}
-    plan |= {"gym": given["task"]} if "task" in given else {}
+        return AskedRun.of(config, processes)
+    asked = {name: given[name] for name in named if name in given}
+    asked |= {"gym": given["task"]} if "task" in given else {}
     settings = {field: given[name] for name, field in fields.items() if name in given}
-    return RunPlan(**plan, settings=settings, asked=bool(plan or settings))
+    return AskedRun(**asked, settings=settings, asked=bool(asked or settings))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """What commands and example scripts share: errors as one line, keys from `.env`, quiet libraries."""
 
 import argparse
+import errno
+import io
 import logging
 import os
 import select
@@ -12,12 +14,16 @@ from typing import Any
 
 from rg_env.errors import RGEnvError, StoppedTogether, from_interrupt
 
+_NO_BUG = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""A full disk, a quota, a limit of file sizes, a device that fails."""
+
 
 def run_command(main: Callable[[], Any]) -> None:
     """Run `main` as a program: its result is the exit code; an `RGEnvError` or Ctrl-C is one line on standard error.
 
-    Where whoever reads standard output goes away (`| head`), the program ends quietly with 141, as if by SIGPIPE.
-    Keys (`WANDB_API_KEY`, `HF_TOKEN`) are read from `.env` in the working folder, where the environment has none.
+    Where whoever reads standard output goes away (`| head`), the program ends quietly with 141, as if by SIGPIPE. What
+    cannot be written (a full disk) is one line and the exit code 1. Keys (`WANDB_API_KEY`, `HF_TOKEN`) are read from
+    `.env` in the working folder, where the environment has none.
     """
     try:
         load_keys()
@@ -29,6 +35,9 @@ def run_command(main: Callable[[], Any]) -> None:
     except (Exception, KeyboardInterrupt) as error:
         if isinstance(error, BrokenPipeError) and _output_is_closed():
             code = 128 + signal.SIGPIPE
+        elif isinstance(error, OSError) and (what := _unwritable(error)) is not None:
+            print(f"error: cannot write{what}: {error.strerror}", file=sys.stderr)
+            code = 1
         elif from_interrupt(error):
             print("interrupted", file=sys.stderr)
             code = 130
@@ -45,13 +54,31 @@ def _output_is_closed() -> bool:
     """Whether nobody reads standard output any more; what is still to be written there is dropped then."""
     poll = select.poll()
     try:
-        poll.register(descriptor := sys.stdout.fileno(), 0)
+        poll.register(sys.stdout.fileno(), 0)
     except OSError:  # no file, but something in its place
         return False
     closed = any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
     if closed:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+        _drop_output()
     return closed
+
+
+def _unwritable(error: OSError) -> str | None:
+    """What could not be written, in words; empty if that cannot be told, None if `error` is another one."""
+    try:
+        sys.stdout.flush()  # what could not be written is still to be
+    except OSError as again:
+        _drop_output()
+        if again.errno == error.errno:
+            return " standard output"
+    if error.errno not in _NO_BUG:
+        return None
+    return f" {error.filename}" if error.filename else ""
+
+
+def _drop_output() -> None:
+    """What is still to be written on standard output leads nowhere: Python would try again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def positive(text: str) -> int:
@@ -97,10 +124,13 @@ def prepare_process() -> None:
     """Set what must be set before torch, transformers and verifiers are imported.
 
     Threads spin shortly while they wait, and libraries keep what they say of themselves out of a program's output.
-    Where there is no standard output (`>&-`), one leads nowhere: Python's None would be an error later.
+    Where there is no standard output (`>&-`), one leads nowhere: Python's None would be an error later. Characters that
+    its encoding lacks are shown as on standard error, by their numbers.
     """
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
+        sys.stdout.reconfigure(errors="backslashreplace")
     # OpenMP's threads spin for milliseconds by default, and hold cores that others wait for: beside one busy process a
     # parallel matrix product was measured at 16 ms, and at 0.3 ms with a short spin.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")

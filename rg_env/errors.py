@@ -20,6 +20,7 @@ with `exit_code`.
 
 import difflib
 from collections.abc import Iterable
+from typing import Self
 
 
 class RGEnvError(Exception):
@@ -32,6 +33,13 @@ class InputError(RGEnvError, ValueError):
     """What the user gave cannot work; nothing was started or written."""
 
     exit_code = 2
+    keys: tuple[str, ...] = ()
+    """Where in a mapping that was given: from its top down to the value that is wrong. Empty: it is about the whole."""
+
+    def at(self, *keys: str) -> Self:
+        """The same error, with where it is."""
+        self.keys = keys
+        return self
 
 
 class UnknownNameError(InputError, LookupError):

@@ -5,6 +5,7 @@ import shlex
 from typing import Any
 
 from rg_env.commands import positive
+from rg_env.core.config_files import is_config_file
 from rg_env.errors import InputError
 
 
@@ -47,15 +48,11 @@ def parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Nam
     """
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options, unknown = parser.parse_known_args(arguments[:end])
-    overrides = [each for each in unknown if _is_config(options.script) and _is_override(each)]
+    overrides = [each for each in unknown if is_config_file(options.script) and _is_override(each)]
     if strange := [each for each in unknown if each not in overrides]:
         raise InputError(f"launch has no option {strange[0]!r}: the script's own arguments go to the end, after `--`")
     options.script_arguments = (*overrides, *arguments[end + 1 :])
     return options
-
-
-def _is_config(script: str) -> bool:
-    return script.endswith((".yaml", ".yml"))
 
 
 def _is_override(argument: str) -> bool:
@@ -75,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
 
     from rg_env.training.launch import dry_run, launch  # isort: skip
 
-    if _is_config(options.script):
+    if is_config_file(options.script):
         _read_config(options)
     elif options.model is None:
         raise InputError("a script needs --model: the server has to know it too")

@@ -3,13 +3,13 @@
 from typing import Any
 
 from rg_env.training.doctor import (
+    AskedRun,
     Check,
-    RunPlan,
     gpus,
 )
 from rg_env.training.doctor.aside import Outcome
 
-VLLM = RunPlan(engine="vllm")
+VLLM = AskedRun(engine="vllm")
 GIB = 2**30
 
 # What nvidia-smi prints for the fields that the doctor asks for, without header and units.

@@ -1,11 +1,13 @@
 """The `rg-env` command, as a user's shell sees it."""
 
+import os
 import signal
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,6 +91,76 @@ def test_a_folder_without_a_chat_template_is_refused(run: Callable[..., tuple[in
     code, _, errors = run("serve", "--model", str(tmp_path), "--port", "0")
     assert code == 2
     assert "has no chat template" in errors
+
+
+CHECKOUT = Path(__file__).parents[1]
+TINY_RUN = str(CHECKOUT / "configs/train/tiny.yaml")
+
+
+def call(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "rg_env.cli", *arguments]
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120, check=False, **options)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["tasks"],
+        ["tasks", "leg_counting"],
+        ["tasks", "--audit"],
+        ["train", TINY_RUN, "--dry-run"],
+        ["slurm", TINY_RUN, "--gpus", "1", "--time", "10", "--dry-run"],
+        ["launch", TINY_RUN, "--dry-run"],
+        pytest.param(["doctor"], marks=pytest.mark.slow),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_no_command_ends_in_a_traceback_where_its_output_cannot_be_written(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / ".venv/bin").mkdir(parents=True)  # slurm is for a checkout
+    (tmp_path / ".venv/bin/activate").touch()
+    with open("/dev/full", "w") as full:
+        done = call(*arguments, stdout=full, cwd=tmp_path, env={**os.environ, "PYTHONUNBUFFERED": ""})
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: cannot write")
+    assert done.stderr.endswith(": No space left on device\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_output_of_few_characters_is_no_mistake(tmp_path: Path) -> None:
+    """What it lacks is shown by number."""
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    arguments = ["train", TINY_RUN, "prompt.system_prompt=\u2713", "--dry-run"]
+    done = call(*arguments, stdout=subprocess.PIPE, env=environment, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "system_prompt: \\u2713" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("WORLD_SIZE", "x"), ("WORLD_SIZE", ""), ("WORLD_SIZE", "0"), ("RANK", "a"), ("LOCAL_RANK", "b")],
+)
+@pytest.mark.parametrize("options", [[], ["--dry-run"], ["--eval-only"]], ids=str)
+def test_variables_of_a_launcher_that_are_no_numbers_are_one_line(
+    run: Callable[..., tuple[int, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+    value: str,
+    options: list[str],
+) -> None:
+    """Before anything is loaded or written."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(name, value)
+    code, _, errors = run("train", TINY_RUN, *options)
+    assert code == 2
+    assert errors.startswith(f"error: the environment has {name}={value!r}: a whole number from ")
+    assert errors.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -1,14 +1,18 @@
 """What programs share: errors as one line, exit codes, keys from `.env`."""
 
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rg_env.commands import load_keys, run_command
 from rg_env.errors import InputError, RGEnvError
+
+FULL = Path("/dev/full")
 
 
 def fail(error: BaseException) -> None:
@@ -77,15 +81,19 @@ def test_bugs_keep_their_traceback() -> None:
         run_command(lambda: 1 / 0)
 
 
+def run_with(program: str, stdout: Any, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A Python program with that standard output, and variables besides those of the environment."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONIOENCODING"}
+    command, variables = [sys.executable, "-c", program], {**inherited, **environment}
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, env=variables)
+
+
 def run_unread(program: str, unbuffered: str) -> tuple[int, str]:
     """Exit code and errors of a Python program whose standard output nobody reads."""
     read, write = os.pipe()
     os.close(read)
-    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, text=True, env=environment
-        )
+        done = run_with(program, stdout=write, PYTHONUNBUFFERED=unbuffered)
     finally:
         os.close(write)
     return done.returncode, done.stderr
@@ -99,6 +107,55 @@ def test_output_that_nobody_reads_ends_a_program_quietly(shown: str, unbuffered:
     """As after `| head`: the exit code that SIGPIPE would give, and no traceback, however much is printed and when."""
     program = f"from rg_env.commands import run_command\nrun_command(lambda: {shown})"
     assert run_unread(program, unbuffered) == (141, "")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "shown", ["print('x')", "print('x', flush=True)", "print('x' * 100_000)", "print('x') or exit(0)"]
+)
+def test_output_that_cannot_be_written_is_one_line(shown: str, unbuffered: str) -> None:
+    """As on a full disk: no traceback, however much is printed and when."""
+    program = f"from rg_env.commands import run_command\nrun_command(lambda: {shown})"
+    with FULL.open("w") as full:
+        done = run_with(program, stdout=full, PYTHONUNBUFFERED=unbuffered)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: cannot write")
+    assert done.stderr.endswith(": No space left on device\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_output_that_is_for_reading_only_is_one_line() -> None:
+    """Whatever the reason is that it cannot be written."""
+    program = "from rg_env.commands import run_command\nrun_command(lambda: print('x'))"
+    with open(os.devnull) as source:
+        done = run_with(program, stdout=source, PYTHONUNBUFFERED="")
+    assert (done.returncode, done.stderr) == (1, "error: cannot write standard output: Bad file descriptor\n")
+
+
+def test_a_file_on_a_full_disk_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Other errors of the system stay what they are: they may be bugs."""
+    with pytest.raises(SystemExit) as caught:
+        run_command(lambda: fail(OSError(errno.ENOSPC, "No space left on device", "run/metrics.jsonl")))
+    assert caught.value.code == 1
+    assert capsys.readouterr().err == "error: cannot write run/metrics.jsonl: No space left on device\n"
+    with pytest.raises(FileNotFoundError):
+        run_command(lambda: fail(FileNotFoundError(errno.ENOENT, "No such file or directory", "x")))
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"PYTHONIOENCODING": "ascii"},
+        {"PYTHONIOENCODING": "latin-1:strict"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ],
+    ids=lambda given: next(iter(given.values())),
+)
+def test_characters_that_the_output_lacks_are_shown_by_number(environment: dict[str, str]) -> None:
+    program = "from rg_env.commands import run_command\nrun_command(lambda: print('\\u2713 \\u221a2'))"
+    done = run_with(program, stdout=subprocess.PIPE, **environment)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\\u2713 \\u221a2\n", "")
 
 
 def test_another_broken_pipe_is_an_error() -> None:

@@ -61,9 +61,9 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         **kwargs: Any,
     ) -> None:
         """`gym`: anything `Mixture.parse` takes. `rewards`: anything `resolve_rewards` takes. `seed` picks the training
-        rows, `eval_seed` the evaluation rows. `prompt_placement`: "user" puts the instruction before the question, for
+        rows, `eval_seed` the evaluation rows. `prompt_placement`: "user" puts `system_prompt` before the question, for
         chat templates that reject a system role, and "user_after" behind it. `preamble`: a system message besides,
-        before an instruction that stands there. `partial_credit`: real progress counts, instead of right or not.
+        before a `system_prompt` that stands there. `partial_credit`: real progress counts, instead of right or not.
         `grading`: "hardened", or "upstream" for the library's own formulas (see `core.scoring`). `manifest`: the
         `manifest.json` of a run, or what it holds; other rows than that run's are refused. Other keywords go to the
         parent class.
@@ -81,7 +81,7 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         build_messages("", system_prompt, prompt_placement)
 
         def put(question: str) -> list[dict[str, Any]]:
-            # Before examples, an instruction of the user's turn stands in the first of them.
+            # Before examples, a system prompt of the user's turn stands in the first of them.
             folded = prompt_placement == "user" and not preamble
             placement = "system" if folded else prompt_placement
             messages: list[dict[str, Any]] = build_messages(question, system_prompt, placement, preamble=preamble)

@@ -44,7 +44,7 @@ def parse_config(document: Document, schema: type[_Section]) -> _Section:
         # By way of JSON, where lists pass for tuples although nothing else is converted.
         return schema.model_validate_json(json.dumps(document.values))
     except ValidationError as error:
-        problems = list(_problems(document, schema, error))
+        problems = list(problems_in(schema, error))
     raise config_error(document, problems)
 
 
@@ -75,18 +75,18 @@ def _shown(value: Any) -> str:
     return shortened(value)
 
 
-def _problems(document: Document, schema: type[BaseModel], error: ValidationError) -> Iterator[Problem]:
+def problems_in(schema: type[BaseModel], error: ValidationError, *, kind: str = "section") -> Iterator[Problem]:
+    """What `schema` refuses. `kind`: what its own fields are called where one does not exist."""
     for found in error.errors(include_url=False):
         path = tuple(str(key) for key in found["loc"] if key != "[key]")
         if found["type"] == "extra_forbidden":
-            yield Problem(path, _unknown(schema, path))
+            yield Problem(path, _unknown(schema, path, kind))
         else:
             yield Problem(path, _message(found["type"], found.get("ctx", {}), found["msg"]))
 
 
-def _unknown(schema: type[BaseModel], path: Keys) -> str:
-    kind = "key" if len(path) > 1 else "section"
-    return str(unknown_name(kind, path[-1], _known_keys(schema, path[:-1])))
+def _unknown(schema: type[BaseModel], path: Keys, kind: str) -> str:
+    return str(unknown_name("key" if len(path) > 1 else kind, path[-1], _known_keys(schema, path[:-1])))
 
 
 def _known_keys(schema: Any, path: Keys) -> list[str]:
@@ -120,6 +120,7 @@ _MESSAGES = {
     "list_type": "must be a list, such as [a, b]",
     "tuple_type": "must be a list, such as [a, b]",
     "dict_type": "must be a mapping of names, such as {{name: value}}",
+    "is_instance_of": "must be of class {class}",
     "model_type": "must be a section, with keys of its own",
 }
 

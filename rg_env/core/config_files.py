@@ -22,6 +22,7 @@ from rg_env.core.checks import shortened
 from rg_env.errors import InputError
 
 COMMAND_LINE = "command line"
+SUFFIXES = (".yaml", ".yml")
 _MAX_CHARS = 1_000_000
 Keys = tuple[str, ...]
 """Keys from the top of a config down to a value."""
@@ -61,6 +62,11 @@ class Document:
         except KeyError:
             return False
         return True
+
+
+def is_config_file(name: str) -> bool:
+    """Whether it is a config, by its name: any other file is a script."""
+    return name.endswith(SUFFIXES)
 
 
 def read_config(file: str | Path, overrides: Sequence[str] = ()) -> Document:

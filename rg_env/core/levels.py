@@ -37,11 +37,11 @@ def resolve_levels(task: str, level: object, levels: object) -> dict[str, Any]:
     if not attributes:
         raise InputError(f"task {task!r} has no levels: set its options with config")
     if level is not None:
-        _check("level", task, level, max(len(steps) for steps in attributes.values()))
+        _check(("level",), task, level, max(len(steps) for steps in attributes.values()))
     for attribute, value in levels.items():
         if attribute not in attributes:
-            raise unknown_name(f"level attribute of task {task!r}", attribute, attributes)
-        _check(f"levels[{attribute!r}]", task, value, len(attributes[attribute]))
+            raise unknown_name(f"level attribute of task {task!r}", attribute, attributes).at("levels", str(attribute))
+        _check(("levels", attribute), task, value, len(attributes[attribute]))
     everywhere = level if isinstance(level, int) else 0
     options = _options(attributes, {attribute: levels.get(attribute, everywhere) for attribute in attributes})
     for broken, reason in entry["broken_levels"].items():
@@ -91,9 +91,10 @@ def _options(attributes: Mapping[str, list[dict[str, Any]]], levels: Mapping[str
     return options
 
 
-def _check(what: str, task: str, value: object, count: int) -> None:
+def _check(keys: tuple[str, ...], task: str, value: object, count: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < count:
-        raise InputError(f"task {task!r}: {what} must be a whole number from 0 to {count - 1}, not {value!r}")
+        what = keys[0] + "".join(f"[{key!r}]" for key in keys[1:])
+        raise InputError(f"task {task!r}: {what} must be a whole number from 0 to {count - 1}, not {value!r}").at(*keys)
 
 
 def probe_levels(tasks: Iterable[str] | None = None) -> dict[str, dict[str, str]]:

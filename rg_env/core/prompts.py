@@ -1,4 +1,4 @@
-"""The answer format, and how question and instruction become chat messages.
+"""The answer format, and how question and system prompt become chat messages.
 
 Tokenizers are duck-typed (`apply_chat_template`, `chat_template`): this module imports no transformers.
 """
@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from rg_env.errors import InputError, unknown_name
 
 SYSTEM_PROMPT = "Think step by step, then give the final answer as <answer>your answer here</answer>."
-"""The default instruction. The shipped tiny policy was built with exactly this text."""
+"""The default system prompt. The shipped tiny policy was built with exactly this text."""
 
 Placement = Literal["system", "user", "user_after"]
 Messages = list[dict[str, str]]
@@ -21,19 +21,18 @@ _QUESTION = "rg-env probe: 1+1?"
 def build_messages(
     question: str, system_prompt: str | None, placement: Placement = "system", *, preamble: str | None = None
 ) -> Messages:
-    """The chat that puts `question`: the instruction in a system message, or in the user turn before or after it.
+    """The chat that puts `question`: `system_prompt` in a system message, or in the user turn before or after it.
 
-    Without an instruction (None or empty) it is the question alone. `preamble`: a system message, whatever the
-    placement; an instruction that stands there comes after it. Raises `UnknownNameError` for another `placement`.
+    Without one (None or empty) it is the question alone. `preamble`: a system message, whatever the placement; a system
+    prompt that stands there comes after it. Raises `UnknownNameError` for another `placement`.
     """
     if placement not in get_args(Placement):
         raise unknown_name("prompt placement", placement, get_args(Placement))
-    instruction = system_prompt or ""
     system, user = [preamble or ""], [question]
     if placement == "system":
-        system.append(instruction)
+        system.append(system_prompt or "")
     else:
-        user.insert(0 if placement == "user" else 1, instruction)
+        user.insert(0 if placement == "user" else 1, system_prompt or "")
     parts = (("system", system), ("user", user))
     texts = [(role, "\n\n".join(filter(None, part))) for role, part in parts]
     return [{"role": role, "content": text} for role, text in texts if text or role == "user"]

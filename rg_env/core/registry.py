@@ -165,11 +165,15 @@ def _with_options(name: str, function: RewardFunction, options: Any) -> RewardFu
     }
     for option, value in options.items():
         if option not in own:
-            raise unknown_name(f"option of reward {name!r}", option, own)
+            raise unknown_name(f"option of reward {name!r}", option, own).at("options", str(option))
+        kind = ""
         if option in _AT_LEAST_0 and not (is_number(value) and value >= 0):
-            raise InputError(f"reward {name!r}: option {option!r} must be a number from 0 up, not {shortened(value)}")
-        if is_number(own[option]) and not is_number(value):
-            raise InputError(f"reward {name!r}: option {option!r} must be a finite number, not {shortened(value)}")
+            kind = "number from 0 up"
+        elif is_number(own[option]) and not is_number(value):
+            kind = "finite number"
+        if kind:
+            problem = f"reward {name!r}: option {option!r} must be a {kind}, not {shortened(value)}"
+            raise InputError(problem).at("options", option)
     return functools.partial(function, **options) if options else function
 
 

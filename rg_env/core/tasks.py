@@ -169,9 +169,9 @@ def _config(name: str, config: object) -> dict[str, Any]:
         if option in SET_BY_ROWS:
             raise InputError(
                 f"task {name!r}: {option!r} is no option here; seed and numbers of examples are set outside"
-            )
+            ).at("config", option)
         if option not in options:
-            raise unknown_name(f"option of task {name!r}", option, options)
+            raise unknown_name(f"option of task {name!r}", option, options).at("config", str(option))
     try:
         return json.loads(json.dumps(dict(config), default=to_plain))
     except (TypeError, ValueError, RecursionError) as error:

@@ -14,7 +14,7 @@ _BLUE, _ORANGE, _GREEN, _PURPLE, _GREY = "#0072B2", "#D55E00", "#009E73", "#CC79
 def plot_run(folder: Path, output: Path | None = None) -> Path | None:
     """Draw the learning curve of the run in `folder`: reward a step, and accuracy on the frozen problems.
 
-    Below it, where there are several tasks: the first and the last accuracy on each, held-out tasks apart.
+    Below it, where there are several tasks: the first and the last accuracy on each, held-out ones and labels apart.
 
     Returns:
         The picture, `reward_curve.png` in the folder by default; None if there is nothing to draw yet.
@@ -94,47 +94,48 @@ def _draw_curve(axes: Axes, steps: list[dict[str, Any]], evaluations: list[dict[
         axes.legend(handles, labels, loc="lower right", frameon=False)
 
 
-def _tasks(evaluations: list[dict[str, Any]]) -> list[tuple[str, bool]]:
-    """Tasks with an accuracy, and whether each is held out: those trained on first."""
-    last = evaluations[-1] if evaluations else {"tasks": {}, "held_out": None}
-    unseen = last["held_out"]["tasks"] if last["held_out"] else {}
-    named = [(name, False, scores) for name, scores in last["tasks"].items()]
-    named += [(name, True, scores) for name, scores in unseen.items()]
-    return [(name, held_out) for name, held_out, scores in named if scores["accuracy"] is not None]
+_PARTS = {"": (_BLUE, "o"), "held out, ": (_PURPLE, "^"), "labelled, ": (_GREEN, "D")}
+"""Those of the training tasks, and how the others are called: colour and marker."""
 
 
-def _draw_tasks(axes: Axes, evaluations: list[dict[str, Any]], tasks: list[tuple[str, bool]]) -> None:
+def _parts(evaluation: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Scores by task or label, those trained on first."""
+    unseen = evaluation["held_out"]["tasks"] if evaluation["held_out"] else {}
+    return {"": evaluation["tasks"], "held out, ": unseen, "labelled, ": evaluation["labelled"]}
+
+
+def _tasks(evaluations: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Part and name of what has an accuracy."""
+    parts = _parts(evaluations[-1]) if evaluations else {}
+    return [(part, name) for part, named in parts.items() for name, s in named.items() if s["accuracy"] is not None]
+
+
+def _draw_tasks(axes: Axes, evaluations: list[dict[str, Any]], tasks: list[tuple[str, str]]) -> None:
     """A line a task: the accuracy in the first evaluation, hollow, and in the last one, filled."""
-
-    def scores(evaluation: dict[str, Any], name: str, held_out: bool) -> dict[str, Any]:
-        part = evaluation["held_out"] if held_out else evaluation
-        found: dict[str, Any] = part["tasks"][name]
-        return found
-
     ends = evaluations[:1] if len(evaluations) == 1 else [evaluations[0], evaluations[-1]]
-    for row, (name, held_out) in enumerate(tasks):
-        color = _PURPLE if held_out else _BLUE
-        values = [scores(evaluation, name, held_out) for evaluation in ends]
+    for row, (part, name) in enumerate(tasks):
+        color, marker = _PARTS[part]
+        values = [_parts(evaluation)[part][name] for evaluation in ends]
         axes.plot([each["accuracy"] for each in values], [row] * len(values), color=_GREY, linewidth=1, linestyle=":")
         for each, evaluation in zip(values, ends, strict=True):
             last = evaluation is ends[-1]
-            first_of_kind = row == next(i for i, (_, other) in enumerate(tasks) if other == held_out)
+            first_of_kind = row == next(i for i, (other, _) in enumerate(tasks) if other == part)
             axes.errorbar(
                 each["accuracy"],
                 row,
                 xerr=each["accuracy_se"],
                 color=color,
-                marker="^" if held_out else "o",
+                marker=marker,
                 markersize=5,
                 markerfacecolor=color if last else "white",
                 linestyle="none",
                 elinewidth=1,
                 capsize=2,
-                label=f"{'held out, ' if held_out else ''}step {evaluation['step']}" if first_of_kind else None,
+                label=f"{part}step {evaluation['step']}" if first_of_kind else None,
             )
     axes.set(xlabel="accuracy, sampled, on the frozen problems of each task", xlim=(-0.02, 1.02))
     axes.set_ylim(len(tasks) - 0.4, -0.6)  # the first on top
-    axes.set_yticks(range(len(tasks)), [name for name, _ in tasks], fontsize=8)
+    axes.set_yticks(range(len(tasks)), [name for _, name in tasks], fontsize=8)
     axes.grid(alpha=0.25, axis="x")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)

@@ -34,6 +34,19 @@ def check_engine(engine: str, args: GRPOConfig, env: Environment) -> None:
         )
 
 
+def check_options(args: GRPOConfig, env: Environment, curriculum: Any) -> None:
+    """Raise `InputError` where options exclude each other, or `env` lacks what they look at."""
+    if not args.filter_groups:
+        return
+    if curriculum is not None:
+        raise InputError(
+            "filter_groups asks other prompts than the curriculum's, which keeps tasks at the right level by itself: "
+            "leave out one of them"
+        )
+    if "accuracy" not in env.rubric.get_reward_func_names():
+        raise InputError("filter_groups looks at accuracy, which this environment does not measure: set it to False")
+
+
 def check_liger(args: GRPOConfig) -> None:
     """Raise where `use_liger_kernel` cannot work: its kernels fail in the first step, or its import does.
 
@@ -67,7 +80,8 @@ def check_prompt_lengths(env: Environment, tokenizer: PreTrainedTokenizerBase, l
         if limit is not None and (too_long := sum(length > limit for length in lengths)):
             raise InputError(
                 f"{too_long} of {len(lengths)} {split} prompts are longer than max_prompt_length={limit} tokens (the "
-                f"longest has {max(lengths)}): raise max_prompt_length and max_seq_len, or choose an easier task config"
+                f"longest has {max(lengths)}): raise it (in a config training.max_prompt_length; in GRPOConfig "
+                "max_seq_len too), or choose an easier task config"
             )
     return longest
 

@@ -6,7 +6,6 @@ Everything that can be known without the model is checked here, and neither torc
 What the fields mean stands under each; `docs/configuration.md` is made from that.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,10 +16,10 @@ from rg_env.core.config import Problem, Section, config_error, parse_config, rea
 from rg_env.core.config_files import Document
 from rg_env.core.imports import import_user_code
 from rg_env.errors import InputError
+from rg_env.training.config_evaluation import EvaluationConfig
 from rg_env.training.config_sections import (
     CurriculumConfig,
     EngineConfig,
-    EvaluationConfig,
     LoggingConfig,
     LoraConfig,
     ModelConfig,
@@ -32,8 +31,9 @@ from rg_env.training.config_sections import (
     TaskConfig,
     Text,
     TrainingConfig,
-    named_tasks,
+    named,
 )
+from rg_env.training.world import world_size
 
 
 class TrainConfig(Section):
@@ -63,7 +63,9 @@ class TrainConfig(Section):
     logging: LoggingConfig = LoggingConfig()
     output: OutputConfig = OutputConfig()
 
-    _named = field_validator("tasks", mode="before")(named_tasks)
+    _named = field_validator("tasks", mode="before")(
+        named("{name: b, weight: 2}", "name it once, with the sum of weights")
+    )
 
     @field_validator("rewards", mode="before")
     @classmethod
@@ -78,7 +80,7 @@ def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, proces
     of).
 
     Raises:
-        InputError: a file cannot be read.
+        InputError: a file cannot be read; `processes` is not given, and what a launcher sets is no number.
         ConfigError: wrong keys, types, ranges, names or combinations: all that there are; or what `imports` names
             cannot be imported.
     """
@@ -94,6 +96,6 @@ def checked_config(document: Document, *, processes: int | None = None) -> Train
         import_user_code(config.imports)
     except InputError as error:
         raise config_error(document, [Problem(("imports",), str(error))]) from error
-    if found := problems(config, processes or int(os.environ.get("WORLD_SIZE", 1))):
+    if found := problems(config, processes or world_size()):
         raise config_error(document, found)
     return config

@@ -16,7 +16,9 @@ from rg_env.core.task_table import load_table
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError
 from rg_env.training.config import TrainConfig
-from rg_env.training.config_sections import CurriculumConfig, TaskConfig
+from rg_env.training.config_evaluation import contradictions, label_problem
+from rg_env.training.config_sections import CurriculumConfig
+from rg_env.training.from_config import gym, reward_list
 from rg_env.training.groups import check_groups
 
 
@@ -26,16 +28,6 @@ def problems(config: TrainConfig, processes: int = 1) -> list[Problem]:
     return [*sized, *(problem for check in _CHECKS for problem in check(config))]
 
 
-def gym(tasks: Mapping[str, TaskConfig]) -> list[dict[str, Any]]:
-    """Tasks in the form that `Mixture.parse` takes."""
-    return [{"name": name, **task.model_dump()} for name, task in tasks.items()]
-
-
-def reward_list(config: TrainConfig) -> list[dict[str, Any]]:
-    """Rewards in the form that `resolve_rewards` takes."""
-    return [{"name": name, **reward.model_dump()} for name, reward in config.rewards.items()]
-
-
 def _told(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:
     try:
         check()
@@ -43,13 +35,49 @@ def _told(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:
         yield Problem(path, str(error))
 
 
+def _within(path: Keys, spec: Mapping[str, Any], check: Callable[[Any], Any], hint: str = "") -> Iterator[Problem]:
+    """All that `check` raises of `spec`, each at its own key: it is asked again without what was wrong."""
+    while True:
+        try:
+            check(spec)
+            return
+        except InputError as error:
+            yield Problem((*path, *error.keys), f"{error}{hint}")
+            if not error.keys:
+                return
+            spec = _without(spec, error.keys)
+
+
+def _without(values: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
+    rest = {key: value for key, value in values.items() if key != keys[0]}
+    return {**rest, keys[0]: _without(values[keys[0]], keys[1:])} if keys[1:] else rest
+
+
 def _tasks(config: TrainConfig) -> Iterator[Problem]:
-    for section, tasks in ((("tasks",), config.tasks), (("evaluation", "tasks"), config.evaluation.tasks)):
-        for spec in gym(tasks):
-            yield from _told((*section, spec["name"]), lambda spec=spec: Mixture.parse(spec))  # type: ignore[misc]
-    for name in config.evaluation.tasks:
-        if name in config.tasks:
-            yield Problem(("evaluation", "tasks", name), "is trained on, and so evaluated anyway: leave it out here")
+    for spec in gym(config.tasks):
+        yield from _within(("tasks", spec["name"]), spec, Mixture.parse)
+
+
+def _evaluation_tasks(config: TrainConfig) -> Iterator[Problem]:
+    evaluation, table = config.evaluation, load_table()
+    for name in evaluation.tasks:
+        path: Keys = ("evaluation", "tasks", name)
+        spec, hint = evaluation.gym(name), ""
+        if name in evaluation.labels:
+            if text := label_problem(name):
+                yield Problem(path, text)
+            if spec["name"] not in table:
+                path = (*path, "task")
+        elif name in config.tasks:
+            yield Problem(
+                path,
+                "is trained on, and so evaluated anyway: leave it out here, or ask it with other options under a label "
+                f"of its own, such as {name}_hard: {{task: {name}, config: {{...}}}}",
+            )
+            continue
+        elif name not in table:
+            hint = "; a label of your own needs task: NAME"
+        yield from _within(path, spec, Mixture.parse, hint)
 
 
 def _splits(config: TrainConfig, processes: int) -> Iterator[Problem]:
@@ -72,7 +100,7 @@ def _rewards(config: TrainConfig) -> Iterator[Problem]:
     elif not any(reward.weight for reward in config.rewards.values()):
         yield Problem(("rewards",), "every weight is 0: there is nothing to learn from")
     for spec in reward_list(config):
-        yield from _told(("rewards", spec["name"]), lambda spec=spec: resolve_rewards([spec]))  # type: ignore[misc]
+        yield from _within(("rewards", spec["name"]), spec, lambda spec: resolve_rewards([spec]))
 
 
 def _batch(config: TrainConfig, processes: int) -> Iterator[Problem]:
@@ -94,6 +122,10 @@ def _training(config: TrainConfig) -> Iterator[Problem]:
         yield Problem(("training", "warmup_steps"), f"more than the {training.max_steps} steps of the run")
     if training.epsilon_high is not None and training.epsilon_high < training.epsilon:
         yield Problem(("training", "epsilon_high"), f"must be at least epsilon ({training.epsilon:g})")
+    if training.kl_reference == "previous" and training.beta == 0:
+        yield Problem(("training", "kl_reference"), "training.beta is 0: there is no KL term to any model")
+    if training.filter_groups and config.curriculum is not None:
+        yield Problem(("training", "filter_groups"), "asks other prompts than the curriculum's: leave out one of them")
     if training.optim.endswith("8bit") and find_spec("bitsandbytes") is None:
         yield Problem(("training", "optim"), "needs bitsandbytes, which is not installed: `pip install bitsandbytes`")
     if training.use_liger_kernel and find_spec("liger_kernel") is None:
@@ -122,13 +154,8 @@ def _engine(config: TrainConfig) -> Iterator[Problem]:
 
 def _evaluation(config: TrainConfig) -> Iterator[Problem]:
     evaluation = config.evaluation
-    temperature = config.training.temperature if evaluation.temperature is None else evaluation.temperature
-    if temperature == 0 and evaluation.rollouts_per_example > 1:
-        yield Problem(
-            ("evaluation", "rollouts_per_example"), "with temperature 0 all answers are the same: take 1, or sample"
-        )
-    if temperature == 0 and evaluation.greedy:
-        yield Problem(("evaluation", "greedy"), "with temperature 0 that is the answer already: set it to false")
+    for problem in contradictions(evaluation):
+        yield Problem(("evaluation", *problem.path), problem.message)
     if not config.splits.num_eval_examples and not evaluation.tasks and evaluation.every:
         yield Problem(("evaluation", "every"), "there is nothing to evaluate: splits.num_eval_examples is 0")
 
@@ -190,4 +217,4 @@ def _logging(config: TrainConfig) -> Iterator[Problem]:
             yield Problem(("logging", "report_to"), f"{service} is not installed: `pip install {package}`")
 
 
-_CHECKS = (_tasks, _rewards, _training, _engine, _evaluation, _curriculum, _logging)
+_CHECKS = (_tasks, _evaluation_tasks, _rewards, _training, _engine, _evaluation, _curriculum, _logging)

@@ -28,6 +28,8 @@ rg-env train configs/train/tiny.yaml --dry-run                        # what it 
 - `section.key=value` on the command line replaces what stands there; the value is YAML.
 - A config holds no secrets: keys of services (`WANDB_API_KEY`, `HF_TOKEN`) are read from the environment, or `.env`.
 - Every mistake is told before anything starts, all of them together: path, value, file and line, remedy.
+- A key that changes nothing beside the others, such as `engine.port` beside `engine.kind: embedded`, is no mistake. The
+  plan (`--dry-run`) and the start of a run name it: `without effect: engine.port (engine.kind: embedded)`.
 """
 
 
@@ -53,10 +55,7 @@ def _described(title: str, schema: type[Section], description: str | None) -> li
         field = schema.model_fields[name]
         inner = _sections(field.annotation)[0]
         path = f"{title.strip('`')}.{name}.NAME"
-        if inner.__name__ == "TaskConfig":
-            parts.append(f"`{path}`: {' '.join((field.description or '').split())} Keys as of `tasks.NAME`.\n")
-        else:
-            parts += _described(f"`{path}`", inner, field.description)
+        parts += _described(f"`{path}`", inner, field.description)
     return parts
 
 

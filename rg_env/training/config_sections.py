@@ -1,6 +1,6 @@
 """The sections of a run's config (see `config`), each a frozen schema with a docstring under every field."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator
@@ -37,11 +37,9 @@ class ModelConfig(Section):
     """Of the weights. "bfloat16" is for LoRA, whose frozen weights then take half the memory."""
 
 
-class TaskConfig(Section):
-    """One task, under its name."""
+class TaskOptions(Section):
+    """How hard a task's questions are."""
 
-    weight: Annotated[float, Field(gt=0, le=1e100)] = 1.0
-    """Share of the questions, relative to the other tasks."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Options of the task (`rg-env tasks NAME` lists them)."""
     level: Count | None = None
@@ -50,22 +48,36 @@ class TaskConfig(Section):
     """Levels of single attributes."""
 
 
-def named_tasks(value: Any) -> Any:
-    """A name, or a list of names and of mappings with a name, as the mapping of names that it stands for."""
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, list):
-        return value
-    named: dict[str, Any] = {}
-    for item in value:
-        rest = dict(item) if isinstance(item, Mapping) else {}
-        name = rest.pop("name", None) if rest else item
-        if not isinstance(name, str):
-            raise ValueError("a list of tasks holds names, or mappings with a name: [a, {name: b, weight: 2}]")
-        if name in named:
-            raise ValueError(f"task {name!r} stands twice: name it once, with the sum of weights")
-        named[name] = rest
-    return named
+class TaskConfig(TaskOptions):
+    """One task, under its name."""
+
+    weight: Annotated[float, Field(gt=0, le=1e100)] = 1.0
+    """Share of the questions, relative to the other tasks."""
+
+
+def named(example: str, remedy: str) -> Callable[[Any], Any]:
+    """What takes a name, or a list of names and of mappings with a name, for the mapping of names that it stands for.
+
+    `example` of such a mapping, and the `remedy` for a name that stands twice, are for its errors.
+    """
+
+    def read(value: Any) -> Any:
+        if isinstance(value, str):
+            value = [value]
+        if not isinstance(value, list):
+            return value
+        entries: dict[str, Any] = {}
+        for item in value:
+            rest = dict(item) if isinstance(item, Mapping) else {}
+            name = rest.pop("name", None) if rest else item
+            if not isinstance(name, str):
+                raise ValueError(f"a list of tasks holds names, or mappings with a name: [a, {example}]")
+            if name in entries:
+                raise ValueError(f"task {name!r} stands twice: {remedy}")
+            entries[name] = rest
+        return entries
+
+    return read
 
 
 class SplitsConfig(Section):
@@ -86,13 +98,13 @@ class SplitsConfig(Section):
 class PromptConfig(Section):
     """How a question is put."""
 
-    instruction: str = SYSTEM_PROMPT
+    system_prompt: str = SYSTEM_PROMPT
     """How to answer; the answer is read from the last <answer>...</answer>. Empty: the question alone."""
     placement: Placement = "system"
-    """Where the instruction stands: "system" message, or in the "user" turn before ("user") or after the question
+    """Where `system_prompt` stands: "system" message, or in the "user" turn before ("user") or after the question
     ("user_after")."""
-    system_prompt: str = ""
-    """Of the system message, before an instruction that stands there; empty: none."""
+    preamble: str = ""
+    """A system message besides, before a `system_prompt` that stands there; empty: none."""
 
 
 class RewardConfig(Section):
@@ -139,6 +151,9 @@ class TrainingConfig(Section):
 
     max_steps: Positive = 200
     """Optimizer steps."""
+    rollouts_as_steps: bool = False
+    """All numbers of steps in this config count rollouts instead of updates, and services plot over rollouts: for runs
+    with different batches side by side."""
     learning_rate: Above0 = 1e-6
     """Peak learning rate."""
     lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
@@ -150,7 +165,7 @@ class TrainingConfig(Section):
     )
     """"adamw_torch_fused" is one kernel for all parameters; the 8-bit ones need bitsandbytes."""
     weight_decay: From0 = 0.0
-    """Of AdamW."""
+    """Of all weights but biases and norms."""
     adam_beta1: Share = 0.9
     """Of AdamW."""
     adam_beta2: Share = 0.999
@@ -165,14 +180,27 @@ class TrainingConfig(Section):
     """Rollouts a prompt: the group that an advantage is relative to."""
     num_iterations: Positive = 1
     """Updates a batch of rollouts."""
-    loss_type: Literal["bnpo", "grpo", "dr_grpo"] = "bnpo"
-    """How tokens are averaged: over the batch, over each rollout, or divided by a constant."""
-    scale_rewards: bool = True
-    """Divide advantages by the standard deviation of their group."""
+    loss_type: Literal["bnpo", "grpo", "dr_grpo", "dapo"] = "bnpo"
+    """How tokens are averaged: over the micro-batch, over each rollout, divided by a constant, or over all rollouts of
+    the step."""
+    mask_truncated_completions: bool = False
+    """Rollouts that `max_tokens` cuts off carry no loss; their group is compared with them all the same."""
+    scale_rewards: Literal["group", "batch", "none"] = "group"
+    """Divide advantages by the standard deviation of the rewards of their group, of the batch, or not at all."""
     beta: From0 = 0.0
-    """Weight of the KL term to the initial model; above 0 that model is kept in memory."""
+    """Weight of the KL term."""
+    kl_reference: Literal["initial", "previous"] = "initial"
+    """Whom it holds the policy to: the "initial" model, or the "previous" policy, of an update ago. Either is kept in
+    memory, under LoRA as adapters or their absence."""
+    off_policy_mask_threshold: Above0 | None = None
+    """Rollouts with negative advantage that have become less likely than when they were sampled, by more than this in
+    mean log-probability, have no policy loss; default: all have."""
+    filter_groups: bool = False
+    """Ask other prompts in the place of those whose answers are all right or all wrong."""
+    filter_groups_rounds: Annotated[int, Field(ge=1, le=100)] = 3
+    """How often, at most, for a batch; places left over carry no loss."""
     epsilon: Share = 0.2
-    """Clipping of the probability ratio."""
+    """Clipping of the probability ratio; that is 1 throughout where num_iterations is 1."""
     epsilon_high: From0 | None = None
     """Upper clipping; default: as the lower."""
     temperature: Above0 = 1.0
@@ -210,33 +238,6 @@ class LoraConfig(Section):
     """Scale by alpha / sqrt(r) instead."""
 
 
-class EvaluationConfig(Section):
-    """The fixed evaluation: the same questions before training, while it goes on, and after."""
-
-    every: Count | None = None
-    """Steps between evaluations; default: a fifth of the run; 0: before and after only."""
-    before: bool = True
-    """Evaluate before the first step."""
-    after: bool = True
-    """Evaluate after the last step."""
-    tasks: dict[str, TaskConfig] = Field(default_factory=dict)
-    """Held-out tasks, evaluated beside those that are trained on."""
-    num_held_out_examples: Positive = 50
-    """Distinct questions of a held-out task; of several with weights, on average."""
-    rollouts_per_example: Positive = 1
-    """Sampled answers to each question; above 1, pass@k is reported."""
-    temperature: From0 | None = None
-    """Default: that of training."""
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Default: that of training."""
-    max_tokens: Positive | None = None
-    """Default: those of training."""
-    greedy: bool = True
-    """Answer each question once more, without sampling."""
-
-    _named = field_validator("tasks", mode="before")(named_tasks)
-
-
 class CurriculumTask(Section):
     """A task whose level changes."""
 
@@ -267,7 +268,7 @@ class CurriculumConfig(Section):
     schedule: dict[str, Count] | None = None
     """Levels by step, such as {0: 0, 100: 1, 200: 2}, instead of thresholds."""
 
-    _named = field_validator("tasks", mode="before")(named_tasks)
+    _named = field_validator("tasks", mode="before")(named("{name: b, start: 1}", "name it once"))
 
     @field_validator("schedule")
     @classmethod

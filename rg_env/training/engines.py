@@ -235,8 +235,9 @@ def check_sampler_logprobs(args: GRPOConfig, mode: str, server: str) -> None:
     shifts += [f"top_k={args.top_k}"] if args.top_k not in (-1, 0, None) else []
     if shifts or mode != "raw_logprobs":
         raise InputError(
-            "vllm_importance_sampling_correction needs the probabilities that tokens were sampled with, and the server "
-            f"at {server} reports {mode}, without {', '.join(shifts) or 'normalisation'}: start it with "
+            "the correction for the sampler (in a config engine.importance_sampling_correction; in GRPOConfig "
+            "vllm_importance_sampling_correction) needs the probabilities that tokens were sampled with, and the "
+            f"server at {server} reports {mode}, without {', '.join(shifts) or 'normalisation'}: start it with "
             "`--logprobs-mode processed_logprobs`"
         )
 

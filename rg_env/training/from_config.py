@@ -1,15 +1,19 @@
-"""From a config to what it says: the environment, the arguments of the trainer, and the run.
+"""From a config to what it says: tasks, rewards, the environment, the arguments of the trainer, and the run.
 
-`environment_arguments` and `training_arguments` are plain mappings that import nothing heavy; `run_config` does it.
+What says so gives plain values and imports nothing heavy; `run_config` does it.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rg_env.errors import InputError
 from rg_env.training.config import TrainConfig
-from rg_env.training.config_checks import gym, reward_list
+from rg_env.training.config_evaluation import EvaluationSettings
+from rg_env.training.config_sections import TaskConfig
+from rg_env.training.step_counts import in_updates
+from rg_env.training.world import world_size
 
 if TYPE_CHECKING:
     from rg_env.training.evaluation_plan import EvaluationPlan
@@ -32,6 +36,16 @@ _ENGINE = {
 }
 
 
+def gym(tasks: Mapping[str, TaskConfig]) -> list[dict[str, Any]]:
+    """Tasks in the form that `Mixture.parse` takes."""
+    return [{"name": name, **task.model_dump()} for name, task in tasks.items()]
+
+
+def reward_list(config: TrainConfig) -> list[dict[str, Any]]:
+    """Rewards in the form that `resolve_rewards` takes."""
+    return [{"name": name, **reward.model_dump()} for name, reward in config.rewards.items()]
+
+
 def environment_arguments(config: TrainConfig) -> dict[str, Any]:
     """Arguments of `load_environment`, without `gym`."""
     splits, prompt = config.splits, config.prompt
@@ -41,13 +55,28 @@ def environment_arguments(config: TrainConfig) -> dict[str, Any]:
         "seed": config.seed if splits.seed is None else splits.seed,
         "eval_seed": splits.eval_seed,
         "manifest": splits.manifest,
-        "system_prompt": prompt.instruction,
+        "system_prompt": prompt.system_prompt,
         "prompt_placement": prompt.placement,
-        "preamble": prompt.system_prompt,
+        "preamble": prompt.preamble,
         "rewards": reward_list(config),
         "partial_credit": config.grading == "partial",
         "grading": "upstream" if config.grading == "upstream" else "hardened",
     }
+
+
+def evaluated_besides(config: TrainConfig) -> list[tuple[str | None, dict[str, Any]]]:
+    """What is evaluated beside the training tasks, an entry an environment: its label, and all its arguments of
+    `load_environment`. The held-out tasks share one, without a label."""
+    evaluation = config.evaluation
+    parts: list[tuple[str | None, list[str]]] = [(None, evaluation.held_out)] if evaluation.held_out else []
+    parts += [(label, [label]) for label in evaluation.labels]
+    found = []
+    for label, names in parts:
+        specs = [evaluation.gym(name) for name in names]
+        # By largest remainder each task of a mixture gets as many rows as its weight says, where all weights add up.
+        rows = {"num_train_examples": 0, "num_eval_examples": sum(spec["weight"] for spec in specs), "manifest": None}
+        found.append((label, {**environment_arguments(config), "gym": specs, **rows}))
+    return found
 
 
 def training_arguments(config: TrainConfig) -> dict[str, Any]:
@@ -76,13 +105,19 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     from rg_env.training.output import run_folder
     from rg_env.training.policy import load_policy
     from rg_env.training.run import train
+    from rg_env.training.without_effect import without_effect
+    from rg_env.training.world import say
 
+    given, config = config, in_updates(config, world_size())
     run_folder(config.output.dir, "check", resume)  # told before the model is loaded
+    if line := without_effect(config):
+        say(line)
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
     trainer = make_trainer(config, policy, resume=resume)
+    trainer.args.rollouts_as_steps = given.training.rollouts_as_steps  # what services plot over
     return train(
         trainer,
-        config=config,
+        config=given,
         evaluation=evaluation_plan(config, policy),
         logging=config.logging,
         resume=resume,
@@ -104,7 +139,8 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Eval
     run_folder(config.output.dir, "check")
     is_tiny = config.model.name == TINY
     changes: dict[str, Any] = {"lora": None, "curriculum": None}
-    changes["training"] = config.training.model_copy(update={"beta": 0.0})  # no reference model
+    no_reference = {"beta": 0.0, "kl_reference": "initial"}
+    changes["training"] = config.training.model_copy(update=no_reference)
     adapters = checkpoint if checkpoint and (Path(checkpoint) / "adapter_config.json").is_file() else None
     if checkpoint and not adapters:
         changes["model"] = config.model.model_copy(update={"name": checkpoint})
@@ -116,11 +152,12 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Eval
     name = run_name(list(config.tasks), f"{policy.label}-evaluation")
     folder = run_folder(config.output.dir, name)
     trainer = make_trainer(config, policy, folder=folder)
-    result = evaluate_only(trainer, folder, evaluation_plan(config, policy), step=step_of_model(checkpoint or ""))
+    plan = evaluation_plan(config, policy)
+    result = evaluate_only(trainer, folder, plan, step=step_of_model(checkpoint or ""))
     files = RunFiles(folder)
     files.write_config(resolved(config))
     files.write_config({"evaluated": checkpoint or config.model.name}, "arguments.yaml")
-    files.write_manifest(getattr(trainer.env, "manifest", None))
+    files.write_manifest(trainer.env.manifest, plan.manifests(trainer.env))
     return result
 
 
@@ -151,18 +188,18 @@ def make_trainer(
 
 
 def evaluation_plan(config: TrainConfig, policy: "Policy") -> "EvaluationPlan":
-    """What `evaluation:` says, with an environment for the held-out tasks."""
+    """What `evaluation:` says, with an environment for the held-out tasks and one for each label."""
     from rg_env.adapters.v0 import load_environment
     from rg_env.training.evaluation_plan import EvaluationPlan
 
-    evaluation = config.evaluation
-    held_out = []
-    if evaluation.tasks:
-        sizes = {"num_train_examples": 0, "num_eval_examples": evaluation.num_held_out_examples * len(evaluation.tasks)}
-        arguments = {**environment_arguments(config), **sizes, "manifest": None}
-        held_out.append(load_environment(gym=policy.mixture(gym(evaluation.tasks)), **arguments))
-    when_and_how = evaluation.model_dump(exclude={"tasks", "num_held_out_examples"})
-    return EvaluationPlan(held_out=held_out, **when_and_how)
+    environments = {
+        label: load_environment(**{**arguments, "gym": policy.mixture(arguments["gym"])})
+        for label, arguments in evaluated_besides(config)
+    }
+    held_out = [env for label, env in environments.items() if label is None]
+    labelled = {label: env for label, env in environments.items() if label is not None}
+    when_and_how = config.evaluation.model_dump(include=set(EvaluationSettings.model_fields))
+    return EvaluationPlan(held_out=held_out, labelled=labelled, **when_and_how)
 
 
 def with_adapters(policy: "Policy", folder: str) -> "Policy":

@@ -1,10 +1,10 @@
 """`rg-env launch`: from what the user wants to two commands, a `vf-vllm` server and a trainer, and their run.
 
-plan = make_plan(LaunchOptions("train.py", "Qwen/Qwen2.5-7B-Instruct", gpus=("1", "2", "3")), Machine.here())
-plan = make_plan(LaunchOptions("configs/train/multi_tasks.yaml", "Qwen/Qwen2.5-3B-Instruct"), Machine.here())
-print(plan.server.shell())
+commands = make_commands(LaunchOptions("train.py", "Qwen/Qwen2.5-7B-Instruct", gpus=("1", "2", "3")), Machine.here())
+commands = make_commands(LaunchOptions("configs/train/multi_tasks.yaml", "Qwen/Qwen2.5-3B-Instruct"), Machine.here())
+print(commands.server.shell())
 
-Planning starts nothing, and imports neither torch nor vLLM. Running is `supervise`'s.
+Making them starts nothing, and imports neither torch nor vLLM. Running is `supervise`'s.
 """
 
 import os
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rg_env.core.config_files import is_config_file
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.inference.vllm import VllmServer, serve_command
 from rg_env.training.config import TrainConfig
@@ -27,8 +28,6 @@ from rg_env.training.tiny import POLICY_DIR
 
 HOST = "127.0.0.1"
 LOGS = Path("logs")
-CONFIGS = (".yaml", ".yml")
-"""Endings of configs; anything else is a script."""
 SHARED_GPU_PART = "0.4"
 """Of its memory for vLLM, where the trainer is on the same GPU."""
 # Flags with a value that older releases do not know, and the release that brought each.
@@ -60,7 +59,7 @@ class LaunchOptions:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Commands:
     """The two commands, and where what goes."""
 
     server: Command
@@ -68,7 +67,7 @@ class Plan:
     summary: str
 
 
-def make_plan(options: LaunchOptions, machine: Machine) -> Plan:
+def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
     """The commands that do what `options` ask for.
 
     Raises:
@@ -86,7 +85,7 @@ def make_plan(options: LaunchOptions, machine: Machine) -> Plan:
     if not gpus and processes > (cores := max(2, os.cpu_count() or 1)):
         raise InputError(f"--processes {processes} on a CPU with {cores} cores: at most one a core")
     gpus = gpus[:processes]  # one process that sees two GPUs would use both, the slow way (DataParallel)
-    return Plan(
+    return Commands(
         _server(options, vllm_gpus, machine, shared=bool(gpus) and vllm_gpus == gpus),
         _trainer(options, script, gpus, processes, machine),
         f"vf-vllm on {_gpu_words(vllm_gpus)}, training on {_gpu_words(gpus)} in "
@@ -96,8 +95,8 @@ def make_plan(options: LaunchOptions, machine: Machine) -> Plan:
 
 def dry_run(options: LaunchOptions) -> str:
     """The two commands, for two terminals here or on the machine that the GPUs are named for."""
-    plan = make_plan(options, _with_named(Machine.here(), options.vllm_gpus, options.gpus))
-    return f"# {plan.summary}\n# terminal 1\n{plan.server.shell()}\n# terminal 2\n{plan.trainer.shell()}"
+    commands = make_commands(options, _with_named(Machine.here(), options.vllm_gpus, options.gpus))
+    return f"# {commands.summary}\n# terminal 1\n{commands.server.shell()}\n# terminal 2\n{commands.trainer.shell()}"
 
 
 def training_processes(vllm: Sequence[str] | None, training: Sequence[str] | None, *, dry_run: bool = False) -> int:
@@ -138,15 +137,15 @@ def launch(
         TrainingError: the server did not come up, or died.
     """
     machine = Machine.here()
-    plan = make_plan(options, machine)
-    machine.check_installed(plan.server.arguments[0], plan.trainer.arguments[0])
+    commands = make_commands(options, machine)
+    machine.check_installed(commands.server.arguments[0], commands.trainer.arguments[0])
     _check_port(options.port)
     folder = _log_folder(log_dir, Path(options.script).stem)
-    print(f"{plan.summary}; logs in {folder}/", flush=True)
+    print(f"{commands.summary}; logs in {folder}/", flush=True)
     server = VllmServer(HOST, options.port)
     return Run(
-        plan.server,
-        plan.trainer,
+        commands.server,
+        commands.trainer,
         folder=folder,
         healthy=lambda: server.health_problem(timeout_s=1.0) is None,
         server_timeout_s=server_timeout_s,
@@ -204,7 +203,7 @@ def _server(options: LaunchOptions, gpus: tuple[str, ...], machine: Machine, *, 
 
 
 def _trainer(options: LaunchOptions, script: Path, gpus: tuple[str, ...], processes: int, machine: Machine) -> Command:
-    is_config = script.suffix in CONFIGS
+    is_config = is_config_file(script.name)
     program = [str(machine.programs / ("rg-env" if is_config else Path(sys.executable).name))]
     distributed = processes > 1 or options.accelerate_config is not None
     if distributed:
@@ -245,7 +244,7 @@ def _checked_script(name: str) -> Path:
     such_as = "such as examples/train_ultra_minimal.py or configs/train/tiny.yaml"
     if not _is_file(script):
         raise InputError(f"no script or config at {name!r}: give the path of one, {such_as}")
-    if script.suffix not in (".py", *CONFIGS):
+    if script.suffix != ".py" and not is_config_file(name):
         raise InputError(f"{name!r} is neither a Python script (.py) nor a config (.yaml): give one, {such_as}")
     return script
 

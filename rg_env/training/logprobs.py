@@ -15,7 +15,7 @@ import torch
 from rg_env.inference.kv_cache import attends_everything
 from rg_env.training.lm_head import chosen_logps
 
-Plan = Literal["shared", "by_length", "in_order"]
+Arrangement = Literal["shared", "by_length", "in_order"]
 """How rows go through the model: with shared prompts; those of similar length together; or one after the other, for
 ranks that must run the model equally often whatever their data."""
 
@@ -45,7 +45,7 @@ def completion_logps(
     *,
     temperature: float = 1.0,
     max_rows: int | None = None,
-    plan: Plan = "by_length",
+    arrangement: Arrangement = "by_length",
 ) -> torch.Tensor:
     """Log-probability of each token that carries loss, given those before it in its row.
 
@@ -54,7 +54,7 @@ def completion_logps(
         loss_mask: `(B, L - 1) bool`; at `i`: whether `ids[:, i + 1]` carries loss.
         temperature: that the logits are divided by.
         max_rows: most rows in one forward pass; all by default.
-        plan: `"shared"` is for models that `can_share_prompts` allows.
+        arrangement: `"shared"` is for models that `can_share_prompts` allows.
 
     Returns:
         `(B, L - 1) float32`, 0 where the mask is 0.
@@ -65,10 +65,10 @@ def completion_logps(
     spans = [(min(start, end), end + 1) for start, end in zip(starts, ends, strict=True)]
     max_rows = max_rows or len(ids)
     separate = [_Pack(start, [row], end) for row, (start, end) in enumerate(spans)]
-    if plan == "in_order":
+    if arrangement == "in_order":
         passes = iter([separate[first : first + max_rows] for first in range(0, len(separate), max_rows)])
     else:
-        passes = _by_length(_packs(ids, spans, max_rows) if plan == "shared" else separate, max_rows)
+        passes = _by_length(_packs(ids, spans, max_rows) if arrangement == "shared" else separate, max_rows)
     logps, rows, columns = [], [], []
     for part in passes:
         row, column, segment = _layout(part, spans, ids.device)

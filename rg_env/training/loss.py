@@ -1,8 +1,10 @@
 """The GRPO loss over one micro-batch, as a function of log-probabilities. No model, no trainer.
 
 `L = -min(r A, clip(r) A) w + beta KL`, averaged by `loss_type`: "grpo" over each row's tokens and then over rows
-(Shao et al., 2024, arXiv:2402.03300), "bnpo" over the micro-batch's tokens, "dr_grpo" over rows times a constant length
-(Liu et al., 2025, arXiv:2503.20783). `w` corrects for rollouts of another policy than the one being trained.
+(Shao et al., 2024, arXiv:2402.03300), "bnpo" over the micro-batch's tokens, "dapo" over the tokens of the whole batch
+of rollouts (Yu et al., 2025, arXiv:2503.14476, section 3.3), so that a token weighs the same in whatever micro-batch it
+is, "dr_grpo" over rows times a constant length (Liu et al., 2025, arXiv:2503.20783). `w` corrects for rollouts of
+another policy than the one being trained.
 """
 
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ class Normaliser:
     loss_type: str
     rows: int
     tokens: torch.Tensor
+    """That carry loss; for "dapo" those of a micro-batch on average, over all of the batch of rollouts."""
     max_length: int
 
     def mean(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -34,7 +37,7 @@ class Normaliser:
             per_row = (values * mask).sum(-1) / mask.sum(-1).clamp(min=1.0)
             return per_row.sum() / self.rows
         total = (values * mask).sum()
-        if self.loss_type == "bnpo":
+        if self.loss_type in ("bnpo", "dapo"):
             return total / self.tokens.clamp(min=1.0)
         return total / (self.rows * self.max_length)
 
@@ -63,6 +66,22 @@ def policy_terms(
     low = (ratio < 1 - clipping.low) & (advantage < 0)
     high = (ratio > 1 + clipping.high) & (advantage > 0)
     return loss, high.float() - low.float()
+
+
+def off_policy_rows(
+    logps: torch.Tensor, sampler_logps: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor, threshold: float
+) -> torch.Tensor:
+    """Rows `(B,) bool` that lead nowhere: of negative advantage, and from a policy that has moved away from them.
+
+    Moved away: the mean of `log(p_sampler / p)` over a row's tokens, an estimate of KL(sampler || policy), is above
+    `threshold` (DeepSeek-AI, 2025, DeepSeek-V3.2, arXiv:2512.02556, "off-policy sequence masking").
+
+    Args:
+        logps, sampler_logps, mask: (B, T), under the policy now and when the row was sampled.
+        advantages: (B,).
+    """
+    kl = ((sampler_logps - logps.detach()) * mask).sum(-1) / mask.sum(-1).clamp(min=1)
+    return (advantages < 0) & (kl > threshold)
 
 
 def sampler_weights(

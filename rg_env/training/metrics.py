@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 
+from rg_env.training.advantages import equal_rewards
 from rg_env.training.batches import RolloutBatch
-from rg_env.training.fixed_eval import accuracies
+from rg_env.training.records import task_of
 
 
 def log_batch(trainer: Any, result: Any, batch: RolloutBatch) -> None:
@@ -16,10 +17,11 @@ def log_batch(trainer: Any, result: Any, batch: RolloutBatch) -> None:
     found = {
         "reward": groups.mean().item(),
         "reward_std": groups.std(dim=1).mean().item(),
-        "frac_reward_zero_std": (groups.amax(dim=1) - groups.amin(dim=1) < 1e-6).float().mean().item(),
+        "frac_reward_zero_std": equal_rewards(groups).float().mean().item(),
+        "entropy": batch.entropy(),
         "time/generation": result.generation_time,  # rewards included; before the step, where batches are made ahead
         **trainer.sampler.metrics(),
-        **accuracies(result.outputs),
+        **_accuracies(result.outputs),
         **_lengths(trainer, batch),
         **(trainer.curriculum.metrics() if trainer.curriculum else {}),
     }
@@ -29,11 +31,16 @@ def log_batch(trainer: Any, result: Any, batch: RolloutBatch) -> None:
             found |= {f"rewards/{name}/mean": column.mean().item(), f"rewards/{name}/std": column.std().item()}
     for name, value in found.items():
         values[name].append(value)
+    count_tokens(trainer, batch)
+    trainer._log_textual_data_primary(result.prompts, result.completions, result.all_reward_dict)
+
+
+def count_tokens(trainer: Any, batch: RolloutBatch) -> None:
+    """Count the tokens of rollouts that were made. On the main process only."""
     tokens = sum(map(len, [*batch.prompt_ids, *batch.completion_ids]))
     trainer.meter.batch(tokens)
     trainer.state.num_input_tokens_seen += tokens
-    values["num_tokens"] = [trainer.state.num_input_tokens_seen]
-    trainer._log_textual_data_primary(result.prompts, result.completions, result.all_reward_dict)
+    trainer._metrics["train"]["num_tokens"] = [trainer.state.num_input_tokens_seen]
 
 
 def log_loss(
@@ -42,8 +49,10 @@ def log_loss(
     clipped: torch.Tensor,
     kl: torch.Tensor | None,
     log_ratio: torch.Tensor | None,
+    lost: torch.Tensor | None,
 ) -> None:
-    """Clipping, KL and the sampler's mismatch over the tokens (B, T) that carry loss. A collective act."""
+    """Clipping, KL and the sampler's mismatch over the tokens (B, T) that carry loss, and the share of rows (B,) that
+    are off-policy. A collective act."""
     tokens = keep.sum().clamp(min=1)
 
     def mean(values: torch.Tensor) -> torch.Tensor:
@@ -53,6 +62,8 @@ def log_loss(
     found["clip_ratio/region"] = mean(clipped != 0)
     if kl is not None:
         found["kl"] = mean(kl.detach())
+    if lost is not None:
+        found["off_policy_masked"] = lost.float().mean()
     if log_ratio is not None:
         ratio = torch.exp(log_ratio)
         found |= {
@@ -74,14 +85,24 @@ def log_loss(
             values[f"{name}_{word}"].append(extreme.item())
 
 
+def _accuracies(outputs: Any) -> dict[str, float]:
+    """`accuracy` and, for mixtures, `accuracy/<task>` of verifiers' `GenerateOutputs`; empty if the rubric has none."""
+    correct = outputs.metrics.get("accuracy")
+    if not correct:
+        return {}
+    by_task: dict[str, list[float]] = {}
+    for info, value in zip(outputs.info, correct, strict=True):
+        by_task.setdefault(task_of(info), []).append(value)
+    result = {"accuracy": sum(correct) / len(correct)}
+    if len(by_task) > 1:
+        result |= {f"accuracy/{task}": sum(values) / len(values) for task, values in sorted(by_task.items())}
+    return result
+
+
 def _lengths(trainer: Any, batch: RolloutBatch) -> dict[str, float]:
-    end = trainer.processing_class.eos_token_id
     lengths = [sum(mask) for mask in batch.loss_masks]
-    ended = [
-        length
-        for length, ids, mask in zip(lengths, batch.completion_ids, batch.loss_masks, strict=True)
-        if any(token == end and kept for token, kept in zip(ids, mask, strict=True))
-    ]
+    whole = batch.ended(trainer.processing_class.eos_token_id)
+    ended = [length for length, is_whole in zip(lengths, whole, strict=True) if is_whole]
     found = {"completions/clipped_ratio": 1 - len(ended) / len(lengths)}
     for name, some in (("", lengths), ("_terminated", ended or [0])):
         found[f"completions/mean{name}_length"] = statistics.fmean(some)

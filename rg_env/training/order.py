@@ -58,6 +58,13 @@ class BatchOrder(Sampler[list[int]]):
         first = position * self._prompts
         return [row for row in self._permutation(epoch)[first : first + self._prompts] for _ in range(self._group)]
 
+    def more(self, number: int, round_: int, prompts: int) -> list[int]:
+        """Rows besides those of batch `number`, one a prompt: drawn at random, the same ones whenever it is asked."""
+        generator = torch.Generator().manual_seed((self._seed or 0) << 40 ^ number << 8 ^ round_)
+        taken = set(self.batch(number))
+        drawn = [row for row in torch.randperm(self._rows, generator=generator).tolist() if row not in taken]
+        return drawn[:prompts] or self.batch(number)[:: self._group][:prompts]
+
     def __iter__(self) -> Iterator[list[int]]:
         for number in range(self.epoch * self.batches, (self.epoch + 1) * self.batches):
             part = self.batch(number)[self._part]

@@ -15,7 +15,6 @@ reward_curve.png      the learning curve
 import contextlib
 import json
 import math
-import os
 import platform
 import shutil
 import tempfile
@@ -28,6 +27,7 @@ from typing import Any
 
 from rg_env.core.yaml12 import to_yaml
 from rg_env.errors import OutputFolderError
+from rg_env.training.world import world_size
 
 OUTPUTS = Path("outputs")
 _NAME_BYTES = 80  # file systems take 255, of which the time and a counter need some
@@ -70,7 +70,7 @@ def run_folder(output_dir: str | Path | None, name: str, resume: str | Path | No
     Raises:
         OutputFolderError: it holds files already, or cannot be written; there is no telling which run is to go on.
     """
-    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+    if world_size() == 1:
         return _checked_folder(output_dir, name, resume)
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list

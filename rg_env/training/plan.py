@@ -1,15 +1,17 @@
 """What a config comes to, for people: `rg-env train CONFIG --dry-run`. Imports neither torch nor reasoning_gym."""
 
-import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from rg_env.core.config_files import without_nulls
 from rg_env.core.tasks import Mixture
 from rg_env.core.yaml12 import to_yaml
 from rg_env.training.config import TrainConfig
-from rg_env.training.config_checks import gym
 from rg_env.training.config_sections import TaskConfig
+from rg_env.training.from_config import gym
+from rg_env.training.step_counts import in_updates, rollouts_per_batch
+from rg_env.training.without_effect import without_effect
+from rg_env.training.world import world_size
 
 
 def resolved_yaml(config: TrainConfig) -> str:
@@ -30,22 +32,22 @@ def describe(config: TrainConfig) -> str:
 
 def plan(config: TrainConfig) -> list[str]:
     """What a run will do, a line each."""
+    processes = world_size()
+    config = in_updates(config, processes)
     training, splits, evaluation = config.training, config.splits, config.evaluation
-    processes = int(os.environ.get("WORLD_SIZE", 1))
-    rollouts = training.per_device_train_batch_size * training.gradient_accumulation_steps * processes
+    rollouts = rollouts_per_batch(training, processes)
     prompts = rollouts // training.num_generations
     batches = -(-training.max_steps // training.num_iterations)
-    engine = config.engine
+    engine, drawn = config.engine, [*(config.curriculum.tasks if config.curriculum else ())]
     place = "in the training process" if engine.kind == "embedded" else f"vf-vllm at {engine.host}:{engine.port}"
     how = "all weights" if config.lora is None else f"LoRA of rank {config.lora.r}"
     lines = [
         f"model       {config.model.name}, {how}; generation {place}",
-        f"tasks       {_tasks(config.tasks, splits.num_train_examples)}",
+        f"tasks       {_tasks(config.tasks, splits.num_train_examples, drawn)}",
         f"steps       {training.max_steps} of {rollouts} rollouts: {prompts} prompts x {training.num_generations}"
         f" ({training.per_device_train_batch_size} a device x {processes} process{'es' if processes > 1 else ''}"
         f" x {training.gradient_accumulation_steps} accumulated)",
-        f"questions   {splits.num_train_examples} to train on, {batches * prompts} used: "
-        f"{batches * prompts / splits.num_train_examples:.2g} epochs",
+        f"questions   {_questions(config, prompts, batches, drawn)}",
         f"tokens      up to {training.max_prompt_length} of prompt and {training.max_tokens} of answer",
         f"rewards     {', '.join(f'{reward.weight:g} {name}' for name, reward in config.rewards.items())}"
         f"; grading {config.grading}",
@@ -53,12 +55,15 @@ def plan(config: TrainConfig) -> list[str]:
     ]
     if config.curriculum is not None:
         lines.append(f"curriculum  {', '.join(config.curriculum.tasks)}")
-    if evaluation.tasks:
-        questions = evaluation.num_held_out_examples * len(evaluation.tasks)
-        lines.append(f"held out    {_tasks(evaluation.tasks, questions)}")
-    save = f"a checkpoint every {config.output.save_every} steps" if config.output.save_every else "one checkpoint"
+    asked = {name: "{name} ({weight})".format(**evaluation.gym(name)) for name in evaluation.tasks}
+    if evaluation.held_out:
+        lines.append(f"held out    {', '.join(asked[name] for name in evaluation.held_out)}")
+    if evaluation.labels:
+        lines.append(f"labelled    {', '.join(f'{label}: {asked[label]}' for label in evaluation.labels)}")
+    every = config.output.save_every
+    save = f"a checkpoint every {every} steps and at the end" if 0 < every < training.max_steps else "one checkpoint"
     lines.append(f"output      {config.output.dir or 'a fresh folder under outputs/'}, {save}")
-    return lines
+    return [*lines, *filter(None, [without_effect(config)])]
 
 
 def evaluation_steps(every: int | None, max_steps: int) -> int:
@@ -66,9 +71,23 @@ def evaluation_steps(every: int | None, max_steps: int) -> int:
     return max(1, max_steps // 5) if every is None else every
 
 
-def _tasks(tasks: Mapping[str, TaskConfig], rows: int) -> str:
-    counts = Mixture.parse(gym(tasks)).counts(rows)
-    return ", ".join(f"{name} ({count})" for name, count in zip(tasks, counts, strict=True))
+def _tasks(tasks: Mapping[str, TaskConfig], rows: int, drawn: Collection[str] = ()) -> str:
+    """With their numbers of questions, or their share where questions are drawn while training goes on."""
+    counts = zip(tasks, Mixture.parse(gym(tasks)).counts(rows), strict=True)
+    shown = {name: f"{100 * n / rows:.3g} % of the prompts" if name in drawn else n for name, n in counts}
+    return ", ".join(f"{name} ({each})" for name, each in shown.items())
+
+
+def _questions(config: TrainConfig, prompts: int, batches: int, drawn: Collection[str]) -> str:
+    rows = config.splits.num_train_examples
+    counts = zip(config.tasks, Mixture.parse(gym(config.tasks)).counts(rows), strict=True)
+    fixed = sum(count for name, count in counts if name not in drawn)
+    if not fixed:
+        return f"drawn for each of {batches * prompts} prompts, at its task's level"
+    epochs = batches / (rows // prompts)  # what would not fill a batch is left out of an epoch
+    shown = f"{epochs:.2g}" if epochs < 10 else f"{epochs:.0f}"
+    text = f"{fixed} to train on, {batches * prompts} prompts: {shown} epochs"
+    return f"{text}; those of {', '.join(drawn)} drawn for each prompt, at its level" if drawn else text
 
 
 def _evaluation(config: TrainConfig) -> str:

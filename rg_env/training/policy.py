@@ -16,7 +16,11 @@ from rg_env.core.prompts import require_chat_template
 from rg_env.core.tasks import Mixture, TaskSpec
 from rg_env.errors import InputError
 from rg_env.training.arguments import GRPOConfig
-from rg_env.training.tiny import POLICY_DIR, TASKS
+from rg_env.training.config import TrainConfig
+from rg_env.training.config_sections import ModelConfig, OutputConfig, TaskConfig, TrainingConfig
+from rg_env.training.from_config import training_arguments
+from rg_env.training.tiny import POLICY_DIR, TASKS, TRAINING
+from rg_env.training.world import say
 
 TINY = "tiny"
 DEFAULT_GPU_MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
@@ -67,20 +71,15 @@ def load_policy(model: str | None = None, *, attention: Attention = "auto", dtyp
     if model is not None:
         return _load(model, how)
     if not torch.cuda.is_available():
-        _say("No GPU here: taking the tiny policy (--model NAME_OR_FOLDER takes another).")
+        say("No GPU here: taking the tiny policy (--model NAME_OR_FOLDER takes another).")
         return _tiny(how)
     try:
         policy = _load(DEFAULT_GPU_MODEL, how)
     except InputError as error:
-        _say(f"Taking the tiny policy: {error}.")
+        say(f"Taking the tiny policy: {error}.")
         return _tiny(how)
-    _say(f"Taking {DEFAULT_GPU_MODEL}.")
+    say(f"Taking {DEFAULT_GPU_MODEL}.")
     return policy
-
-
-def _say(line: str) -> None:
-    if os.environ.get("RANK", "0") == "0":
-        print(line, flush=True)
 
 
 @dataclass(frozen=True)
@@ -242,50 +241,15 @@ def default_config(policy: Policy, output_dir: str | Path, **overrides: Any) -> 
 
 
 def default_fields(is_tiny: bool) -> dict[str, Any]:
-    """The fields that `default_config` sets, for the tiny policy or for any other model."""
-    shared: dict[str, Any] = {
-        "num_generations": 8,
-        "num_batches_ahead": 0,
-        "temperature": 1.0,
-        "beta": 0.0,
-        "loss_type": "bnpo",
-        "scale_rewards": True,
-        "sync_ref_model": False,
-        "logging_steps": 1,
-        "report_to": "none",
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "vllm_server_host": "127.0.0.1",
-        "vllm_server_timeout": 5.0,
-    }
-    tiny: dict[str, Any] = {
-        "max_steps": 25,
-        "learning_rate": 1e-4,
-        "adam_beta2": 0.95,
-        "max_prompt_length": 160,
-        "max_tokens": 90,
-        "max_seq_len": 256,
-        "per_device_train_batch_size": 64,
-        "gradient_accumulation_steps": 2,
-        "dataloader_pin_memory": False,
-        "use_cpu": not torch.cuda.is_available(),
-        "bf16": False,
-    }
-    usual: dict[str, Any] = {
-        "max_steps": 200,
-        "learning_rate": 1e-6,
-        "warmup_steps": 10,
-        "lr_scheduler_type": "constant_with_warmup",
-        "max_prompt_length": 1024,
-        "max_tokens": 1024,
-        "max_seq_len": 2048,
-        "per_device_train_batch_size": 8,
-        "gradient_accumulation_steps": 16,
-        "gradient_checkpointing": True,
-        "gradient_checkpointing_kwargs": {"use_reentrant": False},
-        "max_grad_norm": 0.2,
-        "bf16": torch.cuda.is_available(),
-        "save_strategy": "steps",
-        "save_steps": 100,
-    }
-    return shared | (tiny if is_tiny else usual)
+    """The fields that `default_config` sets, for the tiny policy or for any other model: those of a config that names
+    the model and nothing else. The seed is the caller's."""
+    cuda = torch.cuda.is_available()
+    config = TrainConfig(
+        model=ModelConfig(name=TINY if is_tiny else DEFAULT_GPU_MODEL),
+        tasks={task: TaskConfig() for task in TASKS},
+        training=TrainingConfig(**TRAINING) if is_tiny else TrainingConfig(),
+        output=OutputConfig(save_every=0) if is_tiny else OutputConfig(),
+    )
+    given = {name: value for name, value in training_arguments(config).items() if value is not None and name != "seed"}
+    by_machine = {"use_cpu": not cuda, "dataloader_pin_memory": False} if is_tiny else {"bf16": cuda}
+    return {"report_to": "none", **given, **by_machine}

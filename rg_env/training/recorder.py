@@ -10,9 +10,9 @@ from transformers import Trainer, TrainerCallback
 from rg_env.training.collective import on_main
 from rg_env.training.config_sections import LoggingConfig
 from rg_env.training.console import RunConsole, spread
-from rg_env.training.evaluation_plan import FixedEvaluation
-from rg_env.training.fixed_eval import rollout_records
+from rg_env.training.fixed_eval import FixedEvaluation
 from rg_env.training.output import RunFiles
+from rg_env.training.records import rollout_records
 from rg_env.training.scores import Evaluation
 from rg_env.training.summary import headline
 from rg_env.training.trainer import GRPOTrainer
@@ -114,7 +114,8 @@ class Recorder(TrainerCallback):
         self.files.write_json(f"eval_results/eval_step_{step}.json", result.as_json())
         self._line(f"evaluation after step {step:>3}: {headline(result)}")
         # transformers' own log: the parent's would hand out the metrics of the training step under way with it.
-        Trainer.log(self.trainer, {**result.metrics(), "time/evaluation": round(seconds, 3)})
+        found = {**result.metrics(), "time/evaluation": round(seconds, 3)}
+        Trainer.log(self.trainer, {**found, "rollouts": self.trainer.rollouts_so_far})
 
     def before_and_after(self, first: int) -> tuple[Evaluation | None, Evaluation | None]:
         """The evaluation before step `first + 1`, and the last one since, where there are such."""

@@ -6,7 +6,7 @@ whichever process, ends the run on all of them, and leaves the checkpoints befor
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,14 @@ from rg_env.training.curriculum import Curriculum
 from rg_env.training.order import BatchOrder, OrderedLoader
 from rg_env.training.resume_point import ResumePoint, rows_hash
 from rg_env.training.saved_weights import weights_problem
+
+Columns = tuple[list[Any], list[Any], list[Any], list[Any]]
+"""Prompts, answers, tasks and infos."""
+
+
+def _columns(rows: Sequence[dict[str, Any]]) -> Columns:
+    columns = [[row[name] for row in rows] for name in ("prompt", "answer", "task", "info")]
+    return columns[0], columns[1], columns[2], columns[3]
 
 
 def check_start(env: Environment, args: GRPOConfig) -> dict[str, str | None]:
@@ -96,15 +104,19 @@ class ResumableTrainer(VerifiersGRPOTrainer):
         )
         return OrderedLoader(self.train_dataset, self._order)
 
-    def _gather_batch_data(self, batch_offset: int = 0) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+    def _gather_batch_data(self, batch_offset: int = 0) -> Columns:
         """Prompts, answers, tasks and infos of all processes, of the batch so many after the present one."""
         number = self._step // (self.gradient_accumulation_steps * self.num_iterations) + batch_offset
         rows = [self.train_dataset[row] for row in self._order.batch(number)]
         if self.curriculum is not None:
             put = self.curriculum.replace(number, rows[:: self.num_generations])
             rows = [row for row in put for _ in range(self.num_generations)]
-        columns = [[row[name] for row in rows] for name in ("prompt", "answer", "task", "info")]
-        return columns[0], columns[1], columns[2], columns[3]
+        return _columns(rows)
+
+    def _more_batch_data(self, number: int, round_: int, prompts: int) -> Columns:
+        """As `_gather_batch_data`, of so many prompts besides those of batch `number`, other ones each round."""
+        rows = self._order.more(number, round_, prompts)
+        return _columns([self.train_dataset[row] for row in rows for _ in range(self.num_generations)])
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         # Passes and batches are counted from the run's beginning; an interrupted loop may have left some behind.

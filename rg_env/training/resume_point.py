@@ -4,6 +4,7 @@
 `curriculum.json`      the levels of a curriculum, if there is one, and what they depend on
 `resume_state_N.pt`    of process N: the sampler's random numbers, the batch that more updates are to be made from, what
                        was measured since the last log (with `logging_steps` above 1)
+`previous_policy_N.safetensors`   of process N: what `kl_reference="previous"` compares with
 
 All of it is noted when a step ends: an interrupt comes in the middle of the next one, whose rollouts have used up
 random numbers and counted tokens, and will be made again.
@@ -136,6 +137,8 @@ class ResumePoint(TrainerCallback):
             "metrics": metrics,
         }
         torch.save(state, folder / state_file(accelerator.process_index))
+        if self._trainer.previous_policy is not None:
+            self._trainer.previous_policy.write(folder, accelerator.process_index)
         if accelerator.is_main_process:
             (folder / FACTS).write_text(json.dumps(facts(self._trainer), indent=1) + "\n")
             if self._curriculum:
@@ -145,6 +148,8 @@ class ResumePoint(TrainerCallback):
         """Take up this process's part when training begins; the batch that is still in use, if there is one."""
         if self._trainer.curriculum and self._trainer.accelerator.is_main_process:
             self._trainer.curriculum.start(read_state((folder / CURRICULUM).read_text(encoding="utf-8")))
+        if self._trainer.previous_policy is not None:
+            self._trainer.previous_policy.read(folder, self._trainer.accelerator.process_index)
         device = self._trainer.accelerator.device
         file = folder / state_file(self._trainer.accelerator.process_index)
         self._loaded = torch.load(file, map_location="cpu", weights_only=True)

@@ -9,15 +9,16 @@ import asyncio
 import contextlib
 import queue
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from typing import Any
 
 import openai
-from verifiers.trainers.async_batch_generator import AsyncBatchGenerator, BatchRequest, BatchResult
+from verifiers.trainers.async_batch_generator import AsyncBatchGenerator, BatchRequest
 
 from rg_env.adapters.reward_errors import record_reward_errors
 from rg_env.errors import TrainingError
+from rg_env.training.generated_batch import GeneratedBatch
 
 HEALTH_EVERY_S = 5.0
 SICK_S = 30.0
@@ -39,13 +40,6 @@ class _Watch:
         self._sick_since = None if problem is None else self._sick_since or time.monotonic()
         if self._sick_since is not None and time.monotonic() - self._sick_since > SICK_S:
             raise TrainingError(f"{self._awaited} will not come: {problem}, for {SICK_S:g} s")
-
-
-class GeneratedBatch(BatchResult):
-    """A batch with all that verifiers tells of its rollouts."""
-
-    outputs: Any = None
-    """`GenerateOutputs`."""
 
 
 class RolloutGenerator(AsyncBatchGenerator):
@@ -70,6 +64,7 @@ class RolloutGenerator(AsyncBatchGenerator):
         self._client_factory, self._on_cancel, self._health = client_factory, on_cancel, health
         self._reward_errors = record_reward_errors(self.env.rubric)
         self._task: asyncio.Task[Any] | None = None
+        self._extra = 0  # batches that are no part of the run's count have negative numbers
 
     def start(self) -> None:
         """Start the worker thread, if it is not running; nothing of an earlier one is left."""
@@ -101,11 +96,18 @@ class RolloutGenerator(AsyncBatchGenerator):
             processing_class=trainer.processing_class,
             mask_env_responses=trainer.mask_env_responses,
             max_seq_len=trainer.max_seq_len or -1,
-            mask_truncated_completions=trainer.mask_truncated_completions,
+            mask_truncated_completions=True,  # what is cut to max_seq_len is not what was sampled
             zero_truncated_completions=trainer.zero_truncated_completions,
             max_concurrent=trainer.max_concurrent,
         )
         self.submit_batch(request)
+
+    def extra(self, trainer: Any, columns: Sequence[Any]) -> GeneratedBatch:
+        """The rollouts of prompts besides those of the batches, with their answers, tasks and infos. Raises as
+        `get_batch`."""
+        self._extra -= 1
+        self.submit(trainer, self._extra, *columns)
+        return self.get_batch(self._extra)
 
     def get_batch(self, batch_id: int, timeout: float | None = None) -> GeneratedBatch:
         """Wait for a batch.
@@ -134,7 +136,8 @@ class RolloutGenerator(AsyncBatchGenerator):
                 if left <= 0:
                     raise TrainingError(
                         f"{what} was not there after {timeout:g} s: is the inference server alive? "
-                        "A slow one needs a larger async_generation_timeout"
+                        "A slow one needs longer (in a config engine.generation_timeout; in GRPOConfig "
+                        "async_generation_timeout)"
                     ) from None
                 watch.look()
                 continue

@@ -24,7 +24,8 @@ from rg_env.training.checkpoints import check_fit, chosen, step_of
 from rg_env.training.collective import on_main
 from rg_env.training.config import TrainConfig
 from rg_env.training.config_sections import LoggingConfig
-from rg_env.training.evaluation_plan import EvaluationPlan, FixedEvaluation
+from rg_env.training.evaluation_plan import EvaluationPlan
+from rg_env.training.fixed_eval import FixedEvaluation
 from rg_env.training.output import RunFiles
 from rg_env.training.plan import resolved
 from rg_env.training.policy import TINY
@@ -198,7 +199,8 @@ def _describe(
         files.write_config(_resolved(evaluation, {}), f"arguments{suffix}.yaml")
     if goes_on:
         return
-    files.write_manifest(getattr(evaluation.trainer.env, "manifest", None), evaluation.manifests())
+    env = evaluation.trainer.env
+    files.write_manifest(getattr(env, "manifest", None), evaluation.plan.manifests(env))
 
 
 def _model_name(trainer: GRPOTrainer) -> str:

@@ -3,10 +3,13 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from rg_env.core.statistics import mean_and_error, pass_at_k
 
+Part = Literal["training", "held_out", "labelled"]
+"""Where a problem's figures stand: those of the training tasks and of held-out tasks each make an overall figure; one
+under a label counts for that label alone."""
 Answers = Sequence[dict[str, Any]]
 """The records of all sampled answers to one problem; the first also holds the greedy one."""
 
@@ -96,27 +99,36 @@ class Evaluation:
     held_out: Scores | None
     """Over the held-out tasks' problems; None if there are none."""
     held_out_tasks: dict[str, Scores]
+    labelled: dict[str, Scores]
+    """By label."""
     sampling: dict[str, Any]
     """The settings it was sampled with."""
     questions: list[dict[str, Any]]
-    """What was asked, an entry an environment: tasks, whether held out, number of problems, hashes."""
+    """What was asked, an entry an environment: part, label, tasks, number of problems, hashes."""
     rollouts: list[dict[str, Any]]
-    """A record an answer. `problem` numbers the problems; the greedy answer stands in a problem's first record."""
+    """A record an answer. `task` is the label, where there is one; `problem` numbers the problems; the greedy answer
+    stands in a problem's first record."""
 
     @classmethod
     def of(cls, step: int, problems: Sequence[Answers], **described: Any) -> "Evaluation":
         """The evaluation that these answers make."""
 
-        def scores(held_out: bool) -> tuple[Scores, dict[str, Scores]]:
-            part = [problem for problem in problems if problem[0]["held_out"] == held_out]
-            tasks = sorted({problem[0]["task"] for problem in part})
-            each = {task: Scores.of([p for p in part if p[0]["task"] == task]) for task in tasks}
-            return Scores.of(part), each
+        def scores(part: Part) -> tuple[Scores, dict[str, Scores]]:
+            found = [problem for problem in problems if problem[0]["part"] == part]
+            tasks = dict.fromkeys(problem[0]["task"] for problem in found)
+            each = {task: Scores.of([p for p in found if p[0]["task"] == task]) for task in tasks}
+            return Scores.of(found), each
 
-        (overall, tasks), (held_out, held_out_tasks) = scores(False), scores(True)
-        rollouts = [answer for problem in problems for answer in problem]
+        (overall, tasks), (held_out, held_out_tasks) = scores("training"), scores("held_out")
         return cls(
-            step, overall, tasks, held_out if held_out_tasks else None, held_out_tasks, rollouts=rollouts, **described
+            step=step,
+            overall=overall,
+            tasks=dict(sorted(tasks.items())),
+            held_out=held_out if held_out_tasks else None,
+            held_out_tasks=dict(sorted(held_out_tasks.items())),
+            labelled=scores("labelled")[1],  # in the order that they were given
+            rollouts=[answer for problem in problems for answer in problem],
+            **described,
         )
 
     @classmethod
@@ -124,19 +136,31 @@ class Evaluation:
         """What `as_json` gave."""
         names = [field.name for field in fields(Scores)]
 
-        def read(part: dict[str, Any]) -> tuple[Scores, dict[str, Scores]]:
-            each = {task: Scores(**scores) for task, scores in part["tasks"].items()}
-            return Scores(**{name: part[name] for name in names}), each
+        def each(part: dict[str, Any]) -> dict[str, Scores]:
+            return {name: Scores(**scores) for name, scores in part.items()}
 
-        held_out = read(values["held_out"]) if values["held_out"] else (None, {})
-        described = {name: values[name] for name in ("sampling", "questions", "rollouts")}
-        return cls(values["step"], *read(values), *held_out, **described)
+        def overall(part: dict[str, Any]) -> Scores:
+            return Scores(**{name: part[name] for name in names})
+
+        held_out = values["held_out"]
+        return cls(
+            overall=overall(values),
+            tasks=each(values["tasks"]),
+            held_out=overall(held_out) if held_out else None,
+            held_out_tasks=each(held_out["tasks"]) if held_out else {},
+            labelled=each(values["labelled"]),
+            **{name: values[name] for name in ("step", "sampling", "questions", "rollouts")},
+        )
 
     def summary(self) -> dict[str, Any]:
-        """The scores as JSON, those of each task under `tasks`, those of held-out ones under `held_out`."""
+        """The scores as JSON, those of each task under `tasks`, those of held-out ones under `held_out`, those of each
+        label under `labelled`."""
+
+        def each(parts: dict[str, Scores]) -> dict[str, Any]:
+            return {name: asdict(scores) for name, scores in parts.items()}
 
         def part(scores: Scores, tasks: dict[str, Scores]) -> dict[str, Any]:
-            return {**asdict(scores), "tasks": {task: asdict(each) for task, each in tasks.items()}}
+            return {**asdict(scores), "tasks": each(tasks)}
 
         return {
             "step": self.step,
@@ -144,15 +168,18 @@ class Evaluation:
             "questions": self.questions,
             **part(self.overall, self.tasks),
             "held_out": part(self.held_out, self.held_out_tasks) if self.held_out else None,
+            "labelled": each(self.labelled),
         }
 
     def as_json(self) -> dict[str, Any]:
         return {**self.summary(), "rollouts": self.rollouts}
 
     def metrics(self) -> dict[str, float]:
-        """Flat metrics under the field's names: `eval/accuracy`, `eval/<task>/accuracy`, `eval/held_out/accuracy`."""
+        """Flat metrics under the field's names: `eval/accuracy`, `eval/<task>/accuracy`, `eval/held_out/accuracy`,
+        `eval/<label>/accuracy`."""
         named = {"eval": self.overall}
-        named |= {f"eval/{task}": scores for task, scores in (self.tasks | self.held_out_tasks).items()}
+        each = self.tasks | self.held_out_tasks | self.labelled
+        named |= {f"eval/{name}": scores for name, scores in each.items()}
         named |= {"eval/held_out": self.held_out} if self.held_out else {}
         return {
             f"{prefix}/{name}": value

@@ -2,7 +2,8 @@
 
 `vf.GRPOTrainer.__init__` imports `VLLMClient` from a module that needs vLLM, and connects to a server at once. There is
 no parameter to give another client. `no_weight_client` puts one that does nothing in that place, for the constructor's
-time only: weights travel by `weight_sync`, or not at all.
+time only: weights travel by `weight_sync`, or not at all. It also loads a reference model for any `beta` above 0;
+`no_reference_model` is for the KL term that needs none.
 
 All other changes are ordinary subclasses: `trainer.GRPOTrainer`, `rollouts.RolloutGenerator`.
 """
@@ -24,6 +25,18 @@ class NoWeightClient:
 
     def init_communicator(self) -> None:
         pass
+
+
+@contextmanager
+def no_reference_model(args: Any) -> Iterator[None]:
+    """Within: a trainer with `kl_reference="previous"` loads no second model, though its `beta` is above 0."""
+    beta = args.beta
+    if args.kl_reference == "previous":
+        args.beta = 0.0
+    try:
+        yield
+    finally:
+        args.beta = beta
 
 
 @contextmanager

@@ -11,6 +11,7 @@ transformers' callbacks do the work. What is different here, where `train` is us
 - The originals' Trackio waits for all processes whenever something is logged; only the first one logs here.
 """
 
+import copy
 import dataclasses
 import os
 import re
@@ -81,6 +82,9 @@ class _Service:
             return
         # What begins with "eval_" is filed under "eval/".
         named = {re.sub("^eval/", "eval_", name): value for name, value in (logs or {}).items()}
+        if args.rollouts_as_steps:
+            state = copy.copy(state)
+            state.global_step = (logs or {}).get("rollouts", state.global_step)
         try:
             self.report(args, state, control, named, **kwargs)
         except Exception as error:

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from rg_env.core.config_files import is_config_file
 from rg_env.errors import InputError
 
 CPUS_PER_GPU = 8
@@ -77,7 +78,7 @@ class SlurmJob:
         words = [("override", each) for each in self.overrides] + [("--sweep", each) for each in self.sweep]
         for what, text in [("the config's path", self.config), *words]:
             check_text(what, text)
-        if not self.config.endswith((".yaml", ".yml")):
+        if not is_config_file(self.config):
             raise InputError(f"{self.config!r} is no config: give a .yaml file, such as configs/train/tiny.yaml")
         if self.array is not None and self.sweep:
             raise InputError("--sweep numbers the jobs itself: leave --array out, and sweep the seed")

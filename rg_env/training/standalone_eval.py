@@ -12,7 +12,8 @@ import re
 from pathlib import Path
 
 from rg_env.errors import InputError, OutputFolderError
-from rg_env.training.evaluation_plan import EvaluationPlan, FixedEvaluation
+from rg_env.training.evaluation_plan import EvaluationPlan
+from rg_env.training.fixed_eval import FixedEvaluation
 from rg_env.training.output import RunFiles
 from rg_env.training.scores import Evaluation
 from rg_env.training.summary import print_evaluation

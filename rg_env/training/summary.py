@@ -13,6 +13,7 @@ from rg_env.training.scores import Evaluation, Scores
 
 SAMPLES = 3
 TASKS_SHOWN = 30
+LABELS_IN_LINE = 3
 
 
 def headline(evaluation: Evaluation) -> str:
@@ -30,9 +31,13 @@ def headline(evaluation: Evaluation) -> str:
         parts.append(f"length {scores.mean_completion_tokens:.0f} tokens")
     if scores.n:
         parts.append(f"on {scores.n} problems")
-    if unseen := evaluation.held_out:
-        field = "reward" if unseen.accuracy is None else "accuracy"
-        parts.append(f"held out: {field} {_with_error(unseen, field)}  on {unseen.n} problems")
+    others = {"held out": evaluation.held_out} if evaluation.held_out else {}
+    others |= dict(list(evaluation.labelled.items())[:LABELS_IN_LINE])
+    for name, other in others.items():
+        field = "reward" if other.accuracy is None else "accuracy"
+        parts.append(f"{name}: {field} {_with_error(other, field)}  on {other.n} problems")
+    if (more := len(evaluation.labelled) - LABELS_IN_LINE) > 0:
+        parts.append(f"and {more} more")
     return "  ".join(parts)
 
 
@@ -78,11 +83,13 @@ _FIGURES = {
 
 
 def _table(columns: dict[str, Evaluation]) -> Table:
-    """A column an evaluation: all figures over the training tasks and over held-out ones, and each task's accuracy."""
+    """A column an evaluation: all figures over the training tasks and over held-out ones, each task's accuracy, and
+    that under each label."""
     evaluations = list(columns.values())
     last = evaluations[-1]
     counts = [f"{last.overall.n}"] if last.overall.n else []
     counts += [f"{last.held_out.n} held-out"] if last.held_out else []
+    counts += [f"{sum(scores.n for scores in last.labelled.values())} labelled"] if last.labelled else []
     title = f"{' + '.join(counts)} frozen problems, mean ± standard error"
     table = Table(box=box.SIMPLE, title=title, title_justify="left")
     table.add_column("")
@@ -92,6 +99,13 @@ def _table(columns: dict[str, Evaluation]) -> Table:
     def add(label: str, each: list[Scores], field: str) -> None:
         if all(_value(scores, field) is not None for scores in each):
             table.add_row(label, *(_with_error(scores, field) for scores in each))
+
+    def add_each(each: list[dict[str, Scores]], kind: str, indent: str) -> None:
+        for name in list(each[0])[:TASKS_SHOWN]:
+            field = "reward" if each[0][name].accuracy is None else "accuracy"
+            add(f"{indent}{escape(name)}, {field}", [scores[name] for scores in each], field)
+        if (more := len(each[0]) - TASKS_SHOWN) > 0:
+            table.add_row(f"{indent}and {more} more {kind}", *([""] * len(evaluations)))
 
     parts = [("", [e.overall for e in evaluations], [e.tasks for e in evaluations])]
     if last.held_out:
@@ -104,13 +118,11 @@ def _table(columns: dict[str, Evaluation]) -> Table:
             add(f"{kind}{name}", overall, field)
         for name in list(overall[0].pass_at_k)[1:]:  # pass@1 is the accuracy
             add(f"{kind}{name}", overall, name)
-        if len(tasks[0]) < 2 and not kind:
-            continue
-        field = "reward" if overall[0].accuracy is None else "accuracy"
-        for task in list(tasks[0])[:TASKS_SHOWN]:
-            add(f"  {escape(task)}, {field}", [each[task] for each in tasks], field)
-        if (more := len(tasks[0]) - TASKS_SHOWN) > 0:
-            table.add_row(f"  and {more} more tasks", *([""] * len(evaluations)))
+        if len(tasks[0]) > 1 or kind:
+            add_each(tasks, "tasks", "  ")
+    if last.labelled:
+        table.add_section()
+        add_each([e.labelled for e in evaluations], "labels", "")
     return table
 
 

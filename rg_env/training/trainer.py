@@ -30,12 +30,14 @@ from verifiers import Environment
 
 from rg_env.core.prompts import rejects_system_role
 from rg_env.training import metrics
+from rg_env.training.advantages import group_advantages
 from rg_env.training.arguments import GRPOConfig
-from rg_env.training.batches import RolloutBatch, micro_batches
+from rg_env.training.batches import RolloutBatch, micro_batches, truncated
 from rg_env.training.checks import (
     EngineName,
     check_engine,
     check_liger,
+    check_options,
     check_prompt_lengths,
     fitting_rows,
     fold_system_prompts,
@@ -43,17 +45,19 @@ from rg_env.training.checks import (
 from rg_env.training.collective import on_main
 from rg_env.training.curriculum import Curriculum
 from rg_env.training.engines import Embedded, Engine, Vllm, WeightsGuard
-from rg_env.training.logprobs import Plan, can_share_prompts, completion_logps
-from rg_env.training.loss import Clipping, Normaliser, kl_terms, policy_terms, sampler_weights
+from rg_env.training.generated_batch import GeneratedBatch
+from rg_env.training.group_filter import EmptyBatches, fill
+from rg_env.training.objective import ObjectiveTrainer
 from rg_env.training.output import nothing_left_of
 from rg_env.training.phases import Phases
+from rg_env.training.previous_policy import PreviousPolicy
 from rg_env.training.resources import StepMeter
-from rg_env.training.resumable import ResumableTrainer, check_start
+from rg_env.training.resumable import check_start
 from rg_env.training.rollouts import RolloutGenerator
-from rg_env.training.seams import no_weight_client
+from rg_env.training.seams import no_reference_model, no_weight_client
 
 
-class GRPOTrainer(ResumableTrainer):
+class GRPOTrainer(ObjectiveTrainer):
     """Group-relative policy optimisation (Shao et al., 2024, arXiv:2402.03300) over a Verifiers environment.
 
     Args:
@@ -84,6 +88,7 @@ class GRPOTrainer(ResumableTrainer):
     ):
         check_engine(engine, args, env)
         check_liger(args)
+        check_options(args, env, curriculum)
         folds = env.message_type == "chat" and rejects_system_role(processing_class)
         if folds:
             fold_system_prompts(env)
@@ -94,7 +99,7 @@ class GRPOTrainer(ResumableTrainer):
             curriculum.prepare = lambda rows: fitting_rows(env.put_rows(rows), processing_class, limit, fold=folds)
         self.rows_hash = check_start(env, args)
         with nothing_left_of(args.output_dir):  # transformers makes the folder before it can be known who is there
-            with no_weight_client():
+            with no_weight_client(), no_reference_model(args):
                 super().__init__(model, env, args, processing_class, callbacks, optimizers, peft_config, **kwargs)
             if engine == "embedded":
                 self.sampler: Engine = Embedded(self.model, processing_class, self._get_model_name(), self.args.seed)
@@ -112,6 +117,10 @@ class GRPOTrainer(ResumableTrainer):
             on_cancel=self.sampler.cancel,
             health=self.sampler.health_problem,
         )
+        self.beta = args.beta
+        if args.kl_reference == "previous":
+            self.previous_policy = PreviousPolicy(self.accelerator.unwrap_model(self.model))
+        self._empty_batches = EmptyBatches()
         self._weights_guard = WeightsGuard(self.sampler)
         self.add_callback(self._weights_guard)
         self.rollouts: Any = None
@@ -133,13 +142,6 @@ class GRPOTrainer(ResumableTrainer):
             self.sampler.sync()
         self._synced_at = self.state.global_step
 
-    def _compute_advantages(self, rewards: torch.Tensor) -> torch.Tensor:
-        # Equal rewards can differ from their mean by a rounding error, which scaling by their spread would blow up.
-        groups = rewards.float().view(-1, self.num_generations)
-        same = (groups.amax(dim=1) - groups.amin(dim=1)) < 1e-6
-        advantages: torch.Tensor = super()._compute_advantages(rewards)
-        return advantages.masked_fill(same.repeat_interleave(self.num_generations), 0.0)
-
     def _prepare_inputs(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """The micro-batch of this pass; every `generate_every` passes a new batch of rollouts is fetched for it.
 
@@ -148,11 +150,16 @@ class GRPOTrainer(ResumableTrainer):
         generate_every = self.gradient_accumulation_steps * self.num_iterations
         if self._step % generate_every == 0 or self._buffered_inputs is None:
             self.sync_weights()
-            number = self._step // generate_every
             with self.phases("waiting"):
-                batch = on_main(self.accelerator, lambda: self._fetch(number, generate_every))
+                batch = on_main(self.accelerator, lambda: self._fetch(self._step // generate_every, generate_every))
             self._buffered_inputs = self._train_inputs(batch, len(inputs))
-        micro_batch = self._buffered_inputs[self._step % self.gradient_accumulation_steps]
+        number = self._step % self.gradient_accumulation_steps
+        if self.previous_policy is not None:
+            if number == 0:
+                self._look_back(self.previous_policy, self._buffered_inputs)
+            if number == self.gradient_accumulation_steps - 1:  # no interrupt comes between this and the update
+                self.previous_policy.keep()
+        micro_batch = self._buffered_inputs[number]
         self._step += 1
         return micro_batch
 
@@ -166,23 +173,45 @@ class GRPOTrainer(ResumableTrainer):
             self.async_generator.submit(self, ahead, *self._gather_batch_data(ahead - number))
             self._next_batch_id = ahead + 1
         result = self.async_generator.get_batch(number)
-        self.rollouts = result.outputs
         batch = RolloutBatch.of(result.processed_results)
         if self.curriculum is not None:
             correct = torch.tensor(result.all_reward_dict["accuracy"], dtype=torch.float64)
             self.curriculum.measure(number, correct.view(-1, self.num_generations).mean(dim=1).tolist())
-        metrics.log_batch(self, result, batch)
+        metrics.log_batch(self, result, batch)  # what the policy does, whatever of it is trained on
+        if self.args.filter_groups:
+            result, batch = self._filtered(number, result)
+        if self.mask_truncated_completions:
+            batch = batch.without_loss(truncated(result.outputs.state, batch, self.processing_class.eos_token_id))
+        self.rollouts = result.outputs
         return batch
+
+    def _filtered(self, number: int, result: GeneratedBatch) -> tuple[GeneratedBatch, RolloutBatch]:
+        """Batch `number` with other groups in the place of those that teach nothing."""
+
+        def ask(round_: int, prompts: int) -> GeneratedBatch:
+            columns = self._more_batch_data(number, round_, prompts)
+            more = self.async_generator.extra(self, columns)
+            metrics.count_tokens(self, RolloutBatch.of(more.processed_results))
+            return more
+
+        filtered = fill(result, self.num_generations, ask, self.args.filter_groups_rounds)
+        for name, value in filtered.metrics().items():
+            self._metrics["train"][name].append(value)
+        self._empty_batches.look(filtered)
+        return filtered.batch, RolloutBatch.of(filtered.batch.processed_results).without_loss(filtered.empty)
 
     def _train_inputs(self, batch: RolloutBatch, rows: int) -> list[dict[str, Any]]:
         """This process's part of a batch, `rows` rows, shuffled and split for gradient accumulation."""
         device, first = self.accelerator.device, self.accelerator.process_index * rows
         part = slice(first, first + rows)
-        advantages = self._compute_advantages(torch.tensor(batch.rewards, device=device))
+        rewards = torch.tensor(batch.rewards, device=device)
+        advantages = group_advantages(rewards, self.num_generations, self.args.scale_rewards)
         tensors: dict[str, Any] = batch.tensors(
             part, pad_token=self.processing_class.pad_token_id, max_length=self.max_seq_len, device=device
         )
         tensors["advantages"] = advantages[part]
+        passes = self.gradient_accumulation_steps * self.accelerator.num_processes
+        tensors["batch_tokens"] = torch.full((rows,), batch.tokens() / passes, device=device)
         tensors["old_per_token_logps"] = None
         if self.num_iterations > 1:  # otherwise the same as those that the loss computes itself
             with torch.no_grad():
@@ -193,68 +222,6 @@ class GRPOTrainer(ResumableTrainer):
                     batch_size=self.per_device_train_batch_size,
                 )
         return micro_batches(tensors, self.gradient_accumulation_steps)
-
-    def _get_per_token_logps(
-        self,
-        model: Any,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        logits_to_keep: int | None = None,
-        batch_size: int | None = None,
-    ) -> torch.Tensor:
-        """Log-probabilities `(B, L - 1) float32` of `input_ids (B, L)[:, 1:]`, 0 at positions that carry no loss.
-
-        `attention_mask (B, L)` is what verifiers calls so: 1 where a token carries loss. It is no attention mask, and
-        the model does not get it: rows are padded on the right, where causal attention never looks.
-        """
-        plan: Plan = "shared" if can_share_prompts(self.model) else "by_length"
-        return completion_logps(
-            model,
-            input_ids,
-            attention_mask[:, 1:].bool(),
-            temperature=self.temperature,
-            max_rows=batch_size,
-            plan=plan if self.accelerator.num_processes == 1 else "in_order",
-        )
-
-    def compute_loss(
-        self,
-        model: Any,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Any = None,
-    ) -> torch.Tensor:
-        """The parent's loss (see `loss`), over the rows that have a gradient, corrected for the sampler if asked.
-
-        With `beta = 0` a row's loss is its advantage times something, so that rows of advantage 0 (whole groups, where
-        all rollouts got the same reward) change neither loss nor gradient; only the normaliser counts them. One row
-        always stays, so that every rank runs forward and backward the same number of times whatever its data: no rank
-        can wait for another, and an optimizer step without any signal stays what it was.
-        """
-        args = self.args
-        mask, advantages = inputs["attention_mask"], inputs["advantages"]
-        normaliser = Normaliser(self.loss_type, len(mask), mask[:, 1:].sum(), self.max_seq_len or mask.shape[1])
-        if self.beta == 0.0:
-            useful = ((advantages != 0) & mask[:, 1:].any(dim=1)).nonzero().squeeze(1)
-            rows = useful if len(useful) else useful.new_zeros(1)
-            inputs = {name: None if value is None else value[rows] for name, value in inputs.items()}
-            mask, advantages = inputs["attention_mask"], inputs["advantages"]
-        ids, keep = inputs["input_ids"], mask[:, 1:]
-        with self.phases("log_probs"):
-            logps = self._get_per_token_logps(model, ids, mask)
-        old = inputs["old_per_token_logps"]
-        old = logps.detach() if old is None else old
-        weights = log_ratio = None
-        if args.vllm_importance_sampling_correction:
-            weights, log_ratio = sampler_weights(old, inputs["sampler_logps"], args.vllm_importance_sampling_cap)
-        clipping = Clipping(self.epsilon_low, self.epsilon_high, self.delta)
-        values, clipped = policy_terms(logps, old, advantages, clipping, weights)
-        kl = None
-        if self.beta != 0.0:
-            kl = kl_terms(logps, self._reference_logps(ids, mask))
-            values = values + self.beta * kl
-        metrics.log_loss(self, keep, clipped, kl, log_ratio)
-        return normaliser.mean(values, keep)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         self.meter.begin_step()
@@ -267,14 +234,13 @@ class GRPOTrainer(ResumableTrainer):
         if steps:
             times = {name: seconds / steps for name, seconds in self.phases.take().items()}
             logs = {**logs, **times, **costs}
-        super().log(logs, start_time)
+        super().log({**logs, "rollouts": self.rollouts_so_far}, start_time)
 
-    def _reference_logps(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            if self.ref_model is not None:
-                return self._get_per_token_logps(self.ref_model, ids, mask)
-            with self.accelerator.unwrap_model(self.model).disable_adapter():
-                return self._get_per_token_logps(self.model, ids, mask)
+    @property
+    def rollouts_so_far(self) -> int:
+        """That the updates so far were made from, of all processes."""
+        batch = self._train_batch_size * self.gradient_accumulation_steps * self.accelerator.num_processes
+        return self.state.global_step * batch // self.num_iterations
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         # The libraries' million objects are here to stay: without this, each full garbage collection walks them all,

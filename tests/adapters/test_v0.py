@@ -171,7 +171,7 @@ def test_odd_arguments_are_told(arguments: dict[str, Any], message: str) -> None
         rg_env.load_environment(**SMALL, **arguments)
 
 
-def test_the_instruction_can_stand_in_the_user_turn(fake_server: Any) -> None:
+def test_the_system_prompt_can_stand_in_the_user_turn(fake_server: Any) -> None:
     """`prompt_placement="user"` sends no system message; few-shot messages keep their place."""
     shots = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<answer>1</answer>"}]
     env = rg_env.load_environment(**SMALL, prompt_placement="user", few_shot=shots)

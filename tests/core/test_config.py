@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from rg_env.core.config import Section, config_error, parse_config, read_config
-from rg_env.core.config_files import without_nulls
+from rg_env.core.config_files import is_config_file, without_nulls
 from rg_env.core.yaml12 import to_yaml
 from rg_env.errors import ConfigError, InputError
 
@@ -248,6 +248,14 @@ def test_an_override_with_a_thousand_keys_is_refused(tmp_path: Path) -> None:
 
 def test_nulls_are_taken_away_within_lists_too(tmp_path: Path) -> None:
     assert values(tmp_path, main="a: [{b: null, c: 1}, null]\n") == {"a": [{"c": 1}, None]}
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [("run.yaml", True), ("a/run.yml", True), ("run.py", False), ("run.yaml.bak", False), ("yaml", False)],
+)
+def test_a_config_is_known_by_its_name(name: str, is_one: bool) -> None:
+    assert is_config_file(name) == is_one
 
 
 def test_configs_are_frozen(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_the_shipped_prompt_is_exact() -> None:
     assert SYSTEM_PROMPT == "Think step by step, then give the final answer as <answer>your answer here</answer>."
 
 
-def test_the_instruction_goes_where_it_is_asked() -> None:
+def test_the_system_prompt_goes_where_it_is_asked() -> None:
     """In a system message, or before the question with a blank line between; none if there is none."""
     system, user = {"role": "system", "content": "S"}, {"role": "user", "content": "Q"}
     assert build_messages("Q", "S") == [system, user]
@@ -74,6 +74,6 @@ def test_a_missing_template_is_an_input_error() -> None:
         ("user_after", "Be brief.", "1+1?\n\nUse tags."),
     ],
 )
-def test_an_instruction_stands_where_it_is_placed_and_a_preamble_in_the_system_message(placement, system, user):
+def test_a_system_prompt_stands_where_it_is_placed_and_a_preamble_in_the_system_message(placement, system, user):
     messages = build_messages("1+1?", "Use tags.", placement, preamble="Be brief.")
     assert messages == [{"role": "system", "content": system}, {"role": "user", "content": user}]

@@ -56,7 +56,7 @@ def make_args(tmp_path: Path) -> Callable[..., Any]:
             "max_tokens": 24,
             "beta": 0.0,
             "loss_type": "bnpo",
-            "scale_rewards": True,
+            "scale_rewards": "group",
             "sync_ref_model": False,
             "logging_steps": 1,
             "report_to": "none",

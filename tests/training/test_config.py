@@ -11,6 +11,7 @@ from rg_env.core.config import Section
 from rg_env.errors import ConfigError
 from rg_env.training.config import TrainConfig, load_train_config
 from rg_env.training.config_docs import render
+from rg_env.training.from_config import environment_arguments
 from rg_env.training.plan import describe, resolved_yaml
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -35,20 +36,35 @@ MISTAKES = [
     ("training.max_step=3", "unknown key 'max_step': did you mean 'max_steps'"),
     ("tasks.chain_sum.wieght=3", "unknown key 'wieght': did you mean 'weight'"),
     ("evaluation.tasks.maze.lvl=3", "unknown key 'lvl': did you mean 'level'"),
+    ("evaluation.tasks.maze.weight=3", "unknown key 'weight'"),
     ("rewards.format.wen=correct", "unknown key 'wen': did you mean 'when'"),
     ("curriculum.tasks.chain_sum.begin=1", "unknown key 'begin'"),
     ("lora.rank=3", "unknown key 'rank'"),
+    ("prompt.instruction=x", "unknown key 'instruction': there are: placement, preamble, system_prompt"),
     # types
     ("training.max_steps=3.5", "must be a whole number"),
     ("training.max_steps='3'", "must be a whole number"),
     ("training.learning_rate=fast", "must be a number"),
-    ("training.scale_rewards=1", "must be true or false"),
+    ("training.shuffle=1", "must be true or false"),
+    ("training.scale_rewards=true", "must be one of 'group', 'batch' or 'none'"),
+    ("training.kl_reference=last", "must be one of 'initial' or 'previous'"),
+    ("training.filter_groups_rounds=0", "must be at least 1"),
+    ("training.off_policy_mask_threshold=0", "must be above 0"),
+    (["training.kl_reference=previous"], "training.beta is 0: there is no KL term"),
+    (
+        ["training.filter_groups=true", "curriculum.tasks=[chain_sum]"],
+        "asks other prompts than the curriculum's: leave out one of them",
+    ),
     ("training.bf16=yes", "must be true or false"),
     ("model.name=7", "must be text"),
     ("training=3", "must be a section"),
     ("tasks=3", "must be a mapping of names"),
     ("tasks=[{weight: 2}]", "a list of tasks holds names, or mappings with a name"),
     ("tasks=[a, a]", "task 'a' stands twice"),
+    ("evaluation.tasks=[maze, maze]", "task 'maze' stands twice: give the second one a label"),
+    ("evaluation.tasks=[{task: maze}]", "mappings with a name: [a, {name: b, num_examples: 20}]"),
+    ("evaluation.tasks.easy.task=3", "must be text"),
+    ("evaluation.tasks.maze.num_examples=2.5", "must be a whole number"),
     ("rewards=correctness", "must be a mapping of names"),
     ("rewards.format=high", "must be a section"),
     ("logging.report_to=wandb", "must be a list"),
@@ -70,6 +86,8 @@ MISTAKES = [
     ("tasks.chain_sum.weight=0", "must be above 0"),
     ("tasks.chain_sum.weight=1e400", "must be at most 1e+100"),
     ("evaluation.rollouts_per_example=0", "must be at least 1"),
+    ("evaluation.num_held_out_examples=0", "must be at least 1"),
+    ("evaluation.tasks.maze.num_examples=0", "must be at least 1"),
     ("model.name=''", "must not be empty"),
     ("training.max_steps=1e30", "must be a whole number"),
     ("training.max_steps=99999999999999999999", "must be at most 2147483647"),
@@ -82,7 +100,7 @@ MISTAKES = [
     # choices
     ("engine.kind=vlm", "must be one of 'embedded' or 'vllm'"),
     ("grading=strict", "must be one of 'hardened', 'partial' or 'upstream'"),
-    ("training.loss_type=ppo", "must be one of 'bnpo', 'grpo' or 'dr_grpo'"),
+    ("training.loss_type=ppo", "must be one of 'bnpo', 'grpo', 'dr_grpo' or 'dapo'"),
     ("prompt.placement=end", "must be one of 'system', 'user' or 'user_after'"),
     ("logging.report_to=[wand]", "must be one of 'tensorboard', 'wandb' or 'trackio'"),
     ("rewards.format.when=right", "must be one of 'answered', 'correct' or 'not_correct'"),
@@ -93,11 +111,24 @@ MISTAKES = [
     ("tasks.chain_sum.level=99", "level must be a whole number from 0 to"),
     ("tasks.chain_sum.levels.num_term=1", "unknown level attribute of task 'chain_sum' 'num_term'"),
     ("evaluation.tasks.mase={}", "unknown task 'mase': did you mean 'maze'"),
+    ("evaluation.tasks.mase={}", "; a label of your own needs task: NAME"),
+    ("evaluation.tasks.spell_backward_4={}", "unknown task 'spell_backward_4': did you mean 'spell_backward'"),
+    ("evaluation.tasks.easy.task=mase", "evaluation.tasks.easy.task = 'mase' @ command line: unknown task 'mase'"),
+    ("evaluation.tasks.easy.task=''", "must not be empty"),
+    ("evaluation.tasks.easy={task: maze, config: {min_grid: 3}}", "unknown option of task 'maze' 'min_grid'"),
+    ("evaluation.tasks.easy={task: spell_backward, level: 99}", "level must be a whole number from 0 to"),
     ("rewards.correctnes=1", "unknown reward 'correctnes': did you mean 'correctness'"),
     ("rewards.length.options.max_token=3", "unknown option of reward 'length' 'max_token'"),
     ("model.name=./nowhere", "there is no such folder here"),
     # combinations
     ("evaluation.tasks.chain_sum={}", "is trained on, and so evaluated anyway"),
+    ("evaluation.tasks.chain_sum.level=1", "under a label of its own, such as chain_sum_hard: {task: chain_sum,"),
+    ("evaluation.tasks.chain_sum.task=chain_sum", "is trained on, and so evaluated anyway"),
+    ("evaluation.tasks.chain_sum.task=spell_backward", "is the name of a task: choose another label"),
+    ("evaluation.tasks.maze.task=chain_sum", "is the name of a task: choose another label"),
+    ("evaluation.tasks.held_out.task=maze", "is the name of a figure (eval/held_out)"),
+    ("evaluation.tasks={a/b: {task: maze}}", "a label holds letters, digits, '_', '-' and '.'"),
+    ("evaluation.tasks={'': {task: maze}}", "a label holds letters, digits, '_', '-' and '.'"),
     (["training.per_device_train_batch_size=3", "training.gradient_accumulation_steps=3"], "does not divide"),
     ("splits.num_train_examples=1", "fewer than the 16 prompts of a step"),
     ("splits.num_eval_examples=1", "fewer than the 2 tasks"),
@@ -140,6 +171,67 @@ def test_a_mistake_is_one_line_with_path_and_remedy(base: Path, overrides: str |
     assert any(text.startswith(override.partition("=")[0].split(".")[0]) for override in overrides)
 
 
+@pytest.mark.parametrize(
+    ("override", "path", "words"),
+    [
+        ("tasks.maze.config.min_grid_sise=3", "tasks.maze.config.min_grid_sise = 3", "did you mean 'min_grid_size'"),
+        ("tasks.maze.config.seed=3", "tasks.maze.config.seed = 3", "'seed' is no option here"),
+        ("tasks.maze.level=99", "tasks.maze.level = 99", "level must be a whole number from 0 to"),
+        (
+            "tasks.spell_backward.levels.word_lem=1",
+            "tasks.spell_backward.levels.word_lem = 1",
+            "did you mean 'word_len'",
+        ),
+        ("tasks.spell_backward.levels.word_len=99", "tasks.spell_backward.levels.word_len = 99", "from 0 to"),
+        (
+            "evaluation.tasks.chain_sum.config.max_term=3",
+            "evaluation.tasks.chain_sum.config.max_term = 3",
+            "'max_terms'",
+        ),
+        ("rewards.length.options.max_token=3", "rewards.length.options.max_token = 3", "did you mean 'max_tokens'"),
+        (
+            "rewards.length.options.max_tokens=-1",
+            "rewards.length.options.max_tokens = -1",
+            "must be a number from 0 up",
+        ),
+    ],
+)
+def test_options_are_told_at_their_own_place(base: Path, override: str, path: str, words: str) -> None:
+    """Not at the task or the reward that they belong to."""
+    with pytest.raises(ConfigError) as caught:
+        load_train_config(base, ["tasks={maze: {}, spell_backward: {}}", override])
+    assert str(caught.value).startswith(f"{path} @ command line: ")
+    assert words in str(caught.value)
+
+
+def test_all_options_of_a_task_are_told_each_with_its_line(base: Path) -> None:
+    """Of a file, by the lines that name them; in the short form of a list, at the list."""
+    base.write_text(
+        "model: {name: tiny}\n"
+        "tasks:\n"
+        "  maze:\n"
+        "    config:\n"
+        "      min_grid_sise: 3\n"
+        "      max_grid_size: 10\n"
+        "      min_dists: 10\n"
+        "    levels:\n"
+        "      grid: 1\n"
+        "    level: 99\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_train_config(base)
+    lines = str(caught.value).splitlines()[1:]
+    assert sorted(line.strip().partition(": ")[0] for line in lines) == [
+        "tasks.maze.config.min_dists = 10 @ run.yaml:7",
+        "tasks.maze.config.min_grid_sise = 3 @ run.yaml:5",
+        "tasks.maze.level = 99 @ run.yaml:10",
+        "tasks.maze.levels.grid = 1 @ run.yaml:9",
+    ]
+    base.write_text("model: {name: tiny}\ntasks: [{name: maze, config: {min_grid_sise: 3}}]\n")
+    with pytest.raises(ConfigError, match=r"@ run\.yaml:2: maze\.config\.min_grid_sise unknown option of task 'maze'"):
+        load_train_config(base)
+
+
 def test_a_run_without_evaluation_is_one_override(base: Path) -> None:
     """Also where a file spells out that there would be one before and after."""
     spelled = ["evaluation.before=true", "evaluation.after=true"]
@@ -169,13 +261,28 @@ def test_forms_that_stand_for_others(base: Path) -> None:
     config = load_train_config(base, ["tasks=[maze, {name: chain_sum, weight: 3}]", "rewards={correctness: 2}"])
     assert {name: task.weight for name, task in config.tasks.items()} == {"maze": 1.0, "chain_sum": 3.0}
     assert config.rewards["correctness"].weight == 2.0
+    config = load_train_config(base, ["evaluation.tasks=[maze, {name: easy, task: maze, num_examples: 3}]"])
+    assert {name: (task.task, task.num_examples) for name, task in config.evaluation.tasks.items()} == {
+        "maze": (None, None),
+        "easy": ("maze", 3),
+    }
+
+
+def test_a_prompt_has_the_environments_names(base: Path) -> None:
+    """What a config calls `system_prompt` and `preamble` is what `load_environment` calls so."""
+    given = {"system_prompt": "Use tags.", "placement": "user_after", "preamble": "Be brief."}
+    arguments = environment_arguments(load_train_config(base, [f"prompt={given}"]))
+    assert {name: arguments[name] for name in ("system_prompt", "prompt_placement", "preamble")} == {
+        "system_prompt": "Use tags.", "prompt_placement": "user_after", "preamble": "Be brief.",
+    }  # fmt: skip
 
 
 def test_the_resolved_config_reads_equal(base: Path) -> None:
     """Whatever it says: a run can be repeated from its own config.yaml."""
     overrides = [
-        "prompt.instruction='Ünïcode \x85 \"quotes\" # no comment'", "training.learning_rate=1e-6", "lora.r=4",
-        "curriculum={tasks: {spell_backward: {}}, schedule: {0: 0, 10: 1}}", "evaluation.tasks.maze.level=1",
+        "prompt.system_prompt='Ünïcode \x85 \"quotes\" # no comment'", "training.learning_rate=1e-6", "lora.r=4",
+        "curriculum={tasks: {spell_backward: {}}, schedule: {0: 0, 10: 1}}",
+        "evaluation.tasks={maze: {level: 1}, words: {task: spell_backward, num_examples: 7}}",
     ]  # fmt: skip
     config = load_train_config(base, overrides)
     Path("again.yaml").write_text(resolved_yaml(config), encoding="utf-8")
@@ -193,13 +300,46 @@ def test_a_dry_run_imports_nothing_heavy(base: Path) -> None:
     assert "#   steps       200 of 128 rollouts: 16 prompts x 8" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("overrides", "questions"),
+    [
+        ([], "2000 to train on, 3200 prompts: 1.6 epochs"),
+        (["training.num_iterations=2"], "2000 to train on, 1600 prompts: 0.8 epochs"),
+        (["splits.num_train_examples=30"], "30 to train on, 3200 prompts: 200 epochs"),
+        (["curriculum={tasks: {spell_backward: {}}}"],
+         "1333 to train on, 3200 prompts: 1.6 epochs; those of spell_backward drawn for each prompt, at its level"),
+        (["curriculum={tasks: [spell_backward, chain_sum]}"], "drawn for each of 3200 prompts, at its task's level"),
+    ],
+)  # fmt: skip
+def test_the_plan_tells_which_questions_come_again(base: Path, overrides: list[str], questions: str) -> None:
+    """Those of a curriculum's tasks do not. What fills no batch is left out of an epoch: 14 of 30 questions."""
+    assert f"#   questions   {questions}\n" in describe(load_train_config(base, overrides))
+
+
+def test_the_plan_tells_when_checkpoints_are_made(base: Path) -> None:
+    """At the end in any case; on the way only where the run is longer."""
+    for every, words in (
+        (100, "a checkpoint every 100 steps and at the end"),
+        (200, "one checkpoint"),
+        (0, "one checkpoint"),
+    ):
+        assert f"outputs/, {words}" in describe(load_train_config(base, [f"output.save_every={every}"]))
+
+
 def test_the_plan_tells_of_curriculum_and_held_out_tasks(base: Path) -> None:
     config = load_train_config(
-        base, ["curriculum={tasks: {spell_backward: {}}}", "evaluation.tasks.maze={}", "lora.r=4"]
+        base,
+        [
+            "curriculum={tasks: {spell_backward: {}}}",
+            "evaluation.tasks={maze: {}, words: {task: spell_backward, num_examples: 7}, lcm: {num_examples: 9}}",
+            "lora.r=4",
+        ],
     )
     text = describe(config)
     assert "#   curriculum  spell_backward" in text
-    assert "#   held out    maze (50)" in text
+    assert "#   held out    maze (50), lcm (9)\n" in text
+    assert "#   labelled    words: spell_backward (7)\n" in text
+    assert "#   tasks       spell_backward (33.4 % of the prompts), chain_sum (1333)" in text
     assert "LoRA of rank 4" in text
 
 

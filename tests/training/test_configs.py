@@ -1,6 +1,8 @@
 """The run configs in configs/: every one of them, through the loader that `rg-env train` uses."""
 
+import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +13,15 @@ import yaml
 
 from rg_env.training.config import TrainConfig, load_train_config
 from rg_env.training.config_sections import TrainingConfig
-from rg_env.training.tiny import TASKS
+from rg_env.training.tiny import TASKS, TRAINING
+from rg_env.training.without_effect import without_effect
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 BASES = {"base.yaml", "base_intra.yaml", "base_inter.yaml", "base_curriculum.yaml"}  # in train/paper
 EXPERIMENTS = sorted(path for path in (CONFIGS / "train").rglob("*.yaml") if path.name not in BASES)
-PARTS = sorted(path for part in ("models", "tasks", "prompts") for path in (CONFIGS / part).rglob("*.yaml"))
+PARTS = sorted(
+    path for part in ("algorithms", "models", "tasks", "prompts") for path in (CONFIGS / part).rglob("*.yaml")
+)
 HEAVY = ("torch", "reasoning_gym", "verifiers", "transformers")
 
 
@@ -39,6 +44,12 @@ def test_an_experiment_loads(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
+def test_no_key_of_an_experiment_is_without_effect(path: Path) -> None:
+    """All that a file says differently than the defaults makes a difference."""
+    assert without_effect(load_train_config(path)) == ""
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
 def test_the_head_tells_source_command_and_figures(path: Path) -> None:
     """The command names the file itself."""
     head = path.read_text().split("extends:")[0]
@@ -46,9 +57,16 @@ def test_the_head_tells_source_command_and_figures(path: Path) -> None:
     assert any(word in head for word in ("Published", "Figures", "Unpublished", "Measured"))
 
 
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
+def test_the_head_names_what_is_measured_under_labels(path: Path) -> None:
+    """By the metric to look at, and no other."""
+    named = re.findall(r"eval/([\w.-]+)/accuracy", path.read_text().split("extends:")[0])
+    assert named == load_train_config(path).evaluation.labels
+
+
 @pytest.mark.parametrize("path", PARTS, ids=name)
 def test_a_part_loads_with_a_minimal_config(path: Path, tmp_path: Path) -> None:
-    """Models, tasks and prompts can each be put together with anything else."""
+    """Algorithms, models, tasks and prompts can each be put together with anything else."""
     own = yaml.safe_load(path.read_text())
     model = {"name": "tiny", **own.get("model", {})}
     tasks = own.get("tasks") or {"ab": {}} if path.parent.name != "held_out" else {"count_primes": {}}
@@ -74,8 +92,29 @@ def test_tiny_is_the_run_of_the_smallest_example(tmp_path: Path) -> None:
     assert {key: ours[key] for key in theirs.keys() - left_to_the_machine} == {
         key: theirs[key] for key in theirs.keys() - left_to_the_machine
     }
-    assert left_to_the_machine == {"epsilon_high", "use_cpu"}
+    assert left_to_the_machine == {"epsilon_high", "off_policy_mask_threshold", "use_cpu"}
     assert {task: spec.config for task, spec in config.tasks.items()} == {"leg_counting": TASKS["leg_counting"]}
+
+
+@pytest.mark.parametrize("model", ["tiny", "any other"])
+def test_scripts_and_configs_have_the_same_defaults(tmp_path: Path, model: str) -> None:
+    """What `default_config` gives is what the shipped configs come to, field by field, but for the seed, services and
+    what is left to the machine."""
+    from rg_env.training.arguments import GRPOConfig
+    from rg_env.training.from_config import grpo_config
+    from rg_env.training.policy import Policy, default_config
+    from rg_env.training.services import service_settings
+
+    part = CONFIGS / "models" / ("tiny.yaml" if model == "tiny" else "qwen2.5-3b.yaml")
+    config = loaded(tmp_path, CONFIGS / "base.yaml", part, tasks={"ab": {}})
+    if model == "tiny":
+        assert config.training == TrainingConfig(**TRAINING)
+    ours = default_config(Policy(None, None, model, is_tiny=model == "tiny"), tmp_path)
+    theirs = grpo_config(config, tmp_path)
+    names = {field.name for field in dataclasses.fields(GRPOConfig)}
+    different = {name for name in names if getattr(ours, name) != getattr(theirs, name)}
+    by_machine = {"use_cpu", "dataloader_pin_memory"}
+    assert different - by_machine - service_settings(config.logging, tmp_path).keys() == {"seed"}
 
 
 def test_the_prompt_is_the_librarys() -> None:
@@ -83,7 +122,7 @@ def test_the_prompt_is_the_librarys() -> None:
     from reasoning_gym.utils import SYSTEM_PROMPTS
 
     config = load_train_config(CONFIGS / "train" / "paper" / "intra_algebra.yaml")
-    assert config.prompt.instruction == SYSTEM_PROMPTS["DeepSeekZero"]
+    assert config.prompt.system_prompt == SYSTEM_PROMPTS["DeepSeekZero"]
     assert config.prompt.placement == "system"
 
 

@@ -148,7 +148,7 @@ def test_questions_too_long_for_the_run_are_not_asked(
     assert max(map(len, tokenizer.apply_chat_template(prompts, add_generation_prompt=True))) <= 100
 
 
-def test_instructions_are_folded_as_in_the_environments_rows(make_env: Any, tokenizer: Any) -> None:
+def test_system_prompts_are_folded_as_in_the_environments_rows(make_env: Any, tokenizer: Any) -> None:
     """Where the chat template has no system role."""
     rows = make_env().dataset.to_list()
     folded = fitting_rows(rows, tokenizer, 160, fold=True)

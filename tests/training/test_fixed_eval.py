@@ -11,10 +11,11 @@ import verifiers as vf
 from run_metrics import repeatable
 from transformers import AutoModelForCausalLM
 
+from rg_env import load_environment
 from rg_env.core.statistics import pass_at_k
 from rg_env.errors import InputError, RewardError
 from rg_env.training import EvaluationPlan, train
-from rg_env.training.evaluation_plan import FixedEvaluation
+from rg_env.training.fixed_eval import FixedEvaluation
 from rg_env.training.tiny import POLICY_DIR, TASKS
 
 UNSEEN = [{"name": "chain_sum", "config": TASKS["chain_sum"]}]
@@ -77,13 +78,73 @@ def test_a_whole_plan(make_trainer: Any, unseen: Any, tmp_path: Path, capsys: py
     assert logged["eval/pass@4"] == found["pass_at_k"]["pass@4"]
     assert {"eval/truncated", "eval/held_out/pass@2", "eval/chain_sum/status/correct", "time/evaluation"} <= set(logged)
     assert results["eval_after"] == {name: value for name, value in found.items() if name != "rollouts"}
-    assert [entry["held_out"] for entry in found["questions"]] == [False, True]
+    assert [entry["part"] for entry in found["questions"]] == ["training", "held_out"]
     assert json.loads((run / "manifest.json").read_text())["evaluation_rows"] == [unseen.manifest]
     printed = capsys.readouterr().out
     assert "8 + 5 held-out frozen problems" in printed
     assert "held-out accuracy" in printed
     assert "pass@4" in printed
     assert (run / "reward_curve.png").exists()
+
+
+def test_labels_stand_for_themselves(
+    make_trainer: Any, make_env: Any, unseen: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A training task at two other difficulties, and a held-out one: in no overall figure, named by their labels."""
+    sizes = {"legs_1": 3, "legs_2": 4}
+    labelled = {
+        label: make_env(
+            gym={"name": "leg_counting", "config": {**TASKS["leg_counting"], "min_animals": n, "max_animals": n}},
+            num_train_examples=0,
+            num_eval_examples=sizes[label],
+        )
+        for n, label in ((1, "legs_1"), (2, "legs_2"))
+    }
+    plan = EvaluationPlan(every=0, held_out=[unseen], labelled={**labelled, "sums": unseen}, rollouts_per_example=2)
+    results = train(make_trainer(max_steps=1), evaluation=plan)
+    run = tmp_path / "run"
+    found = read(run, 1)
+    assert (found["n"], found["held_out"]["n"]) == (8, 5)
+    assert list(found["tasks"]) == ["leg_counting"]
+    assert list(found["held_out"]["tasks"]) == ["chain_sum"]
+    assert {label: scores["n"] for label, scores in found["labelled"].items()} == {**sizes, "sums": 5}
+    logged = next(line for line in metrics_of(run) if line["step"] == 1 and "eval/accuracy" in line)
+    for label, scores in found["labelled"].items():
+        answers = [each for each in found["rollouts"] if each["task"] == label]
+        assert {each["part"] for each in answers} == {"labelled"}
+        assert len(answers) == 2 * scores["n"]
+        assert {each["question"] for each in answers} == set(plan.labelled[label].eval_dataset["question"])
+        assert scores["accuracy"] == pytest.approx(statistics.fmean(each["correct"] for each in answers))
+        assert logged[f"eval/{label}/accuracy"] == scores["accuracy"]
+        assert logged[f"eval/{label}/pass@2"] == scores["pass_at_k"]["pass@2"]
+    own = [each["reward"] for each in found["rollouts"] if each["part"] == "training"]
+    assert len(own) == 16
+    assert logged["eval/reward"] == found["reward"] == pytest.approx(statistics.fmean(own))
+    assert [(entry["label"], entry["tasks"]) for entry in found["questions"]] == [
+        (None, ["leg_counting"]),
+        (None, ["chain_sum"]),
+        ("legs_1", ["leg_counting"]),
+        ("legs_2", ["leg_counting"]),
+        ("sums", ["chain_sum"]),
+    ]
+    assert results["eval_after"]["labelled"] == found["labelled"]
+    manifests = json.loads((run / "manifest.json").read_text())["evaluation_rows"]
+    of_labels = [{"label": label, **env.manifest} for label, env in plan.labelled.items()]
+    assert manifests == [unseen.manifest, *of_labels]
+    printed = capsys.readouterr().out
+    assert "8 + 5 held-out + 12 labelled frozen problems" in printed
+    line = next(line for line in printed.splitlines() if line.startswith("evaluation after step   1"))
+    assert "  legs_1: accuracy " in line
+    assert "  legs_2: accuracy " in line
+
+
+def test_a_manifest_with_a_label_is_one(unseen: Any) -> None:
+    """Its rows can be asked for again."""
+    labelled = {"label": "sums", **unseen.manifest}
+    assert (
+        load_environment(gym=UNSEEN, num_train_examples=0, num_eval_examples=5, manifest=labelled).manifest
+        == unseen.manifest
+    )
 
 
 @pytest.mark.slow
@@ -163,16 +224,26 @@ def test_what_was_asked_is_known_by_hash(make_trainer: Any, make_env: Any) -> No
         ({"every": -1}, "every=-1 .* at least 0"),
         ({"rollouts_per_example": 0}, "at least 1"),
         ({"max_tokens": 0}, "at least 1"),
-        ({"temperature": float("nan")}, "at least 0, and finite"),
-        ({"top_p": 0.0}, "above 0, and at most 1"),
+        ({"every": 2.5}, "every=2.5 of the evaluation: must be a whole number"),
+        ({"temperature": float("nan")}, "temperature=nan of the evaluation: must be a finite number"),
+        ({"temperature": -0.1}, "at least 0"),
+        ({"top_p": 0.0}, "must be above 0"),
+        ({"top_p": 1.5}, "must be at most 1"),
         ({"temperature": 0.0, "rollouts_per_example": 2, "greedy": False}, "all answers are the same"),
-        ({"temperature": 0.0}, "set it to False"),
+        ({"temperature": 0.0}, "turn it off"),
+        ({"evry": 3}, "unknown setting 'evry': did you mean 'every'"),
+        ({"held_out": 3}, "held_out=3 of the evaluation: must be a list"),
+        ({"labelled": {"a b": 3}}, "labelled.a b of the evaluation: must be of class Environment"),
+        ({"labelled": [3]}, "labelled of the evaluation: must be a mapping of names"),
+        ({"held_out": [3]}, "held_out.0 of the evaluation: must be of class Environment"),
+        ({"every": -1, "max_tokens": 0}, "every=-1 .* at least 0; max_tokens=0 .* at least 1"),
     ],
 )
 def test_plans_that_cannot_be(fields: dict[str, Any], words: str) -> None:
-    """Told when the plan is made."""
-    with pytest.raises(InputError, match=words):
+    """Told when the plan is made, in one line."""
+    with pytest.raises(InputError, match=words) as caught:
         EvaluationPlan(**fields)
+    assert "\n" not in str(caught.value)
 
 
 def test_plans_that_do_not_fit_the_trainer(make_trainer: Any, make_env: Any, unseen: Any, tmp_path: Path) -> None:
@@ -181,10 +252,18 @@ def test_plans_that_do_not_fit_the_trainer(make_trainer: Any, make_env: Any, uns
         (EvaluationPlan(held_out=[make_env(num_train_examples=0)]), "leg_counting: a task is either trained on or"),
         (EvaluationPlan(held_out=[make_env(num_eval_examples=0)]), "no evaluation rows: give it num_eval_examples"),
         (EvaluationPlan(held_out=[unseen], max_tokens=4096), "embedded engine takes .*: lower max_tokens"),
+        (EvaluationPlan(labelled={"none": make_env(num_eval_examples=0)}), "no evaluation rows: give it num_eval"),
     ):
         with pytest.raises(InputError, match=words):
             train(make_trainer(), evaluation=plan)
         assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("label", ["maze", "leg_counting", "held_out", "status", "a/b", "a b", "", "x" * 81])
+def test_labels_that_cannot_be(unseen: Any, label: str) -> None:
+    """They are names of metrics: no task's, no other figure's."""
+    with pytest.raises(InputError, match=r"labelled\..* of the evaluation: .*label"):
+        EvaluationPlan(labelled={label: unseen})
 
 
 def test_a_failing_reward_of_a_held_out_task_is_told(make_trainer: Any, unseen: Any, tmp_path: Path) -> None:
@@ -202,8 +281,13 @@ def test_a_failing_reward_of_a_held_out_task_is_told(make_trainer: Any, unseen: 
 def test_a_run_goes_on_with_the_same_questions_only(make_trainer: Any, make_env: Any, unseen: Any) -> None:
     """Else before and after could not be compared."""
     train(make_trainer(max_steps=1), evaluation=EvaluationPlan(held_out=[unseen]))
-    with pytest.raises(InputError, match="asked other questions"):
-        train(make_trainer(max_steps=2), resume="auto")
+    for other in (
+        EvaluationPlan(),
+        EvaluationPlan(labelled={"sums": unseen}),
+        EvaluationPlan(held_out=[unseen], labelled={"sums": unseen}),
+    ):
+        with pytest.raises(InputError, match="asked other questions"):
+            train(make_trainer(max_steps=2), evaluation=other, resume="auto")
     results = train(make_trainer(max_steps=2), evaluation=EvaluationPlan(held_out=[unseen]), resume="auto")
     assert [results[name]["step"] for name in ("eval_before", "eval_after")] == [0, 2]
 

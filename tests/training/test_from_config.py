@@ -22,7 +22,11 @@ training:
   {max_steps: 2, learning_rate: 1e-3, lr_scheduler_type: constant, per_device_train_batch_size: 16,
    gradient_accumulation_steps: 1, num_generations: 4, max_prompt_length: 160, max_tokens: 30,
    gradient_checkpointing: false}
-evaluation: {tasks: {chain_sum: {}}, num_held_out_examples: 4, every: 0, rollouts_per_example: 2}
+evaluation:
+  tasks: {chain_sum: {}, legs_1: {task: leg_counting, config: {max_animals: 1}, num_examples: 3}}
+  num_held_out_examples: 4
+  every: 0
+  rollouts_per_example: 2
 output: {save_every: 0}
 """
 
@@ -42,7 +46,9 @@ def test_a_run_is_repeated_from_its_own_config(config: Path) -> None:
     assert logged(Path("one")) == logged(Path("two"))
     assert sum("loss" in line for line in logged(Path("one"))) == 2
     assert first["eval_after"]["tasks"] == again["eval_after"]["tasks"]
-    assert first["eval_after"]["held_out"]["tasks"].keys() == {"chain_sum"}
+    assert {task: each["n"] for task, each in first["eval_after"]["held_out"]["tasks"].items()} == {"chain_sum": 4}
+    assert {label: each["n"] for label, each in first["eval_after"]["labelled"].items()} == {"legs_1": 3}
+    assert first["eval_after"]["labelled"] == again["eval_after"]["labelled"]
     with pytest.raises(OutputFolderError, match="one is not empty"):
         run_config(load_train_config("one/config.yaml"))
 
@@ -61,6 +67,10 @@ def test_a_checkpoint_is_evaluated_alone_as_the_run_did(config: Path, overrides:
     assert greedy[0] != greedy[2]
     assert alone["greedy_accuracy"] == own["greedy_accuracy"]
     assert alone["questions"] == own["questions"]
+    assert alone["labelled"]["legs_1"]["greedy_accuracy"] == own["labelled"]["legs_1"]["greedy_accuracy"]
+    manifests = [json.loads(Path(folder, "manifest.json").read_text()) for folder in ("run", "alone")]
+    assert manifests[0]["evaluation_rows"] == manifests[1]["evaluation_rows"]
+    assert [rows.get("label") for rows in manifests[1]["evaluation_rows"]] == [None, "legs_1"]
 
 
 def test_the_example_trains_from_a_config(config: Path) -> None:

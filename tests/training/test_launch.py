@@ -1,4 +1,4 @@
-"""`rg-env launch`: the commands it plans, the mistakes it names before anything starts, and its dry run."""
+"""`rg-env launch`: the commands it makes, the mistakes it names before anything starts, and its dry run."""
 
 import shlex
 import socket
@@ -15,7 +15,7 @@ from rg_env.cli import run as run_cli
 from rg_env.commands import run_command
 from rg_env.errors import InputError, MissingExtraError
 from rg_env.training import machine as machine_module
-from rg_env.training.launch import LaunchOptions, dry_run, make_plan, split_gpus
+from rg_env.training.launch import LaunchOptions, dry_run, make_commands, split_gpus
 from rg_env.training.machine import Machine
 from rg_env.training.tiny import POLICY_DIR
 
@@ -164,27 +164,27 @@ DEEPSPEED = "bin/accelerate launch --config-file configs/zero3.yaml --num-proces
 )
 def test_the_two_commands(machine: Machine, changes: dict[str, Any], server: str, trainer: str) -> None:
     """As they are typed into two terminals."""
-    plan = make_plan(options(**changes), machine)
-    assert plan.server.shell() == server
-    assert plan.trainer.shell() == trainer.replace("PYTHON", Path(sys.executable).name)
-    assert plan.trainer.starts_workers == ("accelerate" in trainer)
+    commands = make_commands(options(**changes), machine)
+    assert commands.server.shell() == server
+    assert commands.trainer.shell() == trainer.replace("PYTHON", Path(sys.executable).name)
+    assert commands.trainer.starts_workers == ("accelerate" in trainer)
 
 
 def test_the_cache_of_the_cpu_server_is_the_users_if_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "4")
-    assert "VLLM_CPU_KVCACHE_SPACE" not in make_plan(options(), CPU).server.environment
+    assert "VLLM_CPU_KVCACHE_SPACE" not in make_commands(options(), CPU).server.environment
 
 
 def test_the_tiny_policy_is_a_folder_to_the_server() -> None:
-    plan = make_plan(options(model="tiny"), CPU)
-    assert plan.server.arguments[2] == str(POLICY_DIR)
-    assert "tiny" in plan.trainer.arguments
+    commands = make_commands(options(model="tiny"), CPU)
+    assert commands.server.arguments[2] == str(POLICY_DIR)
+    assert "tiny" in commands.trainer.arguments
 
 
 @pytest.mark.parametrize(("version", "known"), [("0.9.2", False), ("0.10.0", True), ("0.11.0+cpu", True), (None, True)])
 def test_flags_that_this_vllm_does_not_know_are_left_out(version: str | None, known: bool) -> None:
     """With their values; all are there where the version is not known."""
-    arguments = make_plan(options(), Machine((), version, Path("bin"))).server.arguments
+    arguments = make_commands(options(), Machine((), version, Path("bin"))).server.arguments
     assert ("--logprobs-mode" in arguments, "processed_logprobs" in arguments) == (known, known)
     assert arguments[-3:] == ("--dtype", "float32", "--enforce-eager")
 
@@ -194,11 +194,11 @@ def test_an_accelerate_configuration_may_be_given_and_is_found_from_elsewhere(
 ) -> None:
     """Also for one process; found beside the script's folder when the working folder is another."""
     (repository / "mine.yaml").write_text("")
-    given = make_plan(options(accelerate_config="mine.yaml"), ONE).trainer.arguments
+    given = make_commands(options(accelerate_config="mine.yaml"), ONE).trainer.arguments
     assert given[:6] == ("bin/accelerate", "launch", "--config-file", "mine.yaml", "--num-processes", "1")
     (repository / "elsewhere").mkdir()
     monkeypatch.chdir(repository / "elsewhere")
-    found = make_plan(options(script="../examples/train.py"), NODE).trainer.arguments[3]
+    found = make_commands(options(script="../examples/train.py"), NODE).trainer.arguments[3]
     assert Path(found).resolve() == repository / "configs" / "zero3.yaml"
 
 
@@ -217,16 +217,16 @@ def test_an_accelerate_configuration_may_be_given_and_is_found_from_elsewhere(
         (CPU, {"script_arguments": ("--vllm-host", "10.0.0.1")}, "--vllm-host after `--`"),
     ],
 )
-def test_what_cannot_be_planned(machine: Machine, changes: dict[str, Any], words: str) -> None:
+def test_what_cannot_be_met(machine: Machine, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError) as caught:
-        make_plan(options(**changes), machine)
+        make_commands(options(**changes), machine)
     assert words in str(caught.value)
 
 
 def test_a_missing_configuration_is_named(repository: Path) -> None:
     (repository / "configs" / "zero3.yaml").unlink()
     with pytest.raises(InputError, match=r"no configs/zero3.yaml .*--accelerate-config"):
-        make_plan(options(), NODE)
+        make_commands(options(), NODE)
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_a_port_in_use_is_said_before_anything_starts(rg_env: Callable[..., tupl
     assert f"cannot have 127.0.0.1:{port}" in errors
 
 
-def test_planning_imports_neither_torch_nor_vllm() -> None:
+def test_making_commands_imports_neither_torch_nor_vllm() -> None:
     code = "import sys, rg_env.training.launch; print({'torch', 'vllm', 'transformers', 'numpy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

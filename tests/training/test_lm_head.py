@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, CohereConfig, GraniteConfig, LlamaConfig, LlamaForCausalLM
 
 from rg_env.training import lm_head
-from rg_env.training.logprobs import Plan, completion_logps
+from rg_env.training.logprobs import Arrangement, completion_logps
 
 FIVE = 5 * SMALL["vocab_size"]
 """Logits of five positions."""
@@ -49,12 +49,12 @@ def batch(rows: int = 6, prompt: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def outcome(
-    model: Any, plan: Plan = "by_length", temperature: float = 0.7, sizes: Any = None
+    model: Any, arrangement: Arrangement = "by_length", temperature: float = 0.7, sizes: Any = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities, and the gradients of something made of them."""
     ids, mask = batch(*(sizes or ()))
     model.zero_grad()
-    logps = completion_logps(model, ids, mask, temperature=temperature, plan=plan)
+    logps = completion_logps(model, ids, mask, temperature=temperature, arrangement=arrangement)
     (logps * torch.linspace(-1, 1, logps.numel()).view(logps.shape)).sum().backward()
     return logps.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
@@ -79,19 +79,21 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
-@pytest.mark.parametrize("plan", get_args(Plan))
+@pytest.mark.parametrize("arrangement", get_args(Arrangement))
 @pytest.mark.parametrize("name", [*FAMILIES, *OTHERS, *ADAPTED])
-def test_chunks_change_nothing(name: str, plan: Plan, calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_change_nothing(
+    name: str, arrangement: Arrangement, calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither log-probabilities nor gradients, whatever a family does to its logits and PEFT to its head."""
-    if plan == "shared" and "window" in name:
+    if arrangement == "shared" and "window" in name:
         pytest.skip("its mask is not one for all layers")
     model = build(name)
-    ours = outcome(model, plan)
+    ours = outcome(model, arrangement)
     assert max(calls) <= 5
     assert len(calls) > 10
     before = len(calls)
     monkeypatch.setattr(lm_head, "LOGITS_PER_CHUNK", 10**9)
-    same(ours, outcome(model, plan))
+    same(ours, outcome(model, arrangement))
     assert len(calls) - before < 10
     assert "forward" not in vars(model.get_output_embeddings())
 
@@ -171,8 +173,8 @@ class Largest(TorchDispatchMode):
         return made
 
 
-@pytest.mark.parametrize("plan", get_args(Plan))
-def test_the_largest_tensor_is_a_chunk_of_logits(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("arrangement", get_args(Arrangement))
+def test_the_largest_tensor_is_a_chunk_of_logits(arrangement: Arrangement, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the prompt, however many the rows, forward and backward; otherwise it grows with the rows."""
     vocabulary, chunk = 20_000, 400_000
     torch.manual_seed(0)
@@ -183,7 +185,7 @@ def test_the_largest_tensor_is_a_chunk_of_logits(plan: Plan, monkeypatch: pytest
     def largest(*sizes: int) -> int:
         ids, mask = batch(*sizes)
         with Largest() as seen:
-            completion_logps(model, ids, mask, temperature=0.7, plan=plan).sum().backward()
+            completion_logps(model, ids, mask, temperature=0.7, arrangement=arrangement).sum().backward()
         return seen.numel
 
     whole = [largest(*sizes) for sizes in ((6, 10), (24, 10))]

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, BambaConfig
 from verifiers.trainers import GRPOTrainer as ParentTrainer
 
 from rg_env.training import GRPOTrainer
-from rg_env.training.logprobs import Plan, can_share_prompts, completion_logps
+from rg_env.training.logprobs import Arrangement, can_share_prompts, completion_logps
 
 Rows = list[tuple[list[int], list[int]]]
 tokens = st.lists(st.integers(3, 700), min_size=1, max_size=12)
@@ -78,8 +78,8 @@ def test_shared_prompts_change_nothing(
     ids, mask = as_batch([(prompts[which % len(prompts)], completion) for which, completion in members])
     expected = alone(model, ids, mask, temperature)
     wanted = gradient(model, expected)
-    for plan in get_args(Plan):
-        result = completion_logps(model, ids, mask, temperature=temperature, max_rows=max_rows, plan=plan)
+    for arrangement in get_args(Arrangement):
+        result = completion_logps(model, ids, mask, temperature=temperature, max_rows=max_rows, arrangement=arrangement)
         torch.testing.assert_close(result, expected, atol=2e-5, rtol=1e-4)
         assert (gradient(model, result) - wanted).norm() <= 1e-4 * wanted.norm() + 1e-5
 
@@ -91,7 +91,7 @@ def test_masked_turns_within_a_completion(model: Any) -> None:
     expected = alone(model, ids, mask, 1.0)
     mask[2] = False
     expected[2] = 0
-    torch.testing.assert_close(completion_logps(model, ids, mask, plan="shared"), expected, atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(completion_logps(model, ids, mask, arrangement="shared"), expected, atol=2e-5, rtol=1e-4)
 
 
 def test_a_prompt_is_computed_once_for_its_completions(model: Any) -> None:
@@ -99,7 +99,7 @@ def test_a_prompt_is_computed_once_for_its_completions(model: Any) -> None:
     prompt = list(range(20, 60))
     ids, mask = as_batch([(prompt, [100 + i, 7, 8]) for i in range(8)])
     shapes = Shapes(model)
-    completion_logps(model, ids, mask, plan="shared")
+    completion_logps(model, ids, mask, arrangement="shared")
     assert shapes.inputs == [(1, 39 + 8 * 3)]  # a completion starts with the prompt's last token
     assert shapes.positions == [8 * 3]
     assert shapes.caches == [None]  # nobody would read it
@@ -110,7 +110,7 @@ def test_long_completions_share_less(model: Any) -> None:
     prompt = list(range(20, 30))
     ids, mask = as_batch([(prompt, [100 + i] * 30) for i in range(8)])
     shapes = Shapes(model)
-    completion_logps(model, ids, mask, plan="shared")
+    completion_logps(model, ids, mask, arrangement="shared")
     assert shapes.inputs == [(8, 39)]
 
 
@@ -126,7 +126,7 @@ def test_in_order_every_batch_takes_the_same_passes(model: Any) -> None:
     """Whatever the lengths: ranks that share a model's shards must run it together."""
     ids, mask = as_batch([([5, i], [9]) for i in range(8)] + [([5, 20 + i], [9] * 40) for i in range(2)])
     shapes = Shapes(model)
-    completion_logps(model, ids, mask, max_rows=4, plan="in_order")
+    completion_logps(model, ids, mask, max_rows=4, arrangement="in_order")
     assert [rows for rows, _ in shapes.inputs] == [4, 4, 2]
 
 

@@ -5,14 +5,19 @@ import math
 import pytest
 import torch
 
-from rg_env.training.loss import Clipping, Normaliser, kl_terms, policy_terms, sampler_weights
+from rg_env.training.loss import Clipping, Normaliser, kl_terms, off_policy_rows, policy_terms, sampler_weights
 
 MASK = torch.tensor([[1, 1, 0], [1, 0, 0]])
 
 
 @pytest.mark.parametrize(
     ("loss_type", "expected"),
-    [("grpo", ((1 + 2) / 2 + 4) / 3), ("bnpo", (1 + 2 + 4) / 5), ("dr_grpo", (1 + 2 + 4) / (3 * 10))],
+    [
+        ("grpo", ((1 + 2) / 2 + 4) / 3),
+        ("bnpo", (1 + 2 + 4) / 5),
+        ("dapo", (1 + 2 + 4) / 5),
+        ("dr_grpo", (1 + 2 + 4) / (3 * 10)),
+    ],
 )
 def test_averages(loss_type: str, expected: float) -> None:
     """Over the whole micro-batch: three rows with five tokens, of which two rows with three tokens are here."""
@@ -49,3 +54,13 @@ def test_kl_is_never_negative() -> None:
     logps, reference = torch.randn(4, 5), torch.randn(4, 5)
     assert (kl_terms(logps, reference) >= 0).all()
     assert kl_terms(logps, logps).abs().max() == 0
+
+
+def test_off_policy_rows() -> None:
+    """Those of negative advantage whose mean log-ratio, over their own tokens, is above the threshold."""
+    sampler = torch.tensor([[-1.0, -1.0, 0.0], [-1.0, -1.0, 0.0], [-1.0, -1.0, 0.0], [-1.0, 9.0, 9.0]])
+    logps = sampler - torch.tensor([[0.2, 0.6, 0.0], [0.2, 0.6, 0.0], [0.2, 0.2, 0.0], [0.1, 9.0, 9.0]])
+    mask = torch.tensor([[1, 1, 0], [1, 1, 0], [1, 1, 0], [1, 0, 0]])
+    advantages = torch.tensor([-1.0, 1.0, -1.0, -1.0])
+    assert off_policy_rows(logps, sampler, advantages, mask, 0.3).tolist() == [True, False, False, False]
+    assert off_policy_rows(logps, sampler, advantages, mask, 0.05).tolist() == [True, False, True, True]

@@ -101,19 +101,48 @@ import deepspeed
 import torch
 from safetensors.torch import load_file
 from rg_env.training import load_policy
+from rg_env.training.previous_policy import PreviousPolicy
 from rg_env.training.tiny import POLICY_DIR
 
-parameters = dict(load_policy("tiny").model.named_parameters())
+model = load_policy("tiny").model
+parameters = dict(model.named_parameters())
 assert all(parameter.numel() == 0 for parameter in parameters.values())
 stored = load_file(POLICY_DIR / "model.safetensors")
 with deepspeed.zero.GatheredParameters(list(parameters.values())):
     assert all(torch.equal(parameters[name].float(), stored[name].float()) for name in parameters)
+
+zero = {"stage": 3, "stage3_param_persistence_threshold": 1000}
+optimizer = {"type": "SGD", "params": {"lr": 1.0}}
+config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": zero, "zero_allow_untested_optimizer": True}
+engine, *_ = deepspeed.initialize(model=model, config={**config, "optimizer": optimizer})
+assert {parameter.ds_persist for parameter in parameters.values()} == {True, False}  # small ones stay gathered
+ids = torch.arange(10).view(1, 10)
+
+def logits():
+    with torch.no_grad():
+        return engine(input_ids=ids).logits.clone()
+
+def update():
+    engine.backward(engine(input_ids=ids, labels=ids).loss)
+    engine.step()
+
+previous, before = PreviousPolicy(model), logits()
+previous.keep()
+update()
+after = logits()
+assert not torch.allclose(after, before)
+with previous.in_place():
+    assert torch.equal(logits(), before)
+assert torch.equal(logits(), after)
+update()
+assert not torch.allclose(logits(), after)
 """
 
 
 @pytest.mark.slow
 def test_a_model_is_sharded_while_it_is_loaded(tmp_path: Path) -> None:
-    """Under ZeRO-3 no process ever holds all of it; and the shards are the stored weights."""
+    """Under ZeRO-3 no process ever holds all of it; the shards are the stored weights. Its previous weights can be put
+    in place and taken out again, and training goes on."""
     (tmp_path / "sharded.py").write_text(SHARDED)
     config = Path(__file__).parents[2] / "configs" / "zero3_cpu.yaml"
     command = [str(Path(sys.executable).with_name("accelerate")), "launch", "--config-file", str(config), "sharded.py"]

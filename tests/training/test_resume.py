@@ -60,10 +60,10 @@ def same_weights(one: Any, other: Any) -> bool:
     [
         {},
         {"lora": True},
-        {"num_iterations": 2},
+        {"num_iterations": 2, "filter_groups": True, "beta": 0.05, "kl_reference": "previous"},
         {"max_steps": 12, "gradient_accumulation_steps": 1, "num_generations": 2},
     ],
-    ids=["full", "lora", "two updates a batch", "several epochs"],
+    ids=["full", "lora", "two updates a batch, filtered, held to the previous policy", "several epochs"],
 )
 def test_a_run_goes_on_as_if_it_had_never_stopped(fresh: Any, tmp_path: Path, fields: dict[str, Any]) -> None:
     """Metrics, rollouts, evaluations and weights equal an unbroken run's to the bit, also in mid-batch."""

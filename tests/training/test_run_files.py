@@ -12,7 +12,8 @@ from rich.console import Console
 from rg_env.errors import OutputFolderError
 from rg_env.training import run_folder, train
 from rg_env.training.config_sections import LoggingConfig
-from rg_env.training.evaluation_plan import EvaluationPlan, FixedEvaluation
+from rg_env.training.evaluation_plan import EvaluationPlan
+from rg_env.training.fixed_eval import FixedEvaluation
 from rg_env.training.output import RunFiles, run_name
 from rg_env.training.recorder import Recorder
 from rg_env.training.summary import print_summary

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_metrics import logged
 
 from rg_env.errors import InputError
 from rg_env.training import EvaluationPlan, services, train
@@ -72,6 +73,19 @@ def test_tensorboard_has_what_the_metrics_file_has(make_trainer: Any, tmp_path: 
     assert [event.step for event in events.Scalars("eval/accuracy")] == [0, 1, 2]
     for name in ("reward", "loss", "step_time", "tokens_per_second", "memory/peak_rss_gb", "num_tokens"):
         assert [event.step for event in events.Scalars(f"train/{name}")] == [1, 2]
+
+
+def test_services_plot_over_rollouts_if_asked(make_trainer: Any, tmp_path: Path) -> None:
+    """Sixteen of which make an update here; metrics.jsonl has both counts either way."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = tmp_path / "run"
+    settings = service_settings(LoggingConfig(report_to=["tensorboard"]), run)
+    train(make_trainer(max_steps=2, rollouts_as_steps=True, **settings), evaluation=EvaluationPlan(every=1))
+    events = EventAccumulator(str(run / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("eval/accuracy")] == [0, 16, 32]
+    assert [event.step for event in events.Scalars("train/reward")] == [16, 32]
+    assert {(line["step"], line["rollouts"]) for line in logged(run)} == {(0, 0), (1, 16), (2, 32)}
 
 
 def test_a_service_that_fails_later_is_left_behind(

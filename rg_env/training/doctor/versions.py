@@ -8,16 +8,16 @@ from importlib import metadata
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from rg_env.training.doctor.asked_run import AskedRun
 from rg_env.training.doctor.check import Check
-from rg_env.training.doctor.plan import RunPlan
 
 _PYTHON = "Programming Language :: Python :: "
 _EXTRA = re.compile(r'extra == "([^"]+)"')
 INSTALL = "`pip install 'rg-env[train]'`, or ./setup.sh in a checkout"
 
 
-def check_versions(plan: RunPlan) -> list[Check]:
-    """Of Python, and of the packages that `plan` needs or that are there although it does not."""
+def check_versions(run: AskedRun) -> list[Check]:
+    """Of Python, and of the packages that `run` needs or that are there although it does not."""
     try:
         own = metadata.metadata("rg-env")
         requirements = [Requirement(text) for text in metadata.requires("rg-env") or []]
@@ -27,7 +27,7 @@ def check_versions(plan: RunPlan) -> list[Check]:
             Check("packages", "warning", "rg-env itself is not installed, so nothing tells the tested versions", fix)
         ]
     tested = [text.removeprefix(_PYTHON) for text in own.get_all("Classifier") or [] if text.startswith(_PYTHON)]
-    extras = ["train", "vllm"] if plan.engine == "vllm" else ["train"]
+    extras = ["train", "vllm"] if run.engine == "vllm" else ["train"]
     return [
         check_python(platform.python_version(), (own["Requires-Python"] or ""), tested),
         check_packages(requirements, extras, installed_version),

@@ -97,13 +97,48 @@ def test_a_config_is_looked_at_as_it_stands(
     assert "--max-tokens beside a config" in errors
     looked: list[int] = []
 
-    def note(plan: Any, model: Any, tokens: int) -> tuple[Check, bool]:
+    def note(run: Any, model: Any, tokens: int) -> tuple[Check, bool]:
         looked.append(tokens)
         return Check("server", "skipped", "not asked"), False
 
     monkeypatch.setattr(machine, "check_server", note)
     run(str(config), "evaluation.max_tokens=300")
     assert looked == [60 + 300]
+
+
+def test_what_is_evaluated_besides_counts_too(
+    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, torch_here: Any, tmp_path: Path
+) -> None:
+    """Prompts of held-out tasks and of labels: what would stop the run at its first evaluation is told."""
+    monkeypatch.setattr(gpus, "ask_torch", lambda: torch_here)
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        "model: {name: tiny}\ntasks: {leg_counting: {}}\nsplits: {num_train_examples: 16, num_eval_examples: 4}\n"
+        "training: {gradient_accumulation_steps: 1, max_prompt_length: 60, max_tokens: 90}\n"
+        "evaluation: {tasks: {lcm: {num_examples: 3}, legs: {task: leg_counting, num_examples: 2}}}\n"
+    )
+
+    def prompts(*overrides: str) -> str:
+        code, text, _ = run(str(config), f"output.dir={tmp_path / 'out'}", *overrides)
+        (line,) = (line for line in text.splitlines() if line.split()[1] == "prompts")
+        assert code == (1 if line.startswith("failed") else 0)
+        return line
+
+    assert "all 20 within 60 tokens" in prompts()
+    assert "; 5 more in evaluations, the longest has " in prompts()
+    long = "evaluation.tasks.long={task: word_sorting, config: {min_words: 90, max_words: 100}, num_examples: 1}"
+    line = prompts(long)
+    assert line.startswith("failed ")
+    assert "the longest that evaluations ask has " in line
+    line = prompts("evaluation.tasks.hanoi={task: tower_of_hanoi, config: {max_disks: 3, max_pegs: 3}}")
+    assert "too few distinct questions" in line
+    assert "fix: change evaluation.tasks.hanoi; " in line
+    caches = [
+        json.loads(run(str(config), "--json", each)[1]) for each in ("evaluation.max_tokens=91", "evaluation=null")
+    ]
+    findings = [next(r["finding"] for r in records if r["name"] == "memory") for records in caches]
+    assert "engine's cache in evaluations" in findings[0]
+    assert "engine's cache in evaluations" not in findings[1]
 
 
 def test_records(run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, torch_here: Any) -> None:

@@ -13,8 +13,8 @@ import pytest
 from doctor_cases import GIB, VLLM, is_like
 
 from rg_env.training.doctor import (
+    AskedRun,
     Check,
-    RunPlan,
     accounts,
     machine,
 )
@@ -59,7 +59,7 @@ def test_who_answers_at_the_servers_port(serve: Callable[..., int]) -> None:
     """Nobody, the right server, another model, too short a context, another kind of server."""
 
     def look(port: int, model: str = "served", tokens: int = 512) -> Check:
-        return machine.check_server(RunPlan(engine="vllm", vllm_port=port), model, tokens)[0]
+        return machine.check_server(AskedRun(engine="vllm", vllm_port=port), model, tokens)[0]
 
     good = serve()
     is_like(look(good), "ok", "serves 'served', 512 tokens, 2 workers")
@@ -71,9 +71,9 @@ def test_who_answers_at_the_servers_port(serve: Callable[..., int]) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     is_like(look(port), "warning", "nothing listens", f"vf-vllm --model served --host 127.0.0.1 --port {port}")
-    away = RunPlan(engine="vllm", vllm_host="nowhere.invalid")
+    away = AskedRun(engine="vllm", vllm_host="nowhere.invalid")
     is_like(machine.check_server(away, "served", 1)[0], "warning", "nothing listens", "check --vllm-host")
-    assert machine.check_server(RunPlan(), None, 1)[0].status == "skipped"
+    assert machine.check_server(AskedRun(), None, 1)[0].status == "skipped"
 
 
 def test_ports_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,9 +81,9 @@ def test_ports_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setattr(machine, "LAUNCH_PORT", port)
-        is_like(machine.check_ports(RunPlan(processes=2)), "warning", f"{port}: something else listens", "a free one")
-    is_like(machine.check_ports(RunPlan(processes=2)), "ok", f"{port} free")
-    assert machine.check_ports(RunPlan()).status == "skipped"
+        is_like(machine.check_ports(AskedRun(processes=2)), "warning", f"{port}: something else listens", "a free one")
+    is_like(machine.check_ports(AskedRun(processes=2)), "ok", f"{port} free")
+    assert machine.check_ports(AskedRun()).status == "skipped"
 
 
 def test_open_files() -> None:
@@ -98,7 +98,7 @@ def test_open_files() -> None:
 def test_shared_memory() -> None:
     """Docker's 64 MB are too few for several processes."""
     is_like(machine.check_shared_memory(64 * 2**20, VLLM), "warning", "67 MB", "--shm-size")
-    is_like(machine.check_shared_memory(64 * 2**20, RunPlan()), "ok", "67 MB")
+    is_like(machine.check_shared_memory(64 * 2**20, AskedRun()), "ok", "67 MB")
     is_like(machine.check_shared_memory(8 * GIB, VLLM), "ok", "8.6 GB")
     is_like(machine.check_shared_memory(None, VLLM), "skipped", "no /dev/shm")
 
@@ -106,13 +106,13 @@ def test_shared_memory() -> None:
 def test_room_for_checkpoints(tmp_path: Path) -> None:
     """One must fit; all should."""
     free = shutil.disk_usage(tmp_path).free
-    plan = RunPlan(output_dir=str(tmp_path / "run"))
-    is_like(machine.check_output(plan, 1000, 3), "ok", "3 checkpoints")
-    is_like(machine.check_output(plan, free // 2, 3), "warning", "not all fit", "save_total_limit")
-    is_like(machine.check_output(plan, 2 * free, 1), "failed", "will not fit", "another output folder")
+    run = AskedRun(output_dir=str(tmp_path / "run"))
+    is_like(machine.check_output(run, 1000, 3), "ok", "3 checkpoints")
+    is_like(machine.check_output(run, free // 2, 3), "warning", "not all fit", "save_total_limit")
+    is_like(machine.check_output(run, 2 * free, 1), "failed", "will not fit", "another output folder")
     (tmp_path / "file").touch()
     is_like(
-        machine.check_output(RunPlan(output_dir=str(tmp_path)), 1, 1), "failed", "not empty", "another output folder"
+        machine.check_output(AskedRun(output_dir=str(tmp_path)), 1, 1), "failed", "not empty", "another output folder"
     )
     assert checkpoint_count({"max_steps": 250, "save_steps": 100, "save_strategy": "steps"}) == 3
     assert checkpoint_count({"max_steps": 250, "save_steps": 100, "save_strategy": "no"}) == 1

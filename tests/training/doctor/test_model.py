@@ -3,19 +3,21 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from doctor_cases import is_like, probe
 
 from rg_env.errors import InputError
 from rg_env.training.doctor import (
+    AskedRun,
     Check,
-    RunPlan,
     diagnose,
     gpus,
 )
 from rg_env.training.doctor.batches import check_batch, judge_prompts, resolved
 from rg_env.training.doctor.model import Model, check_memory, check_model, chosen_name, stored_weights
+from rg_env.training.doctor.tokens import PromptLengths, cached_tokens, sequence_tokens
 from rg_env.training.memory import ModelShape
 from rg_env.training.policy import DEFAULT_GPU_MODEL
 from rg_env.training.tiny import POLICY_DIR
@@ -72,8 +74,8 @@ def test_weights_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_which_model() -> None:
     """The machine's default only where none was named."""
-    assert [chosen_name(RunPlan(), cuda=cuda) for cuda in (False, True)] == ["tiny", DEFAULT_GPU_MODEL]
-    assert chosen_name(RunPlan(model=""), cuda=True) == ""
+    assert [chosen_name(AskedRun(), cuda=cuda) for cuda in (False, True)] == ["tiny", DEFAULT_GPU_MODEL]
+    assert chosen_name(AskedRun(model=""), cuda=True) == ""
 
 
 def test_the_machines_default_model_may_be_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -83,7 +85,7 @@ def test_the_machines_default_model_may_be_missing(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(gpus, "ask_torch", lambda: (probe({}), ""))
     models = [
         check
-        for check in diagnose(RunPlan(environment={"num_train_examples": 8, "num_eval_examples": 2}))
+        for check in diagnose(AskedRun(environment={"num_train_examples": 8, "num_eval_examples": 2}))
         if check.name == "model"
     ]
     is_like(models[0], "warning", "the tiny policy takes its place", "check --model")
@@ -93,27 +95,27 @@ def test_the_machines_default_model_may_be_missing(monkeypatch: pytest.MonkeyPat
 def test_memory_that_does_not_suffice() -> None:
     """The fix keeps the rollouts a step where a smaller micro-batch would do."""
     seven = Model("7B", False, None, ModelShape(7_615_616_512, 28, 3584, 152_064, 512), 32_768)
-    settings = resolved(RunPlan(), is_tiny=False) | {"bf16": True, "gradient_checkpointing": False}
+    settings = resolved(AskedRun(), is_tiny=False) | {"bf16": True, "gradient_checkpointing": False}
 
-    def look(plan: RunPlan, room: int | None) -> Check:
-        return check_memory(plan, settings, seven, [100, 1024], room, "on GPU 0")
+    def look(run: AskedRun, room: int | None) -> Check:
+        return check_memory(run, settings, seven, PromptLengths([100, 1024]), room, "on GPU 0")
 
-    three = RunPlan(engine="vllm", processes=3)
+    three = AskedRun(engine="vllm", processes=3)
     is_like(look(three, 130 * 10**9), "ok", "on GPU 0 (state 42 GB")
     fix = "--per-device-batch-size 4 --accumulation 32 (the same rollouts a step)"
     is_like(look(three, 100 * 10**9), "failed", "about 104 GB", fix)
     is_like(look(three, 112 * 10**9), "warning", "about 104 GB", fix)
     is_like(look(three, 30 * 10**9), "failed", "about 104 GB", "more --processes")
-    is_like(look(RunPlan(), 80 * 10**9), "failed", "engine's cache 30 GB", "--engine vllm")
-    is_like(look(RunPlan(), None), "skipped", "not known")
+    is_like(look(AskedRun(), 80 * 10**9), "failed", "engine's cache 30 GB", "--engine vllm")
+    is_like(look(AskedRun(), None), "skipped", "not known")
 
 
 def test_batches() -> None:
     """As `GRPOConfig` sees them, over all processes."""
 
     def look(processes: int = 1, **settings: int) -> Check:
-        plan = RunPlan(processes=processes, settings=settings)
-        return check_batch(plan, resolved(plan, is_tiny=True))
+        run = AskedRun(processes=processes, settings=settings)
+        return check_batch(run, resolved(run, is_tiny=True))
 
     is_like(look(), "ok", "128 rollouts a step: 16 prompts x 8")
     is_like(look(processes=3, num_generations=12), "ok", "384 rollouts a step: 32 prompts x 12")
@@ -125,13 +127,62 @@ def test_batches() -> None:
 def test_prompts() -> None:
     """Against the limit, and with the completion against the model's context."""
     settings = {"max_prompt_length": 50, "max_seq_len": 80, "max_tokens": 30}
-    is_like(judge_prompts(settings, 128, [20, 50]), "ok", "all 2 within 50 tokens, the longest has 50")
-    is_like(judge_prompts(settings, 128, [20, 51]), "failed", "1 of 2 are longer", "--max-prompt-length 51")
-    is_like(judge_prompts(settings, 70, [20, 50]), "failed", "more than the 70", "--max-tokens 20")
+
+    def look(context: int, lengths: PromptLengths, **changes: Any) -> Check:
+        return judge_prompts(AskedRun(**changes), settings, context, lengths)
+
+    is_like(look(128, PromptLengths([20], [50])), "ok", "all 2 within 50 tokens, the longest has 50")
+    is_like(look(128, PromptLengths([20, 51])), "failed", "1 of 2 are longer", "--max-prompt-length 51")
+    is_like(look(128, PromptLengths([20], [51])), "failed", "1 of 2 are longer", "--max-prompt-length 51")
+    is_like(look(70, PromptLengths([20, 50])), "failed", "more than the 70", "--max-tokens 20")
+    more = PromptLengths([20], [50], [10, 98])
+    is_like(
+        look(128, more), "ok", "all 2 within 50 tokens, the longest has 50; 2 more in evaluations, the longest has 98"
+    )
+    is_like(look(127, more), "failed", "98 tokens, with 30 new ones more than the 127", "evaluation.max_tokens=29,")
+    is_like(look(128, more, evaluated_tokens=31), "failed", "with 31 new ones", "evaluation.max_tokens=30,")
+    is_like(look(128, PromptLengths([20], [50]), evaluated_tokens=79), "failed", "50 tokens, with 79 new", "=78,")
+    is_like(look(98, more, evaluated_tokens=5), "failed", "98 tokens, with 5 new ones", "other evaluation.tasks, or")
+    launched = look(128, more, engine="vllm")
+    is_like(
+        launched, "warning", "more than the 80 that `rg-env launch`", "--max-model-len 128, or --max-prompt-length 98"
+    )
+    assert "training.max_prompt_length=98" in AskedRun(from_config=True).worded(launched.fix)
+
+
+def test_evaluations_count_for_memory_and_context() -> None:
+    """The embedded engine holds as many of their answers as of rollouts; a server must take the longest of them."""
+    settings = {"max_prompt_length": 50, "max_tokens": 30, "per_device_train_batch_size": 8}
+    settings["gradient_accumulation_steps"] = 2
+    lengths = PromptLengths([20], [50], [90] * 9)
+
+    def cached(**changes: Any) -> tuple[int, int]:
+        return cached_tokens(AskedRun(**changes), settings, lengths)
+
+    assert cached() == (16 * 80, 2 * 10 * 120)
+    assert cached(evaluated_answers=5, evaluated_tokens=60) == (16 * 80, 5 * 10 * 150)
+    assert cached(evaluated_answers=100) == (16 * 80, 512 * 120)
+    assert cached(evaluated_answers=0) == (16 * 80, 0)
+    assert cached(engine="vllm") == (0, 0)
+    assert sequence_tokens(AskedRun(), settings) == 80
+    assert sequence_tokens(AskedRun(evaluated_tokens=60), settings) == 110
+    assert sequence_tokens(AskedRun(evaluated_tokens=60), settings, lengths) == 150
+    seven = Model("7B", False, None, ModelShape(7_615_616_512, 28, 3584, 152_064, 512), 32_768)
+    settings = resolved(AskedRun(), is_tiny=False) | {"bf16": True}
+
+    def look(besides: int, **changes: Any) -> Check:
+        run = AskedRun(from_config=True, **changes)
+        found = PromptLengths([100, 1024], [], [1024] * besides)
+        return check_memory(run, settings, seven, found, 140 * 10**9, "here")
+
+    is_like(look(0), "warning", "engine's cache 30 GB)")
+    is_like(look(64), "warning", "engine's cache 30 GB)")
+    is_like(look(256), "failed", "engine's cache in evaluations 120 GB)", "shorter evaluation.max_tokens, a smaller")
+    is_like(look(1000), "failed", "engine's cache in evaluations 120 GB)", "shorter evaluation.max_tokens, a smaller")
 
 
 def test_the_context_follows_the_lengths_that_are_given() -> None:
     """A run whose prompts may be longer needs room for them."""
-    plan = RunPlan(settings={"max_prompt_length": 300, "learning_rate": None})
-    assert resolved(plan, is_tiny=True)["max_seq_len"] == 390
-    assert resolved(plan, is_tiny=True)["learning_rate"] == 1e-4
+    run = AskedRun(settings={"max_prompt_length": 300, "learning_rate": None})
+    assert resolved(run, is_tiny=True)["max_seq_len"] == 390
+    assert resolved(run, is_tiny=True)["learning_rate"] == 1e-4

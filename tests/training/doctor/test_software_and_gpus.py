@@ -8,8 +8,8 @@ from doctor_cases import BROKEN, CONSUMER, MIG, MISMATCH, TWO_GPUS, is_like, pro
 from packaging.requirements import Requirement
 
 from rg_env.training.doctor import (
+    AskedRun,
     Check,
-    RunPlan,
     check_trainer,
     closing_line,
     gpus,
@@ -122,61 +122,61 @@ def test_kernels(architectures: list[str], capability: tuple[int, int], runs: bo
 def test_what_torch_sees(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against what the driver sees."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    none, two, plan = smi("", None), smi(TWO_GPUS), RunPlan()
-    is_like(gpus.check_torch(probe({}, {}), "", two, plan), "ok", "computes on 2 GPUs")
-    is_like(gpus.check_torch(probe(), "", none, plan), "ok", "on the CPU")
-    is_like(gpus.check_torch(probe(cuda=None), "", two, plan), "warning", "build for CPUs", "--gpu")
-    is_like(gpus.check_torch(probe(problem="driver too old"), "", two, plan), "warning", "too old", "update")
-    is_like(gpus.check_torch(probe({"capability": [7, 0]}), "", two, plan), "failed", "no kernels for GPU 0", "build")
-    is_like(gpus.check_torch(probe({"capability": [7, 5]}), "", two, plan), "warning", "no bf16", "fp16")
-    is_like(gpus.check_torch(probe({}, {"problem": "busy"}), "", two, plan), "failed", "GPU 1 does not", "CUDA_VISIBLE")
+    none, two, run = smi("", None), smi(TWO_GPUS), AskedRun()
+    is_like(gpus.check_torch(probe({}, {}), "", two, run), "ok", "computes on 2 GPUs")
+    is_like(gpus.check_torch(probe(), "", none, run), "ok", "on the CPU")
+    is_like(gpus.check_torch(probe(cuda=None), "", two, run), "warning", "build for CPUs", "--gpu")
+    is_like(gpus.check_torch(probe(problem="driver too old"), "", two, run), "warning", "too old", "update")
+    is_like(gpus.check_torch(probe({"capability": [7, 0]}), "", two, run), "failed", "no kernels for GPU 0", "build")
+    is_like(gpus.check_torch(probe({"capability": [7, 5]}), "", two, run), "warning", "no bf16", "fp16")
+    is_like(gpus.check_torch(probe({}, {"problem": "busy"}), "", two, run), "failed", "GPU 1 does not", "CUDA_VISIBLE")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    is_like(gpus.check_torch(probe(), "", two, plan), "warning", "hides", "unset")
+    is_like(gpus.check_torch(probe(), "", two, run), "warning", "hides", "unset")
 
 
 def test_torch_that_does_not_work() -> None:
     """Missing is a failure only where training was asked for; broken always is."""
     found, reason = gpus.read_probe(Outcome(1, errors="Traceback\nModuleNotFoundError: No module named 'torch'\n"))
     assert found is None
-    is_like(gpus.check_torch(None, reason, smi(""), RunPlan(asked=True)), "failed", "not installed", "rg-env[train]")
-    is_like(gpus.check_torch(None, reason, smi(""), RunPlan(asked=False)), "warning", "not installed", "rg-env[train]")
+    is_like(gpus.check_torch(None, reason, smi(""), AskedRun(asked=True)), "failed", "not installed", "rg-env[train]")
+    is_like(gpus.check_torch(None, reason, smi(""), AskedRun(asked=False)), "warning", "not installed", "rg-env[train]")
     _, reason = gpus.read_probe(Outcome(-11))
-    is_like(gpus.check_torch(None, reason, smi(""), RunPlan(asked=False)), "failed", "SIGSEGV", "reinstall")
-    assert check_trainer(RunPlan(), torch_works=False).status == "skipped"
+    is_like(gpus.check_torch(None, reason, smi(""), AskedRun(asked=False)), "failed", "SIGSEGV", "reinstall")
+    assert check_trainer(AskedRun(), torch_works=False).status == "skipped"
 
 
 def test_a_trainer_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names the package that is missing."""
     monkeypatch.delitem(sys.modules, "rg_env.training.trainer", raising=False)
     monkeypatch.setitem(sys.modules, "rg_env.training.rollouts", None)
-    assert check_trainer(RunPlan(), torch_works=True).status == "failed"
-    is_like(check_trainer(RunPlan(asked=False), torch_works=True), "warning", "needs rg_env.training.rollouts")
+    assert check_trainer(AskedRun(), torch_works=True).status == "failed"
+    is_like(check_trainer(AskedRun(asked=False), torch_works=True), "warning", "needs rg_env.training.rollouts")
 
 
 def test_how_many_gpus() -> None:
     """One a process, and one more for a server on this machine that does not run yet."""
     two = smi(TWO_GPUS)
 
-    def count(plan: RunPlan, seen: int, server_runs: bool = False) -> Check:
-        return gpus.check_count(probe(*[{}] * seen), two, plan, server_runs=server_runs)
+    def count(run: AskedRun, seen: int, server_runs: bool = False) -> Check:
+        return gpus.check_count(probe(*[{}] * seen), two, run, server_runs=server_runs)
 
-    is_like(count(RunPlan(processes=2), 2), "ok", "2 for 2")
-    is_like(count(RunPlan(processes=3), 2), "failed", "3 processes and 2 GPUs", "--processes 2")
-    is_like(count(RunPlan(engine="vllm", processes=2), 2), "failed", "one for vf-vllm", "--engine embedded")
-    is_like(count(RunPlan(engine="vllm", processes=1), 2), "ok", "2 for 1")
-    is_like(count(RunPlan(engine="vllm", processes=2, vllm_host="10.0.0.2"), 2), "ok", "2 for 2")
-    is_like(count(RunPlan(), 0), "skipped", "no GPU")
+    is_like(count(AskedRun(processes=2), 2), "ok", "2 for 2")
+    is_like(count(AskedRun(processes=3), 2), "failed", "3 processes and 2 GPUs", "--processes 2")
+    is_like(count(AskedRun(engine="vllm", processes=2), 2), "failed", "one for vf-vllm", "--engine embedded")
+    is_like(count(AskedRun(engine="vllm", processes=1), 2), "ok", "2 for 1")
+    is_like(count(AskedRun(engine="vllm", processes=2, vllm_host="10.0.0.2"), 2), "ok", "2 for 2")
+    is_like(count(AskedRun(), 0), "skipped", "no GPU")
 
 
 def test_peer_access(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it NCCL can hang, unless told."""
     monkeypatch.delenv("NCCL_P2P_DISABLE", raising=False)
-    is_like(gpus.check_peers(probe({}), RunPlan()), "skipped", "fewer than two")
-    is_like(gpus.check_peers(probe({}, {}), RunPlan()), "ok", "all 2")
+    is_like(gpus.check_peers(probe({}), AskedRun()), "skipped", "fewer than two")
+    is_like(gpus.check_peers(probe({}, {}), AskedRun()), "ok", "all 2")
     apart = probe({}, {}, apart=[[0, 1]])
-    is_like(gpus.check_peers(apart, RunPlan()), "warning", "0 and 1", "NCCL_P2P_DISABLE=1")
+    is_like(gpus.check_peers(apart, AskedRun()), "warning", "0 and 1", "NCCL_P2P_DISABLE=1")
     monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
-    is_like(gpus.check_peers(apart, RunPlan()), "ok", "NCCL_P2P_DISABLE=1 is set")
+    is_like(gpus.check_peers(apart, AskedRun()), "ok", "NCCL_P2P_DISABLE=1 is set")
 
 
 def test_imports_are_judged_by_their_last_line() -> None:

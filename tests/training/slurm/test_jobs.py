@@ -230,7 +230,7 @@ def test_hostile_names_are_only_names(cluster: Cluster, monkeypatch: pytest.Monk
     (folder / f"{HOSTILE}.yaml").write_text(CONFIG.replace("KIND", "vllm"))
     monkeypatch.chdir(folder)
     there = Cluster(folder)
-    setting = f"prompt.instruction={json.dumps(HOSTILE)}"
+    setting = f"prompt.system_prompt={json.dumps(HOSTILE)}"
     swept = f"logging.project={json.dumps(HOSTILE)}"
     for nodes, program in ((1, "rg-env"), (2, "accelerate")):
         settings = (setting, "logging.run_name=$HOME")

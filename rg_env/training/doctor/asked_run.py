@@ -1,13 +1,12 @@
 """The run that the doctor is asked about."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rg_env.training.config import TrainConfig
-from rg_env.training.config_checks import gym
-from rg_env.training.from_config import environment_arguments, training_arguments
+from rg_env.training.from_config import environment_arguments, evaluated_besides, gym, training_arguments
 
 _KEYS = {
     "model": "model.name",
@@ -26,7 +25,7 @@ _OPTION = re.compile(rf"(?<!vf-vllm )--({'|'.join(_KEYS)})\b(?: (\d+|embedded|vl
 
 
 @dataclass(frozen=True)
-class RunPlan:
+class AskedRun:
     """What decides whether a run would start. All defaults are those of `examples/train_ultra_minimal.py`."""
 
     model: str | None = None
@@ -43,8 +42,12 @@ class RunPlan:
     output_dir: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `GRPOConfig` that differ from those of `default_config`; None is no difference."""
+    evaluated: Sequence[tuple[str | None, Mapping[str, Any]]] = ()
+    """What is evaluated beside the training tasks: label and arguments of `load_environment` of each environment."""
     evaluated_tokens: int = 0
     """New ones at most in evaluations, where those have a limit of their own."""
+    evaluated_answers: int = 2
+    """To each question of an evaluation; 0: none is made."""
     lora_rank: int = 0
     """Of the adapters that are trained instead of all weights; 0: all weights are."""
     frozen_bytes: int = 4
@@ -55,8 +58,10 @@ class RunPlan:
     """Whether it is a config's run: fixes then name its keys, not the command's options."""
 
     @classmethod
-    def of(cls, config: TrainConfig, processes: int) -> "RunPlan":
+    def of(cls, config: TrainConfig, processes: int) -> "AskedRun":
         """The run that a config describes."""
+        evaluation = config.evaluation
+        made = evaluation.before or evaluation.after or evaluation.every != 0
         return cls(
             model=config.model.name,
             gym=gym(config.tasks),
@@ -67,7 +72,9 @@ class RunPlan:
             processes=processes,
             output_dir=config.output.dir,
             settings={**training_arguments(config), "report_to": config.logging.report_to},
-            evaluated_tokens=config.evaluation.max_tokens or 0,
+            evaluated=evaluated_besides(config),
+            evaluated_tokens=evaluation.max_tokens or 0,
+            evaluated_answers=evaluation.rollouts_per_example + evaluation.greedy if made else 0,
             lora_rank=config.lora.r if config.lora else 0,
             frozen_bytes=2 if config.model.dtype == "bfloat16" else 4,
             from_config=True,

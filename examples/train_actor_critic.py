@@ -1,0 +1,286 @@
+"""Actor-critic beside GRPO: PPO with a value head, on the same environment and engine, with the whole loop in sight.
+
+    python examples/train_actor_critic.py                                # any machine: the tiny policy, about a minute
+    python examples/train_actor_critic.py --task chain_sum --lambda 1 --value-learning-rate 0      # without a critic
+    python examples/train_actor_critic.py --model Qwen/Qwen2.5-0.5B-Instruct --steps 200           # one GPU
+
+GRPO judges a rollout by the others of its prompt. Here each prompt is answered once, and a critic says at every token
+what the rollout will earn: a linear layer on the hidden states that the LM head reads. The advantage of a token is how
+much better things went from there than the critic had thought (GAE: Schulman et al., 2016, arXiv:1506.02438). On it the
+policy is trained for a few epochs by the clipped loss of PPO (Schulman et al., 2017, arXiv:1707.06347).
+
+The critic's loss has no gradient into the trunk: it would bend features that the policy needs for its tokens, and had
+to be weighed against the policy's loss. As it is, features are constants while the critic is fitted, and a hundred of
+its updates cost less than one of the policy.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import sys
+import time
+
+from rg_env.commands import positive, run_command, seed
+from rg_env.errors import InputError
+
+
+def gae(rewards, values, mask, gamma, lam):
+    """Advantages `(B, T)`: `A_t = d_t + gamma lam A_{t+1}`, where `d_t = r_t + gamma V_{t+1} - V_t`.
+
+    Args:
+        rewards, values: `(B, T) float32`; `values[:, t]` is what was expected before token t. V is 0 after the last.
+        mask: `(B, T) bool`, tokens of the completion, in each row without a gap. Elsewhere advantages are 0.
+    """
+    advantages = values.new_zeros(values.shape)
+    value_after = advantage_after = values.new_zeros(len(values))
+    for t in reversed(range(values.shape[1])):
+        surprise = rewards[:, t] + gamma * value_after - values[:, t]
+        advantages[:, t] = advantage_after = (surprise + gamma * lam * advantage_after) * mask[:, t]
+        value_after = values[:, t] * mask[:, t]
+    return advantages
+
+
+def ppo_loss(logps, old_logps, advantages, clip):
+    """The loss of each token, and whether its ratio was beyond what pays; all `(N,)`."""
+    ratio = (logps - old_logps).exp()
+    bounded = ratio.clamp(1 - clip, 1 + clip)
+    return -(ratio * advantages).minimum(bounded * advantages), ratio != bounded
+
+
+def look(model, ids, mask):
+    """One pass over rollouts: log-probabilities `(N,)` of the N tokens in `mask`, row by row, and the hidden states
+    `(N, H)` before them, without gradient; both float32.
+
+    Args:
+        ids: `(B, L) int64`, prompt and completion, padded on the right, where causal attention never looks.
+        mask: `(B, L - 1) bool`; at `t`: whether `ids[:, t + 1]` was sampled.
+    """
+    from rg_env.training.lm_head import chosen_logps  # makes logits in chunks: of 150,000 words they fill a GPU
+
+    end = int(mask.any(dim=0).nonzero().max()) + 1  # of the longest row here
+    ids, mask = ids[:, : end + 1], mask[:, :end]
+    seen = []
+    with model.get_output_embeddings().register_forward_pre_hook(lambda head, inputs: seen.append(inputs[0])):
+        logps = chosen_logps(model, {"input_ids": ids[:, :-1], "use_cache": False}, mask, ids[:, 1:][mask])
+    return logps, seen[-1].detach()[mask].float()
+
+
+def judge(model, head, ids, mask, paid, options):
+    """What policy and critic say of rollouts before they learn from them: log-probabilities, advantages and returns
+    `(B, L - 1) float32`, and the hidden states `(N, H)`.
+
+    Args:
+        ids, mask: as for `look`.
+        paid: `(B,) float32`, rewards. They come with the last token, also where `max_tokens` made it the last one.
+    """
+    import torch
+
+    model.eval()
+    logps, values = torch.zeros(2, *mask.shape, device=ids.device)
+    with torch.no_grad():
+        parts = zip(ids.split(options.rows_per_pass), mask.split(options.rows_per_pass), strict=True)
+        looks = [look(model, *part) for part in parts]
+        hidden = torch.cat([states for _, states in looks])
+        logps[mask], values[mask] = torch.cat([each for each, _ in looks]), head(hidden).squeeze(-1)
+    last = mask & (mask.cumsum(dim=1) == mask.sum(dim=1, keepdim=True))
+    advantages = gae(last * paid[:, None], values, mask, options.gamma, options.lam)
+    return logps, advantages, advantages + values, hidden
+
+
+def improve_policy(model, optimizer, ids, mask, old_logps, advantages, options):
+    """PPO's epochs over a batch, `options.minibatches` updates each. Returns what to log."""
+    import torch
+
+    model.train()
+    advantages = (advantages - advantages[mask].mean()) / (advantages[mask].std(correction=0) + 1e-8)  # whitened
+    losses, beyond = [], []
+    for _ in range(options.epochs):
+        for minibatch in torch.randperm(len(ids)).chunk(options.minibatches):
+            for rows in minibatch.split(options.rows_per_pass):
+                kept = mask[rows]
+                logps, _ = look(model, ids[rows], kept)
+                loss, clipped = ppo_loss(logps, old_logps[rows][kept], advantages[rows][kept], options.clip)
+                (loss.sum() / mask[minibatch].sum()).backward()
+                losses.append(loss.detach())
+                beyond.append(clipped)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+    return {"loss": torch.cat(losses).mean().item(), "clip_ratio/region_mean": torch.cat(beyond).float().mean().item()}
+
+
+def fit_critic(head, optimizer, hidden, returns, updates):
+    """Fit the values of `hidden (N, H)` to `returns (N,)`. Returns what to log, of the values before.
+
+    Explained variance is 1 where the critic foresaw everything, 0 where a constant does as well, below where it misled.
+    """
+    errors = []
+    for _ in range(updates):
+        errors.append(head(hidden).squeeze(-1) - returns)
+        errors[-1].square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    explained = 1 - errors[0].var(correction=0) / returns.var(correction=0)
+    return {"value_loss": errors[0].square().mean().item(), "explained_variance": explained.item()}
+
+
+def share(text: str) -> float:
+    if not 0 <= float(text) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 to 1")
+    return float(text)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", nargs="+", default=["leg_counting"], help="Reasoning Gym tasks (`rg-env tasks`)")
+    parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
+    parser.add_argument("--steps", type=positive, default=15, help="batches of rollouts")
+    parser.add_argument("--batch-size", type=positive, default=64, help="prompts a step, each answered once")
+    parser.add_argument("--rows-per-pass", type=positive, help="rollouts in memory at once (default: by model)")
+    parser.add_argument("--epochs", type=positive, default=2, help="passes over a batch")
+    parser.add_argument("--minibatches", type=positive, default=2, help="updates of the policy an epoch")
+    parser.add_argument("--value-updates", type=positive, default=100, help="updates of the critic a step")
+    parser.add_argument("--gamma", type=share, default=1.0, help="worth of what is earned one token later")
+    parser.add_argument("--lambda", type=share, default=0.95, dest="lam", metavar="LAMBDA", help="of GAE")
+    parser.add_argument("--clip", type=share, default=0.2, help="of PPO")
+    parser.add_argument("--learning-rate", type=share, help="of the policy (default: by model)")
+    parser.add_argument("--value-learning-rate", type=share, help="of the critic (default: 1 / hidden size)")
+    parser.add_argument("--max-tokens", type=positive, help="new tokens at most (default: by model)")
+    parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
+    parser.add_argument("--seed", type=seed, default=0)
+    options = parser.parse_args()
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise InputError("this example trains in one process: start it with python, or train with GRPOTrainer")
+
+    from rg_env.core.tasks import Mixture
+    from rg_env.training import run_folder, run_name
+
+    tasks = Mixture.parse(options.task)
+    run_folder(options.output_dir, "check")  # told before the model is loaded
+    import torch
+    from accelerate import Accelerator
+    from safetensors.torch import save_file
+    from transformers import set_seed
+
+    from rg_env import load_environment
+    from rg_env.evaluation.plots import plot_run
+    from rg_env.training import load_policy
+    from rg_env.training.batches import RolloutBatch
+    from rg_env.training.checks import check_eval_env, check_prompt_lengths
+    from rg_env.training.console import RunConsole
+    from rg_env.training.engines import Embedded
+    from rg_env.training.fixed_eval import accuracies, ask, rollout_records
+    from rg_env.training.output import RunFiles
+    from rg_env.training.plan import evaluation_steps
+    from rg_env.training.policy import default_fields
+    from rg_env.training.scores import Evaluation
+    from rg_env.training.summary import headline, print_summary
+
+    set_seed(options.seed)
+    policy = load_policy(options.model)
+    tokenizer, defaults = policy.tokenizer, default_fields(policy.is_tiny)  # what is not given is as for GRPO
+    env = load_environment(gym=policy.mixture(tasks), seed=options.seed)
+    if options.batch_size > len(env.dataset):
+        raise InputError(f"--batch-size {options.batch_size}: there are {len(env.dataset)} questions to train on")
+    options.rows_per_pass = options.rows_per_pass or defaults["per_device_train_batch_size"]
+    options.max_tokens = options.max_tokens or defaults["max_tokens"]
+    if options.learning_rate is None:
+        options.learning_rate = defaults["learning_rate"]
+    if options.value_learning_rate is None:  # Adam moves a value by up to the rate times the sum of |hidden|, each ~ 1
+        options.value_learning_rate = 1 / policy.model.config.get_text_config().hidden_size
+
+    # Weights are float32; on a GPU all passes, those of the engine too, compute in bfloat16.
+    cuda = torch.cuda.is_available()
+    accelerator = Accelerator(cpu=not cuda, mixed_precision="bf16" if cuda else "no")
+    model = accelerator.prepare_model(policy.model)
+    if "gradient_checkpointing" in defaults:
+        model.gradient_checkpointing_enable(defaults["gradient_checkpointing_kwargs"])
+    head = torch.nn.Linear(model.config.get_text_config().hidden_size, 1, device=accelerator.device)
+    torch.nn.init.zeros_(head.weight)  # it expects nothing before it has seen anything
+    torch.nn.init.zeros_(head.bias)
+    policy_optimizer = torch.optim.Adam(model.parameters(), options.learning_rate, betas=(0.9, 0.95))
+    value_optimizer = torch.optim.Adam(head.parameters(), options.value_learning_rate, betas=(0.9, 0.95))
+
+    engine = Embedded(model, tokenizer, policy.label, options.seed)  # generates from the model itself
+    client = engine.client()  # stands where environments expect an `AsyncOpenAI`
+    check_eval_env(env, tokenizer, engine=engine.name, max_tokens=options.max_tokens, max_context=engine.max_context)
+    check_prompt_lengths(env, tokenizer, defaults["max_prompt_length"])
+    sampling = {"n": 1, "temperature": 1.0, "max_tokens": options.max_tokens, "logprobs": True}
+    sampling["extra_body"] = {"skip_special_tokens": False, "return_tokens_as_token_ids": True}
+
+    files = RunFiles(run_folder(options.output_dir, run_name(tasks.names, f"actor-critic-{policy.label}")))
+    files.write_config({**vars(options), "model": policy.label, "sampling": sampling})
+    files.write_manifest(env.manifest)
+    console, evaluations, stopped = RunConsole(sys.stdout), [], False
+
+    def evaluate(step):
+        """All frozen problems, sampled and greedily; training goes on as if they had not been asked."""
+        with engine.aside():
+            problems = asyncio.run(ask([(env, False)], client, policy.label, sampling, times=1, greedy=True))
+        evaluations.append(Evaluation.of(step, problems, sampling=sampling, questions=[]))
+        files.write_json(f"eval_results/eval_step_{step}.json", evaluations[-1].as_json())
+        files.append("metrics.jsonl", [{"step": step, **evaluations[-1].metrics()}])
+        console.line(f"evaluation after step {step:>3}: {headline(evaluations[-1])}")
+
+    def stop(*_):
+        """Ctrl-C ends the run after the step under way; a second one at once."""
+        nonlocal stopped
+        if stopped:
+            engine.cancel()
+            raise KeyboardInterrupt
+        stopped = True
+
+    signal.signal(signal.SIGINT, stop)
+    step, start, rng = 0, time.monotonic(), random.Random(options.seed)
+    evaluate(step)
+    while step < options.steps and not stopped:
+        step, step_start = step + 1, time.monotonic()
+        rows = env.dataset.select(rng.sample(range(len(env.dataset)), options.batch_size))
+        generate = env.a_generate(rows, client=client, model=policy.label, sampling_args=sampling, use_tqdm=False)
+        done = asyncio.run(generate)  # answered by the engine, paid by the environment's rubric
+        found = env.process_env_results_vllm(done.prompt, done.completion, done.state, done.reward, tokenizer)
+        batch = RolloutBatch.of(found).tensors(slice(None), pad_token=0, max_length=None, device=accelerator.device)
+        ids, mask = batch["input_ids"], batch["attention_mask"][:, 1:].bool()  # verifiers calls the loss mask so
+        paid = torch.tensor(done.reward, device=ids.device)
+
+        logps, advantages, returns, hidden = judge(model, head, ids, mask, paid, options)
+        metrics = {
+            "reward": paid.mean().item(),
+            **accuracies(done),
+            "completions/mean_length": mask.sum().item() / len(mask),
+            **improve_policy(model, policy_optimizer, ids, mask, logps, advantages, options),
+            **fit_critic(head, value_optimizer, hidden, returns[mask], options.value_updates),
+            "step_time": time.monotonic() - step_start,
+        }
+        console.step(step, options.steps, metrics)
+        files.append("metrics.jsonl", [{"step": step, **metrics}])
+        files.append("rollouts.jsonl", [{"step": step, **record} for record in rollout_records(done, 8)])
+        if not stopped and (step % evaluation_steps(None, options.steps) == 0 or step == options.steps):
+            evaluate(step)
+    console.close()
+
+    if step:
+        folder = files.folder / f"checkpoint-{step}"
+        accelerator.unwrap_model(model).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        save_file(head.state_dict(), folder / "value_head.safetensors")
+    before, after = evaluations[0], evaluations[-1] if len(evaluations) > 1 else None
+    results = {
+        "model": policy.label,
+        "engine": engine.name,
+        "steps": step,
+        "seconds": round(time.monotonic() - start, 2),
+        "interrupted": stopped,
+        "eval_before": before.summary(),
+        "eval_after": after.summary() if after else None,
+    }
+    files.write_json("train_results.json", results)
+    plot_run(files.folder)
+    print_summary(files.folder, results, before, after)
+    return 130 if stopped else 0
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,44 @@
+"""Steps that count rollouts (`training.rollouts_as_steps`), so that runs with different batches stand side by side.
+
+A step of optimization is an update: with twice the batch, a hundred updates are twice the rollouts, and curves over
+updates compare unequal things. Imports neither torch nor verifiers.
+"""
+
+from rg_env.training.config import TrainConfig
+from rg_env.training.config_sections import TrainingConfig
+
+
+def rollouts_per_batch(training: TrainingConfig, processes: int) -> int:
+    """Rollouts that are generated at once."""
+    return training.per_device_train_batch_size * training.gradient_accumulation_steps * processes
+
+
+def in_updates(config: TrainConfig, processes: int) -> TrainConfig:
+    """The same run with all steps counted in updates; where they do not divide, one update more than too few."""
+    training = config.training
+    if not training.rollouts_as_steps:
+        return config
+    batch = rollouts_per_batch(training, processes)
+
+    def updates(rollouts: int) -> int:
+        return -(-rollouts * training.num_iterations // batch)
+
+    changes = {
+        "training": training.model_copy(
+            update={
+                "rollouts_as_steps": False,
+                "max_steps": updates(training.max_steps),
+                "warmup_steps": updates(training.warmup_steps),
+            }
+        ),
+        "output": config.output.model_copy(update={"save_every": updates(config.output.save_every)}),
+        "logging": config.logging.model_copy(update={"examples_every": updates(config.logging.examples_every)}),
+    }
+    if (every := config.evaluation.every) is not None:
+        changes["evaluation"] = config.evaluation.model_copy(update={"every": updates(every)})
+    if (curriculum := config.curriculum) is not None:
+        schedule = curriculum.schedule and {str(updates(int(at))): level for at, level in curriculum.schedule.items()}
+        changes["curriculum"] = curriculum.model_copy(
+            update={"check_every": updates(curriculum.check_every), "schedule": schedule}
+        )
+    return config.model_copy(update=changes)

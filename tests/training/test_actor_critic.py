@@ -1,0 +1,333 @@
+"""`examples/train_actor_critic.py`: its parts against independent computations, and the script as a process."""
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model_families import FAMILIES, SMALL
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from rg_env.commands import run_command
+from rg_env.training import lm_head
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_actor_critic.py"
+OPTIONS = Namespace(rows_per_pass=3, gamma=0.9, lam=0.8, epochs=1, minibatches=1, clip=0.2)
+numbers = st.floats(-2, 2, width=32)
+shares = st.floats(0, 1, width=32)
+
+
+@pytest.fixture(scope="module")
+def example() -> Any:
+    spec = importlib.util.spec_from_file_location("train_actor_critic", EXAMPLE)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def rollouts() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Ids `(6, 20)`, the mask of completions of 2 to 12 tokens after 8 of prompt `(6, 19)`, rewards `(6,)`."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(3, 700, (6, 20), generator=generator)
+    columns = torch.arange(19)
+    mask = (columns >= 7) & (columns < 7 + torch.tensor([2, 12, 4, 6, 1, 5])[:, None])
+    ids[:, 1:][(columns >= 7) & ~mask] = 0
+    return ids, mask, torch.tensor([1.1, 0.1, 0.0, 1.0, -0.5, 1.1])
+
+
+def small_head(seed: int = 0, width: int = SMALL["hidden_size"]) -> torch.nn.Linear:
+    torch.manual_seed(seed)
+    return torch.nn.Linear(width, 1)
+
+
+def alone(model: Any, head: Any, ids: torch.Tensor, mask: torch.Tensor) -> list[tuple[list[float], list[float]]]:
+    """Log-probabilities and values of each row's completion, by itself and without padding."""
+    found = []
+    for row, kept in zip(ids, mask, strict=True):
+        first, end = int(kept.nonzero().min()), int(kept.nonzero().max()) + 1
+        with torch.no_grad():
+            output = model(row[None, : end + 1], output_hidden_states=True)
+            logps = output.logits[0, :-1].log_softmax(-1).gather(-1, row[1 : end + 1, None]).squeeze(-1)
+            values = head(output.hidden_states[-1][0, :-1]).squeeze(-1)
+        found.append((logps[first:].tolist(), values[first:].tolist()))
+    return found
+
+
+def lambda_return(rewards: list[float], values: list[float], t: int, gamma: float, lam: float) -> float:
+    """The mean of all n-step returns from `t`, weighted by `(1 - lam) lam^(n - 1)`; the longest has the rest."""
+    left = len(rewards) - t
+    total = 0.0
+    for n in range(1, left + 1):
+        of_n = sum(gamma**k * rewards[t + k] for k in range(n)) + (gamma**n * values[t + n] if n < left else 0.0)
+        total += lam ** (n - 1) * (1 - lam if n < left else 1.0) * of_n
+    return total
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(0, 3), st.lists(st.tuples(numbers, numbers), min_size=1, max_size=9), numbers),
+        min_size=1,
+        max_size=4,
+    ),
+    gamma=shares,
+    lam=shares,
+)
+def test_advantages_are_lambda_returns_less_values(example: Any, rows: Any, gamma: float, lam: float) -> None:
+    """By their definition, over all n-step returns; whatever stands outside of the mask."""
+    width = max(start + len(steps) for start, steps, _ in rows) + 1
+    rewards, values = (torch.tensor([[junk] * width for _, _, junk in rows]) for _ in range(2))
+    mask = torch.zeros(len(rows), width, dtype=torch.bool)
+    expected = torch.zeros(len(rows), width)
+    for i, (start, steps, _) in enumerate(rows):
+        part = slice(start, start + len(steps))
+        mask[i, part] = True
+        earned, thought = (list(each) for each in zip(*steps, strict=True))
+        rewards[i, part], values[i, part] = torch.tensor(earned), torch.tensor(thought)
+        expected[i, part] = torch.tensor(
+            [lambda_return(earned, thought, t, gamma, lam) - thought[t] for t in range(len(steps))]
+        )
+    torch.testing.assert_close(example.gae(rewards, values, mask, gamma, lam), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "slope"),
+    [(1.0, 2.0, -2.0), (1.0, -2.0, 2.0), (1.5, 2.0, 0.0), (0.5, 2.0, -1.0), (0.5, -2.0, 0.0), (1.5, -2.0, 3.0)],
+)
+def test_the_loss_stops_paying_beyond_the_clip(example: Any, ratio: float, advantage: float, slope: float) -> None:
+    """Its slope in the log-probability is `-ratio A` within the bounds, and where the ratio has gone the wrong way."""
+    logps = torch.tensor([ratio]).log().requires_grad_()
+    loss, clipped = example.ppo_loss(logps, torch.zeros(1), torch.tensor([advantage]), 0.2)
+    loss.sum().backward()
+    torch.testing.assert_close(logps.grad, torch.tensor([slope]))
+    assert clipped.tolist() == [ratio != 1.0]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_look_is_that_of_each_row_alone(
+    example: Any, rollouts: Any, family: str, chunked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Log-probabilities, and the hidden states that each token was predicted from; with all logits or in chunks."""
+    if chunked:
+        monkeypatch.setattr(lm_head, "LOGITS_PER_CHUNK", 5 * SMALL["vocab_size"])
+    torch.manual_seed(0)
+    model, head = AutoModelForCausalLM.from_config(FAMILIES[family]).eval(), small_head()
+    ids, mask, _ = rollouts
+    logps, hidden = example.look(model, ids, mask)
+    found = torch.stack([logps, head(hidden).squeeze(-1)])
+    expected = torch.cat([torch.tensor(each) for each in alone(model, head, ids, mask)], dim=1)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert logps.requires_grad
+    assert not hidden.requires_grad  # the critic cannot move the trunk
+
+
+def test_a_look_in_bfloat16_is_float32_and_near(example: Any, rollouts: Any, model: Any) -> None:
+    """As on a GPU, where passes compute in bfloat16: losses and values do not."""
+    ids, mask, _ = rollouts
+    whole = example.look(model, ids, mask)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = example.look(model, ids, mask)
+    for ours, exact in zip(half, whole, strict=True):
+        assert ours.dtype == torch.float32
+        assert 0 < (ours - exact).abs().mean() < 0.05 * exact.abs().mean()
+
+
+def test_advantages_are_from_the_value_head(example: Any, rollouts: Any, model: Any) -> None:
+    """Rewards less values row by row, the reward at the last token alone; another head gives others."""
+    ids, mask, paid = rollouts
+    found = []
+    for seed in (0, 1):
+        head = small_head(seed, model.config.hidden_size)
+        logps, advantages, returns, hidden = example.judge(model, head, ids, mask, paid, OPTIONS)
+        found.append(advantages)
+        for row, (row_logps, values) in enumerate(alone(model, head, ids, mask)):
+            rewards = [0.0] * (len(values) - 1) + [paid[row].item()]
+            expected = [lambda_return(rewards, values, t, OPTIONS.gamma, OPTIONS.lam) for t in range(len(values))]
+            kept = mask[row]
+            torch.testing.assert_close(returns[row, kept], torch.tensor(expected), atol=1e-4, rtol=1e-4)
+            less = torch.tensor(expected) - torch.tensor(values)
+            torch.testing.assert_close(advantages[row, kept], less, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(logps[row, kept], torch.tensor(row_logps), atol=1e-4, rtol=1e-4)
+        assert not advantages[~mask].any()
+        assert hidden.shape == (mask.sum(), model.config.hidden_size)
+    assert (found[0] - found[1])[mask].abs().mean() > 0.1
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_what_went_better_than_thought_becomes_likelier(example: Any, rollouts: Any, model: Any, sign: float) -> None:
+    """And what went worse, less likely: by one small step, as a part of the others and of all that was weighed."""
+    ids, mask, _ = rollouts
+    before = example.look(model, ids, mask)[0].detach()
+    advantages = torch.where(torch.arange(6) % 2 == 0, sign, -sign)[:, None] * mask
+    old = torch.zeros(mask.shape).masked_scatter(mask, before)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    metrics = example.improve_policy(model, optimizer, ids, mask, old, advantages, OPTIONS)
+    change = example.look(model, ids, mask)[0].detach() - before
+    better = advantages[mask] > 0
+    assert change[better].mean() > change[~better].mean() + 1e-3
+    whitened = (advantages[mask] - advantages[mask].mean()) / advantages[mask].std(correction=0)
+    assert (whitened * change).mean() > 1e-3 / 2
+    assert metrics["clip_ratio/region_mean"] == 0.0
+
+
+def test_passes_and_the_scale_of_advantages_change_nothing(example: Any, rollouts: Any, model: Any) -> None:
+    """Rows that do not fit in memory together have the gradient of the minibatch, token for token; and advantages are
+    whitened over all tokens."""
+    ids, mask, paid = rollouts
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    head = small_head(0, model.config.hidden_size)
+    logps, advantages, _, _ = example.judge(model, head, ids, mask, paid, OPTIONS)
+
+    def update(rows: int, advantages: torch.Tensor) -> torch.Tensor:
+        model.load_state_dict(start)
+        options = Namespace(**{**vars(OPTIONS), "rows_per_pass": rows})
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        example.improve_policy(model, optimizer, ids, mask, logps, advantages, options)
+        return torch.cat([(value - start[name]).flatten() for name, value in model.state_dict().items()])
+
+    whole = update(6, advantages)
+    assert whole.norm() > 1e-3
+    for other in (update(1, advantages), update(6, 5 * advantages + 3)):
+        assert (whole - other).norm() < 1e-3 * whole.norm()
+
+
+def test_each_epoch_makes_its_updates(example: Any, rollouts: Any, model: Any) -> None:
+    """Two epochs of three minibatches are six; from the second on the ratio is no longer 1."""
+    ids, mask, paid = rollouts
+    head = small_head(0, model.config.hidden_size)
+    logps, advantages, _, _ = example.judge(model, head, ids, mask, paid, OPTIONS)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    options = Namespace(**{**vars(OPTIONS), "epochs": 2, "minibatches": 3, "clip": 0.01})
+    metrics = example.improve_policy(model, optimizer, ids, mask, logps, advantages, options)
+    assert {int(state["step"]) for state in optimizer.state.values()} == {6}
+    assert 0.1 < metrics["clip_ratio/region_mean"] < 1
+    assert all(parameter.grad is None for parameter in [*model.parameters(), *head.parameters()])
+
+
+def test_the_critic_learns_what_can_be_known(example: Any) -> None:
+    """Returns that hidden states tell; the first time it explains nothing of them, and then nearly all."""
+    hidden = torch.randn(256, 32, generator=torch.Generator().manual_seed(0))
+    returns = hidden @ torch.linspace(-1, 1, 32) / 4 + 0.5
+    head = torch.nn.Linear(32, 1)
+    for parameter in head.parameters():
+        torch.nn.init.zeros_(parameter)
+    optimizer = torch.optim.Adam(head.parameters(), 1 / 32, betas=(0.9, 0.95))
+    first = example.fit_critic(head, optimizer, hidden, returns, 100)
+    assert first["explained_variance"] == 0.0
+    assert first["value_loss"] == pytest.approx(returns.square().mean().item())
+    second = example.fit_critic(head, optimizer, hidden, returns, 1)
+    assert second["explained_variance"] > 0.95
+    assert second["value_loss"] < 0.05 * first["value_loss"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--task", "leg_countin"], "unknown task 'leg_countin': did you mean 'leg_counting'"),
+        (["--model", "."], ". holds no model"),
+        (["--gamma", "1.5"], "--gamma: 1.5 is not from 0 to 1"),
+        (["--lambda", "nan"], "--lambda: nan is not from 0 to 1"),
+        (["--clip", "-0.1"], "--clip: -0.1 is not from 0 to 1"),
+        (["--learning-rate", "much"], "--learning-rate: invalid share value: 'much'"),
+        (["--epochs", "0"], "--epochs: 0 is not at least 1"),
+        (["--batch-size", "5000"], "--batch-size 5000: there are 2000 questions to train on"),
+        (["--output-dir", "x" * 300], "File name too long; choose another output folder"),
+    ],
+)
+def test_mistakes_are_one_line(
+    example: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    """With exit code 2, and nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["example", *([] if "--model" in arguments else ["--model", "tiny"]), *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        run_command(example.main)
+    errors = capsys.readouterr().err
+    assert words in errors
+    assert errors.partition("error: ")[2].count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_several_processes_are_refused(
+    example: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each would train a model of its own."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(sys, "argv", ["example"])
+    with pytest.raises(SystemExit, match="2"):
+        run_command(example.main)
+    assert "trains in one process" in capsys.readouterr().err
+
+
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    with file.open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+@pytest.mark.slow
+def test_the_tiny_policy_learns(tmp_path: Path) -> None:
+    """Sampled accuracy rises by at least 0.3 in six steps, with a critic that foresees a part of the outcome."""
+    command = [sys.executable, str(EXAMPLE), "--model", "tiny", "--steps", "6", "--output-dir", "run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "run"
+    if destination := os.environ.get("RG_ENV_KEEP_RUNS"):
+        shutil.copytree(run, Path(destination) / "actor_critic", dirs_exist_ok=True)
+    results = json.loads((run / "train_results.json").read_text())
+    before, after = results["eval_before"], results["eval_after"]
+    assert (results["steps"], before["n"], after["n"], results["interrupted"]) == (6, 200, 200, False)
+    assert after["accuracy"] - before["accuracy"] >= 0.3
+    metrics = lines_of(run / "metrics.jsonl")
+    steps = [line for line in metrics if "reward" in line]
+    assert [line["step"] for line in steps] == list(range(1, 7))
+    assert steps[0]["explained_variance"] == 0.0
+    assert max(line["explained_variance"] for line in steps) > 0.2
+    assert [line["step"] for line in metrics if "eval/accuracy" in line] == [0, *range(1, 7)]
+    assert (run / "reward_curve.png").read_bytes().startswith(b"\x89PNG")
+    trained = AutoModelForCausalLM.from_pretrained(run / "checkpoint-6")
+    assert load_file(run / "checkpoint-6" / "value_head.safetensors")["weight"].shape == (1, trained.config.hidden_size)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_run_after_its_step(tmp_path: Path) -> None:
+    """With a checkpoint of that step and the results so far."""
+    command = [sys.executable, "-u", str(EXAMPLE), "--model", "tiny", "--batch-size", "8", "--output-dir", "run"]
+    process = subprocess.Popen(
+        [*command, "--steps", "500"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout
+        for line in process.stdout:
+            if line.startswith("step   2/"):
+                break
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    results = json.loads((tmp_path / "run" / "train_results.json").read_text())
+    assert results["interrupted"]
+    assert results["eval_after"] is None
+    assert (tmp_path / "run" / f"checkpoint-{results['steps']}" / "model.safetensors").exists()

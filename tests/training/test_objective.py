@@ -1,0 +1,259 @@
+"""Options of the loss, in the trainer: each does what it says, and something."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from run_metrics import logged
+
+from rg_env.errors import InputError
+from rg_env.training import EvaluationPlan, train
+from rg_env.training.batches import RolloutBatch, truncated
+from rg_env.training.previous_policy import PreviousPolicy, weights_file
+
+QUESTIONS = ["a dog?", "two dogs?", "a bee and a cow?", "9 ants?"]
+ANSWERS = ["4", "8 legs <answer>8</answer>", "6 + 4 = 10", "<answer>54</answer>"]
+ADVANTAGES = [0.3, 1.0, -0.2, -0.5]
+
+
+def gradient(trainer: Any, parts: list[dict[str, Any]]) -> torch.Tensor:
+    """Of an update from micro-batches, as transformers adds them up."""
+    trainer.model.zero_grad()
+    for part in parts:
+        (trainer.compute_loss(trainer.model, dict(part)) / len(parts)).backward()
+    return torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None])
+
+
+@pytest.fixture
+def rows(make_batch: Any) -> dict[str, Any]:
+    inputs = make_batch(QUESTIONS, ANSWERS)
+    tokens = inputs["attention_mask"][:, 1:].sum()
+    return {
+        **inputs, "advantages": torch.tensor(ADVANTAGES), "old_per_token_logps": None,
+        "batch_tokens": torch.full((4,), tokens / 2),
+    }  # fmt: skip
+
+
+def split(rows: dict[str, Any], *at: list[int]) -> list[dict[str, Any]]:
+    return [{name: None if value is None else value[part] for name, value in rows.items()} for part in at]
+
+
+# --- loss_type="dapo"
+
+
+def test_a_token_weighs_the_same_in_any_micro_batch(make_trainer: Any, rows: dict[str, Any]) -> None:
+    """Whatever rows stand together, the gradient is that of the sum over all tokens, divided by their number."""
+    trainer = make_trainer(loss_type="dapo")
+    ids, mask = rows["input_ids"], rows["attention_mask"]
+    trainer.model.zero_grad()
+    logps = torch.log_softmax(trainer.model(input_ids=ids).logits[:, :-1].float(), -1)
+    picked = logps.gather(2, ids[:, 1:, None]).squeeze(2)
+    (-(picked * rows["advantages"][:, None] * mask[:, 1:]).sum() / mask[:, 1:].sum()).backward()
+    expected = torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None])
+    for parts in (([0, 1], [2, 3]), ([0, 2], [1, 3])):
+        assert (gradient(trainer, split(rows, *parts)) - expected).norm() < 1e-4 * expected.norm()
+    other = make_trainer(loss_type="bnpo")
+    assert (gradient(other, split(rows, [0, 2], [1, 3])) - expected).norm() > 0.05 * expected.norm()
+
+
+# --- overlong masking
+
+
+class Reason:
+    """What a server says about the end of an answer."""
+
+    def __init__(self, reason: str | None) -> None:
+        self.usage, self.choices, self.finish_reason = None, [self], reason
+
+
+def test_rollouts_that_were_cut_off() -> None:
+    """By what the server says; where it says nothing, those without an end."""
+    batch = RolloutBatch([[1]] * 4, [[5, 0], [5, 5], [5, 5], [5, 0]], [[1, 1]] * 4, [[-1.0, -3.0]] * 4, [0.0] * 4)
+    states = [{"responses": [Reason(reason)]} for reason in ("stop", "stop", "length")] + [{}]
+    assert truncated(states, batch, end=0) == [2]
+    assert truncated([{}] * 4, batch, end=0) == [1, 2]
+    masked = batch.without_loss([1, 2])
+    assert masked.loss_masks == [[1, 1], [0, 0], [0, 0], [1, 1]]
+    assert masked.tokens() == 4
+    assert batch.tokens() == 8
+    assert batch.entropy() == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_cut_off_rollouts_carry_no_loss(make_trainer: Any, masks: bool) -> None:
+    """With room for four tokens every answer is cut off: only with the option nothing is learned from them."""
+    trainer = make_trainer(max_steps=1, max_tokens=2, mask_truncated_completions=masks)
+    seen = []
+    compute = trainer.compute_loss
+
+    def noting(model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        seen.append(int(inputs["attention_mask"].sum()))
+        return compute(model, inputs, *args, **kwargs)
+
+    trainer.compute_loss = noting
+    trainer.train()
+    assert len(seen) == 2
+    assert all((tokens == 0) == masks for tokens in seen)
+    assert trainer.state.log_history[0]["completions/clipped_ratio"] == 1
+
+
+# --- off-policy masking
+
+
+def test_off_policy_rows_have_no_policy_term(make_trainer: Any, rows: dict[str, Any]) -> None:
+    """A row of negative advantage, far below what it was sampled at: the gradient is that without it."""
+    trainer = make_trainer(off_policy_mask_threshold=0.5)
+    with torch.no_grad():
+        now = trainer._get_per_token_logps(trainer.model, rows["input_ids"], rows["attention_mask"])
+    away = torch.tensor([2.0, 0.0, 2.0, 0.0])[:, None] * rows["attention_mask"][:, 1:]
+    rows |= {"sampler_logps": now + away}
+    left_out = {**rows, "advantages": torch.tensor([0.3, 1.0, 0.0, -0.5])}
+    ours, expected = gradient(trainer, [rows]), gradient(make_trainer(), [left_out])
+    assert (ours - expected).norm() < 1e-5 * expected.norm()
+    assert (gradient(make_trainer(), [rows]) - expected).norm() > 0.01 * expected.norm()
+    trainer._metrics["train"].clear()
+    trainer.compute_loss(trainer.model, dict(rows))
+    assert trainer._metrics["train"]["off_policy_masked"] == [0.25]
+
+
+# --- KL to the previous policy
+
+
+class Updates:
+    """Notes, for each update, the weights it began with."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer, self.weights, self.references = trainer, list[dict[str, Any]](), list[Any]()
+        compute = trainer.compute_loss
+
+        def noting(model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+            self.weights.append({name: value.clone() for name, value in model.state_dict().items()})
+            self.references.append((inputs["input_ids"], inputs["attention_mask"], inputs["reference_logps"]))
+            return compute(model, inputs, *args, **kwargs)
+
+        trainer.compute_loss = noting
+
+
+def test_the_reference_is_the_policy_of_an_update_ago(make_trainer: Any) -> None:
+    """Of each update, with several of a batch too; the first has none, and no KL."""
+    trainer = make_trainer(
+        beta=0.1, kl_reference="previous", max_steps=4, num_iterations=2, learning_rate=1e-3,
+        gradient_accumulation_steps=1, per_device_train_batch_size=16,
+    )  # fmt: skip
+    assert trainer.ref_model is None
+    updates = Updates(trainer)
+    trainer.train()
+    assert updates.references[0][2] is None
+    kls = [line["kl"] for line in trainer.state.log_history if "kl" in line]
+    assert kls[0] == 0
+    assert all(kl > 0 for kl in kls[1:])
+    for before, (ids, mask, reference) in zip(updates.weights[:-1], updates.references[1:], strict=True):
+        trainer.model.load_state_dict(before)
+        with torch.no_grad():
+            expected = trainer._get_per_token_logps(trainer.model, ids, mask)
+        torch.testing.assert_close(reference, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_it_holds_the_policy_back(make_trainer: Any, tmp_path: Path) -> None:
+    """With a large weight, updates after the first stay closer to where they began than without."""
+    steps = {}
+    for beta in (0.0, 8.0):
+        options = {"beta": beta, "kl_reference": "previous"} if beta else {}
+        trainer = make_trainer(
+            max_steps=3, num_iterations=3, learning_rate=3e-3, optim="sgd", max_grad_norm=0.0,
+            output_dir=str(tmp_path / str(beta)), **options,
+        )  # fmt: skip
+        start = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+        trainer.train()
+        steps[beta] = sum(float((value - start[name]).norm()) for name, value in trainer.model.state_dict().items())
+        trainer.model.load_state_dict(start)
+    assert steps[8.0] < 0.85 * steps[0.0]
+
+
+def test_weights_go_and_come_back(model: Any, tmp_path: Path) -> None:
+    """In place, out again, and through a checkpoint; a checkpoint without them is told."""
+    previous = PreviousPolicy(model)
+    assert not previous.known
+    with pytest.raises(InputError, match="saved without kl_reference='previous'"):
+        previous.read(tmp_path, 0)
+    before = model.lm_head.weight.detach().clone()
+    previous.keep()
+    previous.write(tmp_path, 0)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(2)
+    with previous.in_place():
+        assert torch.equal(model.lm_head.weight, before)
+    assert torch.equal(model.lm_head.weight, 2 * before)
+    previous.keep()
+    previous.read(tmp_path, 0)
+    with previous.in_place():
+        assert torch.equal(model.lm_head.weight, before)
+    (tmp_path / weights_file(0)).rename(tmp_path / weights_file(1))
+    small = PreviousPolicy(torch.nn.Linear(2, 2))
+    with pytest.raises(InputError, match="is of another model"):
+        small.read(tmp_path, 1)
+
+
+def test_adapters_alone_are_kept(make_trainer: Any) -> None:
+    """Under LoRA the copy has the adapters' size."""
+    from peft import LoraConfig
+
+    config = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    trainer = make_trainer(beta=0.1, kl_reference="previous", peft_config=config, max_steps=2, learning_rate=1e-2)
+    trainer.train()
+    kept = trainer.previous_policy._kept
+    assert kept
+    assert all("lora_" in name for name in kept)
+    assert trainer.state.log_history[1]["kl"] > 0
+
+
+# --- entropy
+
+
+def test_entropy_is_that_of_the_policy(make_trainer: Any, tmp_path: Path) -> None:
+    """The estimate from sampled tokens agrees with the sum over the vocabulary, at the positions that were sampled."""
+    trainer = make_trainer(
+        max_steps=1, learning_rate=1e-9, per_device_train_batch_size=128, num_generations=8, max_tokens=48,
+        temperature=1.3,
+    )  # fmt: skip
+    exact, tokens = [], []
+    compute = trainer.compute_loss
+
+    def noting(model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        with torch.no_grad():
+            logps = torch.log_softmax(model(input_ids=inputs["input_ids"]).logits[:, :-1].float() / 1.3, -1)
+        mask = inputs["attention_mask"][:, 1:]
+        exact.append(float((-(logps.exp() * logps).sum(-1) * mask).sum()))
+        tokens.append(int(mask.sum()))
+        return compute(model, inputs, *args, **kwargs)
+
+    trainer.compute_loss = noting
+    train(trainer, evaluation=EvaluationPlan(every=0, before=False, after=False))
+    estimate = logged(tmp_path / "run")[0]["entropy"]
+    assert sum(tokens) > 1000
+    assert estimate == pytest.approx(sum(exact) / sum(tokens), rel=0.1)
+
+
+# --- what excludes what
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"loss_type": "ppo"}, "loss_type='ppo': must be one of bnpo, grpo, dr_grpo, dapo"),
+        ({"scale_rewards": "all"}, "scale_rewards='all': must be one of group, batch, none"),
+        ({"kl_reference": "previous"}, "kl_reference='previous' without a KL term: give it a weight with beta"),
+        ({"off_policy_mask_threshold": -1.0}, "off_policy_mask_threshold=-1.0: must be above 0"),
+        ({"filter_groups_rounds": 0}, "filter_groups_rounds=0: must be at least 1"),
+    ],
+)
+def test_values_that_cannot_be(make_args: Any, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make_args(**fields)
+
+
+@pytest.mark.parametrize(("given", "meant"), [(True, "group"), (False, "none"), ("batch", "batch")])
+def test_the_parents_switch_is_understood(make_args: Any, given: Any, meant: str) -> None:
+    """`scale_rewards` is a truth value there."""
+    assert make_args(scale_rewards=given).scale_rewards == meant

@@ -1,0 +1,61 @@
+"""Steps that count rollouts."""
+
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rg_env.training.config import load_train_config
+from rg_env.training.plan import plan
+from rg_env.training.step_counts import in_updates
+
+TINY = Path(__file__).parents[2] / "configs" / "train" / "tiny.yaml"
+STEPS = [
+    "training.max_steps=640", "training.warmup_steps=64", "evaluation.every=128", "output.save_every=100",
+    "logging.examples_every=0", "training.per_device_train_batch_size=16", "training.gradient_accumulation_steps=4",
+    "training.num_generations=8",
+]  # fmt: skip
+
+
+def test_they_become_updates() -> None:
+    """All of them; two updates a batch take half its rollouts each."""
+    config = load_train_config(TINY, [*STEPS, "training.rollouts_as_steps=true"])
+    updates = in_updates(config, 1)
+    assert (updates.training.max_steps, updates.training.warmup_steps, updates.evaluation.every) == (10, 1, 2)
+    assert (updates.output.save_every, updates.logging.examples_every) == (2, 0)
+    assert in_updates(config, 2).training.max_steps == 5
+    assert in_updates(updates, 1) == updates
+    twice = load_train_config(TINY, [*STEPS, "training.rollouts_as_steps=true", "training.num_iterations=2"])
+    assert in_updates(twice, 1).training.max_steps == 20
+    assert any(line.startswith("steps       10 of 64 rollouts") for line in plan(config))
+
+
+def test_otherwise_they_are_updates() -> None:
+    config = load_train_config(TINY, STEPS)
+    assert in_updates(config, 1) is config
+
+
+def test_those_of_a_curriculum_too() -> None:
+    config = load_train_config(
+        TINY,
+        [*STEPS, "training.rollouts_as_steps=true", "tasks=[chain_sum]", "curriculum.tasks=[chain_sum]",
+         "curriculum.check_every=128", "curriculum.schedule={0: 0, 200: 1, 6400: 2}"],
+    )  # fmt: skip
+    curriculum = in_updates(config, 1).curriculum
+    assert curriculum is not None
+    assert (curriculum.check_every, curriculum.schedule) == (2, {"0": 0, "4": 1, "100": 2})
+
+
+@given(rollouts=st.integers(1, 10**6), batch=st.integers(1, 64), processes=st.integers(1, 8))
+def test_never_too_few(rollouts: int, batch: int, processes: int) -> None:
+    """As many updates as make at least so many rollouts, and not one more."""
+    config: Any = load_train_config(TINY)
+    training = config.training.model_copy(
+        update={
+            "rollouts_as_steps": True, "max_steps": rollouts, "per_device_train_batch_size": batch,
+            "gradient_accumulation_steps": 1,
+        }
+    )  # fmt: skip
+    updates = in_updates(config.model_copy(update={"training": training}), processes).training.max_steps
+    assert (updates - 1) * batch * processes < rollouts <= updates * batch * processes
