@@ -262,11 +262,10 @@ def _group(runs: Sequence[Run]) -> Group:
     done = [run for run in runs if run.status == FINISHED]
     figures = {}
     for name in FIGURES:
-        values = [run.figures[name] for run in done if name in run.figures]
-        if len(values) > 1:
-            figures[name] = Figure(*mean_and_interval(values, CONFIDENCE))
-        elif values:
-            figures[name] = Figure(values[0], done[0].intervals.get(name) if len(done) == 1 else None)
+        if len(done) == 1 and name in done[0].figures:
+            figures[name] = Figure(done[0].figures[name], done[0].intervals.get(name))
+        elif done and all(name in run.figures for run in done):
+            figures[name] = Figure(*mean_and_interval([run.figures[name] for run in done], CONFIDENCE))
     return Group(_without_seed(runs[0].values), tuple(runs), figures)
 
 

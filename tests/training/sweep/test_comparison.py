@@ -137,6 +137,15 @@ def test_a_single_run_has_the_interval_over_its_questions(make: Callable[..., Fo
         assert group.figures["seconds"].half_width is None
 
 
+def test_a_figure_that_not_all_seeds_have_is_left_out(make: Callable[..., Folder]) -> None:
+    """A mean over some of them would stand beside means over all."""
+    sweep = make(*RATES[:2])
+    sweep.leave(0)
+    sweep.leave(1, held_out=False)
+    (group,) = compare(sweep.folder).groups
+    assert group.figures.keys() == {*FIGURES, "seconds"} - {"held_out_after"}
+
+
 def told(comparison: Comparison, width: int = 200) -> str:
     out = io.StringIO()
     print_comparison(comparison, Console(file=out, width=width))
