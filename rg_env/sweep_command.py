@@ -8,6 +8,9 @@ from typing import Any
 
 from rg_env.errors import InputError, MissingExtraError, OutputFolderError
 
+_COMPARING = ("matplotlib", "rich")
+"""Packages."""
+
 
 def add_option(parser: argparse.ArgumentParser) -> None:
     """Give `--sweep` to a subcommand."""
@@ -49,7 +52,8 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print("\n".join(plan_lines(sweep, folder)))
         return 0
-    _require("psutil", "train")
+    for package in ("psutil", *_COMPARING):  # the last ones now, too, and not when all has been run
+        _require(package, "train")
     print(f"{len(sweep.points)} runs, one after another, in {folder}/", flush=True)
     code = run_sweep(sweep, folder, again=_again(options, folder))
     if code <= 1:
@@ -59,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
 
 def compare_runs(folder: Path) -> int:
     """Print and write the comparison of the sweep in `folder`; returns the exit code."""
-    for package in ("matplotlib", "rich"):
+    for package in _COMPARING:
         _require(package, "eval")
     from rg_env.evaluation.comparison import compare
     from rg_env.evaluation.comparison_plot import plot_comparison
@@ -78,8 +82,10 @@ def compare_runs(folder: Path) -> int:
 
 def _again(options: argparse.Namespace, folder: Path) -> str:
     """What goes on with the sweep."""
+    from rg_env.training.sweep_runs import folder_override
+
     overrides = [each for each in options.overrides if each.partition("=")[0].strip() != "output.dir"]
-    words = ["rg-env", "train", options.config, *overrides, f"output.dir={folder}", "--sweep", *options.sweep]
+    words = ["rg-env", "train", options.config, *overrides, folder_override(folder), "--sweep", *options.sweep]
     return shlex.join([*words, "--resume", "auto"])
 
 

@@ -215,10 +215,19 @@ def train_command(point: Point, folder: Path, goes_on: bool) -> list[str]:
     """`rg-env train` by this interpreter. Like a program it does not import from the working folder, unless this
     process does."""
     isolated = [] if {"", os.getcwd()} & set(sys.path) else ["-P"]
-    place = yaml.dump(str(folder), Dumper=yaml12.Dumper, default_style='"', width=10**6).strip()
-    settings = [str(folder.parent / CONFIG_FILE), *point.overrides, f"output.dir={place}"]
+    settings = [str(folder.parent / CONFIG_FILE), *point.overrides, folder_override(folder)]
     resume = ["--resume", "auto"] if goes_on else []
     return [sys.executable, *isolated, "-m", "rg_env.cli", "train", *settings, *resume]
+
+
+def folder_override(folder: Path) -> str:
+    """The override that says so, its value quoted where YAML would take it for something else."""
+    text = str(folder)
+    with contextlib.suppress(yaml.YAMLError, ValueError):
+        if yaml12.load(text) == text:
+            return f"output.dir={text}"
+    quoted = yaml.dump(text, Dumper=yaml12.Dumper, default_style='"', width=10**6).strip()
+    return f"output.dir={quoted}"
 
 
 def _make_way(folder: Path, steps: int) -> None:

@@ -142,10 +142,10 @@ def test_a_sweep_is_interrupted_and_goes_on(rg_env: Callable[..., tuple[int, str
 
     The first run is one that a job of Slurm has made: it leaves the same, and this process has its libraries loaded.
     """
-    run_config(load_train_config("run.yaml", ["seed=0", "output.dir=my sweep/seed=0"]))
+    run_config(load_train_config("run.yaml", ["seed=0", "output.dir='my sweep #1/seed=0'"]))
     described = load_sweep("run.yaml", [], ["seed=0,1"]).described()
-    (folder / "my sweep" / "sweep.yaml").write_text(yaml12.to_yaml(described))
-    words = ["train", "run.yaml", "output.dir=my sweep", "--sweep", "seed=0,1", "--resume", "auto"]
+    (folder / "my sweep #1" / "sweep.yaml").write_text(yaml12.to_yaml(described))
+    words = ["train", "run.yaml", "output.dir='my sweep #1'", "--sweep", "seed=0,1", "--resume", "auto"]
     process = subprocess.Popen(
         [sys.executable, "-m", "rg_env.cli", *words],
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -164,11 +164,11 @@ def test_a_sweep_is_interrupted_and_goes_on(rg_env: Callable[..., tuple[int, str
     printed, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (130, "")
     last = printed.splitlines()[-1]
-    again = "rg-env train run.yaml 'output.dir=my sweep' --sweep seed=0,1 --resume auto"
+    again = "rg-env train run.yaml 'output.dir=\"my sweep #1\"' --sweep seed=0,1 --resume auto"
     assert last == f"the sweep was interrupted; go on with: {again}"
     assert lines[1] == "[1/2] seed=0 has finished already\n"
-    assert (folder / "my sweep" / "seed=1" / "checkpoint-1").is_dir()
-    code, printed, _ = rg_env("compare", "my sweep")
+    assert (folder / "my sweep #1" / "seed=1" / "checkpoint-1").is_dir()
+    code, printed, _ = rg_env("compare", "my sweep #1")
     assert code == 0
     assert "1 of 2" in printed
     assert "not in the table: 2 seed=1: not finished (interrupted after 1 steps)" in printed
@@ -179,20 +179,20 @@ def test_a_sweep_is_interrupted_and_goes_on(rg_env: Callable[..., tuple[int, str
     assert "[2/2] seed=1 goes on\n[2/2] going on after step 1\n" in done.stdout
     assert "2 of 2" in done.stdout
     for seed in (0, 1):
-        results = json.loads((folder / "my sweep" / f"seed={seed}" / "train_results.json").read_text())
+        results = json.loads((folder / "my sweep #1" / f"seed={seed}" / "train_results.json").read_text())
         assert (results["steps"], results["interrupted"]) == (2, False)
         assert (results["resumed_from"] is None) == (seed == 0)
-    (group,) = json.loads((folder / "my sweep" / "comparison.json").read_text())["groups"]
+    (group,) = json.loads((folder / "my sweep #1" / "comparison.json").read_text())["groups"]
     for figure, key, step in (("accuracy_before", "correct", 0), ("reward_after", "reward", 2)):
         means = []
         for seed in (0, 1):
-            file = folder / "my sweep" / f"seed={seed}" / "eval_results" / f"eval_step_{step}.json"
+            file = folder / "my sweep #1" / f"seed={seed}" / "eval_results" / f"eval_step_{step}.json"
             means.append(statistics.fmean(float(each[key]) for each in json.loads(file.read_text())["rollouts"]))
         assert group["figures"][figure]["mean"] == pytest.approx(statistics.fmean(means))
         half = 12.706 * statistics.stdev(means) / math.sqrt(2)
         assert group["figures"][figure]["half_width"] == pytest.approx(half, rel=1e-4, abs=1e-9)
-    assert (folder / "my sweep" / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "my sweep #1" / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
     code, printed, _ = rg_env(*shlex.split(again)[1:])  # nothing is left to run
     assert code == 0
-    assert "[1/2] seed=0 has finished already\n[2/2] seed=1 has finished already\nSweep my sweep\n" in printed
+    assert "[1/2] seed=0 has finished already\n[2/2] seed=1 has finished already\nSweep my sweep #1\n" in printed

@@ -32,7 +32,7 @@ def evaluation(step: int, chance: float, rng: random.Random, *, held_out: bool =
             [
                 {
                     "problem": number,
-                    "held_out": number >= 20,
+                    "part": "held_out" if number >= 20 else "training",
                     "task": "maze" if number >= 20 else "ab",
                     "completion_tokens": rng.randint(10, 60),
                     "truncated": False,
@@ -83,17 +83,17 @@ def make(tmp_path: Path) -> Callable[..., Folder]:
 RATES = [{"training.learning_rate": rate, "seed": seed} for rate in (1e-6, 2e-6) for seed in (0, 1, 2)]
 
 
-def of_rollouts(evaluation: Evaluation, key: str, held_out: bool = False) -> list[float]:
-    return [float(each[key]) for each in evaluation.rollouts if each["held_out"] == held_out]
+def of_rollouts(evaluation: Evaluation, key: str, part: str = "training") -> list[float]:
+    return [float(each[key]) for each in evaluation.rollouts if each["part"] == part]
 
 
-FIGURES: dict[str, tuple[int, str, bool]] = {
-    "accuracy_before": (0, "correct", False),
-    "accuracy_after": (-1, "correct", False),
-    "greedy_after": (-1, "greedy_correct", False),
-    "reward_after": (-1, "reward", False),
-    "held_out_after": (-1, "correct", True),
-    "tokens_after": (-1, "completion_tokens", False),
+FIGURES: dict[str, tuple[int, str, str]] = {
+    "accuracy_before": (0, "correct", "training"),
+    "accuracy_after": (-1, "correct", "training"),
+    "greedy_after": (-1, "greedy_correct", "training"),
+    "reward_after": (-1, "reward", "training"),
+    "held_out_after": (-1, "correct", "held_out"),
+    "tokens_after": (-1, "completion_tokens", "training"),
 }
 
 
@@ -107,8 +107,8 @@ def test_figures_are_means_over_seeds_with_students_intervals(make: Callable[...
     assert [group.over for group in comparison.groups] == ["3 seeds", "3 seeds"]
     for group, numbers in zip(comparison.groups, ([0, 1, 2], [3, 4, 5]), strict=True):
         expected = {
-            name: [statistics.fmean(of_rollouts(sweep.evaluations[n][which], key, unseen)) for n in numbers]
-            for name, (which, key, unseen) in FIGURES.items()
+            name: [statistics.fmean(of_rollouts(sweep.evaluations[n][which], key, part)) for n in numbers]
+            for name, (which, key, part) in FIGURES.items()
         }
         expected["seconds"] = [sweep.seconds[n] for n in numbers]
         assert group.figures.keys() == expected.keys()
@@ -129,8 +129,8 @@ def test_a_single_run_has_the_interval_over_its_questions(make: Callable[..., Fo
     assert (first.over, second.over) == ("20 questions", "20 questions")
     assert (len(first.finished), len(first.runs)) == (1, 2)
     for number, group in ((0, first), (2, second)):
-        for name, (which, key, unseen) in FIGURES.items():
-            values = of_rollouts(sweep.evaluations[number][which], key, unseen)
+        for name, (which, key, part) in FIGURES.items():
+            values = of_rollouts(sweep.evaluations[number][which], key, part)
             half = T95[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
             assert group.figures[name].mean == pytest.approx(statistics.fmean(values)), name
             assert group.figures[name].half_width == pytest.approx(half, rel=3e-4, abs=1e-9), name

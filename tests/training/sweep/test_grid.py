@@ -17,7 +17,7 @@ from rg_env.errors import ConfigError, InputError
 from rg_env.training.config import load_train_config
 from rg_env.training.plan import resolved
 from rg_env.training.sweep import MOST_CHARACTERS, Axis, difference, grid, load_sweep, parse_axes
-from rg_env.training.sweep_runs import train_command
+from rg_env.training.sweep_runs import folder_override, train_command
 
 CONFIG = "model: {name: tiny}\ntasks: {leg_counting: {}, chain_sum: {}}\ntraining: {max_steps: 20}\n"
 
@@ -253,6 +253,18 @@ def test_a_run_is_started_with_the_config_that_was_checked(config: str, words: l
         assert started["output"].pop("dir") == f"{name}/{point.name}"
         assert started == resolved(checked)
         assert train_command(point, folder / point.name, goes_on=False) == command[:-2]
+
+
+@pytest.mark.parametrize(
+    ("folder", "plain"),
+    [("outputs/my runs", True), ("a #1", False), ("1e5", False), ("it's", True), ("'it'", False), ("a: b", False),
+     ("a\nb", False), ("\x85é\u2028", False), ("null", False), ("[a", False), ("  a ", False)],
+)  # fmt: skip
+def test_a_folder_is_named_so_that_it_is_read_again(config: str, folder: str, plain: bool) -> None:
+    """And as it is wherever that can be."""
+    override = folder_override(Path(folder))
+    assert load_train_config(config, [override]).output.dir == folder
+    assert (override == f"output.dir={folder}") == plain
 
 
 def test_what_differs_between_two_sweeps_is_told(config: str) -> None:
