@@ -16,6 +16,7 @@ its updates cost less than one of the policy.
 
 import argparse
 import asyncio
+import atexit
 import random
 import signal
 import sys
@@ -23,7 +24,6 @@ import time
 
 from rg_env.commands import positive, run_command, seed
 from rg_env.errors import InputError
-from rg_env.training.world import world_size
 
 
 def gae(rewards, values, mask, gamma, lam):
@@ -51,7 +51,7 @@ def ppo_loss(logps, old_logps, advantages, clip):
 
 def look(model, ids, mask):
     """One pass over rollouts: log-probabilities `(N,)` of the N tokens in `mask`, row by row, and the hidden states
-    `(N, H)` before them, without gradient; both float32.
+    `(N, H)` before them, each divided by its root mean square and without gradient; both float32.
 
     Args:
         ids: `(B, L) int64`, prompt and completion, padded on the right, where causal attention never looks.
@@ -64,7 +64,8 @@ def look(model, ids, mask):
     seen = []
     with model.get_output_embeddings().register_forward_pre_hook(lambda head, inputs: seen.append(inputs[0])):
         logps = chosen_logps(model, {"input_ids": ids[:, :-1], "use_cache": False}, mask, ids[:, 1:][mask])
-    return logps, seen[-1].detach()[mask].float()
+    hidden = seen[-1].detach()[mask].float()
+    return logps, hidden / (hidden.square().mean(dim=-1, keepdim=True).sqrt() + 1e-6)
 
 
 def judge(model, head, ids, mask, paid, options):
@@ -114,7 +115,8 @@ def improve_policy(model, optimizer, ids, mask, old_logps, advantages, options):
 def fit_critic(head, optimizer, hidden, returns, updates):
     """Fit the values of `hidden (N, H)` to `returns (N,)`. Returns what to log, of the values before.
 
-    Explained variance is 1 where the critic foresaw everything, 0 where a constant does as well, below where it misled.
+    Explained variance is 1 where the critic foresaw everything, 0 where a constant does as well, below where it misled,
+    and NaN where there was nothing to foresee: all returns are the same.
     """
     errors = []
     for _ in range(updates):
@@ -122,8 +124,9 @@ def fit_critic(head, optimizer, hidden, returns, updates):
         errors[-1].square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-    explained = 1 - errors[0].var(correction=0) / returns.var(correction=0)
-    return {"value_loss": errors[0].square().mean().item(), "explained_variance": explained.item()}
+    unforeseen, spread = errors[0].var(correction=0).item(), returns.var(correction=0).item()
+    explained = 1 - unforeseen / spread if spread > 1e-6 else float("nan")
+    return {"value_loss": errors[0].square().mean().item(), "explained_variance": explained}
 
 
 def share(text: str) -> float:
@@ -151,14 +154,16 @@ def main() -> int:
     parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
     parser.add_argument("--seed", type=seed, default=0)
     options = parser.parse_args()
-    if world_size() > 1:
-        raise InputError("this example trains in one process: start it with python, or train with GRPOTrainer")
 
+    # Checked here already: a mistake is told before libraries and model are loaded.
     from rg_env.core.tasks import Mixture
     from rg_env.training import run_folder, run_name
+    from rg_env.training.world import world_size
 
+    if world_size() > 1:
+        raise InputError("this example trains in one process, and a launcher has started several: start it with python")
     tasks = Mixture.parse(options.task)
-    run_folder(options.output_dir, "check")  # told before the model is loaded
+    run_folder(options.output_dir, "check")
     import torch
     from accelerate import Accelerator
     from safetensors.torch import save_file
@@ -171,10 +176,12 @@ def main() -> int:
     from rg_env.training.checks import check_eval_env, check_prompt_lengths
     from rg_env.training.console import RunConsole
     from rg_env.training.engines import Embedded
-    from rg_env.training.fixed_eval import accuracies, ask, rollout_records
+    from rg_env.training.evaluation_plan import Asked
+    from rg_env.training.fixed_eval import ask
     from rg_env.training.output import RunFiles
     from rg_env.training.plan import evaluation_steps
     from rg_env.training.policy import default_fields
+    from rg_env.training.records import rollout_records
     from rg_env.training.scores import Evaluation
     from rg_env.training.summary import headline, print_summary
 
@@ -188,18 +195,19 @@ def main() -> int:
     options.max_tokens = options.max_tokens or defaults["max_tokens"]
     if options.learning_rate is None:
         options.learning_rate = defaults["learning_rate"]
-    if options.value_learning_rate is None:  # Adam moves a value by up to the rate times the sum of |hidden|, each ~ 1
-        options.value_learning_rate = 1 / policy.model.config.get_text_config().hidden_size
+    hidden_size = policy.model.config.get_text_config().hidden_size
+    if options.value_learning_rate is None:
+        options.value_learning_rate = 1 / hidden_size  # so that an update moves no value by much more than 1
 
     # Weights are float32; on a GPU all passes, those of the engine too, compute in bfloat16.
     cuda = torch.cuda.is_available()
     accelerator = Accelerator(cpu=not cuda, mixed_precision="bf16" if cuda else "no")
     model = accelerator.prepare_model(policy.model)
-    if "gradient_checkpointing" in defaults:
+    if defaults["gradient_checkpointing"]:
         model.gradient_checkpointing_enable(defaults["gradient_checkpointing_kwargs"])
-    head = torch.nn.Linear(model.config.get_text_config().hidden_size, 1, device=accelerator.device)
-    torch.nn.init.zeros_(head.weight)  # it expects nothing before it has seen anything
-    torch.nn.init.zeros_(head.bias)
+    head = torch.nn.Linear(hidden_size, 1, device=accelerator.device)
+    for parameter in head.parameters():
+        torch.nn.init.zeros_(parameter)  # it expects nothing before it has seen anything
     policy_optimizer = torch.optim.Adam(model.parameters(), options.learning_rate, betas=(0.9, 0.95))
     value_optimizer = torch.optim.Adam(head.parameters(), options.value_learning_rate, betas=(0.9, 0.95))
 
@@ -214,11 +222,12 @@ def main() -> int:
     files.write_config({**vars(options), "model": policy.label, "sampling": sampling})
     files.write_manifest(env.manifest)
     console, evaluations, stopped = RunConsole(sys.stdout), [], False
+    atexit.register(console.close)  # gives a terminal its cursor back, whatever happens
 
     def evaluate(step):
         """All frozen problems, sampled and greedily; training goes on as if they had not been asked."""
         with engine.aside():
-            problems = asyncio.run(ask([(env, False)], client, policy.label, sampling, times=1, greedy=True))
+            problems = asyncio.run(ask([Asked(env, "training")], client, policy.label, sampling, times=1, greedy=True))
         evaluations.append(Evaluation.of(step, problems, sampling=sampling, questions=[]))
         files.write_json(f"eval_results/eval_step_{step}.json", evaluations[-1].as_json())
         files.append("metrics.jsonl", [{"step": step, **evaluations[-1].metrics()}])
@@ -248,7 +257,7 @@ def main() -> int:
         logps, advantages, returns, hidden = judge(model, head, ids, mask, paid, options)
         metrics = {
             "reward": paid.mean().item(),
-            **accuracies(done),
+            "accuracy": sum(done.metrics["accuracy"]) / len(ids),
             "completions/mean_length": mask.sum().item() / len(mask),
             **improve_policy(model, policy_optimizer, ids, mask, logps, advantages, options),
             **fit_critic(head, value_optimizer, hidden, returns[mask], options.value_updates),

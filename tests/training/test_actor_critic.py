@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import os
 import shutil
 import signal
@@ -62,7 +63,8 @@ def alone(model: Any, head: Any, ids: torch.Tensor, mask: torch.Tensor) -> list[
         with torch.no_grad():
             output = model(row[None, : end + 1], output_hidden_states=True)
             logps = output.logits[0, :-1].log_softmax(-1).gather(-1, row[1 : end + 1, None]).squeeze(-1)
-            values = head(output.hidden_states[-1][0, :-1]).squeeze(-1)
+            hidden = output.hidden_states[-1][0, :-1]
+            values = head(torch.nn.functional.rms_norm(hidden, hidden.shape[-1:], eps=1e-12)).squeeze(-1)
         found.append((logps[first:].tolist(), values[first:].tolist()))
     return found
 
@@ -122,7 +124,8 @@ def test_the_loss_stops_paying_beyond_the_clip(example: Any, ratio: float, advan
 def test_a_look_is_that_of_each_row_alone(
     example: Any, rollouts: Any, family: str, chunked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Log-probabilities, and the hidden states that each token was predicted from; with all logits or in chunks."""
+    """Log-probabilities, and the hidden states that each token was predicted from, at one scale whatever the model's;
+    with all logits or in chunks."""
     if chunked:
         monkeypatch.setattr(lm_head, "LOGITS_PER_CHUNK", 5 * SMALL["vocab_size"])
     torch.manual_seed(0)
@@ -136,12 +139,13 @@ def test_a_look_is_that_of_each_row_alone(
     assert not hidden.requires_grad  # the critic cannot move the trunk
 
 
-def test_a_look_in_bfloat16_is_float32_and_near(example: Any, rollouts: Any, model: Any) -> None:
-    """As on a GPU, where passes compute in bfloat16: losses and values do not."""
+@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16])
+def test_a_look_in_bfloat16_is_float32_and_near(example: Any, rollouts: Any, model: Any, weights: torch.dtype) -> None:
+    """As on a GPU, where passes compute in bfloat16: losses and values do not, whatever the weights are in."""
     ids, mask, _ = rollouts
     whole = example.look(model, ids, mask)
     with torch.autocast("cpu", torch.bfloat16):
-        half = example.look(model, ids, mask)
+        half = example.look(model.to(weights), ids, mask)
     for ours, exact in zip(half, whole, strict=True):
         assert ours.dtype == torch.float32
         assert 0 < (ours - exact).abs().mean() < 0.05 * exact.abs().mean()
@@ -233,6 +237,8 @@ def test_the_critic_learns_what_can_be_known(example: Any) -> None:
     second = example.fit_critic(head, optimizer, hidden, returns, 1)
     assert second["explained_variance"] > 0.95
     assert second["value_loss"] < 0.05 * first["value_loss"]
+    same = example.fit_critic(head, optimizer, hidden, torch.full((256,), 1.1), 1)
+    assert math.isnan(same["explained_variance"])
 
 
 @pytest.mark.parametrize(
@@ -301,7 +307,7 @@ def test_the_tiny_policy_learns(tmp_path: Path) -> None:
     steps = [line for line in metrics if "reward" in line]
     assert [line["step"] for line in steps] == list(range(1, 7))
     assert steps[0]["explained_variance"] == 0.0
-    assert max(line["explained_variance"] for line in steps) > 0.2
+    assert max(line["explained_variance"] for line in steps if line["explained_variance"] is not None) > 0.05
     assert [line["step"] for line in metrics if "eval/accuracy" in line] == [0, *range(1, 7)]
     assert (run / "reward_curve.png").read_bytes().startswith(b"\x89PNG")
     trained = AutoModelForCausalLM.from_pretrained(run / "checkpoint-6")
