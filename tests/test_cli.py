@@ -112,6 +112,7 @@ def call(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
         ["tasks", "leg_counting"],
         ["tasks", "--audit"],
         ["train", TINY_RUN, "--dry-run"],
+        ["train", TINY_RUN, "--dry-run", "--sweep", "seed=0,1"],
         ["slurm", TINY_RUN, "--gpus", "1", "--time", "10", "--dry-run"],
         ["launch", TINY_RUN, "--dry-run"],
         pytest.param(["doctor"], marks=pytest.mark.slow),

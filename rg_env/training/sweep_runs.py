@@ -110,15 +110,13 @@ def _alone_in(folder: Path) -> Iterator[None]:
     try:
         (folder / LOGS).mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            _lock(descriptor, folder)
-            yield
-        finally:
-            os.close(descriptor)
-    except OutputFolderError:
-        raise
-    except OSError as error:  # a full disk
+    except OSError as error:
         raise OutputFolderError(f"cannot write to {folder}: {error.strerror}") from error
+    try:
+        _lock(descriptor, folder)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _lock(descriptor: int, folder: Path) -> None:
