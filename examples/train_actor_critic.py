@@ -1,7 +1,7 @@
 """Actor-critic beside GRPO: PPO with a value head, on the same environment and engine, with the whole loop in sight.
 
     python examples/train_actor_critic.py                                # any machine: the tiny policy, about a minute
-    python examples/train_actor_critic.py --task chain_sum --lambda 1 --value-learning-rate 0      # without a critic
+    python examples/train_actor_critic.py --value-learning-rate 0                                  # without a critic
     python examples/train_actor_critic.py --model Qwen/Qwen2.5-0.5B-Instruct --steps 200           # one GPU
 
 GRPO judges a rollout by the others of its prompt. Here each prompt is answered once, and a critic says at every token
@@ -12,6 +12,9 @@ policy is trained for a few epochs by the clipped loss of PPO (Schulman et al., 
 The critic's loss has no gradient into the trunk: it would bend features that the policy needs for its tokens, and had
 to be weighed against the policy's loss. As it is, features are constants while the critic is fitted, and a hundred of
 its updates cost less than one of the policy.
+
+Measured with the first command and seeds 0, 1 and 2, sampled accuracy on the 200 frozen problems: 0.33-0.36 before,
+0.79-0.85 after 3 steps, 0.94-0.96 after 15. Without a critic: 0.51-0.56 after 3 steps, 0.69-0.88 after 15.
 """
 
 import argparse
