@@ -70,7 +70,9 @@ def _rate(metric: str, threshold: float, what: str, reward: str) -> Look:
         cut = history.mean("completions/clipped_ratio") or 0.0
         if cut >= (1 - share) / 2:
             return f"{told}: {_percent(cut)} were cut off by the token limit: raise training.max_tokens"
-        return f"{told}: the model does not keep to it: say it in prompt.instruction, or raise rewards.{reward}.weight"
+        return (
+            f"{told}: the model does not keep to it: say it in prompt.system_prompt, or raise rewards.{reward}.weight"
+        )
 
     return look
 

@@ -98,7 +98,7 @@ FIRES: list[tuple[str, list[dict[str, Any]], str]] = [
         "no answers",
         records(10, completions__answered_ratio=0.2, completions__clipped_ratio=0.1),
         "step 10: monitor answer_rate: only 20 % of completions had a well-formed answer over the last 10 steps: the "
-        "model does not keep to it: say it in prompt.instruction, or raise rewards.format.weight",
+        "model does not keep to it: say it in prompt.system_prompt, or raise rewards.format.weight",
     ),
     (
         "answers cut off",
@@ -112,7 +112,7 @@ FIRES: list[tuple[str, list[dict[str, Any]], str]] = [
         "no thinking",
         records(10, completions__format_ratio=0.1),
         "step 10: monitor format_rate: only 10 % of completions had the form that is asked for over the last 10 "
-        "steps: the model does not keep to it: say it in prompt.instruction, or raise rewards.think_format.weight",
+        "steps: the model does not keep to it: say it in prompt.system_prompt, or raise rewards.think_format.weight",
     ),
     (
         "a low token limit",
@@ -283,8 +283,7 @@ def test_lines_name_keys_that_exist() -> None:
     assert all(get_reward(name) for name in rewards)
     keys = {(section, name) for section, name in named if section in sections and section != "rewards"}
     assert len(keys) > 10
-    coming = {("training", "filter_groups")}
-    for section, name in keys - coming:
+    for section, name in keys:
         assert name in (get_args(sections[section])[0] if section == "curriculum" else sections[section]).model_fields
 
 
