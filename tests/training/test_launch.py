@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("psutil", reason="extra 'train'")
-from rg_env.cli import run as run_cli
-from rg_env.commands import run_command
 from rg_env.errors import InputError, MissingExtraError
 from rg_env.training import machine as machine_module
 from rg_env.training.launch import LaunchOptions, dry_run, make_commands, split_gpus
@@ -41,18 +39,6 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
     return tmp_path
-
-
-@pytest.fixture
-def rg_env(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs the command in this process; gives its exit code, standard output and standard error."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            run_command(lambda: run_cli(arguments))
-        return int(caught.value.code or 0), *capsys.readouterr()
-
-    return call
 
 
 def options(**changes: Any) -> LaunchOptions:

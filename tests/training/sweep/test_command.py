@@ -16,8 +16,6 @@ import pytest
 
 pytest.importorskip("psutil", reason="extra 'train'")
 
-from rg_env.cli import run as run_cli
-from rg_env.commands import run_command
 from rg_env.core import yaml12
 from rg_env.training import load_train_config, run_config
 from rg_env.training.sweep import load_sweep
@@ -42,18 +40,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     (tmp_path / "run.yaml").write_text(CONFIG)
     return tmp_path
-
-
-@pytest.fixture
-def rg_env(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs the command in this process; gives its exit code, standard output and standard error."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            run_command(lambda: run_cli(arguments))
-        return int(caught.value.code or 0), *capsys.readouterr()
-
-    return call
 
 
 def test_a_dry_run_prints_the_grid(rg_env: Callable[..., tuple[int, str, str]], folder: Path) -> None:
