@@ -19,23 +19,9 @@ from slurm_cluster import (
     job,
 )
 
-from rg_env.cli import run as run_cli
-from rg_env.commands import run_command
 from rg_env.errors import ConfigError, InputError, OutputFolderError
 from rg_env.training.slurm import sbatch_script, write_script
 from rg_env.training.slurm_job import SlurmJob
-
-
-@pytest.fixture
-def rg_env(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs the command in this process; gives its exit code, standard output and standard error."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            run_command(lambda: run_cli(["slurm", *arguments]))
-        return int(caught.value.code or 0), *capsys.readouterr()
-
-    return call
 
 
 def sbatch_options(script: str) -> set[str]:
@@ -195,17 +181,21 @@ def test_the_command_writes_a_file_and_says_how_to_submit_it(
         "lab",
         "grading=partial",
     ]
-    code, printed, _ = rg_env(*asked, "--dry-run")
+    code, printed, _ = rg_env("slurm", *asked, "--dry-run")
     assert code == 0
     assert not (checkout / "vllm.sbatch").exists()
     for setting in ("seed=1", "training.max_steps=50", "grading=partial"):
         assert f"\n    {setting} \\\n" in printed
-    assert rg_env(*asked) == (0, "submit it with: sbatch vllm.sbatch\n", "")
+    assert rg_env("slurm", *asked) == (0, "submit it with: sbatch vllm.sbatch\n", "")
     assert (checkout / "vllm.sbatch").read_text() == printed
-    code, _, errors = rg_env(*asked)
+    code, _, errors = rg_env("slurm", *asked)
     assert (code, errors) == (2, "error: vllm.sbatch exists: choose another --output, or write over it with --force\n")
-    assert rg_env(*asked, "--force", "--output", "my job.sbatch") == (0, "submit it with: sbatch 'my job.sbatch'\n", "")
-    code, printed, _ = rg_env("vllm.yaml", "--gpus", "4", "--time", "60", "--force", "--sweep", "seed=0,1")
+    assert rg_env("slurm", *asked, "--force", "--output", "my job.sbatch") == (
+        0,
+        "submit it with: sbatch 'my job.sbatch'\n",
+        "",
+    )
+    code, printed, _ = rg_env("slurm", "vllm.yaml", "--gpus", "4", "--time", "60", "--force", "--sweep", "seed=0,1")
     assert (code, printed) == (
         0,
         "submit it with: sbatch vllm.sbatch\n"
@@ -228,7 +218,7 @@ def test_mistakes_exit_with_code_2(
     checkout: Path, rg_env: Callable[..., tuple[int, str, str]], arguments: list[str], words: str
 ) -> None:
     """And a line that tells; no script is written."""
-    code, _, errors = rg_env(*arguments)
+    code, _, errors = rg_env("slurm", *arguments)
     assert code == 2
     assert words in errors
     assert not [*checkout.glob("*.sbatch")]
