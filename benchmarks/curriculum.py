@@ -8,7 +8,6 @@ animals. Reported are the mean difference and its 95 % interval by Student's t o
 
 import argparse
 import json
-import math
 import statistics
 import subprocess
 import sys
@@ -16,9 +15,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from rg_env.core.statistics import mean_and_interval
+
 CONFIG = Path(__file__).parents[1] / "configs" / "train" / "tiny_curriculum.yaml"
-STUDENT_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
-"""Two-sided 95 % quantiles of Student's t by the number of differences (one degree of freedom less)."""
 
 
 def run(folder: Path, seed: int, steps: int, overrides: list[str]) -> list[dict[str, Any]]:
@@ -36,15 +35,9 @@ def accuracy_at(lines: list[dict[str, Any]], step: int) -> float:
     return next(float(line["eval/accuracy"]) for line in lines if line["step"] == step and "eval/accuracy" in line)
 
 
-def interval(differences: list[float]) -> float:
-    """Half the width of the 95 % interval of their mean."""
-    n = len(differences)
-    return STUDENT_95[n] * statistics.stdev(differences) / math.sqrt(n)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=3, choices=sorted(STUDENT_95))
+    parser.add_argument("--seeds", type=int, default=3, help="at least 2")
     parser.add_argument("--steps", type=int, default=15, help="a multiple of 5")
     options = parser.parse_args()
     sides: dict[str, list[list[dict[str, Any]]]] = {"curriculum": [], "without": []}
@@ -62,9 +55,10 @@ def main() -> int:
         means = {side: statistics.fmean(accuracy_at(lines, step) for lines in runs) for side, runs in sides.items()}
         pairs = zip(sides["curriculum"], sides["without"], strict=True)
         differences = [accuracy_at(one, step) - accuracy_at(other, step) for one, other in pairs]
+        mean, half = mean_and_interval(differences)
         print(
             f"step {step}: curriculum {means['curriculum']:.3f}, without {means['without']:.3f}, difference "
-            f"{statistics.fmean(differences):+.3f} ± {interval(differences):.3f} (95 %, {options.seeds} seeds)"
+            f"{mean:+.3f} ± {half:.3f} (95 %, {options.seeds} seeds)"
         )
     return 0
 

@@ -1,110 +1,146 @@
-"""What GRPO's options do on the tiny policy: each against the plain run, over seeds, and what a step costs.
+"""What options of training do on the tiny policy: each against the plain run, over seeds, and what a step costs.
 
-    .venv/bin/python benchmarks/options.py                     # three seeds of every option, some ten minutes
+    .venv/bin/python benchmarks/options.py                     # three seeds of every option of the loss: ten minutes
     .venv/bin/python benchmarks/options.py --only dapo previous
 
-All runs train on the same questions and are asked the same ones. Reported are mean differences to the plain run of the
-same seed, with their 95 % interval by Student's t over seeds, whatever they are; and the ratio of seconds a step.
+All runs of a study train on the same questions and are asked the same ones, each in a process of its own. Reported are
+mean differences to the plain run of the same seed, with their 95 % interval by Student's t over seeds, whatever they
+are; and mean ratios of tokens, seconds a step and memory.
 """
 
 import argparse
 import contextlib
 import io
 import json
-import math
+import multiprocessing
 import statistics
 import sys
 import tempfile
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from rg_env.commands import prepare_process
 
 prepare_process()
 
+import rg_env.training.trainer  # noqa: E402, F401  # what takes long to import, before processes are forked
+from rg_env.core.statistics import mean_and_interval  # noqa: E402
 from rg_env.training.config import load_train_config  # noqa: E402
 from rg_env.training.from_config import run_config  # noqa: E402
 
 CONFIG = Path(__file__).parents[1] / "configs" / "train" / "tiny.yaml"
 PLAIN = "plain"
-OPTIONS: dict[str, list[str]] = {
-    PLAIN: [],
-    "grpo": ["loss_type=grpo"],
-    "dr_grpo": ["loss_type=dr_grpo"],
-    "dapo": ["loss_type=dapo"],
-    "batch": ["scale_rewards=batch"],
-    "none": ["scale_rewards=none"],
-    "truncated": ["mask_truncated_completions=true"],
-    "initial": ["beta=0.04"],
-    "previous": ["beta=0.04", "kl_reference=previous"],
-    "filter": ["filter_groups=true"],
-    "twice": ["num_iterations=2"],
-    "twice-off-policy": ["num_iterations=2", "off_policy_mask_threshold=0.1"],
+
+
+class Study(NamedTuple):
+    base: list[str]
+    """Overrides of all runs, the plain one included."""
+    options: dict[str, list[str]]
+    """What each option adds."""
+
+
+STUDIES = {
+    "loss": Study(
+        [],
+        {
+            "grpo": ["training.loss_type=grpo"],
+            "dr_grpo": ["training.loss_type=dr_grpo"],
+            "dapo": ["training.loss_type=dapo"],
+            "batch": ["training.scale_rewards=batch"],
+            "none": ["training.scale_rewards=none"],
+            "truncated": ["training.mask_truncated_completions=true"],
+            "initial": ["training.beta=0.04"],
+            "previous": ["training.beta=0.04", "training.kl_reference=previous"],
+            "filter": ["training.filter_groups=true"],
+            "twice": ["training.num_iterations=2"],
+            "twice-off-policy": ["training.num_iterations=2", "training.off_policy_mask_threshold=0.1"],
+        },
+    ),
 }
-STUDENT_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
-"""Two-sided 95 % quantiles of Student's t by the number of differences (one degree of freedom less)."""
 
 
-def run(folder: Path, name: str, seed: int, steps: int) -> dict[str, float]:
-    """Figures of one run: accuracy half-way and at the end, mean length, tokens made, seconds a step."""
-    overrides = [
-        f"output.dir={folder / f'{name}-{seed}'}", f"seed={seed}", f"training.max_steps={steps}",
-        "logging.examples_every=0", "splits.num_eval_examples=100", f"evaluation.every={steps // 2}",
-        "evaluation.before=false", "evaluation.greedy=false", *(f"training.{each}" for each in OPTIONS[name]),
-    ]  # fmt: skip
-    config = load_train_config(CONFIG, overrides)
+def run(results: Connection, folder: Path, overrides: list[str], seed: int, steps: int) -> None:
+    """Sends the figures of one run: accuracy half-way and at the end, and of the last step what it logged."""
+    config = load_train_config(
+        CONFIG,
+        [
+            f"output.dir={folder}", f"seed={seed}", f"training.max_steps={steps}", "logging.examples_every=0",
+            "splits.num_eval_examples=100", f"evaluation.every={steps // 2}", "evaluation.before=false",
+            "evaluation.greedy=false", *overrides,
+        ],
+    )  # fmt: skip
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         run_config(config)
-    lines = [json.loads(line) for line in (folder / f"{name}-{seed}" / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     accuracy = {line["step"]: line["eval/accuracy"] for line in lines if "eval/accuracy" in line}
-    made = [line for line in lines if "step_time" in line]
-    return {
+    steps_made = [line for line in lines if "step_time" in line]
+    last = steps_made[-1]
+    results.send({
         "half": accuracy[steps // 2],
         "end": accuracy[steps],
-        "length": [line["completions/mean_length"] for line in lines if "completions/mean_length" in line][-1],
-        "tokens": [line["num_tokens"] for line in lines if "num_tokens" in line][-1],
-        "step": statistics.median(line["step_time"] for line in made[1:]),
-    }
+        "cut off": statistics.fmean(line["completions/clipped_ratio"] for line in steps_made),
+        "length": last["completions/mean_length"],
+        "tokens": last["num_tokens"],
+        "seconds": statistics.median(line["step_time"] for line in steps_made[1:]),
+        "memory": last["memory/peak_rss_gb"],
+    })  # fmt: skip
 
 
-def with_interval(differences: list[float]) -> str:
-    n = len(differences)
-    mean = statistics.fmean(differences)
-    return f"{mean:+.3f} ± {STUDENT_95[n] * statistics.stdev(differences) / math.sqrt(n):.3f}"
+def figures_of(folder: Path, overrides: list[str], seed: int, steps: int) -> dict[str, float]:
+    """Those of a run in a process of its own, forked: the imports, the same for all, are paid once."""
+    here, there = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=run, args=(there, folder, overrides, seed, steps))
+    process.start()
+    there.close()
+    try:
+        figures: dict[str, float] = here.recv()
+    except EOFError:
+        sys.exit(f"the run with {' '.join(overrides) or 'nothing changed'} failed")
+    process.join()
+    return figures
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=3, choices=sorted(STUDENT_95))
+    parser.add_argument("--study", choices=sorted(STUDIES), default="loss")
+    parser.add_argument("--seeds", type=int, default=3, help="at least 2")
     parser.add_argument("--steps", type=int, default=8, help="an even number")
-    parser.add_argument("--only", nargs="+", choices=[name for name in OPTIONS if name != PLAIN], default=[])
+    parser.add_argument("--only", nargs="+", metavar="OPTION", default=[])
     options = parser.parse_args()
-    names = [PLAIN, *(options.only or [name for name in OPTIONS if name != PLAIN])]
-    figures: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    study = STUDIES[options.study]
+    if unknown := set(options.only) - set(study.options):
+        parser.error(f"no option {', '.join(unknown)} in {options.study}: {', '.join(study.options)}")
+    chosen = {name: study.options[name] for name in options.only} or study.options
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in (PLAIN, *chosen)}
     with tempfile.TemporaryDirectory() as scratch:
-        run(Path(scratch), PLAIN, 10**6, 2)  # what is loaded and compiled at first use counts for nobody
         for seed in range(options.seeds):
-            for name in names:
-                figures[name].append(run(Path(scratch), name, seed, options.steps))
-                print(f"seed {seed}, {name}: {shown(figures[name][-1])}", flush=True)
-    half, end = options.steps // 2, options.steps
-    print(
-        f"\n| option | accuracy after {half} steps | after {end} | length at the end | tokens made | seconds a step |"
-    )
-    print("|---|---|---|---|---|---|")
-    plain = figures[PLAIN]
-    means = {key: statistics.fmean(each[key] for each in plain) for key in plain[0]}
-    print(f"| {PLAIN} | {means['half']:.3f} | {means['end']:.3f} | {means['length']:.0f} | {means['tokens']:.0f} | "
-          f"{means['step']:.2f} |")  # fmt: skip
-    for name in names[1:]:
-        pairs = list(zip(figures[name], plain, strict=True))
-        cells = [with_interval([one[key] - other[key] for one, other in pairs]) for key in ("half", "end")]
-        ratios: dict[str, Any] = {
-            key: statistics.fmean(one[key] / other[key] for one, other in pairs) for key in ("length", "tokens", "step")
-        }
-        cells += [f"{ratios[key]:.2f} times" for key in ("length", "tokens", "step")]
-        print(f"| `{', '.join(OPTIONS[name])}` | {' | '.join(cells)} |")
+            for name, overrides in {PLAIN: [], **chosen}.items():
+                folder = Path(scratch) / f"{name}-{seed}"
+                found[name].append(figures_of(folder, [*study.base, *overrides], seed, options.steps))
+                print(f"seed {seed}, {name}: {shown(found[name][-1])}", flush=True)
+    print_table(chosen, found, options.steps)
     return 0
+
+
+def print_table(options: dict[str, list[str]], found: dict[str, list[dict[str, float]]], steps: int) -> None:
+    plain = found[PLAIN]
+    differences, ratios = ("half", "end", "cut off"), ("length", "tokens", "seconds", "memory")
+    print(f"\n| option | accuracy after {steps // 2} steps | after {steps} | share cut off | length at the end | "
+          "tokens made | seconds a step | peak memory |\n|---|---|---|---|---|---|---|---|")  # fmt: skip
+    means = {key: statistics.fmean(each[key] for each in plain) for key in plain[0]}
+    print(f"| {PLAIN} | {means['half']:.3f} | {means['end']:.3f} | {means['cut off']:.3f} | {means['length']:.0f} | "
+          f"{means['tokens']:.0f} | {means['seconds']:.2f} | {means['memory']:.2f} GB |")  # fmt: skip
+    for name, overrides in options.items():
+        pairs = list(zip(found[name], plain, strict=True))
+        cells = [with_interval([one[key] - other[key] for one, other in pairs]) for key in differences]
+        cells += [f"{statistics.fmean(one[key] / other[key] for one, other in pairs):.2f} times" for key in ratios]
+        print(f"| `{' '.join(overrides)}` | {' | '.join(cells)} |")
+
+
+def with_interval(values: list[float]) -> str:
+    mean, half = mean_and_interval(values)
+    return f"{mean:+.3f} ± {half:.3f}"
 
 
 def shown(figures: dict[str, float]) -> str:

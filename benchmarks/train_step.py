@@ -2,6 +2,7 @@
 
     .venv/bin/python benchmarks/train_step.py                    # needs uv on the PATH; TRL gets its own environment
     .venv/bin/python benchmarks/train_step.py --only ours
+    .venv/bin/python benchmarks/train_step.py --only ours --before CHECKOUT    # an earlier commit, beside this one
     .venv/bin/python benchmarks/train_step.py --engine vllm      # verifiers' trainer, each with a vf-vllm
 
 16 prompts x 8 rollouts of at most 90 new tokens a step, the tiny policy, `leg_counting`. Each side runs as a process of
@@ -116,10 +117,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=["ours", "trl"])
     parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded", help="vllm: see vllm_step.py")
+    parser.add_argument("--before", type=Path, help="another checkout of rg_env, which takes turns with this one")
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)  # given: this process is our side
     options = parser.parse_args()
     if options.steps < 2 or options.rounds < 1:
         parser.error("at least 2 steps (the first is warm-up and not counted) and 1 round")
+    if options.before and not (options.before / "rg_env" / "__init__.py").is_file():
+        parser.error(f"--before {options.before}: no checkout of rg_env (git worktree add PATH COMMIT makes one)")
     if options.engine == "vllm":
         import vllm_step
 
@@ -135,6 +139,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         if options.only != "trl":
             sides["rg_env"] = ([sys.executable, __file__, *shared], {})
+            if options.before:
+                sides["rg_env before"] = (sides["rg_env"][0], {"PYTHONPATH": str(options.before.resolve())})
         if options.only != "ours":
             from rg_env.training.tiny import POLICY_DIR
 

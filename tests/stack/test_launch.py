@@ -12,7 +12,10 @@ from stack_server import REPOSITORY, cpu_environment
 
 
 def test_one_command_serves_trains_and_leaves_no_process(tmp_path: Path) -> None:
-    """The run has its files and its exit code, both logs are there, the port is free and nothing runs any more."""
+    """The run has its files and its exit code, both logs are there, the port is free and nothing runs any more.
+
+    Options that hold a copy of the (here sharded) weights, or ask the server for more, work on the way.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [
@@ -20,6 +23,8 @@ def test_one_command_serves_trains_and_leaves_no_process(tmp_path: Path) -> None
         "--port", str(port), "--log-dir", str(tmp_path / "logs"), f"output.dir={tmp_path / 'run'}",
         "training.max_steps=2", "training.per_device_train_batch_size=16", "training.gradient_accumulation_steps=1",
         "splits.num_eval_examples=4", "splits.num_train_examples=64", "evaluation.before=false",
+        "training.loss_type=dapo", "training.beta=0.04", "training.kl_reference=previous",
+        "training.filter_groups=true",
     ]  # fmt: skip
     mark = uuid.uuid4().hex
     process = subprocess.Popen(
@@ -41,9 +46,16 @@ def test_one_command_serves_trains_and_leaves_no_process(tmp_path: Path) -> None
     results = json.loads((tmp_path / "run" / "train_results.json").read_text())
     assert (results["engine"], results["steps"]) == ("vllm", 2)
     assert results["eval_after"]["greedy_accuracy"] is not None
+    first, second = (line for line in _metrics(tmp_path / "run") if "loss" in line)
+    assert (first["kl"], second["kl"] > 0) == (0.0, True)  # the first update has no policy before it
+    assert min(first["filter_groups/asked"], second["filter_groups/asked"]) >= 4  # 2 processes x 16 rollouts of 8
     assert {path.name for path in (tmp_path / "logs").iterdir()} == {"vllm.log", "train.log"}
     with socket.create_server(("127.0.0.1", port)):
         pass
+
+
+def _metrics(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def _has(process: psutil.Process, mark: str) -> bool:

@@ -85,7 +85,10 @@ def test_two_processes_under_zero3_learn(server: RunningServer, tmp_path: Path) 
 
 
 def test_the_next_trainer_trains_an_adapter_one_step_ahead(server: RunningServer, tmp_path: Path) -> None:
-    """On the same server, correcting for the sampler: what it samples from is nearly, not quite, what is trained."""
+    """On the same server, correcting for the sampler: what it samples from is nearly, not quite, what is trained.
+
+    Groups that teach nothing are replaced meanwhile: the server is asked for more beside the batch ahead.
+    """
     process = start(
         tmp_path,
         server,
@@ -96,6 +99,7 @@ def test_the_next_trainer_trains_an_adapter_one_step_ahead(server: RunningServer
         num_batches_ahead=1,
         weight_sync_check_every=1,
         vllm_importance_sampling_correction=True,
+        filter_groups=True,
     )
     output = finish(process)
     assert process.returncode == 0, output[-3000:]
@@ -105,6 +109,10 @@ def test_the_next_trainer_trains_an_adapter_one_step_ahead(server: RunningServer
     first, last = lines[0], lines[-1]
     assert first["sampling/importance_sampling_ratio/mean"] == pytest.approx(1.0, abs=1e-3)
     assert last["sampling/mismatch_kl"] > first["sampling/mismatch_kl"]  # the sampler is a step behind by now
+    places = 16 * 2 // 8  # prompts a step
+    assert all(line["filter_groups/asked"] >= places for line in lines)
+    assert any(line["filter_groups/asked"] > places for line in lines)
+    assert all(line["filter_groups/mixed"] * line["filter_groups/asked"] >= places for line in lines)  # all were filled
     assert (tmp_path / "run" / "checkpoint-3" / "adapter_model.safetensors").is_file()
 
 
