@@ -1,16 +1,26 @@
-"""Statistics of evaluations: how sure a mean is, and pass@k.
+"""Statistics of evaluations: how sure a mean is, pass@k, and whether one model is better than another.
 
     mean, error = mean_and_error([[1, 0, 1, 1], [0, 0, 0, 0]])    # four answers to each of two problems
+    low, high = share_interval([[1, 0, 1, 1], [0, 0, 0, 0]])      # of the mean, 95 %
     mean, half_width = mean_and_interval([0.8, 0.9, 0.7])         # of three runs: 0.8 +- 0.25
     pass_at_k(n=4, c=3, k=2)                                      # 1.0: of four answers, three were right
+    paired_difference([(first, second)])                          # by problem: difference, interval, p-value
 
-Standard library only.
+What is no interval or test needs the standard library only; those take scipy, of the extras "eval" and "train".
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, fmean
+from typing import Any
 
-from rg_env.errors import InputError
+from rg_env.errors import InputError, MissingExtraError
+
+RESAMPLES = 9999
+"""Permutations at most; with few problems, all there are."""
+Answers = Mapping[str, Sequence[float]]
+"""By problem, what each answer to it was worth: 1 for right, 0 for wrong."""
 
 
 def mean_and_error(values_by_problem: Sequence[Sequence[float]]) -> tuple[float, float]:
@@ -50,33 +60,148 @@ def mean_and_interval(values: Sequence[float], confidence: float = 0.95) -> tupl
 def t_critical(degrees: int, confidence: float = 0.95) -> float:
     """Student's t, with so many degrees of freedom, that lies within +- the result by the chance `confidence`.
 
-    By bisection of the series for whole degrees (Abramowitz and Stegun, 1964, 26.7.3 and 26.7.4). Above 10,000 degrees
-    it is that of 10,000: at 0.95 that is 0.012 % above the normal distribution's.
-
     Raises:
         InputError: there are no degrees of freedom, or the chance is not between 0 and 1.
     """
     if degrees < 1 or not 0 < confidence < 1:
         raise InputError(f"no t of {degrees} degrees of freedom at {confidence}: at least 1, and between 0 and 1")
-    low, high = 0.0, 1.0
-    while _within(high, degrees) < confidence:
-        low, high = high, 2 * high
-    while low < (middle := (low + high) / 2) < high:  # until floats have none between
-        low, high = (middle, high) if _within(middle, degrees) < confidence else (low, middle)
-    return high
+    return float(_stats().t.ppf((1 + confidence) / 2, degrees))
 
 
-def _within(t: float, degrees: int) -> float:
-    """The chance that Student's t lies between -t and t."""
-    degrees = min(degrees, 10_000)
-    angle = math.atan2(t, math.sqrt(degrees))
-    term = math.cos(angle) if degrees % 2 else 1.0
-    terms = []
-    for power in range(1 + degrees % 2, degrees, 2):
-        terms.append(term)
-        term *= math.cos(angle) ** 2 * power / (power + 1)
-    total = math.sin(angle) * math.fsum(terms)
-    return (angle + total) * 2 / math.pi if degrees % 2 else total
+def share_interval(values_by_problem: Sequence[Sequence[float]], confidence: float = 0.95) -> tuple[float, float]:
+    """The confidence interval of a mean of values in [0, 1], answers clustered by problem, within [0, 1].
+
+    Wilson's score interval (1927) with the effective number of answers, `mean (1 - mean) / error^2`, as Korn and
+    Graubard (1998) take it for clustered samples: less than there are answers where those to one problem resemble each
+    other, never more, and corrected for the degrees of freedom. Where all are right, or all wrong, the problems count:
+    ten right answers to one problem say little of others.
+
+    Raises:
+        InputError: there are no values, or some are outside.
+    """
+    mean, error = mean_and_error(values_by_problem)
+    problems = [values for values in values_by_problem if len(values)]
+    answers = sum(map(len, problems))
+    if any(not 0 <= value <= 1 for values in problems for value in values):
+        raise InputError("an interval of shares takes values from 0 to 1")
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    if error and len(problems) > 1:
+        effective = mean * (1 - mean) / error**2 * (z / t_critical(len(problems) - 1, confidence)) ** 2
+    else:
+        effective = len(problems) if mean in (0, 1) or len(problems) == 1 else answers
+    effective = max(min(effective, answers), 1)
+    middle = (mean + z**2 / (2 * effective)) / (1 + z**2 / effective)
+    half = z / (1 + z**2 / effective) * math.sqrt(mean * (1 - mean) / effective + z**2 / (4 * effective**2))
+    return min(max(middle - half, 0.0), mean), max(min(middle + half, 1.0), mean)
+
+
+def mean_of(means: Sequence[float], intervals: Sequence[tuple[float, float]]) -> tuple[float, tuple[float, float]]:
+    """The plain mean of independent means (a macro average), and its interval from theirs.
+
+    By the method of variance estimates recovery (Zou and Donner, 2008): the distances to the ends add up in squares,
+    so that the interval is as lopsided as theirs are.
+
+    Raises:
+        InputError: there are none.
+    """
+    if not means:
+        raise InputError("there are no values to take the mean of")
+    mean = fmean(means)
+    below, above = (
+        math.sqrt(math.fsum((ends[side] - each) ** 2 for each, ends in zip(means, intervals, strict=True))) / len(means)
+        for side in (0, 1)
+    )
+    return mean, (mean - below, mean + above)
+
+
+def guess_adjusted(accuracy: float, floor: float) -> float | None:
+    """`(accuracy - floor) / (1 - floor)`: 0 for the best constant answer, 1 for all right; None if that gets all."""
+    return (accuracy - floor) / (1 - floor) if floor < 1 else None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of two models on the same problems."""
+
+    n: int
+    """Problems that both were asked."""
+    value: float
+    """Mean of the first minus that of the second. Each problem counts the same, and each task."""
+    interval: tuple[float, float]
+    p_value: float
+
+
+def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -> Difference:
+    """How much better the first model is than the second, over the problems that both answered, of each task.
+
+    The interval is Newcombe's for paired shares (1998, method 10): from the two models' own intervals
+    (`share_interval`) and the correlation of their problems; over several tasks combined as in `mean_of`. The p-value
+    is that of the permutation test that swaps the models' answers problem by problem: two-sided, exact where there are
+    few problems, otherwise of `RESAMPLES` draws by `seed`.
+
+    Raises:
+        InputError: the models share no problem of a task; values outside of 0 to 1.
+    """
+    import numpy as np
+
+    firsts, seconds, weights, values, intervals = [], [], [], [], []
+    for first, second in tasks:
+        common = [problem for problem in first if problem in second and first[problem] and second[problem]]
+        if not common:
+            raise InputError("the two models were asked no question in common")
+        a, b = ([fmean(each[problem]) for problem in common] for each in (first, second))
+        firsts += a
+        seconds += b
+        weights += [1 / len(common) / len(tasks)] * len(common)
+        values.append(fmean(a) - fmean(b))
+        intervals.append(_newcombe([first[each] for each in common], [second[each] for each in common], a, b))
+    if not tasks:
+        raise InputError("the two models were asked no question in common")
+    value, interval = mean_of(values, intervals)
+    # A problem that both did equally well looks the same swapped: without them, the test is exact more often.
+    differing = [row for row in zip(firsts, seconds, weights, strict=True) if row[0] != row[1]]
+    p_value = 1.0
+    if len(differing) > 1:
+        x, y, weight = np.array(differing).T
+        test = _stats().permutation_test(
+            (x, y),
+            lambda x, y, axis: np.sum(weight * (x - y), axis=axis),
+            permutation_type="samples",
+            vectorized=True,
+            n_resamples=RESAMPLES,
+            batch=1000,
+            rng=np.random.default_rng(seed),
+        )
+        p_value = float(test.pvalue)
+    return Difference(len(firsts), value, interval, p_value)
+
+
+def _newcombe(
+    first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], a: Sequence[float], b: Sequence[float]
+) -> tuple[float, float]:
+    """Of the answers by problem, and their means by problem."""
+    p, q = fmean(a), fmean(b)
+    (p_low, p_high), (q_low, q_high) = share_interval(first), share_interval(second)
+    products = [
+        math.fsum((x - p) * (y - q) for x, y in zip(a, b, strict=True)),
+        math.fsum((x - p) ** 2 for x in a),
+        math.fsum((y - q) ** 2 for y in b),
+    ]
+    correlation = products[0] / math.sqrt(products[1] * products[2]) if products[1] and products[2] else 0.0
+
+    def distance(one: float, other: float) -> float:
+        return math.sqrt(max(one**2 - 2 * correlation * one * other + other**2, 0.0))
+
+    low, high = p - q - distance(p - p_low, q_high - q), p - q + distance(p_high - p, q - q_low)
+    return max(low, -1.0), min(high, 1.0)
+
+
+def _stats() -> Any:
+    try:
+        from scipy import stats
+    except ImportError as error:
+        raise MissingExtraError("intervals need scipy, which is not installed: `pip install 'rg-env[eval]'`") from error
+    return stats
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:

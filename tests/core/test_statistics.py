@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rg_env.core.statistics import mean_and_error, mean_and_interval, pass_at_k, t_critical
+from rg_env.core.statistics import (
+    guess_adjusted,
+    mean_and_error,
+    mean_and_interval,
+    mean_of,
+    paired_difference,
+    pass_at_k,
+    share_interval,
+    t_critical,
+)
 from rg_env.errors import InputError
 
 Values = st.lists(st.lists(st.floats(-10, 10), min_size=1, max_size=5), min_size=2, max_size=12)
@@ -139,15 +148,6 @@ def test_t_encloses_so_much_of_the_density(degrees: int, confidence: float) -> N
     assert 2 * area * end / parts / 3 == pytest.approx(confidence, abs=1e-6)
 
 
-def test_with_many_degrees_t_is_the_normal_distributions() -> None:
-    """To the difference that its docstring tells, and never below."""
-    normal = statistics.NormalDist().inv_cdf(0.975)
-    assert t_critical(10**9) == t_critical(10_000)
-    assert 1.0001 < t_critical(10**9) / normal < 1.00013
-    values = [t_critical(degrees) for degrees in range(1, 200)]
-    assert values == sorted(values, reverse=True)
-
-
 def test_the_interval_holds_the_true_mean_as_often_as_it_says() -> None:
     """Of 4,000 samples of three: 95 in a hundred, where the normal distribution's would hold it 82 times."""
     rng = random.Random(0)
@@ -167,3 +167,138 @@ def test_one_value_has_no_interval_and_chances_must_be_some() -> None:
     for degrees, confidence in ((0, 0.95), (1, 0.0), (1, 1.0)):
         with pytest.raises(InputError, match="no t of"):
             t_critical(degrees, confidence)
+
+
+def _answers(rng: random.Random, problems: int, times: int, difficulty: float = 0.0) -> list[list[float]]:
+    """Of problems whose chances lie apart: answers to one resemble each other."""
+    chances = [min(max(rng.betavariate(1, 1) - difficulty, 0), 1) for _ in range(problems)]
+    return [[float(rng.random() < chance) for _ in range(times)] for chance in chances]
+
+
+@pytest.mark.parametrize(
+    ("right", "n", "low", "high"),
+    [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (1, 29, 0.0061, 0.1718), (81, 263, 0.2553, 0.3662)],
+)
+def test_with_one_answer_a_problem_the_interval_is_wilsons(right: int, n: int, low: float, high: float) -> None:
+    """To its correction for the degrees of freedom; 81 of 263 and 1 of 29: Newcombe (1998), table I."""
+    values = [[1.0]] * right + [[0.0]] * (n - right)
+    found = share_interval(values)
+    assert found == pytest.approx((low, high), abs=0.015 if right == 1 else 0.002)
+    assert found[0] <= low + 1e-3  # the correction makes it wider
+    assert found[1] >= high - 1e-3
+
+
+def test_share_intervals_hold_the_true_share() -> None:
+    """Of 600 evaluations with 60 problems of unlike difficulty and 4 answers each; without clusters too seldom."""
+    rng, held, naive = random.Random(1), 0, 0
+    for _ in range(600):
+        values = _answers(rng, 60, 4)  # uniform chances: 0.5 is true
+        low, high = share_interval(values)
+        held += low <= 0.5 <= high
+        low, high = share_interval([[value] for each in values for value in each])
+        naive += low <= 0.5 <= high
+    assert held / 600 > 0.92
+    assert naive / 600 < 0.88
+
+
+@given(st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=4), min_size=1, max_size=30))
+def test_share_intervals_lie_around_the_mean(values: list[list[float]]) -> None:
+    """Within [0, 1], never without width, and the mirror image for wrong answers."""
+    mean, _ = mean_and_error(values)
+    low, high = share_interval(values)
+    assert 0 <= low <= mean <= high <= 1
+    assert high - low > 0.01
+    mirrored = share_interval([[1 - value for value in each] for each in values])
+    assert mirrored == pytest.approx((1 - high, 1 - low), abs=1e-9)
+
+
+def test_more_answers_to_the_same_problems_say_little_of_others() -> None:
+    """Ten right answers to each of five problems are five problems."""
+    assert share_interval([[1.0] * 10] * 5) == share_interval([[1.0]] * 5)
+    assert share_interval([[1.0] * 10] * 5)[0] < share_interval([[1.0]] * 50)[0]
+    for outside in ([[1.5]], [[-0.1, 0.0]]):
+        with pytest.raises(InputError, match="from 0 to 1"):
+            share_interval(outside)
+
+
+def test_a_macro_average_is_as_sure_as_its_parts_together() -> None:
+    """Symmetric intervals: the root of the sum of squares, over their number; one is itself."""
+    assert mean_of([0.4], [(0.3, 0.6)]) == (0.4, pytest.approx((0.3, 0.6)))
+    mean, (low, high) = mean_of([0.2, 0.6], [(0.1, 0.3), (0.5, 0.7)])
+    assert mean == pytest.approx(0.4)
+    assert (low, high) == pytest.approx((0.4 - math.sqrt(0.02) / 2, 0.4 + math.sqrt(0.02) / 2))
+    with pytest.raises(InputError, match="no values"):
+        mean_of([], [])
+
+
+def test_guessing_adjusts_to_nothing() -> None:
+    assert guess_adjusted(0.5, 0.5) == 0
+    assert guess_adjusted(1.0, 0.3) == 1
+    assert guess_adjusted(0.2, 0.5) == pytest.approx(-0.6)
+    assert guess_adjusted(1.0, 1.0) is None
+
+
+def _by_problem(values: list[list[float]]) -> dict[str, list[float]]:
+    return {str(number): each for number, each in enumerate(values)}
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=9))
+@settings(max_examples=60, deadline=None)
+def test_the_p_value_counts_all_ways_to_swap(counts: list[tuple[int, int]]) -> None:
+    """Of few problems, by brute force: the share of swaps with a mean difference at least as large either way."""
+    first = _by_problem([[1.0] * a + [0.0] * (2 - a) for a, _ in counts])
+    second = _by_problem([[1.0] * b + [0.0] * (2 - b) for _, b in counts])
+    found = paired_difference([(first, second)])
+    differences = [(a - b) / 2 for a, b in counts]
+    sums = [sum(d * s for d, s in zip(differences, signs, strict=True))
+            for signs in itertools.product((1, -1), repeat=len(counts))]  # fmt: skip
+    seen = sum(differences)
+    tail = min(sum(each >= seen - 1e-9 for each in sums), sum(each <= seen + 1e-9 for each in sums)) / len(sums)
+    assert found.p_value == pytest.approx(min(1.0, 2 * tail))
+    assert found.value == pytest.approx(statistics.fmean(differences))
+    low, high = found.interval
+    assert -1 <= low <= found.value + 1e-9
+    assert found.value - 1e-9 <= high <= 1
+
+
+def test_equal_models_differ_rarely_and_better_ones_always() -> None:
+    """p is below 0.05 in about one of twenty comparisons of a model with itself, the interval holds 0 in nineteen."""
+    rng, small, held = random.Random(2), 0, 0
+    for seed in range(200):
+        chances = [rng.random() for _ in range(40)]
+        first, second = (
+            _by_problem([[float(rng.random() < chance) for _ in range(2)] for chance in chances]) for _ in range(2)
+        )
+        found = paired_difference([(first, second)], seed=seed)
+        small += found.p_value < 0.05
+        held += found.interval[0] <= 0 <= found.interval[1]
+    assert small / 200 < 0.1
+    assert held / 200 > 0.9
+    better = paired_difference([(_by_problem([[1.0]] * 40), _by_problem([[0.0]] * 40))])
+    assert better.p_value < 0.001
+    assert better.value == 1
+    assert 0.7 < better.interval[0] < better.interval[1] == 1
+
+
+def test_pairs_are_sharper_than_two_samples() -> None:
+    """Where both find the same problems hard: the interval is smaller than that of unrelated answers."""
+    rng = random.Random(3)
+    hard = [float(rng.random() < 0.5) for _ in range(80)]
+    first = _by_problem([[each] for each in hard])
+    second = _by_problem([[each if number % 10 else 0.0] for number, each in enumerate(hard)])
+    shuffled = _by_problem([[each] for each in rng.sample([value[0] for value in second.values()], 80)])
+    paired, unrelated = paired_difference([(first, second)]), paired_difference([(first, shuffled)])
+    assert paired.value == pytest.approx(unrelated.value)
+    assert paired.interval[1] - paired.interval[0] < 0.6 * (unrelated.interval[1] - unrelated.interval[0])
+
+
+def test_only_common_problems_count_and_tasks_count_alike() -> None:
+    """One task with two problems weighs as much as one with twenty."""
+    small = ({"a": [1.0], "b": [1.0], "c": [1.0]}, {"a": [0.0], "b": [0.0], "z": [1.0]})
+    large = (_by_problem([[1.0]] * 20), _by_problem([[1.0]] * 20))
+    found = paired_difference([small, large])
+    assert (found.n, found.value) == (22, 0.5)
+    assert found.p_value == pytest.approx(0.5)  # of the four ways to swap the two that differ
+    for nothing in ([], [({"a": [1.0]}, {"b": [1.0]})]):
+        with pytest.raises(InputError, match="no question in common"):
+            paired_difference(nothing)
