@@ -84,7 +84,7 @@ def train(steps: int, seed: int) -> dict[str, Any]:
 def write_rows(path: Path, steps: int) -> None:
     """The prompts both sides are trained on, in order."""
     from rg_env import load_environment
-    from rg_env.training.tiny import TASKS
+    from rg_env.tiny import TASKS
 
     gym = {"name": "leg_counting", "config": TASKS["leg_counting"]}
     env = load_environment(gym, num_train_examples=PROMPTS * steps, num_eval_examples=1)
@@ -142,7 +142,7 @@ def main() -> int:
             if options.before:
                 sides["rg_env before"] = (sides["rg_env"][0], {"PYTHONPATH": str(options.before.resolve())})
         if options.only != "ours":
-            from rg_env.training.tiny import POLICY_DIR
+            from rg_env.tiny import POLICY_DIR
 
             rows = Path(folder) / "rows.jsonl"
             write_rows(rows, options.steps)

@@ -90,7 +90,7 @@ def time_scoring(env: Any) -> list[float]:
 
 def compare(steps: int, rounds: int, seed: int) -> None:
     """Both sides in turns, and the ratio of their medians."""
-    from rg_env.training.tiny import POLICY_DIR
+    from rg_env.tiny import POLICY_DIR
 
     found: dict[str, list[dict[str, Any]]] = {"upstream": [], "ours": []}
     with tempfile.TemporaryDirectory() as name:

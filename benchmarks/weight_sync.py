@@ -43,7 +43,7 @@ def build(folder: Path, shape: dict[str, object]) -> None:
     import torch
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-    from rg_env.training.tiny import POLICY_DIR
+    from rg_env.tiny import POLICY_DIR
 
     torch.manual_seed(0)
     Qwen2ForCausalLM(Qwen2Config(**shape)).save_pretrained(folder)

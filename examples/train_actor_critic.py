@@ -160,8 +160,8 @@ def main() -> int:
 
     # Checked here already: a mistake is told before libraries and model are loaded.
     from rg_env.core.tasks import Mixture
+    from rg_env.core.world import world_size
     from rg_env.training import run_folder, run_name
-    from rg_env.training.world import world_size
 
     if world_size() > 1:
         raise InputError("this example trains in one process, and a launcher has started several: start it with python")
@@ -178,12 +178,12 @@ def main() -> int:
     from rg_env.training.batches import RolloutBatch
     from rg_env.training.checks import check_eval_env, check_prompt_lengths
     from rg_env.training.console import RunConsole
+    from rg_env.training.default_arguments import default_fields
     from rg_env.training.engines import Embedded
     from rg_env.training.evaluation_plan import Asked
     from rg_env.training.fixed_eval import ask
     from rg_env.training.output import RunFiles
     from rg_env.training.plan import evaluation_steps
-    from rg_env.training.policy import default_fields
     from rg_env.training.records import rollout_records
     from rg_env.training.scores import Evaluation
     from rg_env.training.summary import headline, print_summary

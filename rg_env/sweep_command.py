@@ -37,9 +37,9 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the sweep; returns the exit code."""
+    from rg_env.core.world import world_size
     from rg_env.training.sweep import load_sweep
     from rg_env.training.sweep_runs import plan_lines, run_sweep, sweep_folder
-    from rg_env.training.world import world_size
 
     if options.eval_only:
         raise InputError("--sweep is for training: --eval-only evaluates one model")

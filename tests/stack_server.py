@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from rg_env.inference.vllm import VllmServer, serve_command
-from rg_env.training.tiny import POLICY_DIR
+from rg_env.tiny import POLICY_DIR
 
 REPOSITORY = Path(__file__).parents[1]
 START_S = 240

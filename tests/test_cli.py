@@ -13,7 +13,7 @@ import pytest
 
 from rg_env.cli import run as run_cli
 from rg_env.commands import run_command
-from rg_env.training.tiny import POLICY_DIR
+from rg_env.tiny import POLICY_DIR
 
 
 @pytest.fixture

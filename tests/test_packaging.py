@@ -57,10 +57,10 @@ def test_the_wheel_holds_the_package_with_its_data_and_nothing_else(wheel: zipfi
         "rg_env/py.typed",
         "rg_env/core/task_table.json",
         "rg_env/training/slurm.sh.template",
-        "rg_env/training/tiny/policy/config.json",
-        "rg_env/training/tiny/policy/model.safetensors",
-        "rg_env/training/tiny/policy/tokenizer.json",
-        "rg_env/training/tiny/policy/tokenizer_config.json",
+        "rg_env/tiny/policy/config.json",
+        "rg_env/tiny/policy/model.safetensors",
+        "rg_env/tiny/policy/tokenizer.json",
+        "rg_env/tiny/policy/tokenizer_config.json",
     ],
 )
 def test_files_that_the_package_reads_are_shipped(wheel: zipfile.ZipFile, name: str) -> None:

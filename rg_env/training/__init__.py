@@ -1,6 +1,6 @@
 """Training: the trainer, the policy it trains, and what a run leaves behind. Needs the `train` extra.
 
-Names are resolved lazily, so that `from rg_env.training import tiny` costs nothing.
+Names are resolved lazily: `import rg_env.training` costs nothing.
 """
 
 from importlib import import_module
@@ -9,26 +9,26 @@ from typing import Any
 from rg_env.errors import MissingExtraError
 
 _NAMES = {
-    "Curriculum": "curriculum",
-    "CurriculumConfig": "config_sections",
-    "EvaluationPlan": "evaluation_plan",
-    "GRPOConfig": "arguments",
-    "GRPOTrainer": "trainer",
-    "MonitorCallback": "monitor_callback",
-    "MonitorsConfig": "config_monitors",
-    "Policy": "policy",
-    "LaunchOptions": "launch",
-    "best_device": "policy",
-    "default_config": "policy",
-    "TrainConfig": "config",
-    "evaluate_config": "from_config",
-    "evaluate_only": "standalone_eval",
-    "load_policy": "policy",
-    "load_train_config": "config",
-    "run_config": "from_config",
-    "run_folder": "output",
-    "run_name": "output",
-    "train": "run",
+    "Curriculum": "rg_env.training.curriculum",
+    "CurriculumConfig": "rg_env.training.config_sections",
+    "EvaluationPlan": "rg_env.training.evaluation_plan",
+    "GRPOConfig": "rg_env.training.arguments",
+    "GRPOTrainer": "rg_env.training.trainer",
+    "MonitorCallback": "rg_env.training.monitor_callback",
+    "MonitorsConfig": "rg_env.training.config_monitors",
+    "Policy": "rg_env.inference.policy",
+    "LaunchOptions": "rg_env.training.launch",
+    "best_device": "rg_env.inference.policy",
+    "default_config": "rg_env.training.default_arguments",
+    "TrainConfig": "rg_env.training.config",
+    "evaluate_config": "rg_env.training.from_config",
+    "evaluate_only": "rg_env.training.standalone_eval",
+    "load_policy": "rg_env.inference.policy",
+    "load_train_config": "rg_env.training.config",
+    "run_config": "rg_env.training.from_config",
+    "run_folder": "rg_env.training.output",
+    "run_name": "rg_env.training.output",
+    "train": "rg_env.training.run",
 }
 
 
@@ -36,7 +36,7 @@ def __getattr__(name: str) -> Any:
     if name not in _NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
+        return getattr(import_module(_NAMES[name]), name)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("rg_env"):
             raise

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from verifiers.trainers import GRPOConfig as VerifiersGRPOConfig
 
+from rg_env.core.world import world_size
 from rg_env.errors import InputError
 from rg_env.training.groups import check_groups
-from rg_env.training.world import world_size
 
 _CHOICES = {
     "loss_type": ("bnpo", "grpo", "dr_grpo", "dapo"),

@@ -15,6 +15,7 @@ from pydantic import Field, field_validator
 from rg_env.core.config import Problem, Section, config_error, parse_config, read_config
 from rg_env.core.config_files import Document
 from rg_env.core.imports import import_user_code
+from rg_env.core.world import world_size
 from rg_env.errors import InputError
 from rg_env.training.config_evaluation import EvaluationConfig
 from rg_env.training.config_monitors import MonitorsConfig
@@ -34,7 +35,6 @@ from rg_env.training.config_sections import (
     TrainingConfig,
     named,
 )
-from rg_env.training.world import world_size
 
 
 class TrainConfig(Section):

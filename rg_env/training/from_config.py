@@ -8,16 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rg_env.errors import InputError
+from rg_env.core.world import world_size
 from rg_env.training.config import TrainConfig
 from rg_env.training.config_evaluation import EvaluationSettings
 from rg_env.training.config_sections import TaskConfig
 from rg_env.training.step_counts import in_updates
-from rg_env.training.world import world_size
 
 if TYPE_CHECKING:
+    from rg_env.inference.policy import Policy
     from rg_env.training.evaluation_plan import EvaluationPlan
-    from rg_env.training.policy import Policy
     from rg_env.training.scores import Evaluation
     from rg_env.training.trainer import GRPOTrainer
 
@@ -102,11 +101,11 @@ def training_arguments(config: TrainConfig) -> dict[str, Any]:
 
 def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, Any]:
     """Train as `config` says. What is returned and raised: see `train`."""
+    from rg_env.core.world import say
+    from rg_env.inference.policy import load_policy
     from rg_env.training.output import run_folder
-    from rg_env.training.policy import load_policy
     from rg_env.training.run import train
     from rg_env.training.without_effect import without_effect
-    from rg_env.training.world import say
 
     given, config = config, in_updates(config, world_size())
     run_folder(config.output.dir, "check", resume)  # told before the model is loaded
@@ -132,9 +131,9 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Eval
     Raises:
         InputError: there is no such checkpoint, or nothing to evaluate.
     """
+    from rg_env.inference.policy import TINY, load_policy, with_adapters
     from rg_env.training.output import RunFiles, run_folder, run_name
     from rg_env.training.plan import resolved
-    from rg_env.training.policy import TINY, load_policy
     from rg_env.training.standalone_eval import evaluate_only, step_of_model
 
     run_folder(config.output.dir, "check")
@@ -201,18 +200,6 @@ def evaluation_plan(config: TrainConfig, policy: "Policy") -> "EvaluationPlan":
     labelled = {label: env for label, env in environments.items() if label is not None}
     when_and_how = config.evaluation.model_dump(include=set(EvaluationSettings.model_fields))
     return EvaluationPlan(held_out=held_out, labelled=labelled, **when_and_how)
-
-
-def with_adapters(policy: "Policy", folder: str) -> "Policy":
-    """The policy with trained adapters on it. Raises `InputError` if they do not fit it."""
-    from peft import PeftModel
-
-    try:
-        model = PeftModel.from_pretrained(policy.model, folder)
-    except Exception as error:  # damaged files raise whatever their parser raises
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"cannot put the adapters in {folder} on {policy.label}: {reason}") from error
-    return replace(policy, model=model)
 
 
 def grpo_config(config: TrainConfig, folder: Path) -> Any:

@@ -25,9 +25,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rg_env.core.world import world_size
 from rg_env.core.yaml12 import to_yaml
 from rg_env.errors import OutputFolderError
-from rg_env.training.world import world_size
 
 OUTPUTS = Path("outputs")
 _NAME_BYTES = 80  # file systems take 255, of which the time and a counter need some

@@ -5,13 +5,13 @@ from typing import Any
 
 from rg_env.core.config_files import without_nulls
 from rg_env.core.tasks import Mixture
+from rg_env.core.world import world_size
 from rg_env.core.yaml12 import to_yaml
 from rg_env.training.config import TrainConfig
 from rg_env.training.config_sections import TaskConfig
 from rg_env.training.from_config import gym
 from rg_env.training.step_counts import in_updates, rollouts_per_batch
 from rg_env.training.without_effect import without_effect
-from rg_env.training.world import world_size
 
 
 def resolved_yaml(config: TrainConfig) -> str:

@@ -19,6 +19,8 @@ from transformers import PrinterCallback, TrainerCallback
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError, StoppedTogether, TrainingError, from_interrupt
 from rg_env.evaluation.plots import plot_run
+from rg_env.inference.policy import TINY
+from rg_env.tiny import POLICY_DIR
 from rg_env.training import services
 from rg_env.training.checkpoints import check_fit, chosen, step_of
 from rg_env.training.collective import on_main
@@ -30,10 +32,8 @@ from rg_env.training.fixed_eval import FixedEvaluation
 from rg_env.training.monitor_callback import MonitorCallback
 from rg_env.training.output import RunFiles
 from rg_env.training.plan import resolved
-from rg_env.training.policy import TINY
 from rg_env.training.recorder import Recorder
 from rg_env.training.summary import print_summary
-from rg_env.training.tiny import POLICY_DIR
 from rg_env.training.trainer import GRPOTrainer
 
 

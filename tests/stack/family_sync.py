@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from vllm import LLM, ModelRegistry, SamplingParams
 
 from rg_env.inference.vllm_extension import load_tensors, unwritten
-from rg_env.training.tiny import POLICY_DIR
+from rg_env.tiny import POLICY_DIR
 from rg_env.training.weight_sources import buckets, sources
 from rg_env.training.weight_sync import model_logprobs
 

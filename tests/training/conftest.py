@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rg_env.cli import run as run_cli
 from rg_env.commands import run_command
-from rg_env.training.tiny import POLICY_DIR, TASKS
+from rg_env.tiny import POLICY_DIR, TASKS
 
 
 @pytest.fixture(scope="session")

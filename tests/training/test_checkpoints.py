@@ -16,11 +16,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from rg_env.errors import InputError, TrainingError
+from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
 from rg_env.training.checkpoints import check_fit, chosen
 from rg_env.training.resumable import check_start
 from rg_env.training.saved_weights import weights_problem
-from rg_env.training.tiny import POLICY_DIR
 
 OPTIONS = {"max_steps": 3, "max_tokens": 4}
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from rg_env.tiny import TASKS, TRAINING
 from rg_env.training.config import TrainConfig, load_train_config
 from rg_env.training.config_sections import TrainingConfig
-from rg_env.training.tiny import TASKS, TRAINING
 from rg_env.training.without_effect import without_effect
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -100,9 +100,10 @@ def test_tiny_is_the_run_of_the_smallest_example(tmp_path: Path) -> None:
 def test_scripts_and_configs_have_the_same_defaults(tmp_path: Path, model: str) -> None:
     """What `default_config` gives is what the shipped configs come to, field by field, but for the seed, services and
     what is left to the machine."""
+    from rg_env.inference.policy import Policy
     from rg_env.training.arguments import GRPOConfig
+    from rg_env.training.default_arguments import default_config
     from rg_env.training.from_config import grpo_config
-    from rg_env.training.policy import Policy, default_config
     from rg_env.training.services import service_settings
 
     part = CONFIGS / "models" / ("tiny.yaml" if model == "tiny" else "qwen2.5-3b.yaml")

@@ -17,9 +17,9 @@ from run_metrics import logged
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from rg_env.errors import InputError
+from rg_env.tiny import POLICY_DIR, TASKS
 from rg_env.training import Curriculum, CurriculumConfig, EvaluationPlan, train
 from rg_env.training.checks import fitting_rows
-from rg_env.training.tiny import POLICY_DIR, TASKS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_curriculum.py"
 GYM = ["chain_sum", "leg_counting"]

@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM
 from rg_env import load_environment
 from rg_env.core.statistics import pass_at_k
 from rg_env.errors import InputError, RewardError
+from rg_env.tiny import POLICY_DIR, TASKS
 from rg_env.training import EvaluationPlan, train
 from rg_env.training.fixed_eval import FixedEvaluation
-from rg_env.training.tiny import POLICY_DIR, TASKS
 
 UNSEEN = [{"name": "chain_sum", "config": TASKS["chain_sum"]}]
 

@@ -13,11 +13,11 @@ from verifiers import GenerateOutputs
 from verifiers.types import ProcessedOutputs
 
 from rg_env.errors import InputError, TrainingError
+from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
 from rg_env.training.generated_batch import GeneratedBatch
 from rg_env.training.group_filter import EmptyBatches, Filtered, fill
 from rg_env.training.order import BatchOrder
-from rg_env.training.tiny import POLICY_DIR
 
 
 def batch(name: str, *groups: str) -> GeneratedBatch:

@@ -14,8 +14,8 @@ from run_metrics import logged
 from transformers import AutoModelForCausalLM
 
 from rg_env.cli import run as rg_env
+from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, MonitorCallback, MonitorsConfig, train
-from rg_env.training.tiny import POLICY_DIR
 
 NONE = EvaluationPlan(before=False, after=False, every=0)
 CONFIG = Path(__file__).parents[2] / "configs" / "train" / "tiny.yaml"

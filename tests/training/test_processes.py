@@ -106,7 +106,7 @@ from rg_env.errors import StoppedTogether
 from rg_env.training import load_policy
 from rg_env.training.previous_policy import PreviousPolicy
 from rg_env.training.step_guard import StepGuard, finite_weights, through_gradient
-from rg_env.training.tiny import POLICY_DIR
+from rg_env.tiny import POLICY_DIR
 
 policy = load_policy("tiny")
 parameters = dict(policy.model.named_parameters())

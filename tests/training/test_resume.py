@@ -14,8 +14,8 @@ from run_metrics import logged
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from rg_env.errors import OutputFolderError
+from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, run_folder, train
-from rg_env.training.tiny import POLICY_DIR
 
 
 class At(TrainerCallback):

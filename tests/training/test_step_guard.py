@@ -12,9 +12,9 @@ from run_metrics import logged
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from rg_env.errors import TrainingError
+from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
 from rg_env.training.step_guard import StepGuard, finite_weights, through_gradient
-from rg_env.training.tiny import POLICY_DIR
 
 NONE = EvaluationPlan(before=False, after=False, every=0)
 

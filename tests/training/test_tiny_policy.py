@@ -12,11 +12,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rg_env.core.splits import split_of
 from rg_env.errors import OutputFolderError
-from rg_env.training.tiny import MAX_NEW_TOKENS, POLICY_DIR, SYSTEM_PROMPT, TASKS
-from rg_env.training.tiny import build as recipe
-from rg_env.training.tiny.measure import measure, render_prompt
-from rg_env.training.tiny.questions import questions, take
-from rg_env.training.tiny.solutions import blurted_guess, worked_solution
+from rg_env.tiny import MAX_NEW_TOKENS, POLICY_DIR, SYSTEM_PROMPT, TASKS
+from rg_env.tiny import build as recipe
+from rg_env.tiny.measure import measure, render_prompt
+from rg_env.tiny.questions import questions, take
+from rg_env.tiny.solutions import blurted_guess, worked_solution
 
 tasks = pytest.mark.parametrize("task", list(TASKS))
 
@@ -33,7 +33,7 @@ def model():
 
 def test_importing_the_package_loads_neither_torch_nor_reasoning_gym():
     """Commands may name the policy's folder without paying for a model."""
-    code = "import sys, rg_env.training.tiny; assert not {'torch', 'transformers', 'reasoning_gym'} & set(sys.modules)"
+    code = "import sys, rg_env.tiny; assert not {'torch', 'transformers', 'reasoning_gym'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -182,7 +182,7 @@ def test_quick_build_works_offline_from_nothing_and_repeats_itself(tmp_path, mon
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
     for name in ("one", "two"):
-        command = [sys.executable, "-m", "rg_env.training.tiny.build", "--quick", "--out", str(tmp_path / name)]
+        command = [sys.executable, "-m", "rg_env.tiny.build", "--quick", "--out", str(tmp_path / name)]
         subprocess.run(command, check=True, timeout=300, capture_output=True)
     made = tmp_path / "one"
     assert AutoModelForCausalLM.from_pretrained(made).num_parameters() < 1_000_000

@@ -176,7 +176,7 @@ def test_the_same_seed_gives_the_same_run(make_trainer: Any, make_env: Any) -> N
     """Rewards and losses, step by step."""
     from transformers import AutoModelForCausalLM
 
-    from rg_env.training.tiny import POLICY_DIR
+    from rg_env.tiny import POLICY_DIR
 
     def history() -> list[tuple[float, float]]:
         model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)

@@ -83,9 +83,9 @@ def check_trainer(run: AskedRun, *, torch_works: bool) -> Check:
 
 def _of_the_run(run: AskedRun, smi: gpus.Smi, probe: dict[str, Any]) -> Iterator[Check]:
     """What depends on model and settings; imports torch."""
+    from rg_env.inference.policy import TINY
     from rg_env.training.doctor import batches
     from rg_env.training.doctor import model as models
-    from rg_env.training.policy import TINY
 
     name = models.chosen_name(run, cuda=bool(probe["devices"]))
     try:

@@ -6,13 +6,14 @@ from typing import Any
 from rg_env.adapters.v0 import load_environment
 from rg_env.core.prompts import rejects_system_role
 from rg_env.errors import InputError, RGEnvError
+from rg_env.inference.policy import Policy
 from rg_env.training.checks import fold_system_prompts, prompt_lengths
+from rg_env.training.default_arguments import default_fields
 from rg_env.training.doctor.asked_run import AskedRun
 from rg_env.training.doctor.check import Check
 from rg_env.training.doctor.model import Model
 from rg_env.training.doctor.tokens import PromptLengths, evaluated_tokens, sequence_tokens
 from rg_env.training.groups import check_groups
-from rg_env.training.policy import Policy, default_fields
 
 
 def resolved(run: AskedRun, *, is_tiny: bool) -> dict[str, Any]:

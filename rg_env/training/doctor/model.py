@@ -17,13 +17,13 @@ from transformers import AutoModelForCausalLM
 
 from rg_env.core.prompts import require_chat_template
 from rg_env.errors import InputError
+from rg_env.inference.policy import DEFAULT_GPU_MODEL, TINY, describe_model
+from rg_env.tiny import POLICY_DIR
 from rg_env.training.doctor.asked_run import AskedRun
 from rg_env.training.doctor.check import Check, gigabytes
 from rg_env.training.doctor.machine import nearest_folder
 from rg_env.training.doctor.tokens import PromptLengths, cached_tokens
 from rg_env.training.memory import Estimate, ModelShape, estimate, largest_that_fits
-from rg_env.training.policy import DEFAULT_GPU_MODEL, TINY, describe_model
-from rg_env.training.tiny import POLICY_DIR
 
 _INDEX = "model.safetensors.index.json"
 _TIGHT = 0.9

@@ -9,6 +9,8 @@ import pytest
 from doctor_cases import is_like, probe
 
 from rg_env.errors import InputError
+from rg_env.inference.policy import DEFAULT_GPU_MODEL
+from rg_env.tiny import POLICY_DIR
 from rg_env.training.doctor import (
     AskedRun,
     Check,
@@ -19,8 +21,6 @@ from rg_env.training.doctor.batches import check_batch, judge_prompts, resolved
 from rg_env.training.doctor.model import Model, check_memory, check_model, chosen_name, stored_weights
 from rg_env.training.doctor.tokens import PromptLengths, cached_tokens, sequence_tokens
 from rg_env.training.memory import ModelShape
-from rg_env.training.policy import DEFAULT_GPU_MODEL
-from rg_env.training.tiny import POLICY_DIR
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_which_model() -> None:
 def test_the_machines_default_model_may_be_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A run takes the tiny policy then; one that was asked for has to be there."""
     monkeypatch.setattr("rg_env.training.doctor.model.DEFAULT_GPU_MODEL", str(tmp_path / "nowhere"))
-    monkeypatch.setattr("rg_env.training.policy._hub_answers", lambda: False)
+    monkeypatch.setattr("rg_env.inference.policy._hub_answers", lambda: False)
     monkeypatch.setattr(gpus, "ask_torch", lambda: (probe({}), ""))
     models = [
         check

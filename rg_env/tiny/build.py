@@ -1,7 +1,7 @@
 """Make the tiny policy from nothing: tokenizer, pre-training on worked solutions, then a taste for blurting.
 
-    python -m rg_env.training.tiny.build --out DIR            # minutes on two cores
-    python -m rg_env.training.tiny.build --out DIR --quick    # seconds; a policy that knows nothing
+    python -m rg_env.tiny.build --out DIR            # minutes on two cores
+    python -m rg_env.tiny.build --out DIR --quick    # seconds; a policy that knows nothing
 
 1. Draw questions of the training split for every task, and write a worked solution for each.
 2. Train a byte-level BPE tokenizer on that text.
@@ -33,11 +33,11 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 from rg_env.core.splits import split_of
 from rg_env.errors import OutputFolderError, RGEnvError
-from rg_env.training.tiny import SYSTEM_PROMPT, TASKS
-from rg_env.training.tiny.measure import measure, render_prompt
-from rg_env.training.tiny.questions import take
-from rg_env.training.tiny.solutions import blurted_guess, worked_solution
-from rg_env.training.tiny.tokenizer import END, train_tokenizer
+from rg_env.tiny import SYSTEM_PROMPT, TASKS
+from rg_env.tiny.measure import measure, render_prompt
+from rg_env.tiny.questions import take
+from rg_env.tiny.solutions import blurted_guess, worked_solution
+from rg_env.tiny.tokenizer import END, train_tokenizer
 
 THREADS = 2
 """Fixed, because the weights depend to the last bit on the order of sums, and that on the number of threads."""

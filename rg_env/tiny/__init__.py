@@ -1,7 +1,7 @@
 """The tiny policy: a model small enough to learn by GRPO in about a minute on two CPU cores, shipped with the package.
 
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from rg_env.training.tiny import POLICY_DIR
+    from rg_env.tiny import POLICY_DIR
 
     model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, torch_dtype="float32")
     tokenizer = AutoTokenizer.from_pretrained(POLICY_DIR)
@@ -13,7 +13,7 @@ within a dozen steps, and why a trainer that computes its gradient wrongly shows
 
 It is a demonstration and a test instrument, not a language model: it has seen no text but these tasks, under the one
 system prompt `SYSTEM_PROMPT`. It was trained on questions of the training split only. `README.md` in this folder has
-the recipe and the measurements; `python -m rg_env.training.tiny.build --out DIR` makes it again from nothing.
+the recipe and the measurements; `python -m rg_env.tiny.build --out DIR` makes it again from nothing.
 
 Importing this module costs nothing: no torch, no Reasoning Gym.
 """

@@ -7,7 +7,7 @@ from typing import Any
 import reasoning_gym
 
 from rg_env.core.splits import Split, split_of
-from rg_env.training.tiny import TASKS
+from rg_env.tiny import TASKS
 
 _CHUNK = 1024
 

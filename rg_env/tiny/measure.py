@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rg_env.training.tiny import MAX_NEW_TOKENS, SYSTEM_PROMPT
+from rg_env.tiny import MAX_NEW_TOKENS, SYSTEM_PROMPT
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>")
 

@@ -1,8 +1,8 @@
-"""Loading the policy: a model of the user's, the default one for the machine, or the tiny policy in the package."""
+"""Loading a model: one of the user's, the default one for the machine, or the tiny policy in the package."""
 
 import importlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -14,13 +14,9 @@ from transformers.utils import is_flash_attn_2_available, logging
 
 from rg_env.core.prompts import require_chat_template
 from rg_env.core.tasks import Mixture, TaskSpec
+from rg_env.core.world import say
 from rg_env.errors import InputError
-from rg_env.training.arguments import GRPOConfig
-from rg_env.training.config import TrainConfig
-from rg_env.training.config_sections import ModelConfig, OutputConfig, TaskConfig, TrainingConfig
-from rg_env.training.from_config import training_arguments
-from rg_env.training.tiny import POLICY_DIR, TASKS, TRAINING
-from rg_env.training.world import say
+from rg_env.tiny import POLICY_DIR, TASKS
 
 TINY = "tiny"
 DEFAULT_GPU_MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
@@ -80,6 +76,18 @@ def load_policy(model: str | None = None, *, attention: Attention = "auto", dtyp
         return _tiny(how)
     say(f"Taking {DEFAULT_GPU_MODEL}.")
     return policy
+
+
+def with_adapters(policy: Policy, folder: str) -> Policy:
+    """The policy with trained adapters on it. Raises `InputError` if they do not fit it."""
+    from peft import PeftModel
+
+    try:
+        model = PeftModel.from_pretrained(policy.model, folder)
+    except Exception as error:  # damaged files raise whatever their parser raises
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"cannot put the adapters in {folder} on {policy.label}: {reason}") from error
+    return replace(policy, model=model)
 
 
 @dataclass(frozen=True)
@@ -228,28 +236,3 @@ def _hub_answers() -> bool:
     except requests.RequestException:
         return False
     return True
-
-
-def default_config(policy: Policy, output_dir: str | Path, **overrides: Any) -> GRPOConfig:
-    """Training arguments to begin with. `overrides` are fields of `GRPOConfig`; None leaves the default.
-
-    The tiny policy's were chosen by trial for a visible result in a minute; the others are the usual ones for
-    fine-tuning an instruction-tuned model on one GPU (16 prompts x 8 rollouts a step), to be tuned.
-    """
-    chosen = {"output_dir": str(output_dir), "run_name": Path(output_dir).name, **default_fields(policy.is_tiny)}
-    return GRPOConfig(**chosen | {name: value for name, value in overrides.items() if value is not None})
-
-
-def default_fields(is_tiny: bool) -> dict[str, Any]:
-    """The fields that `default_config` sets, for the tiny policy or for any other model: those of a config that names
-    the model and nothing else. The seed is the caller's."""
-    cuda = torch.cuda.is_available()
-    config = TrainConfig(
-        model=ModelConfig(name=TINY if is_tiny else DEFAULT_GPU_MODEL),
-        tasks={task: TaskConfig() for task in TASKS},
-        training=TrainingConfig(**TRAINING) if is_tiny else TrainingConfig(),
-        output=OutputConfig(save_every=0) if is_tiny else OutputConfig(),
-    )
-    given = {name: value for name, value in training_arguments(config).items() if value is not None and name != "seed"}
-    by_machine = {"use_cpu": not cuda, "dataloader_pin_memory": False} if is_tiny else {"bf16": cuda}
-    return {"report_to": "none", **given, **by_machine}
