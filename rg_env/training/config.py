@@ -14,6 +14,7 @@ from pydantic import Field, field_validator
 
 from rg_env.core.config import Problem, Section, config_error, parse_config, read_config
 from rg_env.core.config_files import Document
+from rg_env.core.config_sections import PromptConfig, RewardConfig, Seed, Text, named
 from rg_env.core.imports import import_user_code
 from rg_env.core.world import world_size
 from rg_env.errors import InputError
@@ -26,14 +27,9 @@ from rg_env.training.config_sections import (
     LoraConfig,
     ModelConfig,
     OutputConfig,
-    PromptConfig,
-    RewardConfig,
-    Seed,
     SplitsConfig,
     TaskConfig,
-    Text,
     TrainingConfig,
-    named,
 )
 
 

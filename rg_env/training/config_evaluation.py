@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from rg_env.core.config import Problem, Section
+from rg_env.core.config_sections import Count, From0, Positive, TaskOptions, Text, named
 from rg_env.core.task_table import load_table
-from rg_env.training.config_sections import Count, From0, Positive, TaskOptions, Text, named
 
 _LABEL = re.compile(r"\w[\w.-]{0,79}")
 _FIGURES = ("held_out", "status")

@@ -5,8 +5,8 @@ from typing import Annotated
 from pydantic import Field, ValidationInfo, field_validator
 
 from rg_env.core.config import Section
+from rg_env.core.config_sections import Above0, Share
 from rg_env.errors import unknown_name
-from rg_env.training.config_sections import Above0, Share
 
 Factor = Annotated[float, Field(gt=1, allow_inf_nan=False)]
 
