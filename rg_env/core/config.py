@@ -5,7 +5,7 @@ config = parse_config(document, TrainConfig)                                    
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from rg_env.core.checks import shortened
 from rg_env.core.config_files import Document, Keys
 from rg_env.core.config_files import read_config as read_config
-from rg_env.errors import ConfigError, unknown_name
+from rg_env.errors import ConfigError, InputError, unknown_name
 
 _Section = TypeVar("_Section", bound="Section")
 
@@ -100,6 +100,34 @@ def _known_keys(schema: Any, path: Keys) -> list[str]:
     if not path:
         return list(schema.model_fields)
     return _known_keys(schema.model_fields[path[0]].annotation, path[1:])
+
+
+def problem_of(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:
+    """What `check` raises, as the problem of the value at `path`; nothing if it does not."""
+    try:
+        check()
+    except InputError as error:
+        yield Problem(path, str(error))
+
+
+def problems_within(
+    path: Keys, spec: Mapping[str, Any], check: Callable[[Any], Any], hint: str = ""
+) -> Iterator[Problem]:
+    """All that `check` raises of `spec`, each at its own key: it is asked again without what was wrong."""
+    while True:
+        try:
+            check(spec)
+            return
+        except InputError as error:
+            yield Problem((*path, *error.keys), f"{error}{hint}")
+            if not error.keys:
+                return
+            spec = _without(spec, error.keys)
+
+
+def _without(values: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
+    rest = {key: value for key, value in values.items() if key != keys[0]}
+    return {**rest, keys[0]: _without(values[keys[0]], keys[1:])} if keys[1:] else rest
 
 
 _MESSAGES = {

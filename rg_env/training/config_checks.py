@@ -4,17 +4,15 @@ Nothing heavy is imported. What depends on the model, or on the library's own ch
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import Any
 
-from rg_env.core.config import Problem
+from rg_env.core.config import Problem, problem_of, problems_within
 from rg_env.core.config_files import Keys
 from rg_env.core.levels import working_levels
 from rg_env.core.rewards import resolve_rewards
 from rg_env.core.task_table import load_table
 from rg_env.core.tasks import Mixture
-from rg_env.errors import InputError
 from rg_env.training.config import TrainConfig
 from rg_env.training.config_evaluation import contradictions, label_problem
 from rg_env.training.config_sections import CurriculumConfig
@@ -28,34 +26,9 @@ def problems(config: TrainConfig, processes: int = 1) -> list[Problem]:
     return [*sized, *(problem for check in _CHECKS for problem in check(config))]
 
 
-def _told(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:
-    try:
-        check()
-    except InputError as error:
-        yield Problem(path, str(error))
-
-
-def _within(path: Keys, spec: Mapping[str, Any], check: Callable[[Any], Any], hint: str = "") -> Iterator[Problem]:
-    """All that `check` raises of `spec`, each at its own key: it is asked again without what was wrong."""
-    while True:
-        try:
-            check(spec)
-            return
-        except InputError as error:
-            yield Problem((*path, *error.keys), f"{error}{hint}")
-            if not error.keys:
-                return
-            spec = _without(spec, error.keys)
-
-
-def _without(values: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
-    rest = {key: value for key, value in values.items() if key != keys[0]}
-    return {**rest, keys[0]: _without(values[keys[0]], keys[1:])} if keys[1:] else rest
-
-
 def _tasks(config: TrainConfig) -> Iterator[Problem]:
     for spec in gym(config.tasks):
-        yield from _within(("tasks", spec["name"]), spec, Mixture.parse)
+        yield from problems_within(("tasks", spec["name"]), spec, Mixture.parse)
 
 
 def _evaluation_tasks(config: TrainConfig) -> Iterator[Problem]:
@@ -77,7 +50,7 @@ def _evaluation_tasks(config: TrainConfig) -> Iterator[Problem]:
             continue
         elif name not in table:
             hint = "; a label of your own needs task: NAME"
-        yield from _within(path, spec, Mixture.parse, hint)
+        yield from problems_within(path, spec, Mixture.parse, hint)
 
 
 def _splits(config: TrainConfig, processes: int) -> Iterator[Problem]:
@@ -100,12 +73,12 @@ def _rewards(config: TrainConfig) -> Iterator[Problem]:
     elif not any(reward.weight for reward in config.rewards.values()):
         yield Problem(("rewards",), "every weight is 0: there is nothing to learn from")
     for spec in reward_list(config):
-        yield from _within(("rewards", spec["name"]), spec, lambda spec: resolve_rewards([spec]))
+        yield from problems_within(("rewards", spec["name"]), spec, lambda spec: resolve_rewards([spec]))
 
 
 def _batch(config: TrainConfig, processes: int) -> Iterator[Problem]:
     training = config.training
-    yield from _told(
+    yield from problem_of(
         ("training", "per_device_train_batch_size"),
         lambda: check_groups(
             per_device=training.per_device_train_batch_size,

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from rg_env.core.config_files import is_config_file
 from rg_env.errors import InputError, OutputFolderError
+from rg_env.inference.machine import Machine
+from rg_env.inference.process_group import Command
 from rg_env.inference.vllm import VllmServer, serve_command
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.config import TrainConfig
-from rg_env.training.machine import Machine
-from rg_env.training.process_group import Command
 from rg_env.training.supervise import Run
 
 HOST = "127.0.0.1"

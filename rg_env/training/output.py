@@ -17,31 +17,24 @@ import json
 import math
 import platform
 import shutil
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rg_env.core.folders import cut, free_folder
 from rg_env.core.world import world_size
 from rg_env.core.yaml12 import to_yaml
 from rg_env.errors import OutputFolderError
 
-OUTPUTS = Path("outputs")
-_NAME_BYTES = 80  # file systems take 255, of which the time and a counter need some
 _PACKAGES = ("rg-env", "verifiers", "reasoning-gym", "torch", "transformers", "trl", "accelerate", "deepspeed", "vllm")
 
 
 def run_name(tasks: Sequence[str], label: str) -> str:
     """What a run on `tasks` is called: by the first three, and how many more there are."""
     more = f"-and-{len(tasks) - 3}-more" if len(tasks) > 3 else ""
-    return _cut(f"{_cut('+'.join(tasks[:3]), _NAME_BYTES * 3 // 4)}{more}-{label}")
-
-
-def _cut(text: str, limit: int = _NAME_BYTES) -> str:
-    return text.encode()[:limit].decode(errors="ignore")
+    return cut(f"{cut('+'.join(tasks[:3]), 60)}{more}-{label}")
 
 
 @contextmanager
@@ -89,7 +82,6 @@ def run_folder(output_dir: str | Path | None, name: str, resume: str | Path | No
 
 
 def _checked_folder(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:
-    remedy = "choose another output folder"
     goes_on = False
     if resume is not None:
         own = None if str(resume) == "auto" else Path(resume).parent
@@ -97,37 +89,7 @@ def _checked_folder(output_dir: str | Path | None, name: str, resume: str | Path
         if output_dir is None:
             raise OutputFolderError("--resume auto needs an output folder: that of the run that is to go on")
         goes_on = own is None or Path(output_dir).absolute() == own.absolute()
-    try:
-        return _free_folder(output_dir, name, remedy, goes_on)
-    except OutputFolderError:
-        raise
-    except (OSError, ValueError) as error:  # a name too long, or with a null byte in it; a folder that may not be read
-        reason = error.strerror if isinstance(error, OSError) else error
-        shown = str(output_dir or OUTPUTS)
-        shown = shown if len(shown) <= 80 else f"{shown[:80]}..."
-        raise OutputFolderError(f"cannot write {shown!r}: {reason}; {remedy}") from error
-
-
-def _free_folder(output_dir: str | Path | None, name: str, remedy: str, goes_on: bool) -> Path:
-    if output_dir is None:
-        name = _cut(name)
-        stem = OUTPUTS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        folder = next(p for n in range(1000) if not (p := stem if n == 0 else Path(f"{stem}-{n}")).exists())
-    else:
-        folder = Path(output_dir)
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            folder.lstat()  # tells what is_dir() hides
-    if folder.is_dir() and any(folder.iterdir()) and not goes_on:
-        raise OutputFolderError(
-            f"{folder} is not empty: it may hold another run; {remedy}, move it away, or go on with it (--resume auto)"
-        )
-    nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-    try:
-        with tempfile.TemporaryFile(dir=nearest):  # permissions do not tell all: /proc, read-only and full disks
-            pass
-    except OSError as error:
-        raise OutputFolderError(f"cannot write {folder}: {nearest}: {error.strerror}; {remedy}") from error
-    return folder
+    return free_folder(output_dir, name, "choose another output folder", resume="--resume auto", goes_on=goes_on)
 
 
 class RunFiles:

@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from rg_env.errors import TrainingError
-from rg_env.training.process_group import TICK_S, Command, ProcessGroup, adopt_orphans, descendants, end_all
+from rg_env.inference.process_group import TICK_S, Command, ProcessGroup, adopt_orphans, descendants, end_all
 
 GRACE_S = 15.0
 """For a program to end after SIGTERM, once nothing is to be saved any more."""

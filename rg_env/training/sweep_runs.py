@@ -173,7 +173,7 @@ class _Runner:
         """Its exit code, and the last line that it wrote."""
         import psutil
 
-        from rg_env.training.process_group import TICK_S, Command, ProcessGroup, adopt_orphans, descendants, end_all
+        from rg_env.inference.process_group import TICK_S, Command, ProcessGroup, adopt_orphans, descendants, end_all
         from rg_env.training.supervise import GRACE_S, HURRY_S
 
         strangers = set(descendants(psutil.Process()))

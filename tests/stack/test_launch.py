@@ -4,11 +4,12 @@ import json
 import socket
 import subprocess
 import sys
-import uuid
 from pathlib import Path
 
 import psutil
 from stack_server import REPOSITORY, cpu_environment
+
+from rg_env.inference.process_group import adopt_orphans, descendants
 
 
 def test_one_command_serves_trains_and_leaves_no_process(tmp_path: Path) -> None:
@@ -26,11 +27,12 @@ def test_one_command_serves_trains_and_leaves_no_process(tmp_path: Path) -> None
         "training.loss_type=dapo", "training.beta=0.04", "training.kl_reference=previous",
         "training.filter_groups=true",
     ]  # fmt: skip
-    mark = uuid.uuid4().hex
+    before = set(descendants(psutil.Process()))
+    adopt_orphans()  # what outlives its parent becomes ours, and is found
     process = subprocess.Popen(
         command,
         cwd=REPOSITORY,
-        env=cpu_environment(RG_ENV_TEST=mark),
+        env=cpu_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -38,9 +40,10 @@ def test_one_command_serves_trains_and_leaves_no_process(tmp_path: Path) -> None
     try:
         output = process.communicate(timeout=400)[0]
     finally:
-        left = [each for each in psutil.process_iter() if _has(each, mark)]
+        left = [each for each in descendants(psutil.Process()) if each not in before]
         for each in left:
             each.kill()
+        process.wait()
     assert process.returncode == 0, output[-3000:]
     assert left == []
     results = json.loads((tmp_path / "run" / "train_results.json").read_text())
@@ -56,11 +59,3 @@ def test_one_command_serves_trains_and_leaves_no_process(tmp_path: Path) -> None
 
 def _metrics(run: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def _has(process: psutil.Process, mark: str) -> bool:
-    """Whether it was started, by whatever way, with this in its environment."""
-    try:
-        return process.environ().get("RG_ENV_TEST") == mark
-    except psutil.Error:
-        return False

@@ -26,7 +26,7 @@ import json, sys
 from pathlib import Path
 from rg_env.commands import run_command
 from rg_env.training import supervise
-from rg_env.training.process_group import Command
+from rg_env.inference.process_group import Command
 
 supervise.GRACE_S, supervise.HURRY_S, supervise.HEALTH_EVERY_S = 1.0, 0.2, 0.1
 given = json.loads(sys.argv[1])

@@ -6,10 +6,11 @@ import socket
 import sys
 from pathlib import Path
 
+from rg_env.core.folders import OUTPUTS
 from rg_env.errors import OutputFolderError, ServerError
 from rg_env.training.doctor.asked_run import AskedRun
 from rg_env.training.doctor.check import Check, gigabytes
-from rg_env.training.output import OUTPUTS, run_folder
+from rg_env.training.output import run_folder
 
 LAUNCH_PORT = 29500
 """Where `accelerate launch` lets processes meet, unless given `--main_process_port`."""

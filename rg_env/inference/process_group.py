@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from rg_env.training import tether
+from rg_env.inference import tether
 
 PR_SET_CHILD_SUBREAPER = 36
 TICK_S = 0.1

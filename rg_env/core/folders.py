@@ -1,0 +1,58 @@
+"""Folders that a command writes its files into: a fresh one, or a named one that may be written."""
+
+import contextlib
+import tempfile
+import time
+from pathlib import Path
+
+from rg_env.errors import OutputFolderError
+
+OUTPUTS = Path("outputs")
+_NAME_BYTES = 80  # file systems take 255, of which the time and a counter need some
+
+
+def cut(text: str, limit: int = _NAME_BYTES) -> str:
+    """`text`, as far as a folder's name takes it."""
+    return text.encode()[:limit].decode(errors="ignore")
+
+
+def free_folder(output_dir: str | Path | None, name: str, remedy: str, *, resume: str, goes_on: bool = False) -> Path:
+    """The folder to write to, checked but not yet made. None: a fresh one under `outputs/`, called by `name` and time.
+
+    Args:
+        remedy: what errors advise; `resume`: the option that goes on with what a folder holds.
+        goes_on: whether it may hold files already.
+
+    Raises:
+        OutputFolderError: it holds files already, or cannot be written.
+    """
+    try:
+        return _free_folder(output_dir, name, remedy, resume, goes_on)
+    except OutputFolderError:
+        raise
+    except (OSError, ValueError) as error:  # a name too long, or with a null byte in it; a folder that may not be read
+        reason = error.strerror if isinstance(error, OSError) else error
+        shown = str(output_dir or OUTPUTS)
+        shown = shown if len(shown) <= 80 else f"{shown[:80]}..."
+        raise OutputFolderError(f"cannot write {shown!r}: {reason}; {remedy}") from error
+
+
+def _free_folder(output_dir: str | Path | None, name: str, remedy: str, resume: str, goes_on: bool) -> Path:
+    if output_dir is None:
+        stem = OUTPUTS / f"{cut(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
+        folder = next(p for n in range(1000) if not (p := stem if n == 0 else Path(f"{stem}-{n}")).exists())
+    else:
+        folder = Path(output_dir)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            folder.lstat()  # tells what is_dir() hides
+    if folder.is_dir() and any(folder.iterdir()) and not goes_on:
+        raise OutputFolderError(
+            f"{folder} is not empty: it may hold another run; {remedy}, move it away, or go on with it ({resume})"
+        )
+    nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=nearest):  # permissions do not tell all: /proc, read-only and full disks
+            pass
+    except OSError as error:
+        raise OutputFolderError(f"cannot write {folder}: {nearest}: {error.strerror}; {remedy}") from error
+    return folder

@@ -1,0 +1,300 @@
+"""What an evaluation is, as a typed config: the schema of the files in `configs/eval/`.
+
+    config = load_eval_config("configs/eval/tiny.yaml", ["num_examples=50"])
+    config = eval_config_of(["models=tiny", "tasks=leg_counting"])
+
+All that can be known without a model is checked here; neither torch nor reasoning_gym is imported for it.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from rg_env.core.config import (
+    Problem,
+    Section,
+    config_error,
+    parse_config,
+    problem_of,
+    problems_within,
+    read_config,
+)
+from rg_env.core.config_files import COMMAND_LINE, Document, overridden
+from rg_env.core.config_sections import (
+    Above0,
+    Count,
+    From0,
+    Positive,
+    PromptConfig,
+    RewardConfig,
+    Seed,
+    TaskOptions,
+    Text,
+    named,
+)
+from rg_env.core.imports import import_user_code
+from rg_env.core.rewards import resolve_rewards
+from rg_env.core.task_table import load_table
+from rg_env.core.tasks import Mixture
+from rg_env.errors import InputError
+from rg_env.tiny import TASKS as TINY_TASKS
+
+TINY = "tiny"
+_CHECKPOINT = re.compile(r"checkpoint-\d+")
+_NAME = re.compile(r"[^\s/\\\x00-\x1f][^\\\x00-\x1f]{0,119}")
+_LABEL = re.compile(r"\w[\w.-]{0,79}")
+
+
+class Price(Section):
+    """What a million tokens cost, in any currency."""
+
+    input: From0
+    """Of prompts."""
+    output: From0
+    """Of answers."""
+
+
+class EvalModel(Section):
+    """One model, under the name that it has in tables and pictures."""
+
+    model: Text
+    """A folder (checkpoints and LoRA adapters too), a name on the model hub, "tiny", or the model's name at `url`."""
+    url: Text | None = None
+    """Of an OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1; without one, the model is served here."""
+    key_variable: Text | None = None
+    """Environment variable that holds the endpoint's key; default: OPENAI_API_KEY, except on this machine."""
+    system_prompt: str | None = None
+    """Its own, instead of the prompt's; empty: none."""
+    price: Price | None = None
+    """For the sum of costs."""
+
+
+class EvalTask(TaskOptions):
+    """One task, under its name, or another one under a label."""
+
+    task: Text | None = None
+    """The task, where the entry's name is a label."""
+    num_examples: Positive | None = None
+    """Distinct questions; default: `num_examples`."""
+
+
+class SamplingConfig(Section):
+    """How answers are drawn."""
+
+    temperature: From0 = 1.0
+    """0: the likeliest token each time."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    max_tokens: Positive = 1024
+    """New tokens at most."""
+
+
+class RequestsConfig(Section):
+    """How endpoints are asked."""
+
+    concurrency: Positive = 64
+    """Calls under way at once, of each model."""
+    timeout_s: Above0 = 600.0
+    """For one call."""
+    tries: Positive = 6
+    """Of a call that was refused for now (429, 5xx), timed out or came back damaged; then it counts as failed."""
+
+
+class ServingConfig(Section):
+    """What serves the models that have no `url`."""
+
+    kind: Literal["auto", "embedded", "vllm"] = "auto"
+    """"vllm": a server of its own for each, one a GPU; "embedded": transformers, in this process; "auto": vLLM where it
+    is installed and there is a GPU."""
+    gpus: list[Count] | None = None
+    """Default: all. Each serves one model at a time; the next one takes what is left."""
+    vllm_args: list[Text] = Field(default_factory=list)
+    """More arguments for vLLM's server."""
+    start_timeout_s: Above0 = 900.0
+    """Until a server must answer."""
+
+
+class EvalOutputConfig(Section):
+    """Where the files go."""
+
+    dir: Text | None = None
+    """Default: a fresh folder under outputs/."""
+
+
+class EvalConfig(Section):
+    """An evaluation."""
+
+    imports: list[Text] = Field(default_factory=list)
+    """Modules, or .py files (relative to the config that names them), that register tasks or rewards of your own."""
+    models: Annotated[dict[str, EvalModel], Field(min_length=1)]
+    """What is asked."""
+    tasks: Annotated[dict[str, EvalTask], Field(min_length=1)]
+    """What it is asked."""
+    num_examples: Positive = 100
+    """Distinct questions of each task that does not say how many."""
+    rollouts_per_example: Positive = 1
+    """Answers to each question; above 1, pass@k is reported."""
+    eval_seed: Seed = 0
+    """Which questions: runs of training evaluate on those of 0."""
+    seed: Seed = 0
+    """Of the sampling, where models are served here by the embedded engine."""
+    grading: Literal["hardened", "partial", "upstream"] = "hardened"
+    """As in training."""
+    prompt: PromptConfig = PromptConfig()
+    rewards: dict[str, RewardConfig] = Field(
+        default_factory=lambda: {"correctness": RewardConfig(weight=1.0), "format": RewardConfig(weight=0.1)}
+    )
+    """What the mean reward is of."""
+    sampling: SamplingConfig = SamplingConfig()
+    requests: RequestsConfig = RequestsConfig()
+    serving: ServingConfig = ServingConfig()
+    output: EvalOutputConfig = EvalOutputConfig()
+
+    _tasks_named = field_validator("tasks", mode="before")(
+        named("{name: b, num_examples: 20}", "give the second one a label: {name: LABEL, task: NAME}")
+    )
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _models_named(cls, value: Any) -> Any:
+        value = [value] if isinstance(value, str) else value
+        if isinstance(value, list):
+            if not all(isinstance(each, str) for each in value):
+                raise ValueError(
+                    "a list of models holds names and folders; others stand under names: {a: {model: ...}}"
+                )
+            entries = {name_of(each): split_address(each) for each in value}
+            if len(entries) < len(value):
+                raise ValueError("two models would have the same name: give them names, {a: {model: ...}, b: ...}")
+            return entries
+        if isinstance(value, Mapping):
+            return {name: split_address(each) if isinstance(each, str) else each for name, each in value.items()}
+        return value
+
+    @field_validator("rewards", mode="before")
+    @classmethod
+    def _weighted(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        return {name: {"weight": each} if type(each) in (int, float) else each for name, each in value.items()}
+
+    def gym(self, name: str) -> dict[str, Any]:
+        """A task in the form that `Mixture.parse` takes. Where the tiny policy is asked, one of its tasks without
+        options of its own has the sizes that the policy was made for."""
+        entry = self.tasks[name]
+        options = entry.model_dump(exclude={"task", "num_examples"})
+        task = entry.task or name
+        if not any(options.values()) and task in TINY_TASKS and TINY in {each.model for each in self.models.values()}:
+            options["config"] = TINY_TASKS[task]
+        return {"name": task, **options}
+
+    def count(self, name: str) -> int:
+        """Questions of a task."""
+        return self.tasks[name].num_examples or self.num_examples
+
+    @property
+    def reward_list(self) -> list[dict[str, Any]]:
+        """In the form that `resolve_rewards` takes."""
+        return [{"name": name, **reward.model_dump()} for name, reward in self.rewards.items()]
+
+
+def split_address(text: str) -> dict[str, str]:
+    """`MODEL`, or `MODEL@URL` of an endpoint, as an entry of `models`."""
+    model, at, url = text.rpartition("@http")
+    return {"model": model, "url": f"http{url}"} if at else {"model": text}
+
+
+def name_of(text: str) -> str:
+    """What a model of a list is called: the name of its folder, with that of its run for a checkpoint."""
+    model = split_address(text)["model"]
+    parts = Path(model).parts
+    if len(parts) > 1 and _CHECKPOINT.fullmatch(parts[-1]):
+        return "/".join(parts[-2:])
+    return parts[-1] if parts and os.path.isdir(model) else model
+
+
+def load_eval_config(file: str | Path, overrides: Sequence[str] = ()) -> EvalConfig:
+    """Read, resolve and check the config of an evaluation.
+
+    Raises:
+        InputError: a file cannot be read.
+        ConfigError: wrong keys, types, ranges, names or combinations: all that there are.
+    """
+    return checked_eval_config(read_config(file, overrides))
+
+
+def eval_config_of(overrides: Sequence[str]) -> EvalConfig:
+    """The config that `section.key=value` alone make. Raises as `load_eval_config`."""
+    return checked_eval_config(overridden(Document({}, Path(COMMAND_LINE)), overrides))
+
+
+def checked_eval_config(document: Document) -> EvalConfig:
+    """The config that `document` holds. Raises as `load_eval_config`."""
+    config = parse_config(document, EvalConfig)
+    try:
+        import_user_code(config.imports)
+    except InputError as error:
+        raise config_error(document, [Problem(("imports",), str(error))]) from error
+    if problems := [*_models(config), *_tasks(config), *_rewards(config), *_sampling(config)]:
+        raise config_error(document, problems)
+    return config
+
+
+def _models(config: EvalConfig) -> Iterator[Problem]:
+    for name, model in config.models.items():
+        path = ("models", name)
+        if not _NAME.fullmatch(name):
+            yield Problem(path, "a name has no line breaks and no backslashes, begins with no space, and ends at 120")
+        if model.url is None and model.key_variable is not None:
+            yield Problem((*path, "key_variable"), "belongs to an endpoint: give its url, or leave the key out")
+        if model.url is not None:
+            yield from problem_of((*path, "url"), partial(check_url, model.url))
+
+
+def check_url(url: str) -> None:
+    """Raise `InputError` unless `url` may be that of an endpoint."""
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        fine = False
+    if not fine:
+        raise InputError("is no address of an endpoint: such as http://127.0.0.1:8000/v1")
+    if parts.username or parts.password:
+        raise InputError("holds a password: put it into an environment variable, and name that as key_variable")
+
+
+def _tasks(config: EvalConfig) -> Iterator[Problem]:
+    table = load_table()
+    for name, entry in config.tasks.items():
+        is_label = entry.task not in (None, name)
+        path: tuple[str, ...] = ("tasks", name)
+        if is_label and (not _LABEL.fullmatch(name) or name in table):
+            yield Problem(
+                path, "a label holds letters, digits, '_', '-' and '.', 80 at most, and is the name of no task"
+            )
+        if is_label and entry.task not in table:
+            path = (*path, "task")
+        hint = "" if is_label or name in table else "; a label of your own needs task: NAME"
+        yield from problems_within(path, config.gym(name), Mixture.parse, hint)
+
+
+def _rewards(config: EvalConfig) -> Iterator[Problem]:
+    if not config.rewards:
+        yield Problem(("rewards",), "names no reward: such as {correctness: 1.0}")
+    for spec in config.reward_list:
+        yield from problems_within(("rewards", spec["name"]), spec, lambda spec: resolve_rewards([spec]))
+
+
+def _sampling(config: EvalConfig) -> Iterator[Problem]:
+    if config.sampling.temperature == 0 and config.rollouts_per_example > 1:
+        yield Problem(("rollouts_per_example",), "with temperature 0 all answers are the same: take 1, or sample")
+    gpus = config.serving.gpus
+    if gpus is not None and (not gpus or len(set(gpus)) < len(gpus)):
+        yield Problem(("serving", "gpus"), "names none, or one twice")

@@ -1,0 +1,133 @@
+"""An evaluation from its config to its files.
+
+    results, folder = run_evaluation(load_eval_config("configs/eval/tiny.yaml"))
+    results.models["trained"].accuracy
+
+config.yaml           what was asked for, resolved
+rollouts.jsonl        a line a rollout
+results_*.json, summary.md, comparison_*.png, summary_*.png
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from rg_env.core.folders import free_folder
+from rg_env.core.yaml12 import to_yaml
+from rg_env.errors import InputError, OutputFolderError, ServerError
+from rg_env.evaluation.config import EvalConfig
+from rg_env.evaluation.progress import Progress
+from rg_env.evaluation.results import AllResults
+from rg_env.evaluation.runner import Outcome, evaluate, make_pairs, questions_of
+from rg_env.evaluation.servers import can_serve
+from rg_env.evaluation.summary import results_of, write_aside, write_results
+
+CONFIG_FILE = "config.yaml"
+_MAY_DIFFER = ("requests", "serving", "output")
+"""Sections that change no figure: an evaluation may go on with others."""
+
+
+def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[AllResults, Path]:
+    """Ask, score, and write all files; returns the results, and the folder of the files.
+
+    Args:
+        resume: go on with what `config.output.dir` holds; failed calls are made again.
+
+    Raises:
+        InputError: something cannot be evaluated as asked.
+        OutputFolderError: the folder holds files already, or cannot be written.
+        ServerError: a model could not be asked to the end: what there is is kept, and `resume` goes on.
+    """
+    folder = _folder(config, resume)
+    tasks = questions_of(config)
+    pairs = make_pairs(config, tasks)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_aside(folder / CONFIG_FILE, to_yaml(config.model_dump(mode="json")))
+    with Progress() as progress:
+        try:
+            outcome = asyncio.run(evaluate(config, folder, pairs, progress.show))
+        except KeyboardInterrupt:
+            progress.close()
+            made, asked = (sum(getattr(pair.tally, name) for pair in pairs) for name in ("made", "asked"))
+            print(
+                f"{made:,} of {asked:,} rollouts are in {folder}: go on with --resume output.dir={folder}", flush=True
+            )
+            raise
+        progress.show(outcome)
+    _tell(outcome)
+    if outcome.problems:
+        told = "; ".join(f"{name}: {problem}" for name, problem in outcome.problems.items())
+        raise ServerError(f"{told}; no results are written. Go on with --resume output.dir={folder}")
+    _refuse_all_failed(outcome)
+    results = results_of(config, outcome, _engines(config))
+    files = write_results(results, folder)
+    _draw(results, files)
+    return results, folder
+
+
+def _folder(config: EvalConfig, resume: bool) -> Path:
+    if resume and config.output.dir is None:
+        raise InputError("--resume needs output.dir: the folder of the evaluation that is to go on")
+    name = f"eval-{'+'.join(list(config.tasks)[:3])}"
+    folder = free_folder(config.output.dir, name, "choose another output.dir", resume="--resume", goes_on=resume)
+    if resume and folder.exists():
+        _check_same(config, folder)
+    return folder
+
+
+def _check_same(config: EvalConfig, folder: Path) -> None:
+    """Raise `InputError` unless the evaluation in `folder` asks what `config` asks."""
+    import yaml
+
+    from rg_env.core import yaml12
+
+    file = folder / CONFIG_FILE
+    try:
+        before: Any = yaml12.load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise OutputFolderError(f"{folder} holds no evaluation that could go on: it has no {CONFIG_FILE}") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InputError(f"{file} cannot be read: {error}") from error
+    now = config.model_dump(mode="json")
+    before = before if isinstance(before, dict) else {}
+    if differing := [key for key in now if key not in _MAY_DIFFER and now[key] != before.get(key)]:
+        raise InputError(
+            f"the evaluation in {folder} has other {' and '.join(differing)}: give the same, or another output.dir"
+        )
+
+
+def _engines(config: EvalConfig) -> dict[str, str]:
+    kind = config.serving.kind
+    local = ("vllm" if can_serve() else "embedded") if kind == "auto" else kind
+    return {name: "endpoint" if model.url else local for name, model in config.models.items()}
+
+
+def _tell(outcome: Outcome) -> None:
+    """What a reader of the figures has to know."""
+    for pair in outcome.pairs:
+        if pair.tally.left_out:
+            print(f"{pair.model}, {pair.task.name}: {pair.tally.left_out} questions left out: it was trained on them")
+        if pair.tally.failed:
+            print(f"{pair.model}, {pair.task.name}: {pair.tally.failed} calls failed, and count as wrong answers")
+    for name, others in outcome.answered_as.items():
+        print(f"{name}: answered as {', '.join(sorted(others)[:3])}")
+
+
+def _refuse_all_failed(outcome: Outcome) -> None:
+    for pair in outcome.pairs:
+        if pair.tally.asked and pair.tally.failed == pair.tally.asked:
+            raise ServerError(
+                f"{pair.model}, {pair.task.name}: all {pair.tally.asked} calls failed: that is no result; "
+                "rollouts.jsonl says why (error)"
+            )
+
+
+def _draw(results: AllResults, files: dict[str, Path]) -> None:
+    from rg_env.evaluation.summary_plot import summary_picture
+    from rg_env.evaluation.task_plot import comparison_picture
+
+    for name, task in results.tasks.items():
+        stem = files[name].name.removeprefix("results_").removesuffix(".json")
+        comparison_picture(task, files[name].with_name(f"comparison_{stem}.png"))
+    stem = files[""].name.removeprefix("results_").removesuffix(".json")
+    summary_picture(results, files[""].with_name(f"summary_{stem}.png"))

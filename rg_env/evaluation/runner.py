@@ -1,0 +1,255 @@
+"""Asking models the frozen questions: every model each task, so many answers a question, in one folder.
+
+    results = asyncio.run(evaluate(config, folder))
+
+Each rollout is a line of `rollouts.jsonl` as soon as it is scored, and an evaluation that was broken off goes on with
+those that are missing: figures are made from that file's records alone. Endpoints are asked at the same time, each with
+its own number of calls under way; as soon as one ends, the next begins. Models of this process take turns; those that
+vLLM serves have a GPU each, and a GPU that is done helps with the model that has most left.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rg_env.core.rewards import resolve_rewards
+from rg_env.core.scoring import Grading
+from rg_env.errors import EngineError, RGEnvError, ServerError
+from rg_env.evaluation.asking import CallFailed, EndpointFailed, Reply, ask
+from rg_env.evaluation.config import EvalConfig, EvalModel
+from rg_env.evaluation.models import Ready, embedded, endpoint
+from rg_env.evaluation.questions import TaskQuestions, draw, trained_on
+from rg_env.evaluation.recording import Records
+from rg_env.evaluation.rollout_file import RolloutFile
+from rg_env.evaluation.servers import can_serve, default_gpus, serving
+from rg_env.evaluation.tally import Tally
+
+GRADINGS: dict[str, Grading] = {"hardened": "strict", "partial": "partial", "upstream": "upstream"}
+_IN_A_ROW = 32
+"""Calls of a model that failed one after another, after all tries, before it is given up for this time."""
+
+
+@dataclass
+class Pair:
+    """One model on one task."""
+
+    model: str
+    task: TaskQuestions
+    tally: Tally
+    began: float | None = None
+    """On the clock of `time.monotonic`."""
+    at_start: int = 0
+    """Rollouts that there were when it began."""
+
+    @property
+    def seconds_left(self) -> float | None:
+        """By its speed so far; None as long as nothing can be said."""
+        made = self.tally.made - self.at_start
+        if self.began is None or made <= 0:
+            return None
+        return (time.monotonic() - self.began) / made * (self.tally.asked - self.tally.made)
+
+
+@dataclass
+class Outcome:
+    """What an evaluation has come to."""
+
+    pairs: list[Pair]
+    problems: dict[str, str] = field(default_factory=dict)
+    """Models that could not be asked to the end, and why."""
+    answered_as: dict[str, set[str]] = field(default_factory=dict)
+    """By model, under which other names it answered."""
+
+    def of(self, model: str, task: str) -> Pair:
+        return next(pair for pair in self.pairs if pair.model == model and pair.task.name == task)
+
+
+Watch = Callable[[Outcome], Any]
+
+
+def questions_of(config: EvalConfig) -> list[TaskQuestions]:
+    """The questions of all tasks. Raises `InputError` and `GenerationError` as `draw`."""
+    grading = GRADINGS[config.grading]
+    return [
+        draw(name, config.gym(name), config.count(name), config.eval_seed, config.prompt, grading)
+        for name in config.tasks
+    ]
+
+
+def make_pairs(config: EvalConfig, tasks: list[TaskQuestions]) -> list[Pair]:
+    """All models on all tasks, without the questions that a checkpoint was trained on."""
+    pairs = []
+    for name, model in config.models.items():
+        left_out = frozenset() if model.url else trained_on(model.model)
+        pairs += [Pair(name, task, Tally(task.hashes, config.rollouts_per_example, left_out)) for task in tasks]
+    return pairs
+
+
+async def evaluate(config: EvalConfig, folder: Path, pairs: list[Pair], watch: Watch | None = None) -> Outcome:
+    """Make the rollouts that `rollouts.jsonl` in `folder` does not have yet.
+
+    Args:
+        watch: called with the outcome so far, now and then.
+
+    Raises:
+        RewardError: a reward raised or returned no finite number.
+        InputError: a local model cannot be loaded.
+    """
+    outcome = Outcome(pairs)
+    with RolloutFile(folder / "rollouts.jsonl") as file:
+        for record in file.records():
+            for pair in pairs:
+                if (pair.model, pair.task.name) == (record["model"], record["task"]):
+                    pair.tally.put(record)
+        run = _Run(config, folder, outcome, file)
+        watcher = asyncio.create_task(_watching(watch, outcome)) if watch else None
+        try:
+            await run.all()
+        except BaseExceptionGroup as group:  # of tasks that ended together: one is told
+            raise _first(group) from group
+        finally:
+            if watcher:
+                watcher.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await watcher
+    return outcome
+
+
+def _first(group: BaseExceptionGroup) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = next((each for each in error.exceptions if isinstance(each, RGEnvError)), error.exceptions[0])
+    return error
+
+
+async def _watching(watch: Watch, outcome: Outcome) -> None:
+    while True:
+        await asyncio.sleep(0.5)
+        watch(outcome)
+
+
+class _Run:
+    def __init__(self, config: EvalConfig, folder: Path, outcome: Outcome, file: RolloutFile):
+        self.config, self.folder, self.outcome, self.file = config, folder, outcome, file
+        self._records = Records(resolve_rewards(config.reward_list))
+        # One source of jobs a model: whoever asks it takes the next one.
+        self._jobs = {name: self._jobs_of(name) for name in config.models}
+        self._failed_in_a_row = dict.fromkeys(config.models, 0)
+
+    async def all(self) -> None:
+        missing = [name for name in self.config.models if any(pair.tally.open() for pair in self._pairs(name))]
+        remote = [name for name in missing if self.config.models[name].url]
+        local = [name for name in missing if name not in remote]
+        async with asyncio.TaskGroup() as group:
+            for name in remote:
+                group.create_task(self._guarded(name, self._endpoint(name)))
+            if local and self._by_vllm():
+                waiting = list(local)
+                gpus: list[str | None] = [str(gpu) for gpu in self.config.serving.gpus or default_gpus()] or [None]
+                for gpu in gpus:
+                    group.create_task(self._on_gpu(gpu, waiting))
+            elif local:
+                group.create_task(self._in_turn(local))
+
+    def _by_vllm(self) -> bool:
+        kind = self.config.serving.kind
+        return kind == "vllm" or (kind == "auto" and can_serve())
+
+    def _pairs(self, model: str) -> list[Pair]:
+        return [pair for pair in self.outcome.pairs if pair.model == model]
+
+    def _jobs_of(self, model: str) -> Iterator[tuple[Pair, int, int]]:
+        for pair in self._pairs(model):
+            for number, rollout in pair.tally.open():
+                yield pair, number, rollout
+
+    async def _guarded(self, name: str, work: Any) -> None:
+        """An endpoint that fails is told in the end; the others go on."""
+        try:
+            await work
+        except (ServerError, EngineError) as error:
+            self.outcome.problems[name] = str(error)
+
+    async def _endpoint(self, name: str) -> None:
+        async with endpoint(self.config.models[name], self.config) as ready:
+            await self._ask_all(name, ready)
+
+    async def _in_turn(self, names: list[str]) -> None:
+        for name in names:
+            tasks = [pair.task for pair in self._pairs(name)]
+            async with embedded(self.config.models[name], self.config, tasks) as ready:
+                await self._guarded(name, self._ask_all(name, ready))
+
+    async def _on_gpu(self, gpu: str | None, waiting: list[str]) -> None:
+        """Serve one model after the other; where none waits, another one of those with most left."""
+        while True:
+            left = {name: sum(len(pair.tally.open()) for pair in self._pairs(name)) for name in self._local_left()}
+            if waiting:
+                name = waiting.pop(0)
+            elif left and max(left.values()) > self.config.requests.concurrency:
+                name = max(left, key=left.__getitem__)  # what its first server has under way is as much
+            else:
+                return
+            await self._guarded(name, self._served(name, gpu))
+
+    def _local_left(self) -> list[str]:
+        return [
+            name
+            for name, model in self.config.models.items()
+            if not model.url and name not in self.outcome.problems and any(p.tally.open() for p in self._pairs(name))
+        ]
+
+    async def _served(self, name: str, gpu: str | None) -> None:
+        model = self.config.models[name]
+        async with (
+            serving(model.model, gpu, self.folder, self.config) as (url, served),
+            endpoint(EvalModel(model=served, url=url), self.config) as ready,
+        ):
+            await self._ask_all(name, ready)
+
+    async def _ask_all(self, name: str, ready: Ready) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(ready.concurrency):
+                group.create_task(self._worker(name, ready))
+
+    async def _worker(self, name: str, ready: Ready) -> None:
+        model = self.config.models[name]
+        for pair, number, rollout in self._jobs[name]:
+            if name in self.outcome.problems:
+                return
+            if pair.began is None:
+                pair.began, pair.at_start = time.monotonic(), pair.tally.made
+            start = time.monotonic()
+            messages = pair.task.messages(number, model.system_prompt)
+            request = {
+                "model": ready.served_name,
+                "messages": ready.put(messages),
+                "max_tokens": self.config.sampling.max_tokens,
+                "temperature": self.config.sampling.temperature,
+                "top_p": self.config.sampling.top_p,
+            }
+            tries = self.config.requests.tries
+            reply: Reply | None = None
+            error = None
+            try:
+                reply = await ask(ready.client, request, tries=tries, timeout_s=ready.timeout_s)
+                self._failed_in_a_row[name] = 0
+            except CallFailed as failure:
+                error = str(failure)
+                self._failed_in_a_row[name] += 1
+            except EndpointFailed as failure:
+                self.outcome.problems.setdefault(name, str(failure))
+                return
+            record = await self._records.of(pair.model, pair.task, number, rollout, messages, reply, error)
+            record["seconds"] = round(time.monotonic() - start, 3)
+            self.file.append(record)
+            pair.tally.put(record)
+            if reply and reply.model not in (None, ready.served_name):
+                self.outcome.answered_as.setdefault(name, set()).add(str(reply.model))
+            if error and self._failed_in_a_row[name] >= _IN_A_ROW:
+                self.outcome.problems.setdefault(name, f"{_IN_A_ROW} calls failed one after another: {error}")
+                return
