@@ -48,8 +48,8 @@ def gae(rewards, values, mask, gamma, lam):
 def ppo_loss(logps, old_logps, advantages, clip):
     """The loss of each token, and whether its ratio was beyond what pays; all `(N,)`."""
     ratio = (logps - old_logps).exp()
-    bounded = ratio.clamp(1 - clip, 1 + clip)
-    return -(ratio * advantages).minimum(bounded * advantages), ratio != bounded
+    plain, bounded = ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages
+    return -plain.minimum(bounded), bounded < plain
 
 
 def look(model, ids, mask):

@@ -4,7 +4,7 @@
     comparison.groups[0].figures["accuracy_after"]      # Figure(mean=0.97, half_width=0.02)
 
 A group is the runs that differ in their seed alone. Read are `sweep.yaml`, which says what was to be run, and what each
-run has left; runs that have not ended, or have failed, are named and not counted.
+run has left; runs that have not ended, or have failed, or were ended by a monitor, are named and not counted.
 """
 
 import json
@@ -194,12 +194,15 @@ def failure_file(folder: Path, name: str) -> Path:
 
 
 def _status(folder: Path, name: str, results: dict[str, Any] | None) -> tuple[str, str]:
-    if results and not results["interrupted"] and not results["error"]:
+    stopped_by = results and results.get("stopped_by")
+    if results and not (results["interrupted"] or results["error"] or stopped_by):
         return FINISHED, ""
     if (file := failure_file(folder, name)).is_file():
         return FAILED, _line(file.read_text(encoding="utf-8", errors="replace"))
     if results and results["error"]:
         return FAILED, _line(str(results["error"]))
+    if results and stopped_by:
+        return FAILED, f"stopped by monitor {_line(str(stopped_by))} after {results['steps']} steps"
     if results:
         return UNFINISHED, f"interrupted after {results['steps']} steps"
     begun = (folder / name).is_dir() and any((folder / name).iterdir())

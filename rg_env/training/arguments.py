@@ -34,6 +34,8 @@ class GRPOConfig(VerifiersGRPOConfig):
         them ("overlong filtering", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.4).
     rollouts_as_steps: services plot over rollouts instead of updates.
     kl_reference: of the KL term that `beta` weighs: the "initial" model, or the "previous" policy, of an update ago.
+        The original's `sync_ref_model`, on by default, mixes the policy into the former now and then (configs have it
+        off), and has no effect on the latter.
     off_policy_mask_threshold: rows with negative advantage whose mean log(p_sampler / p) is above it have no policy
         term (see `loss.off_policy_rows`); for several updates a batch, and batches ahead.
     filter_groups: groups whose answers are all right or all wrong are replaced by those of other prompts ("dynamic

@@ -17,6 +17,8 @@ from transformers.trainer import TrainerState, safe_globals
 from rg_env.core.manifest import check_manifest
 from rg_env.errors import InputError
 from rg_env.training.curriculum import read_state
+from rg_env.training.previous_policy import damage as previous_damage
+from rg_env.training.previous_policy import weights_file
 from rg_env.training.resume_point import CURRICULUM, FACTS, facts, state_file
 from rg_env.training.saved_weights import weights_damage, weights_problem
 
@@ -97,6 +99,8 @@ def check_fit(trainer: Any, path: Path) -> None:
     for name, value in ours.items():
         if theirs.get(name) != value:
             refuse(f"it was made with {name}={theirs.get(name)}, and here it is {value}: give the same")
+    if trainer.previous_policy and not all((path / weights_file(n)).is_file() for n in range(ours["processes"])):
+        refuse("it was saved without kl_reference='previous'")
     loader = trainer.get_train_dataloader()
     last = trainer.set_initial_training_values(trainer.args, loader, 1)[-1]
     if step >= last:
@@ -125,6 +129,8 @@ def _damage(path: Path) -> str | None:
         _pickle(path / "scheduler.pt", "last_epoch")
         for process in range(processes):  # the first that is missing ends it, whatever number an edited file tells
             _pickle(path / state_file(process), "sampler", "batch", "total_loss")
+            if problem := previous_damage(path, process):
+                return problem
             _pickle(path / ("rng_state.pth" if processes == 1 else f"rng_state_{process}.pth"), *_RANDOM)
         if told["zero_stage"] is None:
             _pickle(path / "optimizer.pt", "state", "param_groups")

@@ -47,7 +47,7 @@ def fill(
     """Replace the groups of `batch` that are not mixed.
 
     Args:
-        ask: of a round (from 0) and a number of prompts, their rollouts in groups.
+        ask: of a round (from 0) and a number of prompts, the rollouts in groups of so many, or of fewer.
         rounds: at most.
     """
     places = len(batch.prompts) // num_generations
@@ -60,7 +60,7 @@ def fill(
         # As many as will probably do, by the share so far; without any, as many as there are places.
         count = min(places, math.ceil(missing * asked / len(mixed))) if mixed else places
         batches.append(ask(number, count))
-        asked += count
+        asked += len(batches[-1].prompts) // num_generations
         mixed += [(len(batches) - 1, group) for group in _mixed(batches[-1], num_generations)]
     rest = [(0, group) for group in range(places) if (0, group) not in mixed]
     picked = [*mixed, *rest][:places]

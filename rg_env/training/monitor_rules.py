@@ -35,17 +35,18 @@ def zero_variance(threshold: float) -> Look:
         if accuracy is None:
             return f"{told}: the rewards do not tell answers apart: change rewards, or raise training.temperature"
         at = f"(accuracy {accuracy:.2f})"
-        curriculum = any(name.startswith("curriculum/") for name in history.names())
+        curriculum, filtered = (
+            any(name.startswith(f"{part}/") for name in history.names()) for part in ("curriculum", "filter_groups")
+        )
+        # What is on already is no advice, and a curriculum's prompts are not filtered.
+        other = "" if curriculum or filtered else ", or set training.filter_groups=true"
         if accuracy >= TOO_EASY:
             change = "lower curriculum.success_threshold" if curriculum else "raise tasks.NAME.level"
-            return f"{told}: the tasks are too easy for this model {at}: {change}, or set training.filter_groups=true"
+            return f"{told}: the tasks are too easy for this model {at}: {change}{other}"
         if accuracy <= TOO_HARD:
             change = "raise curriculum.failure_threshold" if curriculum else "lower tasks.NAME.level"
-            return f"{told}: the tasks are too hard for this model {at}: {change}, or set training.filter_groups=true"
-        return (
-            f"{told}: each question is answered all right or all wrong {at}: raise training.temperature, or set "
-            "training.filter_groups=true"
-        )
+            return f"{told}: the tasks are too hard for this model {at}: {change}{other}"
+        return f"{told}: each question is answered all right or all wrong {at}: raise training.temperature{other}"
 
     return look
 

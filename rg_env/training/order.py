@@ -5,6 +5,7 @@ out. verifiers' loader gives all processes the same first part of a batch, prefe
 then drops, and cannot skip batches; here each process has its own part, and any batch can be asked for.
 """
 
+import random
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -59,11 +60,13 @@ class BatchOrder(Sampler[list[int]]):
         return [row for row in self._permutation(epoch)[first : first + self._prompts] for _ in range(self._group)]
 
     def more(self, number: int, round_: int, prompts: int) -> list[int]:
-        """Rows besides those of batch `number`, one a prompt: drawn at random, the same ones whenever it is asked."""
-        generator = torch.Generator().manual_seed((self._seed or 0) << 40 ^ number << 8 ^ round_)
+        """Rows besides those of batch `number`, one a prompt: drawn at random, the same ones whenever it is asked.
+
+        As many as there are, where there are fewer; where there are none, those of the batch.
+        """
         taken = set(self.batch(number))
-        drawn = [row for row in torch.randperm(self._rows, generator=generator).tolist() if row not in taken]
-        return drawn[:prompts] or self.batch(number)[:: self._group][:prompts]
+        others = [row for row in range(self._rows) if row not in taken] or sorted(taken)
+        return random.Random(f"{self._seed} {number} {round_}").sample(others, min(prompts, len(others)))
 
     def __iter__(self) -> Iterator[list[int]]:
         for number in range(self.epoch * self.batches, (self.epoch + 1) * self.batches):

@@ -14,11 +14,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rg_env.errors import InputError
+from rg_env.training.saved_weights import read_shapes
 
 
 def weights_file(process: int) -> str:
     """In a checkpoint, of process `process`: each holds its own shards under ZeRO-3."""
     return f"previous_policy_{process}.safetensors"
+
+
+def damage(folder: Path, process: int) -> str | None:
+    """Why what process `process` has saved in `folder` cannot be read; None if it can, or there is nothing."""
+    problem = read_shapes(folder, weights_file(process))[1]
+    return problem and f"{weights_file(process)}: {problem}"
 
 
 class PreviousPolicy:

@@ -113,7 +113,8 @@ class RolloutGenerator(AsyncBatchGenerator):
         """Wait for a batch.
 
         Raises:
-            TrainingError: it took longer than `timeout` (default: the generation time-out), or the server is gone.
+            TrainingError: it took longer than `timeout` (default: the generation time-out), counted from the batch that
+                came before it; or the server is gone.
             Exception: whatever ended its generation.
         """
         self._await(lambda: batch_id in self.completed_batches, f"rollout batch {batch_id}", timeout)
@@ -145,6 +146,7 @@ class RolloutGenerator(AsyncBatchGenerator):
                 raise result
             self.completed_batches[result.batch_id] = result
             self.pending_batches.discard(result.batch_id)
+            deadline = time.monotonic() + timeout  # they are made one after another, and each may take so long
 
     def _explained(self, error: BaseException) -> BaseException:
         """A failed request as one line that says what is the matter with the server; other errors as they are."""

@@ -262,7 +262,7 @@ class _Interruption(TrainerCallback):
         self.trainer = trainer
         self.happened = False
         self._several = trainer.accelerator.num_processes > 1
-        self._updating = self._waiting = False
+        self._waiting = False
 
     @contextmanager
     def handled(self) -> Iterator[None]:
@@ -270,6 +270,7 @@ class _Interruption(TrainerCallback):
         # Python gives signals to the main thread only.
         here = threading.current_thread() is threading.main_thread()
         kinds = [signal.SIGINT, signal.SIGTERM] if here else []
+        self.trainer.updating = False
         before = {kind: signal.signal(kind, self._interrupt) for kind in kinds}
         self.trainer.add_callback(self)
         try:
@@ -280,16 +281,16 @@ class _Interruption(TrainerCallback):
                 signal.signal(kind, handler)
 
     def _interrupt(self, *_: Any) -> None:
-        if (self._updating or self._several) and not self._waiting:
+        if (self.trainer.updating or self._several) and not self._waiting:
             self._waiting = True
         else:  # at once; also when asked for a second time
             raise KeyboardInterrupt
 
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        self._updating = True
+        self.trainer.updating = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._updating = False
+        self.trainer.updating = False
         if self._several:
             accelerator = self.trainer.accelerator
             asked = torch.tensor(float(self._waiting), device=accelerator.device)

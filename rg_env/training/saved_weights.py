@@ -15,7 +15,7 @@ Shapes = dict[str, tuple[int, ...]]
 def weights_damage(folder: Path) -> str | None:
     """Why no weights can be read from `folder`, whatever model they are of; None if they can."""
     names = (ADAPTER, WEIGHTS)
-    read = [_read(folder, name) for name in names]
+    read = [read_shapes(folder, name) for name in names]
     problem = next((problem for _, problem in read if problem), None)
     return problem or (None if any(shapes for shapes, _ in read) else f"it holds neither {WEIGHTS} nor {ADAPTER}")
 
@@ -27,7 +27,7 @@ def weights_problem(folder: Path, model: Any) -> str | None:
     """
     adapter = getattr(model, "peft_config", None) is not None
     name = ADAPTER if adapter else WEIGHTS
-    found, problem = _read(folder, name)
+    found, problem = read_shapes(folder, name)
     if problem or not found:
         return problem or f"it holds no {name}"
     if empty := [name for name, shape in found.items() if 0 in shape]:
@@ -46,7 +46,8 @@ def full_shape(parameter: Any) -> tuple[int, ...]:
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
-def _read(folder: Path, name: str) -> tuple[Shapes, str | None]:
+def read_shapes(folder: Path, name: str) -> tuple[Shapes, str | None]:
+    """Those in the file `name`, none if there is no such file; and why they cannot be read, if they cannot."""
     try:
         return _shapes_in(folder, name), None
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:  # of an index too

@@ -37,7 +37,9 @@ def in_updates(config: TrainConfig, processes: int) -> TrainConfig:
     if (every := config.evaluation.every) is not None:
         changes["evaluation"] = config.evaluation.model_copy(update={"every": updates(every)})
     if (curriculum := config.curriculum) is not None:
-        schedule = curriculum.schedule and {str(updates(int(at))): level for at, level in curriculum.schedule.items()}
+        # The latest last: it wins where several begin with the same update.
+        starts = sorted((int(start), level) for start, level in (curriculum.schedule or {}).items())
+        schedule = {str(updates(start)): level for start, level in starts} or None
         changes["curriculum"] = curriculum.model_copy(
             update={"check_every": updates(curriculum.check_every), "schedule": schedule}
         )

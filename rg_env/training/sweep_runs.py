@@ -157,7 +157,7 @@ class _Runner:
         if goes_on:
             _make_way(place, self._sweep.configs[point.number - 1].training.max_steps)
         self.say(f"{head} {point.name}{' goes on' if goes_on else ''}")
-        start = time.monotonic()
+        earlier, start = status_of(self._folder, point.name), time.monotonic()
         log = self._folder / LOGS / f"{point.name}.log"
         code, last = self._supervise(self._command(point, place, goes_on), head, log)
         status, reason = status_of(self._folder, point.name)
@@ -165,7 +165,8 @@ class _Runner:
             self.say(f"{head} {point.name} finished after {time.monotonic() - start:.0f} s")
         elif not self._signals:
             self.failed += 1
-            reason = f"exit code {code}: {last or reason or 'it said nothing'}"
+            told = "" if (status, reason) == earlier else reason  # what a run before it has left is not this one's
+            reason = f"exit code {code}: {told or last or 'it said nothing'}"
             failure_file(self._folder, point.name).write_text(reason + "\n", encoding="utf-8")
             self.say(f"{head} {point.name} failed, {reason[:300]} (see {log}); the sweep goes on")
 

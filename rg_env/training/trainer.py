@@ -121,6 +121,8 @@ class GRPOTrainer(ObjectiveTrainer):
         self.beta = args.beta
         if args.kl_reference == "previous":
             self.previous_policy = PreviousPolicy(self.accelerator.unwrap_model(self.model))
+        self.updating = False
+        """From where a step changes what the next one needs whole, to its end: `train` lets no interrupt in there."""
         self._empty_batches = EmptyBatches()
         self._weights_guard = WeightsGuard(self.sampler)
         self.add_callback(self._weights_guard)
@@ -138,7 +140,7 @@ class GRPOTrainer(ObjectiveTrainer):
         """Bring the engine's weights up to those of the model, once a step. All processes take part."""
         if self._synced_at == self.state.global_step:
             return
-        on_main(self.accelerator, self.async_generator.wait_idle)  # no batch mixes two policies
+        on_main(self.accelerator, self.async_generator.wait_idle)  # no group mixes two policies
         with self.phases("sync"):
             self.sampler.sync()
         self._synced_at = self.state.global_step
@@ -156,9 +158,10 @@ class GRPOTrainer(ObjectiveTrainer):
             self._buffered_inputs = self._train_inputs(batch, len(inputs))
         number = self._step % self.gradient_accumulation_steps
         if self.previous_policy is not None:
+            self.updating = True  # an interrupt would leave its weights in the model, or a copy without its update
             if number == 0:
                 self._look_back(self.previous_policy, self._buffered_inputs)
-            if number == self.gradient_accumulation_steps - 1:  # no interrupt comes between this and the update
+            if number == self.gradient_accumulation_steps - 1:  # DeepSpeed makes the update in the backward pass
                 self.previous_policy.keep()
         micro_batch = self._buffered_inputs[number]
         self._step += 1

@@ -14,6 +14,7 @@ from rg_env.core.config_files import Keys
 from rg_env.core.task_table import load_table
 from rg_env.core.tasks import Mixture
 from rg_env.training.config import TrainConfig
+from rg_env.training.config_monitors import rule_names
 from rg_env.training.from_config import gym
 
 
@@ -81,6 +82,20 @@ def _overruled(config: TrainConfig, keys: Keys) -> bool:
         return False
     # Beside any level attributes that are not named stand at level 0, which need not be the task's defaults.
     return Mixture.parse(spec).tasks[0].config == Mixture.parse(other).tasks[0].config
+
+
+def _is_never_asked(config: TrainConfig, keys: Keys) -> bool:
+    """Whether a threshold is of a monitor that is off."""
+    return keys[-1] in rule_names() and keys[-1] not in config.monitors.active()
+
+
+def _has_no_metric(config: TrainConfig, monitor: str) -> bool:
+    """Whether nothing is logged that the monitor looks at."""
+    return {
+        "ratio_spike": config.training.num_iterations == 1,
+        "kl_spike": config.training.beta == 0 and not config.engine.importance_sampling_correction,
+        "format_rate": "think_format" not in config.rewards,
+    }.get(monitor, False)
 
 
 def _begins_scheduled(config: TrainConfig, keys: Keys) -> bool:
@@ -172,6 +187,28 @@ RULES = (
         "curriculum.schedule",
     ),
     Rule(("curriculum.tasks.*.start",), _begins_scheduled, "curriculum.schedule has step 0"),
+    Rule(("monitors.*",), _is_never_asked, "monitors.off"),
+    Rule(
+        ("monitors.ratio_spike",),
+        lambda config, keys: _has_no_metric(config, "ratio_spike"),
+        "training.num_iterations: 1",
+    ),
+    Rule(
+        ("monitors.kl_spike",),
+        lambda config, keys: _has_no_metric(config, "kl_spike"),
+        "training.beta: 0, engine.importance_sampling_correction: false",
+    ),
+    Rule(
+        ("monitors.format_rate",),
+        lambda config, keys: _has_no_metric(config, "format_rate"),
+        "rewards has no think_format",
+    ),
+    Rule(
+        ("monitors.stop_on",),
+        lambda config, keys: all(_has_no_metric(config, name) for name in config.monitors.stop_on),
+        "nothing is logged that these monitors look at",
+    ),
+    Rule(("monitors.window",), lambda config, keys: not config.monitors.active(), "monitors.off: [all]"),
     Rule(
         ("logging.project", "logging.run_name"),
         lambda config, keys: not {"wandb", "trackio"} & set(config.logging.report_to),

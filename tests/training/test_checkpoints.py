@@ -19,6 +19,7 @@ from rg_env.errors import InputError, TrainingError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
 from rg_env.training.checkpoints import check_fit, chosen
+from rg_env.training.previous_policy import weights_file
 from rg_env.training.resumable import check_start
 from rg_env.training.saved_weights import weights_problem
 
@@ -102,6 +103,7 @@ def indexed(path: Path) -> None:
         ("rng_state.pth", lambda path: torch.save({"else": 1}, path), "rng_state.pth is not what it should be"),
         ("resume_state_0.pt", lambda path: torch.save({}, path), "resume_state_0.pt is not what it should be"),
         ("model.safetensors", indexed, "weights cannot be read"),
+        (weights_file(0), lambda path: path.write_bytes(b"?"), "its weights cannot be read"),
     ],
 )
 def test_a_damaged_checkpoint_is_told(
@@ -158,12 +160,15 @@ def test_pickles_are_not_executed(run: Path, make_trainer: Any, tmp_path: Path, 
         ({"num_generations": 2}, "num_generations=4, and here it is 2"),
         ({"seed": 5}, "seed=42, and here it is 5"),
         ({"max_steps": 2}, "at step 2 and the run has 2: nothing is left to do"),
+        ({"beta": 0.1, "kl_reference": "previous"}, "go on from .*it was saved without kl_reference='previous'"),
     ],
 )
 def test_another_run_is_refused(run: Path, make_trainer: Any, fields: dict[str, Any], words: str) -> None:
-    """What changes the order of the rows; and a run that is over."""
+    """What changes the order of the rows, or needs what is not there; and a run that is over. Nothing is written."""
+    before = sorted(run.rglob("*"))
     with pytest.raises(InputError, match=words):
         train(make_trainer(output_dir=str(run), **{**OPTIONS, **fields}), resume="auto")
+    assert sorted(run.rglob("*")) == before
 
 
 def test_other_rows_are_refused(run: Path, make_trainer: Any, make_env: Any) -> None:

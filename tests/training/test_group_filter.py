@@ -80,6 +80,15 @@ def test_others_come_in_their_place() -> None:
     }  # fmt: skip
 
 
+def test_prompts_that_there_are_not_were_not_asked() -> None:
+    """Of a few rows there may be fewer others than are wanted: only those count, and tell how many more to ask."""
+    asked = Asked(batch("b", "00"), batch("c", "11"))
+    filtered = fill(batch("a", "11", "10", "00", "10"), 2, asked, rounds=2)
+    assert asked.calls == [(0, 4), (1, 4)]  # 2 missing at a share of 2/4, then at 2/5
+    assert (filtered.asked, filtered.mixed) == (6, 2)
+    assert filtered.metrics()["filter_groups/mixed"] == 2 / 6
+
+
 def test_places_left_over_are_empty() -> None:
     """The rounds are used up: groups of the batch fill it, and are named."""
     asked = Asked(batch("b", "11", "00"), batch("c", "11", "01"))
@@ -108,6 +117,8 @@ def test_other_prompts_than_the_batchs_are_asked() -> None:
     assert drawn == [order.more(5, round_, 12) for round_ in range(4)]
     assert len({tuple(rows) for rows in drawn}) == 4
     assert all(len(set(rows)) == 12 and not set(rows) & set(order.batch(5)) for rows in drawn)
+    largest = BatchOrder(40, rollouts=16, num_generations=2, passes=1, processes=1, process=0, seed=2**32 - 1)
+    assert len(set(largest.more(10**6, 99, 12))) == 12
     small = BatchOrder(8, rollouts=16, num_generations=2, passes=1, processes=1, process=0, seed=3)
     assert sorted(small.more(0, 0, 4)) == sorted(set(small.more(0, 0, 4)))  # no others: the batch's own
 

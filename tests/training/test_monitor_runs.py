@@ -120,6 +120,8 @@ def test_monitors_alone(make_trainer: Any, capsys: pytest.CaptureFixture[str]) -
         assert watch.stopped_by == "zero_variance"
         assert [alarm.step for alarm in watch.alarms if alarm.rule == "zero_variance"] == [2]
     assert capsys.readouterr().out.count("monitor zero_variance: ") == 2
+    looked_at = {"kl", "sampling/mismatch_kl", "policy_ratio/max", "completions/format_ratio"}
+    assert not looked_at & set(trainer.state.log_history[0]), "what `without_effect` says of the options here"
 
 
 def test_monitors_of_the_trainer_are_those_of_the_run(make_trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:

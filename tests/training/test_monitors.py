@@ -73,13 +73,19 @@ FIRES: list[tuple[str, list[dict[str, Any]], str]] = [
         "too easy under a curriculum",
         records(10, frac_reward_zero_std=1.0, accuracy=1.0, curriculum__chain_sum__level=3),
         "step 10: monitor zero_variance: 100 % of groups had equal rewards over the last 10 steps: the tasks are too "
-        "easy for this model (accuracy 1.00): lower curriculum.success_threshold, or set training.filter_groups=true",
+        "easy for this model (accuracy 1.00): lower curriculum.success_threshold",
     ),
     (
         "too hard under a curriculum",
         records(10, frac_reward_zero_std=1.0, accuracy=0.0, curriculum__chain_sum__level=3),
         "step 10: monitor zero_variance: 100 % of groups had equal rewards over the last 10 steps: the tasks are too "
-        "hard for this model (accuracy 0.00): raise curriculum.failure_threshold, or set training.filter_groups=true",
+        "hard for this model (accuracy 0.00): raise curriculum.failure_threshold",
+    ),
+    (
+        "too hard, though groups are filtered",
+        records(10, frac_reward_zero_std=0.9, accuracy=0.01, filter_groups__asked=32),
+        "step 10: monitor zero_variance: 90 % of groups had equal rewards over the last 10 steps: the tasks are too "
+        "hard for this model (accuracy 0.01): lower tasks.NAME.level",
     ),
     (
         "all or nothing",
@@ -87,6 +93,12 @@ FIRES: list[tuple[str, list[dict[str, Any]], str]] = [
         "step 10: monitor zero_variance: 95 % of groups had equal rewards over the last 10 steps: each question is "
         "answered all right or all wrong (accuracy 0.50): raise training.temperature, or set "
         "training.filter_groups=true",
+    ),
+    (
+        "all or nothing, though groups are filtered",
+        records(10, frac_reward_zero_std=0.95, accuracy=0.5, filter_groups__asked=32),
+        "step 10: monitor zero_variance: 95 % of groups had equal rewards over the last 10 steps: each question is "
+        "answered all right or all wrong (accuracy 0.50): raise training.temperature",
     ),
     (
         "equal rewards of another environment",

@@ -11,11 +11,13 @@ import pytest
 import torch
 import yaml
 from run_metrics import logged
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from rg_env.errors import OutputFolderError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, run_folder, train
+from rg_env.training.previous_policy import PreviousPolicy
 
 
 class At(TrainerCallback):
@@ -102,6 +104,51 @@ def test_an_interrupted_run_goes_on_exactly_too(fresh: Any, tmp_path: Path, even
     assert logged(tmp_path / "broken") == logged(tmp_path / "unbroken")
     assert logged(tmp_path / "broken", "rollouts.jsonl") == logged(tmp_path / "unbroken", "rollouts.jsonl")
     assert same_weights(unbroken, second)
+
+
+class CtrlC:
+    """In the third step of `trainer`: where the previous policy goes in or out, or its copy waits for the update."""
+
+    def __init__(self, trainer: Any, patch: pytest.MonkeyPatch, comes: str) -> None:
+        self.comes, self.swaps, self.passes = comes, 0, 0
+        self._swap, self._compute = PreviousPolicy._swap, trainer.compute_loss
+        patch.setattr(PreviousPolicy, "_swap", lambda previous: self._swapping(previous))
+        patch.setattr(trainer, "compute_loss", self._computing)
+
+    def _now(self, *where: Any) -> None:
+        if where == (self.comes, True):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def _swapping(self, previous: PreviousPolicy) -> None:
+        self.swaps += 1
+        self._now("before they come back", self.swaps == 4)
+        self._swap(previous)
+        self._now("when weights are in", self.swaps == 3)
+
+    def _computing(self, *args: Any, **kwargs: Any) -> Any:
+        self.passes += 1
+        self._now("before the update", self.passes == 6)
+        return self._compute(*args, **kwargs)
+
+
+@pytest.mark.slow
+def test_a_previous_policy_stays_whole_whenever_ctrl_c_comes(
+    fresh: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its weights in the model, or with a copy taken for an update that is not made yet, the run does not end."""
+    options = {"beta": 0.05, "kl_reference": "previous", "max_steps": 4}
+    none = EvaluationPlan(before=False, after=False, every=0)
+    train(fresh("unbroken", **options), evaluation=none)
+    for comes in ("when weights are in", "before they come back", "before the update"):
+        first = fresh(comes, **options)
+        with monkeypatch.context() as patch:
+            CtrlC(first, patch, comes)
+            results = train(first, evaluation=none)
+        assert (results["interrupted"], results["steps"] < 4) == (True, True)
+        train(fresh(comes, **options), evaluation=none, resume="auto")
+        assert logged(tmp_path / comes) == logged(tmp_path / "unbroken"), comes
+        weights = [load_file(tmp_path / name / "checkpoint-4" / "model.safetensors") for name in (comes, "unbroken")]
+        assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
 
 
 @pytest.mark.parametrize("stops", [2, 3, 4])

@@ -47,6 +47,19 @@ def test_those_of_a_curriculum_too() -> None:
     assert (curriculum.check_every, curriculum.schedule) == (2, {"0": 0, "4": 1, "100": 2})
 
 
+def test_the_later_of_two_levels_wins_where_both_begin_with_one_update() -> None:
+    """In whatever order the schedule names them."""
+    schedule = "{6400: 2, 60: 1, 20: 3, 0: 0}"
+    config = load_train_config(
+        TINY,
+        [*STEPS, "training.rollouts_as_steps=true", "tasks=[chain_sum]", "curriculum.tasks=[chain_sum]",
+         f"curriculum.schedule={schedule}"],
+    )  # fmt: skip
+    curriculum = in_updates(config, 1).curriculum
+    assert curriculum is not None
+    assert curriculum.schedule == {"0": 0, "1": 1, "100": 2}
+
+
 @given(rollouts=st.integers(1, 10**6), batch=st.integers(1, 64), processes=st.integers(1, 8))
 def test_never_too_few(rollouts: int, batch: int, processes: int) -> None:
     """As many updates as make at least so many rollouts, and not one more."""

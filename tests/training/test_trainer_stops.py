@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,6 +75,17 @@ def test_a_batch_that_never_comes_is_an_error(make_trainer: Any) -> None:
     trainer = make_trainer()
     with pytest.raises(TrainingError, match=r"batch 0 was not there after .*in a config engine\.generation_timeout"):
         trainer.async_generator.get_batch(0, timeout=0.05)
+
+
+def test_a_batch_does_not_lose_its_time_to_those_before_it(make_trainer: Any) -> None:
+    """Prompts that fill a batch wait behind the batch that was asked for ahead: the time-out is of each."""
+    generator = make_trainer().async_generator
+    for number in range(3):
+        result = SimpleNamespace(batch_id=number)
+        threading.Timer(0.4 * (number + 1), generator.result_queue.put, (result,)).start()
+    assert generator.get_batch(2, timeout=1.0).batch_id == 2
+    with pytest.raises(TrainingError, match=r"batch 3 was not there after 0\.05 s"):
+        generator.get_batch(3, timeout=0.05)
 
 
 def test_an_evaluation_does_not_wait_for_a_server_that_hangs(

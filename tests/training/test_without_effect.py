@@ -85,6 +85,15 @@ CASES: list[tuple[str | list[str], str, str, str | list[str]]] = [
     (f"{SCHEDULE}, step: 2}}", "curriculum.step", "curriculum.schedule", "curriculum.schedule=null"),
     (f"{SCHEDULE}}}", "curriculum.tasks.chain_sum.start", "curriculum.schedule has step 0",
      "curriculum.schedule={5: 1}"),
+    (["monitors.truncation=0.3", "monitors.off=[truncation]"], "monitors.truncation", "monitors.off",
+     "monitors.off=[kl_spike]"),
+    ("monitors.ratio_spike=9", "monitors.ratio_spike", "training.num_iterations: 1", "training.num_iterations=2"),
+    ("monitors.kl_spike=9", "monitors.kl_spike", "training.beta: 0, engine.importance_sampling_correction: false",
+     "training.beta=0.1"),
+    ("monitors.format_rate=0.9", "monitors.format_rate", "rewards has no think_format", "rewards.think_format=0.1"),
+    ("monitors.stop_on=[kl_spike, ratio_spike]", "monitors.stop_on", "nothing is logged that these monitors look at",
+     "training.num_iterations=2"),
+    ("monitors={window: 5, off: [all]}", "monitors.window", "monitors.off: [all]", "monitors.off=[kl_spike]"),
     ("logging.project=p", "logging.project", "logging.report_to names neither wandb nor trackio",
      "logging.report_to=[tensorboard, wandb]"),
     (["logging.run_name=r", "logging.report_to=[tensorboard]"], "logging.run_name",
@@ -140,6 +149,7 @@ def test_every_rule_is_in_the_table() -> None:
         ["tasks.maze={level: 1, config: {min_dist: 7, max_dist: 8}}"],
         ["curriculum={tasks: [chain_sum], schedule: {0: 1}, window: 5}"],  # of the accuracy that is logged
         ["splits.num_eval_examples=0", "evaluation.before=false"],  # what happens
+        ["monitors={off: [kl_spike], stop_on: [reward_hacking], truncation: 0.3, window: 5}"],
         ["output.save_every=0", "output.save_total_limit=1"],  # of a run that goes on
         ["rewards={correctness: 1, length: {weight: 0, options: {max_tokens: 9}}}"],  # a metric
     ],

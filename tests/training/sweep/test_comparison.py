@@ -62,7 +62,7 @@ class Folder:
         """The run of a point: `changes` of its evaluations and results."""
         run, rng = self.folder / self.names[number], random.Random(number)
         run.mkdir()
-        results = {name: changes.pop(name) for name in ("interrupted", "error") if name in changes}
+        results = {name: changes.pop(name) for name in ("interrupted", "error", "stopped_by") if name in changes}
         made = [evaluation(step, chance * (step + 5) / 15, rng, **changes) for step in steps]
         lines = [{"step": each.step, **each.metrics(), "time/evaluation": rng.random()} for each in made]
         lines += [{"step": step, "reward": 0.5, "step_time": rng.random()} for step in range(1, 11)]
@@ -159,6 +159,7 @@ def test_runs_that_have_not_finished_are_named_with_their_number(make: Callable[
     sweep.leave(0)
     sweep.leave(1, chance=0.0, interrupted=True)
     sweep.leave(2, chance=0.0, error="the server\nis gone \x1b[31m[red]| x")
+    sweep.leave(5, stopped_by="reward_hacking")
     (sweep.folder / "point=3").mkdir()
     (sweep.folder / "point=3" / "config.yaml").touch()
     (sweep.folder / "logs" / "point=4.failed").write_text("exit code 2: error: no model\n")
@@ -173,7 +174,7 @@ def test_runs_that_have_not_finished_are_named_with_their_number(make: Callable[
         "not in the table: 3 point=2: failed (the server is gone [31m[red]| x)",
         "not in the table: 4 point=3: not finished",
         "not in the table: 5 point=4: failed (exit code 2: error: no model)",
-        "not in the table: 6 point=5: not started",
+        "not in the table: 6 point=5: failed (stopped by monitor reward_hacking after 10 steps)",
     ]
     (row,) = [line.split() for line in lines if line.strip().startswith("2e-06")]
     assert row == ["2e-06", *["–"] * 7, "0", "of", "3"]
@@ -255,6 +256,7 @@ def test_without_a_finished_run_there_is_no_picture(make: Callable[..., Folder])
     sweep = make(*RATES)
     assert plot_comparison(compare(sweep.folder)) is None
     assert "0 of 3" in told(compare(sweep.folder))
+    assert "not in the table: 6 point=5: not started" in told(compare(sweep.folder))
 
 
 @pytest.mark.parametrize(

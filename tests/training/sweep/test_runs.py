@@ -47,8 +47,8 @@ from pathlib import Path
 folder, seed, goes_on = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "True"
 does = Path(f"does-{seed}").read_text() if Path(f"does-{seed}").exists() else "trains"
 Path(f"pid-{os.getpid()}").touch()
-def leave(interrupted=False, error=None):
-    results = {"steps": 20, "interrupted": interrupted, "error": error}
+def leave(interrupted=False, stopped_by=None):
+    results = {"steps": 20, "interrupted": interrupted, "stopped_by": stopped_by, "error": None}
     (folder / "train_results.json").write_text(json.dumps(results))
 def save(*_):
     leave(interrupted=True)
@@ -62,6 +62,10 @@ if does == "fails":
     subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
     while len(list(Path().glob("pid-*"))) < 3: time.sleep(0.01)
     sys.exit("error: no \\x1b[31m model")
+if does == "stops":
+    leave(stopped_by="kl_spike")
+    print("Files in " + str(folder), flush=True)
+    sys.exit(1)
 if does != "trains":
     signal.signal(signal.SIGINT, save if does == "waits" else signal.SIG_IGN)
     print("waiting", flush=True)
@@ -151,6 +155,16 @@ def test_a_run_that_fails_does_not_end_the_sweep(folder: Path) -> None:
         *["config.yaml", "logs", "seed=0", "seed=1", "seed=2", "sweep.yaml"]
     ]
     assert sorted(path.name for path in Path("sweep/logs").iterdir()) == [f"seed={seed}.log" for seed in range(3)]
+
+
+def test_a_run_that_a_monitor_ends_has_failed(folder: Path) -> None:
+    """By its exit code, and by the reason, which is not its last line."""
+    (folder / "does-1").write_text("stops")
+    code, lines, errors = ended(started())
+    assert (code, errors) == (1, "")
+    reason = "exit code 1: stopped by monitor kl_spike after 20 steps"
+    assert f"[2/3] seed=1 failed, {reason} (see sweep/logs/seed=1.log); the sweep goes on" in lines
+    assert [status_of(Path("sweep"), f"seed={seed}") for seed in (1, 2)] == [("failed", reason), ("finished", "")]
 
 
 def test_a_signal_lets_the_run_save_and_ends_the_sweep(folder: Path) -> None:
