@@ -1,0 +1,271 @@
+"""Whole evaluations against a real server: what is asked, how much at once, what goes wrong, and going on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import ChatServer, completion
+from starlette.responses import JSONResponse
+
+from rg_env.core.dataset import build_rows
+from rg_env.errors import InputError, OutputFolderError, RewardError, ServerError
+from rg_env.evaluation import asking, evaluate, runner
+from rg_env.evaluation.config import EvalConfig, eval_config_of
+from rg_env.evaluation.results import AllResults, read_results
+from rg_env.tiny import TASKS
+
+SIZES = json.dumps(TASKS["leg_counting"])
+GOLD = {row["question"]: row["answer"] for row in build_rows({"name": "leg_counting", "config": TASKS["leg_counting"]},
+                                                             "eval", 40, 0)}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def chat() -> Iterator[ChatServer]:
+    with ChatServer(str) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "_PAUSE_S", 0.01)
+
+
+def half(question: str) -> str:
+    """Right on about every second question."""
+    return f"<answer>{GOLD[question] if len(question) % 2 else 'none'}</answer>"
+
+
+def _config(server: ChatServer, folder: Path, *overrides: str, n: int = 20, models: str = "") -> EvalConfig:
+    models = models or json.dumps({"a": {"model": "m", "url": server.url}})
+    return eval_config_of(
+        [f"models={models}", f"tasks.leg_counting.config={SIZES}", f"num_examples={n}", f"output.dir={folder}",
+         "requests.tries=3", *overrides]
+    )  # fmt: skip
+
+
+def _run(config: EvalConfig, **options: Any) -> AllResults:
+    return evaluate.run_evaluation(config, **options)[0]
+
+
+def _records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rollouts.jsonl").read_text().splitlines()]
+
+
+def test_every_question_is_asked_and_scored(chat: ChatServer, tmp_path: Path) -> None:
+    """So many times, in the words of training, with the settings that were asked for; and the files say so."""
+    chat.reset(half)
+    config = _config(
+        chat, tmp_path / "e", "rollouts_per_example=2", "sampling.temperature=0.5", "sampling.max_tokens=77"
+    )
+    results = _run(config)
+    asked = Counter(body["messages"][-1]["content"] for body in chat.requests)
+    expected = build_rows({"name": "leg_counting", "config": TASKS["leg_counting"]}, "eval", 20, 0)
+    assert asked == {row["question"]: 2 for row in expected}
+    body = chat.requests[0]
+    assert (body["model"], body["temperature"], body["top_p"], body["max_tokens"]) == ("m", 0.5, 1.0, 77)
+    assert body["messages"][0] == {"role": "system", "content": config.prompt.system_prompt}
+    right = sum(len(row["question"]) % 2 for row in expected) / 20
+    scores = results.tasks["leg_counting"].models["a"].scores
+    assert scores.accuracy == pytest.approx(right)
+    assert scores.reward == pytest.approx(right + 0.1)
+    assert (scores.n, scores.rollouts, scores.failed, scores.left_out) == (20, 40, 0, 0)
+    assert results.models["a"].usage.completion_tokens == 40 * 5
+    (file,) = (tmp_path / "e").glob("results_leg_counting_*.json")
+    assert read_results(file) == results.tasks["leg_counting"]
+    (file,) = (tmp_path / "e").glob("results_all_tasks_*.json")
+    assert read_results(file) == results
+    assert len(list((tmp_path / "e").glob("*.png"))) == 2
+    assert "macro" not in (tmp_path / "e" / "summary.md").read_text()
+    record = _records(tmp_path / "e")[0]
+    assert record["answer"] == GOLD[record["question"]]
+    assert record["rewards"].keys() == {"correctness", "format"}
+
+
+def test_calls_under_way_stay_at_their_number(chat: ChatServer, tmp_path: Path) -> None:
+    """As soon as one ends the next begins: a slow one holds nobody up."""
+    chat.reset(half, trouble=lambda number, body: 1.5 if number == 0 else 0.02)
+    start = time.monotonic()
+    _run(_config(chat, tmp_path / "e", "requests.concurrency=4", n=40))
+    assert chat.most == 4
+    assert time.monotonic() - start < 15
+    order = [body["messages"][-1]["content"] for body in chat.requests]
+    slow = next(i for i, record in enumerate(_records(tmp_path / "e")) if record["question"] == order[0])
+    assert slow > 20  # most others were done by then
+
+
+def test_failed_calls_are_wrong_answers_that_are_counted(chat: ChatServer, tmp_path: Path) -> None:
+    """They stay in the denominator, and going on makes them again."""
+    refused = {question for question in GOLD if len(question) % 2}
+
+    def trouble(number: int, body: dict[str, Any]) -> Any:
+        asked = body["messages"][-1]["content"]
+        return JSONResponse({"error": {"message": "too long"}}, 400) if asked in refused else None
+
+    chat.reset(lambda question: f"<answer>{GOLD[question]}</answer>", trouble=trouble)
+    config = _config(chat, tmp_path / "e")
+    scores = _run(config).tasks["leg_counting"].models["a"].scores
+    asked = len([record for record in _records(tmp_path / "e") if record["question"] in refused])
+    assert 0 < asked < 20
+    assert scores.failed == asked
+    assert scores.accuracy == pytest.approx(1 - asked / 20)
+    assert scores.status == pytest.approx({"correct": 1 - asked / 20, "failed": asked / 20})
+    assert {r["error"] for r in _records(tmp_path / "e") if r["status"] == "failed"} == {"HTTP 400: too long"}
+    chat.reset(lambda question: f"<answer>{GOLD[question]}</answer>")
+    scores = _run(config, resume=True).tasks["leg_counting"].models["a"].scores
+    assert (scores.accuracy, scores.failed, len(chat.requests)) == (1.0, 0, asked)
+
+
+def test_an_endpoint_that_fails_ends_alone(chat: ChatServer, tmp_path: Path) -> None:
+    """The other models are asked to the end, no results are written, and going on asks the rest."""
+    models = json.dumps(
+        {"a": {"model": "m", "url": chat.url}, "b": {"model": "m", "url": chat.url, "system_prompt": "B"}}
+    )
+    of_b = lambda body: body["messages"][0]["content"] == "B"  # noqa: E731
+
+    def gone(number: int, body: dict[str, Any]) -> Any:
+        return JSONResponse({"error": {"message": "out of credit"}}, 402) if of_b(body) else None
+
+    chat.reset(half, trouble=gone)
+    config = _config(chat, tmp_path / "e", models=models)
+    with pytest.raises(ServerError, match=r"^b: HTTP 402: out of credit; no results are written\. Go on with --resume"):
+        _run(config)
+    assert {record["model"] for record in _records(tmp_path / "e")} == {"a"}
+    assert not list((tmp_path / "e").glob("results*"))
+    chat.reset(half)
+    results = _run(config, resume=True)
+    assert all(of_b(body) for body in chat.requests)
+    assert len(chat.requests) == 20
+    assert results.models["a"].accuracy == results.models["b"].accuracy
+    assert results.comparisons[0].p_value == 1
+
+
+def test_a_server_that_never_recovers_is_given_up(
+    chat: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After so many calls in a row; not after each of thousands."""
+    monkeypatch.setattr(runner, "_IN_A_ROW", 5)
+    chat.reset(half, trouble=lambda number, body: JSONResponse({"error": {"message": "overloaded"}}, 503))
+    with pytest.raises(ServerError, match=r"a: 5 calls failed one after another: HTTP 503: overloaded"):
+        _run(_config(chat, tmp_path / "e", "requests.concurrency=2", "requests.tries=1", n=40))
+    assert len(chat.requests) < 10
+
+
+def test_all_calls_failing_is_no_result(chat: ChatServer, tmp_path: Path) -> None:
+    """Never an accuracy of 0 that nobody measured."""
+    chat.reset(half, trouble=lambda number, body: JSONResponse({"error": {"message": "bad parameter"}}, 400))
+    with pytest.raises(ServerError, match="all 20 calls failed: that is no result"):
+        _run(_config(chat, tmp_path / "e"))
+    assert not list((tmp_path / "e").glob("results*"))
+
+
+def test_what_answers_under_another_name_is_told(
+    chat: ChatServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat.reset(half, trouble=lambda number, body: JSONResponse(completion("<answer>1</answer>", model="m-mini")))
+    _run(_config(chat, tmp_path / "e"))
+    assert "a: answered as m-mini" in capsys.readouterr().out
+
+
+def test_a_model_that_is_not_served_is_told_before_it_is_asked(chat: ChatServer, tmp_path: Path) -> None:
+    chat.reset(half)
+    models = json.dumps({"a": {"model": "other", "url": chat.url}})
+    with pytest.raises(InputError, match=r"does not serve 'other': it has m$"):
+        _run(_config(chat, tmp_path / "e", models=models))
+    nobody = json.dumps({"a": {"model": "m", "url": "http://127.0.0.1:9/v1"}})
+    with pytest.raises(InputError, match=r"nothing answers at http://127.0.0.1:9/v1"):
+        _run(_config(chat, tmp_path / "f", models=nobody))
+    assert chat.requests == []
+
+
+def test_keys_come_from_the_environment_and_reach_no_file(
+    chat: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat.reset(half)
+    models = json.dumps({"a": {"model": "m", "url": chat.url, "key_variable": "MY_KEY"}})
+    config = _config(chat, tmp_path / "e", models=models, n=4)
+    monkeypatch.setenv("OPENAI_API_KEY", "not this one")
+    monkeypatch.delenv("MY_KEY", raising=False)
+    with pytest.raises(InputError, match="the environment has no MY_KEY"):
+        _run(config)
+    monkeypatch.setenv("MY_KEY", "s3cret-key")
+    _run(config, resume=True)
+    assert chat.keys == {"Bearer s3cret-key"}
+    assert all(b"s3cret-key" not in file.read_bytes() for file in (tmp_path / "e").iterdir())
+    chat.reset(half)
+    _run(_config(chat, tmp_path / "f", n=4))  # on this machine, and no variable named: nobody else's key
+    assert chat.keys == {"Bearer none"}
+
+
+def test_going_on_needs_the_same_questions(chat: ChatServer, tmp_path: Path) -> None:
+    """And a folder that holds an evaluation; without --resume, none at all."""
+    chat.reset(half)
+    _run(_config(chat, tmp_path / "e", n=4))
+    with pytest.raises(OutputFolderError, match=r"not empty: .*--resume\)"):
+        _run(_config(chat, tmp_path / "e", n=4))
+    with pytest.raises(InputError, match="has other num_examples and sampling: give the same"):
+        _run(_config(chat, tmp_path / "e", "sampling.top_p=0.5", n=5), resume=True)
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "x").touch()
+    with pytest.raises(OutputFolderError, match="holds no evaluation that could go on"):
+        _run(_config(chat, tmp_path / "f", n=4), resume=True)
+    count = len(chat.requests)
+    _run(_config(chat, tmp_path / "e", "requests.concurrency=3", n=4), resume=True)
+    assert len(chat.requests) == count  # all was there
+
+
+def test_a_reward_that_raises_ends_the_evaluation(chat: ChatServer, tmp_path: Path) -> None:
+    """By name, never as a silent 0."""
+    from rg_env.core import registry
+
+    def broken(rollout: Any) -> float:
+        raise KeyError("no such thing")
+
+    registry._REGISTRY["broken"] = broken
+    try:
+        chat.reset(half)
+        with pytest.raises(RewardError, match="broken"):
+            _run(_config(chat, tmp_path / "e", "rewards.broken=1.0", n=4))
+    finally:
+        del registry._REGISTRY["broken"]
+
+
+def test_killed_at_any_moment_it_goes_on_to_the_same_figures(chat: ChatServer, tmp_path: Path) -> None:
+    """By SIGKILL and by Ctrl-C: no rollout is lost, none is asked twice but those under way."""
+    chat.reset(half)
+    whole = _run(_config(chat, tmp_path / "whole", n=40))
+    chat.reset(half, trouble=lambda number, body: 0.1)
+    command = [
+        sys.executable, "-m", "rg_env.cli", "eval", f"models={json.dumps({'a': {'model': 'm', 'url': chat.url}})}",
+        f"tasks.leg_counting.config={SIZES}", "num_examples=40", f"output.dir={tmp_path / 'e'}",
+        "requests.concurrency=2", "requests.tries=3", "--models", "x", "--tasks", "leg_counting",
+    ]  # fmt: skip
+    command = [word for word in command if word not in ("--models", "x", "--tasks", "leg_counting")]
+    for kind, code in ((signal.SIGKILL, -9), (signal.SIGINT, 130)):
+        before = len(chat.requests)
+        again = ["--resume"] if before else []
+        process = subprocess.Popen([*command, *again], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        deadline = time.monotonic() + 120
+        while len(chat.requests) < before + 7 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.kill(process.pid, kind)
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == code, output
+        assert "Traceback" not in output
+    assert "go on with --resume" in output
+    chat.trouble = lambda number, body: None
+    rest = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=120)
+    assert rest.returncode == 0, rest.stderr
+    assert len(chat.requests) <= 40 + 2 * 2
+    (file,) = (tmp_path / "e").glob("results_leg_counting_*.json")
+    again = read_results(file)
+    ours = whole.tasks["leg_counting"].models["a"]
+    assert again.models["a"].scores == ours.scores  # type: ignore[union-attr]
+    assert again.models["a"].correct == ours.correct  # type: ignore[union-attr]
