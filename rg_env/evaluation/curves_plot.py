@@ -167,10 +167,13 @@ def _draw_crowd(axes: Axes, curves: Sequence[Curve], metric: str, window: int) -
 
 
 def _ends(curves: Sequence[Curve], metrics: Sequence[str]) -> list[int]:
-    """The runs that end highest and lowest: in accuracy, unless more have a reward."""
-    metric = max(reversed(metrics), key=lambda metric: sum(metric in curve.values for curve in curves))
+    """The runs that end highest and lowest: in accuracy, unless more have a reward; of equal ones, in the other."""
+    times = {metric: sum(metric in curve.values for curve in curves) for metric in metrics}
+    order = sorted(metrics, key=lambda metric: (-times[metric], metric == "reward"))
     last = {
-        number: list(each.values[metric].values())[-1] for number, each in enumerate(curves) if metric in each.values
+        number: [list(curve.values.get(metric, {0: -math.inf}).values())[-1] for metric in order]
+        for number, curve in enumerate(curves)
+        if order[0] in curve.values
     }
     highest = max(last, key=lambda number: last[number])
     return [highest, min(last.keys() - {highest}, key=lambda number: last[number])]

@@ -145,6 +145,15 @@ def test_many_runs_are_grey_with_their_mean(tmp_path: Path) -> None:
     assert (mean[1].bottom - mean[1].top) / (low - high) == pytest.approx(0.095, abs=1e-3)
 
 
+def test_of_runs_that_end_alike_the_reward_tells(tmp_path: Path) -> None:
+    """One that has none comes last."""
+    curves = [Curve(each.name, {**each.values, "eval/accuracy": {0: 0.5}}) for each in runs(10)[::-1]]
+    named = [each for each in drawn(curves, tmp_path).words if each.startswith("run_")]
+    assert named == ["run_9", "run_0"]
+    curves[4] = Curve("run_none", {"eval/accuracy": {0: 0.5}})
+    assert "run_none" in drawn(curves, tmp_path).words
+
+
 def test_runs_without_a_common_step_have_no_mean(tmp_path: Path) -> None:
     curves = [Curve(f"run_{number}", {"reward": {number: 1.0 * number}}) for number in range(8)]
     picture = drawn(curves, tmp_path)
