@@ -10,9 +10,10 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
-from rg_env.errors import RGEnvError, StoppedTogether, from_interrupt
+from rg_env.errors import MissingExtraError, RGEnvError, StoppedTogether, from_interrupt
 
 _NO_BUG = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """A full disk, a quota, a limit of file sizes, a device that fails."""
@@ -106,6 +107,16 @@ def take_overrides_anywhere(parser: argparse.ArgumentParser) -> None:
         return options, [word for word in rest if word.startswith("-")]
 
     parser.parse_known_args = parse_known_args  # type: ignore[method-assign, assignment]
+
+
+def require(package: str, extra: str) -> None:
+    """Tell how to install `package`, of an extra of ours, where it is missing: before anything is read.
+
+    Raises:
+        MissingExtraError: it is.
+    """
+    if find_spec(package) is None:
+        raise MissingExtraError(f"this needs {package}, which is not installed: `pip install 'rg-env[{extra}]'`")
 
 
 def load_keys() -> None:

@@ -2,11 +2,11 @@
 
 import argparse
 import shlex
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rg_env.errors import InputError, MissingExtraError, OutputFolderError
+from rg_env.commands import require
+from rg_env.errors import InputError, OutputFolderError
 
 _COMPARING = ("matplotlib", "rich")
 """Packages."""
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(plan_lines(sweep, folder)))
         return 0
     for package in ("psutil", *_COMPARING):  # the last ones now, too, and not when all has been run
-        _require(package, "train")
+        require(package, "train")
     print(f"{len(sweep.points)} runs, one after another, in {folder}/", flush=True)
     code = run_sweep(sweep, folder, again=_again(options, folder))
     if code <= 1:
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
 def compare_runs(folder: Path) -> int:
     """Print and write the comparison of the sweep in `folder`; returns the exit code."""
     for package in _COMPARING:
-        _require(package, "eval")
+        require(package, "eval")
     from rg_env.evaluation.comparison import compare
     from rg_env.evaluation.comparison_plot import plot_comparison
     from rg_env.evaluation.comparison_table import print_comparison, write_table
@@ -87,8 +87,3 @@ def _again(options: argparse.Namespace, folder: Path) -> str:
     overrides = [each for each in options.overrides if each.partition("=")[0].strip() != "output.dir"]
     words = ["rg-env", "train", options.config, *overrides, folder_override(folder), "--sweep", *options.sweep]
     return shlex.join([*words, "--resume", "auto"])
-
-
-def _require(package: str, extra: str) -> None:
-    if find_spec(package) is None:
-        raise MissingExtraError(f"this needs {package}, which is not installed: `pip install 'rg-env[{extra}]'`")

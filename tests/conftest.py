@@ -2,7 +2,10 @@
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 # Rows that tests build are kept apart from the user's, for all test processes; their key holds the code's hash.
 os.environ.setdefault("RG_ENV_CACHE", str(Path(tempfile.gettempdir()) / f"rg-env-tests-{os.environ.get('USER', '')}"))
@@ -10,3 +13,17 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # see rg_env.commands.prepare_
 # Test processes share the cores: with all threads in each, they wait for one another more than they compute.
 if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
+
+
+@pytest.fixture
+def rg_env(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs the command in this process; gives its exit code, standard output and standard error."""
+    from rg_env.cli import run
+    from rg_env.commands import run_command
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            run_command(lambda: run(arguments))
+        return int(caught.value.code or 0), *capsys.readouterr()
+
+    return call

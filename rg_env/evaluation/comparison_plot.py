@@ -11,14 +11,12 @@ from matplotlib.ticker import MaxNLocator
 
 from rg_env.core.labels import described
 from rg_env.evaluation.comparison import Comparison, Group
+from rg_env.evaluation.drawing import COLORS, GREY
 
-# Okabe and Ito's palette, told apart by colour-blind readers too, without the yellow, which is faint on white.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-_GREY = "#777777"
 _BEFORE: dict[str, Any] = {"marker": "o", "markersize": 6, "markerfacecolor": "white", "linestyle": "none", "zorder": 3}
 _AFTER: dict[str, Any] = {"marker": "o", "markersize": 6, "linestyle": "none"}
-_EACH: dict[str, Any] = {"marker": "|", "markersize": 8, "linestyle": "none", "color": _GREY}
-_MOST_CURVES = len(_COLORS)
+_EACH: dict[str, Any] = {"marker": "|", "markersize": 8, "linestyle": "none", "color": GREY}
+_MOST_CURVES = len(COLORS)
 """Curves in one picture that a reader can tell apart."""
 _MOST_LABEL = 48
 """Characters."""
@@ -53,7 +51,7 @@ def plot_comparison(comparison: Comparison) -> Path | None:
 def _draw_ends(axes: Axes, groups: list[Group], kind: str) -> None:
     """A line a group, the first on top."""
     for row, group in enumerate(groups):
-        color = _COLORS[row % len(_COLORS)] if len(groups) <= _MOST_CURVES else _COLORS[0]
+        color = COLORS[row % len(COLORS)] if len(groups) <= _MOST_CURVES else COLORS[0]
         if (before := group.figures.get(f"{kind}_before")) is not None:
             axes.plot(before.mean, row, **_BEFORE, color=color)
         after = group.figures.get(f"{kind}_after")
@@ -66,7 +64,7 @@ def _draw_ends(axes: Axes, groups: list[Group], kind: str) -> None:
     labels = [f"{_label(group)}\n± over {group.over}" for group in groups]
     axes.set_yticks(range(len(groups)), labels, fontsize=8, parse_math=False)
     if len(groups) <= _MOST_CURVES:
-        for color, text in zip(_COLORS, axes.get_yticklabels(), strict=False):
+        for color, text in zip(COLORS, axes.get_yticklabels(), strict=False):
             text.set_color(color)
     axes.set_ylim(len(groups) - 0.4, -0.6)
     axes.set(xlabel=f"{kind}, sampled, on the frozen problems")
@@ -77,13 +75,13 @@ def _draw_ends(axes: Axes, groups: list[Group], kind: str) -> None:
     looks = {"before": _BEFORE, "after, 95 % interval": _AFTER}
     if any(len(group.finished) > 1 for group in groups):
         looks["after, each seed"] = _EACH
-    handles = [Line2D([], [], **{"color": _GREY, **look}) for look in looks.values()]
+    handles = [Line2D([], [], **{"color": GREY, **look}) for look in looks.values()]
     axes.legend(handles, looks, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize=8)
 
 
 def _draw_curves(axes: Axes, groups: list[Group]) -> None:
     """Means over seeds, and from the lowest to the highest seed a band."""
-    for color, group in zip(_COLORS, groups, strict=False):
+    for color, group in zip(COLORS, groups, strict=False):
         curve = _curve(group)
         steps = list(curve)
         axes.plot(

@@ -8,8 +8,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rg_env.cli import run as run_cli
-from rg_env.commands import run_command
 from rg_env.tiny import POLICY_DIR, TASKS
 
 
@@ -117,15 +115,3 @@ def make_batch(tokenizer: Any) -> Callable[[list[str], list[str]], dict[str, tor
         return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
 
     return make
-
-
-@pytest.fixture
-def rg_env(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs the command in this process; gives its exit code, standard output and standard error."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            run_command(lambda: run_cli(arguments))
-        return int(caught.value.code or 0), *capsys.readouterr()
-
-    return call

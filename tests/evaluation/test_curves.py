@@ -1,0 +1,162 @@
+"""Learning curves: what is read from runs, and what is drawn."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from svg_pictures import Picture
+
+from rg_env.errors import InputError
+from rg_env.evaluation.curves_plot import Curve, curves_picture, read_curve, smoothed
+from rg_env.evaluation.drawing import COLORS, GREY
+
+
+def metrics(file: Path, rows: list[dict[str, Any]], end: str = "") -> Path:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows) + end, encoding="utf-8")
+    return file
+
+
+def test_reward_and_accuracy_are_read_by_step(tmp_path: Path) -> None:
+    """Other lines and values that are no numbers are left out; of lines for one step the last one counts."""
+    rows = [
+        {"step": 0, "eval/accuracy": 0.25},
+        {"step": 2, "reward": 0.5, "loss": 1.0},
+        {"step": 1, "reward": 1},
+        {"step": 2, "eval/accuracy": 0.5, "eval/maze/accuracy": 0.1},
+        {"step": 2, "reward": 0.75},
+        {"step": 3, "reward": None, "eval/accuracy": math.nan},
+        {"step": 3, "reward": True},
+        {"step": 3, "train_runtime": 5.0},
+    ]
+    curve = read_curve(metrics(tmp_path / "metrics.jsonl", rows, end='{"step": 4, "rew'), "run")
+    assert curve == Curve("run", {"reward": {1: 1.0, 2: 0.75}, "eval/accuracy": {0: 0.25, 2: 0.5}})
+    assert list(curve.values["reward"]) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty: the run has logged nothing yet"),
+        (" \n\n", "is empty: the run has logged nothing yet"),
+        ('{"step": 1}\n', "has nothing to draw: no line has a value of reward or eval/accuracy"),
+        ('{"step": 1, "rew', "line 1 holds no metrics of a step"),
+        ('{"step": 1, "reward": 1}\n{"st\n{"step": 2, "reward": 1}\n', "line 2 holds no metrics of a step"),
+        ('{"reward": 1}\n', "line 1 holds no metrics of a step"),
+        ('{"step": "1", "reward": 1}\n', "line 1 holds"),
+        ('{"step": true, "reward": 1}\n', "line 1 holds"),
+        ("[1]\n[2]\n", "line 1 holds"),
+        ("[" * 100_000 + "\n", "line 1 holds"),
+        (
+            '{"step": 1, "reward": 0.1, "completion": "<answer>0</answer>"}\n',
+            "is no metrics.jsonl of a run, or damaged",
+        ),
+        ("\x89\x00", "line 1 holds"),
+    ],
+)
+def test_what_is_no_curve_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    """Rollouts, which have steps and rewards, among them."""
+    file = tmp_path / "metrics.jsonl"
+    file.write_text(text)
+    with pytest.raises(InputError) as raised:
+        read_curve(file, "run")
+    assert str(raised.value).startswith(str(file))
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bytes.jsonl").write_bytes(b"\xff\xfe{}")
+    for name, words in (("none.jsonl", "No such file"), (".", "Is a directory"), ("bytes.jsonl", "is no text file")):
+        with pytest.raises(InputError, match=words):
+            read_curve(tmp_path / name, "run")
+
+
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=40), st.integers(0, 8).map(lambda n: 2 * n + 1))
+def test_smoothing_keeps_to_the_values(values: list[float], window: int) -> None:
+    """As many as before, between the lowest and the highest around; one at a time is no smoothing."""
+    found = smoothed(values, window)
+    assert len(found) == len(values)
+    for place, each in enumerate(found):
+        around = [value for other, value in enumerate(values) if abs(other - place) <= window // 2]
+        assert each == pytest.approx(math.fsum(around) / len(around))
+    assert smoothed(values, 1) == values
+
+
+def runs(count: int, steps: int = 10) -> list[Curve]:
+    """Of which a later one ends higher; each evaluated twice."""
+    return [
+        Curve(
+            f"run_{number}",
+            {
+                "reward": {step: number + step / 100 for step in range(1, steps + 1)},
+                "eval/accuracy": {0: 0.0, steps: number / 100},
+            },
+        )
+        for number in range(count)
+    ]
+
+
+def drawn(curves: list[Curve], folder: Path, title: str | None = None) -> Picture:
+    return Picture(lambda file: curves_picture(curves, file, title), folder)
+
+
+def test_each_of_a_few_runs_has_a_colour(tmp_path: Path) -> None:
+    """In both panels, and in the legend; accuracies end where they do."""
+    picture = drawn(runs(7), tmp_path)
+    assert [each for each in picture.words if each.startswith("run_")] == [f"run_{number}" for number in range(7)]
+    assert "7 runs" in picture.words
+    low, high = (max(each.y for each in picture.texts if each.text == text) for text in ("0.0", "1.0"))
+    for number, color in enumerate(COLORS):
+        marks = picture.marks(color.lower())
+        assert len(marks) == 10 + 2 + 1  # rewards, accuracies, the legend's
+        zero, end = marks[10][1], marks[11][1]
+        assert (zero - end) / (low - high) == pytest.approx(number / 100, abs=1e-3)
+
+
+def test_one_run_is_named_by_the_title(tmp_path: Path) -> None:
+    """Long ones are drawn with a moving mean, which is told."""
+    assert drawn(runs(1), tmp_path).words.count("run_0") == 1
+    words = drawn(runs(1, steps=100), tmp_path, "Mine").words
+    assert "Mine" in words
+    assert "run_0" not in words
+    assert "(thick: mean over 5 steps)" in words
+    only = Curve("a", {"reward": {1: 0.5}})
+    words = drawn([only], tmp_path).words
+    assert "reward, training batch" in words
+    assert not any("accuracy" in each for each in words)
+
+
+def test_many_runs_are_grey_with_their_mean(tmp_path: Path) -> None:
+    """Named are those that end highest and lowest."""
+    picture = drawn(runs(20), tmp_path)
+    named = [each for each in picture.words if each.startswith("run_")]
+    assert named == ["run_19", "run_0"]
+    assert {"mean of all runs", "(highest at the end)", "(lowest at the end)", "the other 18 runs"} <= set(
+        picture.words
+    )
+    assert len([each for each in picture.root.iter() if f"stroke: {GREY}" in each.get("style", "")]) == 2 * 20 + 1
+    mean = picture.lines("#000000", 2.4)
+    assert len(mean) == 2 + 1  # and the legend's
+    low, high = (max(each.y for each in picture.texts if each.text == text) for text in ("0.0", "1.0"))
+    assert (mean[1].bottom - mean[1].top) / (low - high) == pytest.approx(0.095, abs=1e-3)
+
+
+def test_of_runs_that_end_alike_the_reward_tells(tmp_path: Path) -> None:
+    """One that has none comes last."""
+    curves = [Curve(each.name, {**each.values, "eval/accuracy": {0: 0.5}}) for each in runs(10)[::-1]]
+    named = [each for each in drawn(curves, tmp_path).words if each.startswith("run_")]
+    assert named == ["run_9", "run_0"]
+    curves[4] = Curve("run_none", {"eval/accuracy": {0: 0.5}})
+    assert "run_none" in drawn(curves, tmp_path).words
+
+
+def test_runs_without_a_common_step_have_no_mean(tmp_path: Path) -> None:
+    curves = [Curve(f"run_{number}", {"reward": {number: 1.0 * number}}) for number in range(8)]
+    picture = drawn(curves, tmp_path)
+    assert picture.lines("#000000", 2.4) == []
+    assert {"run_7", "run_0"} <= set(picture.words)
+    assert "mean of all runs" not in picture.words

@@ -1,0 +1,221 @@
+"""Pictures of results, as they are read back: who stands where, how long bars and intervals are, what the texts say."""
+
+import itertools
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.image import imread
+from result_files import all_results, model_result, task_results
+from svg_pictures import Picture
+
+from rg_env.errors import InputError, OutputFolderError
+from rg_env.evaluation.drawing import COLORS, short_names
+from rg_env.evaluation.results import AllResults, TaskResults
+from rg_env.evaluation.summary_plot import summary_picture
+from rg_env.evaluation.task_plot import comparison_picture
+
+SHARE = st.floats(0, 1)
+BAR = "#a8d5f0"
+NAMES = [f"model {letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
+
+
+def drawn(results: TaskResults | AllResults, folder: Path, title: str | None = None) -> Picture:
+    if isinstance(results, AllResults):
+        return Picture(lambda file: summary_picture(results, file, title), folder)
+    return Picture(lambda file: comparison_picture(results, file, title), folder)
+
+
+def scale(picture: Picture) -> Any:
+    """From points to shares, by the axis of accuracy."""
+    left, right = picture.text("0").x, picture.text("100").x
+    return lambda x: (x - left) / (right - left)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.tuples(SHARE, SHARE, SHARE).map(sorted), min_size=1, max_size=6), st.none() | SHARE)
+def test_bars_and_intervals_are_those_of_the_file(values: list[list[float]], floor: float | None) -> None:
+    """The best on top; each label on the height of its bar."""
+    models = {
+        name: model_result(middle, accuracy_interval=(low, high))
+        for name, (low, middle, high) in zip(NAMES, values, strict=False)
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        picture = drawn(task_results(models, floor=floor), Path(folder))
+    share, ordered = scale(picture), sorted(values, key=lambda each: -each[1])
+    bars, intervals = picture.filled(BAR), picture.lines("#000000", 1.2)
+    assert [share(bar.right) for bar in bars] == pytest.approx([middle for _, middle, _ in ordered], abs=1e-4)
+    assert all(share(bar.left) == pytest.approx(0, abs=1e-4) for bar in bars)
+    assert [share(each.left) for each in intervals] == pytest.approx([low for low, _, _ in ordered], abs=1e-4)
+    assert [share(each.right) for each in intervals] == pytest.approx([high for _, _, high in ordered], abs=1e-4)
+    names = sorted((each for each in picture.texts if each.text in NAMES), key=lambda each: each.y)
+    accuracies = dict(zip(NAMES, (middle for _, middle, _ in values), strict=False))
+    assert [accuracies[each.text] for each in names] == [middle for _, middle, _ in ordered]
+    for name, bar in zip(names, bars, strict=True):
+        assert bar.top < name.y < bar.bottom
+    lines = picture.lines("#d55e00", 1.4)
+    assert [share(line.left) for line in lines] == pytest.approx([] if floor is None else [floor], abs=1e-4)
+
+
+def test_a_caption_says_what_was_asked(tmp_path: Path) -> None:
+    models = {
+        "base": model_result(0.5, 100, 3, failed=7),
+        "seen": model_result(0.25, 88, 3, left_out=12),
+        "trained": model_result(0, 0, 3, left_out=100),
+    }
+    words = drawn(task_results(models, n=100, rollouts_per_example=3, temperature=0.7), tmp_path).words
+    assert "n = 100 questions, 3 rollouts each, temperature 0.7" in words
+    assert "the best constant answer: 25.0 %" in words
+    assert "50.0  (40.2 to 59.8, 7 failed calls)" in words
+    assert "25.0  (16.0 to 34.0, n = 88)" in words
+    assert "no question counts: trained on all" in words
+    assert "maze" in words
+    words = drawn(task_results({"base": 0.5}, grading="upstream", floor=None), tmp_path, "").words
+    assert "n = 20 questions, 1 rollout each, temperature 1, upstream grading" in words
+    assert "maze" not in words
+    assert not any("constant" in each for each in words)
+
+
+def test_a_model_without_questions_comes_last(tmp_path: Path) -> None:
+    """And has no bar."""
+    picture = drawn(task_results({"trained": model_result(0.9, 0), "base": 0.1}), tmp_path)
+    assert picture.text("base").y < picture.text("trained").y
+    assert len(picture.filled(BAR)) == 1
+
+
+def test_few_models_on_few_tasks_are_dots_with_intervals(tmp_path: Path) -> None:
+    """Models by macro average, tasks by their mean; the macro average on top."""
+    accuracies = {"maze": {"a": 0.1, "b": 0.6}, "gcd": {"a": 0.7, "b": 0.9}, "lcm": {"a": 0.4, "b": 0.5}}
+    tasks = [task_results(models, task, floor=None if task == "lcm" else 0.3) for task, models in accuracies.items()]
+    picture = drawn(all_results(tasks), tmp_path)
+    rows = ["macro average", "gcd", "lcm", "maze"]
+    heights = [picture.text(row).y for row in rows]
+    assert heights == sorted(heights)
+    share = scale(picture)
+    for color, name, macro in ((COLORS[0], "b", 2 / 3), (COLORS[1], "a", 0.4)):
+        expected = [macro, *(accuracies[task][name] for task in rows[1:])]
+        dots = picture.marks(color.lower())[2 * 4 : 3 * 4]  # after the caps of four intervals
+        assert [share(x) for x, _ in dots] == pytest.approx(expected, abs=1e-3)
+        intervals = picture.lines(color.lower(), 1.2)
+        ends = [all_results(tasks).models[name].accuracy_interval]
+        ends += [all_results(tasks).tasks[task].models[name].scores.accuracy_interval for task in rows[1:]]
+        assert [share(each.left) for each in intervals] == pytest.approx([low for low, _ in ends], abs=1e-3)
+        assert [share(each.right) for each in intervals] == pytest.approx([high for _, high in ends], abs=1e-3)
+    assert picture.text("b").y < picture.text("a").y
+    assert {"66.7 (61.7 to 71.7)", "40.0 (35.0 to 45.0)", "3 tasks"} <= set(picture.words)
+    floors = [each for each in picture.lines("#777777", 1.2) if each.left == each.right]
+    assert [share(each.left) for each in floors] == pytest.approx([0.3, 0.3], abs=1e-3)
+    assert "n = 20 questions a task, 1 rollout each" in picture.words
+
+
+@pytest.mark.parametrize(("models", "tasks"), [(20, 30), (8, 2), (3, 90)])
+def test_many_are_a_table(models: int, tasks: int, tmp_path: Path) -> None:
+    """Sorted, a number a cell; macro averages with their intervals; nothing sticks out or lies over another."""
+    names = [f"organisation/some-model-{number}" for number in range(models)]
+    results = all_results(
+        [
+            task_results({name: (number + task) / 128 for number, name in enumerate(names)}, f"task_{task}_")
+            for task in range(tasks)
+        ]
+    )
+    picture = drawn(results, tmp_path)
+    bands = 3 if tasks == 90 else 1
+    shown = [each for each in picture.texts if each.text in names]
+    assert [each.text for each in sorted(shown, key=lambda each: each.y)] == names[::-1] * bands
+    heads = [each for each in picture.texts if each.text.startswith("task_")]
+    order = [each.text for each in sorted(heads, key=lambda each: (round(each.y / 100), each.x))]
+    assert order == [f"task_{task}_" for task in range(tasks)][::-1] or bands > 1
+    assert len(heads) == tasks
+    cells = [each.text for each in picture.texts if each.text.isdigit()]
+    wanted = [f"{100 * (number + task) / 128:.0f}" for number in range(models) for task in range(tasks)]
+    ticks = ["0", "25", "50", "75", "100"]
+    assert sorted(cells) == sorted([*wanted, *["25"] * tasks, *ticks])  # 25 is the floor
+    share = scale(picture) if bands == 1 and "0" not in wanted else None
+    if share:
+        macros = [results.models[name].accuracy for name in names[::-1]]
+        middles = [(each.left + each.right) / 2 for each in picture.lines(COLORS[0].lower(), 1.4)]
+        assert [share(x) for x in middles] == pytest.approx(macros, abs=2e-3)
+    width, height = picture.size
+    assert all(0 <= each.x <= width and 0 <= each.y <= height for each in picture.texts)
+    columns = sorted({round(each.x, 1) for each in heads})
+    assert min((b - a for a, b in itertools.pairwise(columns)), default=99) > 18  # points
+
+
+def test_a_model_that_was_not_asked_all_tasks_is_told(tmp_path: Path) -> None:
+    """Its macro average is over fewer."""
+    tasks = [task_results({"a": model_result(0.5, failed=2), "b": 0.4}, "maze"), task_results({"a": 0.7}, "gcd")]
+    words = drawn(all_results(tasks), tmp_path).words
+    assert "40.0 (35.0 to 45.0, 1 task)" in words
+    assert "60.0 (55.0 to 65.0, 2 failed calls)" in words
+    models = dict.fromkeys(NAMES[:9], 0.5)
+    tasks = [task_results({**models, "b": 0.4}, "maze"), task_results({**models, "b": model_result(0, 0)}, "gcd")]
+    picture = drawn(all_results(tasks), tmp_path)
+    assert "-" in picture.words
+    assert any(each.endswith(", 1 task)") for each in picture.words)
+
+
+@pytest.mark.parametrize(
+    "name", ["$x$ and $y$", "$\\frac{$", "_hidden", "a\nb", "-", "x" * 300, "%s {} \\", "\u202e<b>&"]
+)
+def test_names_are_shown_as_they_are(name: str, tmp_path: Path) -> None:
+    """Neither formulas nor errors."""
+    (label,) = short_names([name]).values()
+    several = {name: 0.5, "base": 0.4}
+    many = {**several, **dict.fromkeys(NAMES[:9], 0.3)}
+    assert label in drawn(task_results(several, task=name), tmp_path).words
+    for models in (several, many):
+        words = drawn(all_results([task_results(models, task=name)]), tmp_path, name).words
+        assert label in words
+        assert set(short_names([name], 36).values()) & set(words)
+
+
+def test_a_long_title_takes_several_lines(tmp_path: Path) -> None:
+    """And sticks out of the picture nowhere, nor into it."""
+    title = "all the words of a title that goes on " * 6
+    picture = drawn(task_results({"a": 0.5}), tmp_path, title)
+    lines = [each for each in picture.texts if each.text in title]
+    assert " ".join(each.text for each in lines if len(each.text) > 1) == title.strip()
+    assert all(each.x > 0 and each.y > 0 for each in lines)
+    assert max(each.y for each in lines if len(each.text) > 1) < min(bar.top for bar in picture.filled(BAR))
+
+
+@given(st.lists(st.text(max_size=60) | st.text("ab/", min_size=40, max_size=70), unique=True, max_size=12))
+def test_short_names_tell_all_apart(names: list[str]) -> None:
+    """Short ones, and in one line."""
+    labels = short_names(names, 20)
+    assert list(labels) == names
+    assert len(set(labels.values())) == len(names)
+    assert all(len(label) <= 20 + 4 and "\n" not in label for label in labels.values())
+
+
+def test_short_names_keep_what_tells_them_apart() -> None:
+    shared = "outputs/a_very_long_experiment_name_that_goes_on/checkpoint-{}/merged_with_the_base_model_in_bf16"
+    labels = short_names([shared.format(step) for step in (100, 200)])
+    assert ["checkpoint-100" in each for each in labels.values()] == [True, False]
+    assert ["checkpoint-200" in each for each in labels.values()] == [False, True]
+    assert short_names(["base", "a b"]) == {"base": "base", "a b": "a b"}
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf", ".PNG"])
+def test_the_suffix_says_which_kind(suffix: str, tmp_path: Path) -> None:
+    for results in (task_results({"a": 0.5}), all_results([task_results({"a": 0.5})])):
+        picture = tmp_path / f"picture{suffix}"
+        (comparison_picture if isinstance(results, TaskResults) else summary_picture)(results, picture)  # type: ignore[operator]
+        begin = picture.read_bytes()[:5]
+        assert begin == {".svg": b"<?xml", ".pdf": b"%PDF-"}.get(suffix, b"\x89PNG\r")
+        if suffix == ".png":
+            pixels = imread(picture)
+            assert min(pixels.shape[:2]) > 100
+            assert 0.02 < (pixels[..., :3] < 0.9).any(axis=-1).mean() < 0.6  # something is drawn, and not all over
+
+
+def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
+    results = task_results({"a": 0.5})
+    with pytest.raises(InputError, match=r"picture\.jpg has to end in \.png, \.svg or \.pdf"):
+        comparison_picture(results, tmp_path / "picture.jpg")
+    with pytest.raises(OutputFolderError, match=r"cannot write .*nowhere/a\.png: No such file or directory"):
+        comparison_picture(results, tmp_path / "nowhere" / "a.png")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,192 @@
+"""`rg-env plot`, as it is typed."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pytest
+from result_files import all_results, model_result, task_results
+
+from rg_env.evaluation.results import AllResults, TaskResults
+
+Run = Callable[..., tuple[int, str, str]]
+PNG = b"\x89PNG"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def as_text() -> Iterator[None]:
+    """Words in SVG files are words."""
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        yield
+
+
+def write(name: str, results: TaskResults | AllResults) -> str:
+    Path(name).write_text(results.model_dump_json(indent=2), encoding="utf-8")
+    return name
+
+
+def write_run(name: str, reward: float = 0.5) -> str:
+    file = Path(name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = [{"step": 0, "eval/accuracy": 0.1}, {"step": 1, "reward": reward}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return name
+
+
+def test_the_picture_stands_beside_the_first_file(rg_env: Run) -> None:
+    """Of one task, of all, and of runs; written over when it is asked for again."""
+    Path("eval").mkdir()
+    one = write("eval/results_maze_1.json", task_results({"a": 0.5, "b": 0.25}))
+    other = write("results_maze_2.json", task_results({"c": 0.5}))
+    every = write("eval/results_all_tasks_1.json", all_results([task_results({"a": 0.5})]))
+    curves = [write_run(f"outputs/run-{number}/metrics.jsonl") for number in range(3)]
+    for files in ([one, other], [every], curves, [one]):
+        picture = Path(files[0]).with_suffix(".png")
+        before = picture.read_bytes() if picture.exists() else b""
+        assert rg_env("plot", *files) == (0, f"{picture}\n", "")
+        assert picture.read_bytes().startswith(PNG)
+        assert picture.read_bytes() != before  # at last without the model of the other file
+
+
+def test_options_change_what_is_drawn(rg_env: Run, as_text: None) -> None:
+    """Title, names typed and from a file, and the kind of picture."""
+    file = write("r.json", task_results({"a": 0.5, "b=1": 0.25, "c": 0.125}))
+    Path("names.json").write_text('{"c": "third"}')
+    renames = ["--rename", "a=first", "b=1=second", "--rename-file", "names.json"]
+    assert rg_env("plot", file, "--title", "My title", *renames, "--output", "p.svg") == (0, "p.svg\n", "")
+    text = Path("p.svg").read_text()
+    assert all(f">{word}</text>" in text for word in ("My title", "first", "second", "third"))
+    assert not any(f">{word}</text>" in text for word in ("maze", "a", "b=1", "c"))
+    run = write_run("outputs/seed=0/metrics.jsonl")
+    runs = [run, write_run("outputs/seed=1/metrics.jsonl")]
+    assert rg_env("plot", *runs, "--rename", "seed=0=none", "--output", "p.svg")[0] == 0
+    assert all(f">{word}</text>" in Path("p.svg").read_text() for word in ("2 runs", "none", "seed=1"))
+    assert rg_env("plot", file, "--output", "p.pdf")[0] == 0
+    assert Path("p.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_runs_are_named_by_their_folders(rg_env: Run, as_text: None) -> None:
+    """As much of the path as tells them apart; a file given twice is one run."""
+    names = ["x/run/metrics.jsonl", "y/run/metrics.jsonl", "x/other/metrics.jsonl", "x/own.jsonl"]
+    files = [write_run(name) for name in names]
+    assert rg_env("plot", *files, "./x/run/metrics.jsonl", "--output", "p.svg")[0] == 0
+    text = Path("p.svg").read_text()
+    assert all(f">{word}</text>" in text for word in ("4 runs", "x/run", "y/run", "other", "own.jsonl"))
+
+
+def test_names_that_the_font_lacks_are_no_mistake(rg_env: Run) -> None:
+    file = write("r.json", task_results({"模型 \U0001f600": 0.5}))
+    assert rg_env("plot", file, "--title", "\udce4\x00 t")[0] == 0
+
+
+def _damaged(**scores: Any) -> str:
+    return task_results({"a": model_result(0.5, **scores)}).model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none.json"], "none.json cannot be read: No such file or directory"),
+        (["."], ". is a folder: name the files in it, metrics.jsonl of a run"),
+        (["a.json", "run"], "run is a folder: name the files in it, run/metrics.jsonl of a run"),
+        (["odd.svg", "--output", "./odd.svg"], "odd.svg is one of the files: the picture needs another name"),
+        (["empty.json"], "empty.json is empty"),
+        (["empty.jsonl"], "empty.jsonl is empty: the run has logged nothing yet"),
+        (["half.json"], "half.json is no results file: it is not JSON"),
+        (["other.json"], "other.json is no results file of rg-env eval"),
+        (["new.json"], "new.json is a results file of another version (rg_env.results/2)"),
+        (["more.json"], "more.json is damaged: surprise"),
+        (["models.json"], "models.json is damaged: models"),
+        (["zero.json"], "zero.json has no answers: there is nothing to draw"),
+        (["outside.json"], "outside.json: the accuracy of 'a' on 'maze', 0.5, is not in its interval, 0.6 to 0.7"),
+        (
+            ["a.json", "run/metrics.jsonl"],
+            "run/metrics.jsonl and a.json: results and metrics of runs do not go into one",
+        ),
+        (
+            ["run/metrics.jsonl", "a.json"],
+            "a.json and run/metrics.jsonl: results and metrics of runs do not go into one",
+        ),
+        (["a.json", "all.json"], "all.json has all tasks and a.json one: they do not go into one picture"),
+        (
+            ["a.json", "asked.json"],
+            "asked.json cannot be compared with a.json on 'maze': other questions: seed is 1, not 0",
+        ),
+        (["a.json", "again.json"], "a.json both have a model 'a', with different results"),
+        (["a.json", "--output", "a.jpg"], "a.jpg has to end in .png, .svg or .pdf"),
+        (["a.json", "--output", "a"], "a has to end in .png, .svg or .pdf"),
+        (["a.json", "--output", "no/a.png"], "cannot write no/a.png: No such file or directory"),
+        (["a.json", "--output", "run.png"], "cannot write run.png: Is a directory"),
+        (["a.json", "--rename", "aa=b"], "--rename aa=b: unknown model 'aa': "),
+        (["all.json", "--rename", "x=b"], "--rename x=b: unknown model 'x': there are: a"),
+        (["run/metrics.jsonl", "--rename", "rum=b"], "--rename rum=b: unknown run 'rum': did you mean 'run'?"),
+        (["two.json", "--rename", "a=b"], "'a' and 'b' would both be 'b'"),
+        (["a.json", "--rename-file", "none.json"], "--rename-file none.json cannot be read: No such file or directory"),
+        (["--rename", "a=b", "a.json"], "the following arguments are required: FILE"),
+        (
+            ["a.json", "--rename", "a=b", "two.json"],
+            "--rename two.json: give it as OLD=NEW (files stand before the options)",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_are_one_line(arguments: list[str], message: str, rg_env: Run, folder: Path) -> None:
+    """With the exit code 2, and without a picture."""
+    write("a.json", task_results({"a": 0.5}))
+    write("again.json", task_results({"a": 0.75}))
+    write("asked.json", task_results({"b": 0.5}, seed=1))
+    write("two.json", task_results({"a": 0.5, "b": 0.5}))
+    write("all.json", all_results([task_results({"a": 0.5})]))
+    write_run("run/metrics.jsonl")
+    for name in ("empty.json", "empty.jsonl"):
+        Path(name).touch()
+    whole = Path("a.json").read_text()
+    for name, text in {
+        "odd.svg": whole,
+        "half.json": whole[: len(whole) // 2],
+        "other.json": '{"step": 5}',
+        "new.json": whole.replace("results/1", "results/2"),
+        "more.json": whole.replace('"task"', '"surprise": 1, "task"'),
+        "models.json": json.dumps({**json.loads(whole), "models": {}}),
+        "zero.json": _damaged(n=0, rollouts=0),
+        "outside.json": _damaged(accuracy_interval=(0.6, 0.7)),
+    }.items():
+        Path(name).write_text(text)
+    Path("run.png").mkdir()
+    code, out, errors = rg_env("plot", *arguments)
+    assert (code, out) == (2, "")
+    assert message in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+    assert errors.startswith(("error: ", "usage: "))
+    assert errors.count("\n") == 1 or errors.startswith("usage: ")
+    assert not [file for file in folder.rglob("*") if file.suffix in (".png", ".jpg") and file.is_file()]
+
+
+def test_a_missing_extra_is_one_line_and_options_load_nothing() -> None:
+    """What draws is imported when something is to be drawn."""
+    code = """
+import importlib.util, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "matplotlib" else find(name, *more)
+from rg_env.cli import run
+from rg_env.commands import run_command
+try:
+    run_command(lambda: run(["plot", "nowhere.json"]))
+finally:
+    print(sorted({"matplotlib", "pydantic", "torch", "reasoning_gym", "verifiers"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: this needs matplotlib, which is not installed: `pip install 'rg-env[eval]'`\n"
+    assert done.stdout == "[]\n"

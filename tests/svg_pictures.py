@@ -1,0 +1,80 @@
+"""What stands in a picture, and where: read back from an SVG file of matplotlib."""
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+
+_SVG = "{http://www.w3.org/2000/svg}"
+
+
+class Text(NamedTuple):
+    """Its place in points; y grows downwards."""
+
+    text: str
+    x: float
+    y: float
+
+
+class Shape(NamedTuple):
+    """The box around a line, or a filled area."""
+
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+
+class Picture:
+    """The picture that `draw` writes to the file it is given."""
+
+    def __init__(self, draw: Callable[[Path], object], folder: Path):
+        file = folder / "picture.svg"
+        with matplotlib.rc_context({"svg.fonttype": "none"}):  # texts as texts
+            draw(file)
+        self.root = ET.parse(file).getroot()
+        self.size = tuple(float(each) for each in self.root.get("viewBox", "").split()[2:])
+        self.texts = [_text(each) for each in self.root.iter(f"{_SVG}text")]
+
+    @property
+    def words(self) -> list[str]:
+        return [each.text for each in self.texts]
+
+    def text(self, text: str) -> Text:
+        """The only one that reads so."""
+        (found,) = [each for each in self.texts if each.text == text]
+        return found
+
+    def filled(self, color: str) -> list[Shape]:
+        return self._shapes(f"fill: {color}")
+
+    def lines(self, color: str, width: float) -> list[Shape]:
+        return list(self._shapes(f"stroke: {color}; stroke-width: {width:g}"))
+
+    def marks(self, color: str) -> list[tuple[float, float]]:
+        """Centres of the markers of that colour, in the order drawn."""
+        return [
+            (float(each.get("x", "")), float(each.get("y", "")))
+            for each in self.root.iter(f"{_SVG}use")
+            if f"stroke: {color}" in (style := each.get("style", ""))
+            and "stroke-width: 0.8" not in style  # which ticks have
+        ]
+
+    def _shapes(self, style: str) -> list[Shape]:
+        found = []
+        for path in self.root.iter(f"{_SVG}path"):
+            if style in path.get("style", "") and path.get("id") is None:
+                numbers = [float(each) for each in re.findall(r"-?\d+(?:\.\d+)?", path.get("d", ""))]
+                xs, ys = numbers[::2], numbers[1::2]
+                found.append(Shape(min(xs), max(xs), min(ys), max(ys)))
+        return found
+
+
+def _text(element: ET.Element) -> Text:
+    if element.get("x") is not None:
+        return Text("".join(element.itertext()), float(element.get("x", "")), float(element.get("y", "")))
+    x, y = re.findall(r"translate\((\S+) (\S+)\)", element.get("transform", ""))[0]
+    return Text("".join(element.itertext()), float(x), float(y))
