@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from rg_env.core.labels import described
 from rg_env.evaluation.comparison import Comparison, Group
+from rg_env.evaluation.comparison_table import written_aside
 
 # Okabe and Ito's palette, told apart by colour-blind readers too, without the yellow, which is faint on white.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -46,7 +47,8 @@ def plot_comparison(comparison: Comparison) -> Path | None:
         _draw_curves(axes[1], groups)
     figure.suptitle(comparison.folder.name, parse_math=False)
     output = comparison.folder / "comparison.png"
-    figure.savefig(output, dpi=120)
+    with written_aside(output) as aside:
+        figure.savefig(aside, dpi=120, format="png")
     return output
 
 

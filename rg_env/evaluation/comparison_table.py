@@ -2,7 +2,9 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -10,7 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from rg_env.core.labels import short_keys, shown
-from rg_env.evaluation.comparison import FINISHED, Comparison, Figure
+from rg_env.evaluation.comparison import Comparison, Figure
+from rg_env.evaluation.swept_run import FINISHED
 
 _HEADS = {
     "accuracy_before": ("accuracy before", 2),
@@ -71,9 +74,20 @@ def write_table(comparison: Comparison) -> None:
     """Write `comparison.json` and `comparison.md` into the folder of the sweep."""
     text = json.dumps(comparison.as_json(), indent=1, ensure_ascii=False) + "\n"
     for name, content in (("comparison.json", text), ("comparison.md", markdown(comparison))):
-        aside = comparison.folder / f"{name}.part"
-        aside.write_text(content, encoding="utf-8", errors="backslashreplace")
-        aside.replace(comparison.folder / name)
+        with written_aside(comparison.folder / name) as aside:
+            aside.write_text(content, encoding="utf-8", errors="backslashreplace")
+
+
+@contextmanager
+def written_aside(file: Path) -> Iterator[Path]:
+    """What is written to the path given becomes `file` at the end; if that fails, the old one stays and no other."""
+    aside = file.with_name(f"{file.name}.part")
+    try:
+        yield aside
+        aside.replace(file)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
 
 
 def _cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:

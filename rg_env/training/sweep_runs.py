@@ -10,7 +10,8 @@ logs/NAME.log       what it printed
 logs/NAME.failed    why it failed, if it did
 comparison.*        the comparison: table as .json and .md, picture as .png
 
-A point that fails does not end the sweep. Ctrl-C, SIGTERM and SIGHUP let the run under way save, and end the sweep.
+A point that fails does not end the sweep, nor does one that a monitor stops; that one is left as it is when the sweep
+goes on. Ctrl-C, SIGTERM and SIGHUP let the run under way save, and end the sweep.
 """
 
 import contextlib
@@ -27,15 +28,8 @@ import yaml
 
 from rg_env.core import yaml12
 from rg_env.errors import OutputFolderError
-from rg_env.evaluation.comparison import (
-    FINISHED,
-    LOGS,
-    NOT_STARTED,
-    SWEEP_FILE,
-    failure_file,
-    read_points,
-    status_of,
-)
+from rg_env.evaluation.comparison import SWEEP_FILE, read_points
+from rg_env.evaluation.swept_run import FINISHED, LOGS, NOT_STARTED, STOPPED, failure_file, status_of
 from rg_env.training.output import run_folder
 from rg_env.training.sweep import Point, Sweep, difference
 
@@ -84,7 +78,7 @@ def run_sweep(
         command: what runs a point in a folder, and whether it goes on there; default: `rg-env train`.
 
     Returns:
-        0; 1 if a point failed; 128 + N where signal N ended the sweep.
+        0; 1 if a point failed, or a monitor has stopped it; 128 + N where signal N ended the sweep.
     """
     from rg_env.training.supervise import signals_noted
 
@@ -143,14 +137,19 @@ class _Runner:
         self._sweep, self._folder, self._command, self._signals = sweep, folder, command, signals
         self._console = Console()
         self.failed = 0
+        """Points, those included that a monitor has stopped."""
         self.say = self._console.line
 
     def run(self, point: Point) -> None:
         """One point, to its end or to that which a signal asks for."""
         place, head = self._folder / point.name, f"[{point.number}/{len(self._sweep.points)}]"
-        status, _ = status_of(self._folder, point.name)
+        status, reason = status_of(self._folder, point.name)
         if status == FINISHED:
             self.say(f"{head} {point.name} has finished already")
+            return
+        if status == STOPPED:
+            self.failed += 1
+            self.say(f"{head} {point.name} was stopped already, {reason}")
             return
         failure_file(self._folder, point.name).unlink(missing_ok=True)
         goes_on = place.is_dir() and any(place.iterdir())
@@ -163,6 +162,9 @@ class _Runner:
         status, reason = status_of(self._folder, point.name)
         if status == FINISHED:
             self.say(f"{head} {point.name} finished after {time.monotonic() - start:.0f} s")
+        elif status == STOPPED:
+            self.failed += 1
+            self.say(f"{head} {point.name} was stopped, {reason}; the sweep goes on")
         elif not self._signals:
             self.failed += 1
             reason = f"exit code {code}: {last or reason or 'it said nothing'}"

@@ -62,7 +62,7 @@ class Folder:
         """The run of a point: `changes` of its evaluations and results."""
         run, rng = self.folder / self.names[number], random.Random(number)
         run.mkdir()
-        results = {name: changes.pop(name) for name in ("interrupted", "error") if name in changes}
+        results = {name: changes.pop(name) for name in ("interrupted", "error", "stopped_by") if name in changes}
         made = [evaluation(step, chance * (step + 5) / 15, rng, **changes) for step in steps]
         lines = [{"step": each.step, **each.metrics(), "time/evaluation": rng.random()} for each in made]
         lines += [{"step": step, "reward": 0.5, "step_time": rng.random()} for step in range(1, 11)]
@@ -180,6 +180,85 @@ def test_runs_that_have_not_finished_are_named_with_their_number(make: Callable[
     assert "- not in the table: 3 point=2: failed (the server is gone \\[31m\\[red\\]\\| x)" in markdown(comparison)
 
 
+def test_a_run_that_a_monitor_stopped_does_not_count(make: Callable[..., Folder]) -> None:
+    """Its figures are those of fewer steps than the others made."""
+    sweep = make(*RATES[:2])
+    sweep.leave(0)
+    sweep.leave(1, chance=0.0, stopped_by="reward_hacking")
+    comparison = compare(sweep.folder)
+    assert [run.name for run in comparison.groups[0].finished] == ["point=0"]
+    line = "not in the table: 2 point=1: stopped (by monitor reward_hacking after 10 steps)"
+    assert line in told(comparison).splitlines()
+
+
+def changed(text: str, **changes: Any) -> str:
+    """The results with another last evaluation."""
+    results = json.loads(text)
+    return json.dumps({**results, "eval_after": {**results["eval_after"], **changes}})
+
+
+WHOLE = "train_results.json is not what a run leaves"
+DAMAGE: dict[str, tuple[str, Callable[[str], str], str]] = {
+    "a number that is text": ("train_results.json", lambda text: changed(text, accuracy="high"), WHOLE),
+    "no error": ("train_results.json", lambda text: changed(text, accuracy_se=None), WHOLE),
+    "no list": ("train_results.json", lambda text: changed(text, questions=None), WHOLE),
+    "infinity": ("train_results.json", lambda text: text.replace('"accuracy": ', '"accuracy": 1e999, "x": '), WHOLE),
+    "another evaluation": ("train_results.json", lambda text: json.dumps({**json.loads(text), "eval_after": 3}), WHOLE),
+    "broken off": ("metrics.jsonl", lambda text: text[:-9], "metrics.jsonl: line 13 is not what a run leaves"),
+    "too short": ("metrics.jsonl", lambda text: text.partition('{"step": 10')[0], "ends at step 5 of 10"),
+    "empty": ("metrics.jsonl", lambda text: "", "metrics.jsonl ends at step 0 of 10"),
+    "no characters": ("metrics.jsonl", lambda text: "\udcff\n" + text, "metrics.jsonl: line 1 is not"),
+    "no mapping": ("metrics.jsonl", lambda text: "[1]\n" + text, "metrics.jsonl: line 1 is not"),
+    "no step": ("metrics.jsonl", lambda text: '{"eval/accuracy": 1}\n' + text, "metrics.jsonl: line 1 is not"),
+    "NaN": ("metrics.jsonl", lambda text: text.replace('"step_time": ', '"step_time": NaN, "x": '), "line 4 is not"),
+    "an infinite step": ("metrics.jsonl", lambda text: '{"step": 1e999}\n' + text, "metrics.jsonl: line 1 is not"),
+    "nested": ("metrics.jsonl", lambda text: "[" * 100_000 + "\n" + text, "metrics.jsonl: line 1 is not"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_files_are_named_and_make_no_figures(make: Callable[..., Folder], damage: str) -> None:
+    """Whatever is wrong with them: a line says so, with the file and what to do."""
+    sweep = make(*RATES[:2])
+    sweep.leave(0)
+    sweep.leave(1, chance=0.0)
+    name, change, words = DAMAGE[damage]
+    file = sweep.folder / "point=1" / name
+    file.write_text(change(file.read_text()), errors="surrogateescape")
+    comparison = compare(sweep.folder)
+    assert [run.name for run in comparison.groups[0].finished] == ["point=0"]
+    (line,) = [line for line in told(comparison).splitlines() if line.startswith("not in")]
+    assert line.startswith("not in the table: 2 point=1: damaged (")
+    assert line.endswith("; move its folder away, and run it again)")
+    assert words in line
+
+
+def test_a_run_without_its_metrics_and_one_with_broken_results(make: Callable[..., Folder]) -> None:
+    """The second may go on: results are written at the very end."""
+    sweep = make(*RATES[:2])
+    sweep.leave(0)
+    sweep.leave(1)
+    (sweep.folder / "point=0" / "metrics.jsonl").unlink()
+    results = sweep.folder / "point=1" / "train_results.json"
+    results.write_text(results.read_text()[:99])
+    assert [(run.status, run.reason) for run in compare(sweep.folder).runs] == [
+        ("damaged", "metrics.jsonl: No such file or directory; move its folder away, and run it again"),
+        ("not finished", "train_results.json is not what a run leaves"),
+    ]
+
+
+def test_what_cannot_be_written_leaves_the_comparison_that_was_there(make: Callable[..., Folder]) -> None:
+    sweep = make(*RATES[:1])
+    sweep.leave(0)
+    comparison = compare(sweep.folder)
+    for name in ("comparison.md", "comparison.png"):
+        (sweep.folder / name).mkdir()
+    for write in (write_table, plot_comparison):
+        with pytest.raises(OSError):
+            write(comparison)
+    assert not list(sweep.folder.glob("*.part"))
+
+
 def test_the_table_is_on_the_console_and_in_files(make: Callable[..., Folder]) -> None:
     """The same cells; on a narrow console a column a group; no figure that no run has."""
     sweep = make(*RATES)
@@ -262,6 +341,7 @@ def test_without_a_finished_run_there_is_no_picture(make: Callable[..., Folder])
     [
         *[None, "", "[]", "points: {}", "points: [a]", "points: {a: 1}", "a: [", "\x00"],
         *[f"points: {{{name}: {{seed: 1}}}}" for name in ("../a", "/a", "..", "''")],
+        "points: {a: {seed: 1}, b: {x: 2, seed: 1}}",
     ],
 )
 def test_folders_without_a_sweep_are_refused(tmp_path: Path, text: str | None) -> None:

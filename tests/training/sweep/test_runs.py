@@ -18,7 +18,7 @@ pytest.importorskip("psutil", reason="extra 'train'")
 import psutil
 
 from rg_env.errors import InputError, OutputFolderError
-from rg_env.evaluation.comparison import status_of
+from rg_env.evaluation.swept_run import status_of
 from rg_env.training.sweep import load_sweep
 from rg_env.training.sweep_runs import refuse_sweep, sweep_folder
 
@@ -47,8 +47,8 @@ from pathlib import Path
 folder, seed, goes_on = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "True"
 does = Path(f"does-{seed}").read_text() if Path(f"does-{seed}").exists() else "trains"
 Path(f"pid-{os.getpid()}").touch()
-def leave(interrupted=False, error=None):
-    results = {"steps": 20, "interrupted": interrupted, "error": error}
+def leave(interrupted=False, error=None, stopped_by=None):
+    results = {"steps": 20, "interrupted": interrupted, "error": error, "stopped_by": stopped_by}
     (folder / "train_results.json").write_text(json.dumps(results))
 def save(*_):
     leave(interrupted=True)
@@ -62,6 +62,9 @@ if does == "fails":
     subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
     while len(list(Path().glob("pid-*"))) < 3: time.sleep(0.01)
     sys.exit("error: no \\x1b[31m model")
+if does == "is stopped":
+    leave(stopped_by="kl_spike")
+    sys.exit(1)
 if does != "trains":
     signal.signal(signal.SIGINT, save if does == "waits" else signal.SIG_IGN)
     print("waiting", flush=True)
@@ -151,6 +154,29 @@ def test_a_run_that_fails_does_not_end_the_sweep(folder: Path) -> None:
         *["config.yaml", "logs", "seed=0", "seed=1", "seed=2", "sweep.yaml"]
     ]
     assert sorted(path.name for path in Path("sweep/logs").iterdir()) == [f"seed={seed}.log" for seed in range(3)]
+
+
+def test_a_run_that_a_monitor_stops_is_not_taken_for_a_finished_one(folder: Path) -> None:
+    """The sweep goes on and says so by its exit code, also when it is started again: such a run is left as it is."""
+    (folder / "does-0").write_text("is stopped")
+    code, lines, errors = ended(started("seed=0,1"))
+    assert (code, errors) == (1, "")
+    assert lines == [
+        "[1/2] seed=0",
+        "[1/2] seed 0",
+        "[1/2] seed=0 was stopped, by monitor kl_spike after 20 steps; the sweep goes on",
+        "[2/2] seed=1",
+        "[2/2] seed 1",
+        "[2/2] trained",
+        "[2/2] seed=1 finished",
+    ]
+    assert status_of(Path("sweep"), "seed=0") == ("stopped", "by monitor kl_spike after 20 steps")
+    code, lines, _ = ended(started("seed=0,1"))
+    assert code == 1
+    assert lines == [
+        "[1/2] seed=0 was stopped already, by monitor kl_spike after 20 steps",
+        "[2/2] seed=1 has finished already",
+    ]
 
 
 def test_a_signal_lets_the_run_save_and_ends_the_sweep(folder: Path) -> None:
