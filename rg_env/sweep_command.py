@@ -38,7 +38,7 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the sweep; returns the exit code."""
     from rg_env.training.sweep import load_sweep
-    from rg_env.training.sweep_runs import plan_lines, run_sweep, sweep_folder
+    from rg_env.training.sweep_runs import notes, plan_lines, run_sweep, sweep_folder
     from rg_env.training.world import world_size
 
     if options.eval_only:
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     for package in ("psutil", *_COMPARING):  # the last ones now, too, and not when all has been run
         _require(package, "train")
-    print(f"{len(sweep.points)} runs, one after another, in {folder}/", flush=True)
+    print("\n".join([f"{len(sweep.points)} runs, one after another, in {folder}/", *notes(sweep)]), flush=True)
     code = run_sweep(sweep, folder, again=_again(options, folder))
     if code <= 1:
         compare_runs(folder)

@@ -14,7 +14,10 @@ from rg_env.core.config_files import Keys
 from rg_env.core.task_table import load_table
 from rg_env.core.tasks import Mixture
 from rg_env.training.config import TrainConfig
+from rg_env.training.config_monitors import rule_names
 from rg_env.training.from_config import gym
+from rg_env.training.step_counts import in_updates
+from rg_env.training.world import world_size
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,7 @@ class Rule:
 def without_effect(config: TrainConfig) -> str:
     """One line for people with the keys that have no effect, and why; empty if there are none."""
     given, parts = list(_given(config)), []
-    for rule in RULES:
-        patterns = [tuple(each.split(".")) for each in rule.keys]
+    for rule, patterns in _PATTERNS:
         found = [keys for pattern in patterns for keys in given if _fits(keys, pattern) and rule.holds(config, keys)]
         if found:
             parts.append(f"{', '.join('.'.join(keys) for keys in found)} ({rule.reason})")
@@ -40,7 +42,8 @@ def without_effect(config: TrainConfig) -> str:
 
 
 def _fits(keys: Keys, pattern: Keys) -> bool:
-    return len(keys) == len(pattern) and all(map(fnmatchcase, keys, pattern))
+    same = len(keys) == len(pattern) and keys[0] == pattern[0]
+    return same and all(map(fnmatchcase, keys, pattern))
 
 
 def _given(section: Section, path: Keys = ()) -> Iterator[Keys]:
@@ -86,6 +89,40 @@ def _overruled(config: TrainConfig, keys: Keys) -> bool:
 def _begins_scheduled(config: TrainConfig, keys: Keys) -> bool:
     schedule = config.curriculum.schedule if config.curriculum else None
     return any(int(step) == 0 for step in schedule or ())
+
+
+def _switched_off(config: TrainConfig, keys: Keys) -> bool:
+    active = config.monitors.active()
+    return not active if keys[1] == "window" else keys[1] not in active
+
+
+def _ends_before(config: TrainConfig, keys: Keys) -> bool:
+    """Whether the run has fewer steps than the window of its monitors."""
+    return in_updates(config, world_size()).training.max_steps < config.monitors.window
+
+
+_NEEDS: dict[str, tuple[Callable[[TrainConfig], bool], str]] = {
+    "kl_spike": (
+        lambda config: config.training.beta == 0 and not config.engine.importance_sampling_correction,
+        "training.beta: 0, engine.importance_sampling_correction: false",
+    ),
+    "ratio_spike": (lambda config: config.training.num_iterations == 1, "training.num_iterations: 1"),
+    "format_rate": (lambda config: "think_format" not in config.rewards, "rewards have no think_format"),
+}
+"""Monitors whose metrics are not always logged: where they are not, and why."""
+
+
+def _of_monitor(name: str) -> "tuple[Rule, Rule]":
+    """Where a monitor has nothing to look at: of its threshold, and of a run that it is to end."""
+    blind, reason = _NEEDS[name]
+    return (
+        Rule((f"monitors.{name}",), lambda config, keys: name in config.monitors.active() and blind(config), reason),
+        Rule(
+            ("monitors.stop_on",),
+            lambda config, keys: name in config.monitors.stop_on and blind(config),
+            f"{name} cannot fire with {reason}" if ":" in reason else f"{name} cannot fire, for {reason}",
+        ),
+    )
 
 
 _EVALUATION = ("rollouts_per_example", "temperature", "top_p", "max_tokens", "greedy")
@@ -173,6 +210,17 @@ RULES = (
     ),
     Rule(("curriculum.tasks.*.start",), _begins_scheduled, "curriculum.schedule has step 0"),
     Rule(
+        tuple(f"monitors.{key}" for key in ("window", *rule_names())),
+        _switched_off,
+        "monitors.off",
+    ),
+    Rule(
+        ("monitors.window", "monitors.stop_on"),
+        lambda config, keys: _ends_before(config, keys) and bool(config.monitors.active()),
+        "the run has fewer steps than monitors.window",
+    ),
+    *(rule for name in _NEEDS for rule in _of_monitor(name)),
+    Rule(
         ("logging.project", "logging.run_name"),
         lambda config, keys: not {"wandb", "trackio"} & set(config.logging.report_to),
         "logging.report_to names neither wandb nor trackio",
@@ -181,3 +229,4 @@ RULES = (
         ("logging.num_examples",), lambda config, keys: not config.logging.examples_every, "logging.examples_every: 0"
     ),
 )
+_PATTERNS = [(rule, [tuple(each.split(".")) for each in rule.keys]) for rule in RULES]

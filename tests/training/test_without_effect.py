@@ -18,6 +18,8 @@ from rg_env.training.without_effect import RULES, without_effect
 
 SCHEDULE = "curriculum={tasks: {chain_sum: {start: 1}}, schedule: {0: 0, 9: 1}"
 VLLM = "engine.kind=vllm"
+FEW_STEPS = "the run has fewer steps than monitors.window"
+NO_KL = "training.beta: 0, engine.importance_sampling_correction: false"
 NEVER = ["evaluation.before=false", "evaluation.after=false", "evaluation.every=0"]
 
 CASES: list[tuple[str | list[str], str, str, str | list[str]]] = [
@@ -89,6 +91,23 @@ CASES: list[tuple[str | list[str], str, str, str | list[str]]] = [
      "logging.report_to=[tensorboard, wandb]"),
     (["logging.run_name=r", "logging.report_to=[tensorboard]"], "logging.run_name",
      "logging.report_to names neither wandb nor trackio", "logging.report_to=[wandb]"),
+    (["monitors.off=[truncation]", "monitors.truncation=0.3"], "monitors.truncation", "monitors.off",
+     "monitors.off=[]"),
+    (["monitors.off=[all]", "monitors.window=5"], "monitors.window", "monitors.off", "monitors.off=[truncation]"),
+    ("monitors.window=201", "monitors.window", FEW_STEPS, "monitors.window=200"),
+    (["monitors.stop_on=[truncation]", "training.max_steps=9", "training.warmup_steps=0"], "monitors.stop_on",
+     FEW_STEPS, "training.max_steps=10"),
+    (["training.rollouts_as_steps=true", "monitors.stop_on=[truncation]"], "monitors.stop_on", FEW_STEPS,
+     "training.max_steps=1153"),  # of 128 at once
+    ("monitors.kl_spike=3", "monitors.kl_spike", NO_KL, "training.beta=0.1"),
+    ("monitors.stop_on=[truncation, kl_spike]", "monitors.stop_on", f"kl_spike cannot fire with {NO_KL}",
+     [VLLM, "engine.importance_sampling_correction=true"]),
+    ("monitors.ratio_spike=3", "monitors.ratio_spike", "training.num_iterations: 1", "training.num_iterations=2"),
+    ("monitors.stop_on=[ratio_spike]", "monitors.stop_on", "ratio_spike cannot fire with training.num_iterations: 1",
+     "training.num_iterations=2"),
+    ("monitors.format_rate=0.9", "monitors.format_rate", "rewards have no think_format", "rewards.think_format=0.1"),
+    ("monitors.stop_on=[format_rate]", "monitors.stop_on", "format_rate cannot fire, for rewards have no think_format",
+     "rewards.think_format=0.1"),
     (["logging.examples_every=0", "logging.num_examples=5"], "logging.num_examples", "logging.examples_every: 0",
      "logging.examples_every=1"),
 ]  # fmt: skip
@@ -122,7 +141,8 @@ def test_what_does_nothing_is_told(
 
 
 def test_every_rule_is_in_the_table() -> None:
-    patterns = [pattern for rule in RULES for pattern in rule.keys]
+    """Of the monitors, which have a key each, one stands for all that are off."""
+    patterns = [pattern for rule in RULES for pattern in rule.keys if rule.reason != "monitors.off"]
     assert [each for each in patterns if not any(fnmatchcase(key, each) for _, key, _, _ in CASES)] == []
 
 
@@ -141,6 +161,9 @@ def test_every_rule_is_in_the_table() -> None:
         ["curriculum={tasks: [chain_sum], schedule: {0: 1}, window: 5}"],  # of the accuracy that is logged
         ["splits.num_eval_examples=0", "evaluation.before=false"],  # what happens
         ["output.save_every=0", "output.save_total_limit=1"],  # of a run that goes on
+        ["monitors.window=200", "monitors.stop_on=[zero_variance]", "monitors.truncation=0.5"],
+        ["training.max_steps=2", "training.warmup_steps=0"],  # the monitors' own window is not asked for
+        ["training.rollouts_as_steps=true", "training.lr_scheduler_type=constant"],  # warmup_steps is the default
         ["rewards={correctness: 1, length: {weight: 0, options: {max_tokens: 9}}}"],  # a metric
     ],
     ids=str,

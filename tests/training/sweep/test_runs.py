@@ -227,6 +227,17 @@ def test_a_checkpoint_of_the_last_step_is_put_aside(folder: Path) -> None:
     ]
 
 
+def test_where_steps_count_rollouts_checkpoints_count_updates(folder: Path) -> None:
+    """2,560 rollouts, 128 at once: the last checkpoint is that of step 20."""
+    (folder / "run.yaml").write_text(CONFIG.replace("max_steps: 20", "max_steps: 2560, rollouts_as_steps: true"))
+    for name in ("checkpoint-10", "checkpoint-20"):
+        Path("sweep/seed=0", name).mkdir(parents=True)
+    sweep = load_sweep("run.yaml", ["output.dir=fresh"], ["seed=0"])
+    (folder / "sweep" / "sweep.yaml").write_text(json.dumps(sweep.described()))
+    assert ended(started("seed=0"))[0] == 0
+    assert sorted(path.name for path in Path("sweep/seed=0").glob("*-*")) == ["checkpoint-10", "not-evaluated-20-1"]
+
+
 def test_a_folder_of_another_sweep_is_refused(folder: Path) -> None:
     """With what differs; a folder without a sweep, too."""
     assert ended(started())[0] == 0
@@ -249,6 +260,15 @@ def test_a_folder_of_another_sweep_is_refused(folder: Path) -> None:
         checked(words=[*reversed(with_beta), *WORDS])
     Path("sweep/sweep.yaml").write_text("a: [")
     with pytest.raises(InputError, match=r"sweep.yaml is not what a sweep leaves: it names no points"):
+        checked()
+    described = load_sweep("run.yaml", [], WORDS).described()
+    for swept in (3, [], "seed"):
+        Path("sweep/sweep.yaml").write_text(json.dumps({**described, "swept": swept}))
+        with pytest.raises(OutputFolderError, match=r"sweep.yaml is not what .* 'swept' names no keys"):
+            checked()
+    Path("sweep/sweep.yaml").write_text(json.dumps(described))
+    Path("sweep/config.yaml").write_text("")
+    with pytest.raises(OutputFolderError, match=r"config.yaml is not what a sweep leaves"):
         checked()
     Path("sweep/sweep.yaml").unlink()
     with pytest.raises(OutputFolderError, match=r"holds something else than a sweep: there is no sweep.yaml"):
