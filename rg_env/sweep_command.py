@@ -69,13 +69,15 @@ def compare_runs(folder: Path) -> int:
     from rg_env.evaluation.comparison_plot import plot_comparison
     from rg_env.evaluation.comparison_table import print_comparison, write_table
 
-    comparison = compare(folder)
-    print_comparison(comparison)
-    try:
+    comparison, failure, picture = compare(folder), None, None
+    try:  # first: who reads the table may go away (`| head`)
         write_table(comparison)
         picture = plot_comparison(comparison)
     except OSError as error:
-        raise OutputFolderError(f"cannot write the comparison to {folder}: {error.strerror}") from error
+        failure = error
+    print_comparison(comparison)
+    if failure:
+        raise OutputFolderError(f"cannot write the comparison to {folder}: {failure.strerror}") from failure
     print(f"{folder}: comparison.md, comparison.json{', comparison.png' if picture else ''}")
     return 0
 

@@ -1,6 +1,8 @@
 """A comparison as a table: on the console, and as `comparison.md`."""
 
+import errno
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,9 +30,16 @@ _HEADS = {
 LEGEND = "Means over finished runs ± half of the 95 % t-interval: over seeds, or of a single run over its questions."
 
 
+class _Console(Console):
+    """Leaves it to the command what becomes of an output that nobody reads; rich ends the program with 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
     """Print the table, and which runs are not in it."""
-    console = console or Console(highlight=False)
+    console = console or _Console(highlight=False)
     heads, rows = _cells(comparison)
     table = _table(heads, rows, names=len(comparison.keys))
     if _width(table, console) > console.width:  # rather a column a group

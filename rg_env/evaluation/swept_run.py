@@ -87,16 +87,16 @@ def _status(folder: Path, name: str, results: dict[str, Any] | None) -> tuple[st
     if results and not results["interrupted"] and not results["error"]:
         rule = results.get("stopped_by")
         return (STOPPED, _line(f"by monitor {rule} after {results['steps']} steps")) if rule else (FINISHED, "")
-    if (file := failure_file(folder, name)).is_file():
-        return FAILED, _line(file.read_text(encoding="utf-8", errors="replace"))
-    if results and results["error"]:
-        return FAILED, _line(str(results["error"]))
-    if results:
-        return UNFINISHED, f"interrupted after {results['steps']} steps"
     try:
+        if (file := failure_file(folder, name)).is_file():
+            return FAILED, _line(file.read_text(encoding="utf-8", errors="replace"))
+        if results and results["error"]:
+            return FAILED, _line(str(results["error"]))
+        if results:
+            return UNFINISHED, _line(f"interrupted after {results['steps']} steps")
         found = {file.name for file in (folder / name).iterdir()} if (folder / name).is_dir() else set()
     except OSError as error:
-        return UNFINISHED, f"its folder cannot be read: {error.strerror}"
+        return UNFINISHED, f"what it left cannot be read: {error.strerror}"
     if not found:
         return NOT_STARTED, ""
     return UNFINISHED, f"{_RESULTS} is not what a run leaves" if _RESULTS in found else ""

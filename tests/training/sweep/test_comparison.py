@@ -3,8 +3,12 @@
 import io
 import json
 import math
+import os
 import random
+import signal
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -233,6 +237,13 @@ def test_damaged_files_are_named_and_make_no_figures(make: Callable[..., Folder]
     assert words in line
 
 
+def test_what_the_system_does_not_let_read_is_told(tmp_path: Path) -> None:
+    """As a folder without permission: here a name that no file system takes."""
+    (tmp_path / "sweep.yaml").write_text(json.dumps({"points": {"a" * 300: {"seed": 0}}}))
+    (run,) = compare(tmp_path).runs
+    assert (run.status, run.reason) == ("not finished", "what it left cannot be read: File name too long")
+
+
 def test_a_run_without_its_metrics_and_one_with_broken_results(make: Callable[..., Folder]) -> None:
     """The second may go on: results are written at the very end."""
     sweep = make(*RATES[:2])
@@ -245,6 +256,25 @@ def test_a_run_without_its_metrics_and_one_with_broken_results(make: Callable[..
         ("damaged", "metrics.jsonl: No such file or directory; move its folder away, and run it again"),
         ("not finished", "train_results.json is not what a run leaves"),
     ]
+
+
+def test_the_files_are_written_though_nobody_reads_the_table(make: Callable[..., Folder]) -> None:
+    """And the command ends as if by SIGPIPE, without a word; where they cannot be, the table is shown, and a line."""
+    sweep = make(*RATES[:1])
+    sweep.leave(0)
+    command = [sys.executable, "-m", "rg_env.cli", "compare", str(sweep.folder)]
+    reader, writer = os.pipe()
+    os.close(reader)
+    result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (result.returncode, result.stderr) == (128 + signal.SIGPIPE, "")
+    for name in ("comparison.md", "comparison.json", "comparison.png"):
+        (sweep.folder / name).unlink()
+    (sweep.folder / "comparison.md").mkdir()
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert "accuracy after" in result.stdout
+    line = f"error: cannot write the comparison to {sweep.folder}: Is a directory\n"
+    assert (result.returncode, result.stderr) == (2, line)
 
 
 def test_what_cannot_be_written_leaves_the_comparison_that_was_there(make: Callable[..., Folder]) -> None:
