@@ -27,6 +27,8 @@ _HEADS = {
     "seconds": ("seconds", 1),
 }
 """Head and decimals of each figure."""
+_MOST_VALUE = 40
+"""Characters of a value; comparison.json has it whole."""
 LEGEND = "Means over finished runs ± half of the 95 % t-interval: over seeds, or of a single run over its questions."
 
 
@@ -103,17 +105,30 @@ def _cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Heads and rows. A figure that no group has is left out."""
     names = [name for name in _HEADS if any(name in group.figures for group in comparison.groups)]
     labels = short_keys(comparison.keys)
+    columns = {key: _told_apart([group.values[key] for group in comparison.groups]) for key in labels}
     heads = [*labels.values(), *(_HEADS[name][0] for name in names), "finished", "± over"]
     rows = [
         [
-            *(shown(group.values[key]) for key in labels),
+            *(columns[key][row] for key in labels),
             *(_figure(group.figures.get(name), _HEADS[name][1]) for name in names),
             f"{len(group.finished)} of {len(group.runs)}",
             group.over,
         ]
-        for group in comparison.groups
+        for row, group in enumerate(comparison.groups)
     ]
     return heads, rows
+
+
+def _told_apart(values: list[object]) -> list[str]:
+    """Each value in a few characters; where different ones look the same, such as long prompts, with a number before
+    it, by the order of the values."""
+    texts, known = [shown(value) for value in values], [json.dumps(value, sort_keys=True) for value in values]
+    half = _MOST_VALUE // 2
+    cut = [text if len(text) <= _MOST_VALUE else f"{text[: half - 3]} ... {text[-half + 2 :]}" for text in texts]
+    if len(set(cut)) == len(set(known)):
+        return cut
+    numbers = {each: number for number, each in enumerate(dict.fromkeys(known), 1)}
+    return [f"{numbers[each]}: {text}" for each, text in zip(known, cut, strict=True)]
 
 
 def _figure(figure: Figure | None, digits: int) -> str:

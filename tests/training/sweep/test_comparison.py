@@ -319,6 +319,21 @@ def test_the_table_is_on_the_console_and_in_files(make: Callable[..., Folder]) -
     assert not list(sweep.folder.glob("*.part"))
 
 
+def test_long_values_are_cut_and_none_looks_like_another(make: Callable[..., Folder]) -> None:
+    """Prompts of hundreds of characters, and a text that looks like no value."""
+    values: list[Any] = [f"{'a' * 99}{'b' * 99}", f"{'a' * 99}x{'b' * 99}", 1]
+    lines = told(compare(make(*({"a.b": value} for value in values)).folder)).splitlines()
+    cut = f"{'a' * 17} ... {'b' * 18}"
+    assert [line.split("  ")[1] for line in lines if " of 1" in line] == [f"1: {cut}", f"2: {cut}", "3: 1"]
+    assert max(map(len, lines)) <= 120
+    values = [None, "null", None]
+    sweep = make(*({"training.bf16": value, "seed": seed} for seed, value in enumerate(values)))
+    cells = [
+        line.split()[:2] for line in told(compare(sweep.folder)).splitlines() if " of " in line and "±" not in line
+    ]
+    assert cells == [["1:", "null"], ["2:", "null"]]
+
+
 def test_runs_that_were_asked_otherwise_are_told_apart(make: Callable[..., Folder]) -> None:
     """Other questions, or other sampling settings: both make figures differ."""
     questions, sampling = "were not asked the same questions", "were not evaluated with the same sampling settings"
