@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the sweep; returns the exit code."""
     from rg_env.core.world import world_size
     from rg_env.training.sweep import load_sweep
-    from rg_env.training.sweep_runs import plan_lines, run_sweep, sweep_folder
+    from rg_env.training.sweep_runs import notes, plan_lines, run_sweep, sweep_folder
 
     if options.eval_only:
         raise InputError("--sweep is for training: --eval-only evaluates one model")
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     for package in ("psutil", *_COMPARING):  # the last ones now, too, and not when all has been run
         require(package, "train")
-    print(f"{len(sweep.points)} runs, one after another, in {folder}/", flush=True)
+    print("\n".join([f"{len(sweep.points)} runs, one after another, in {folder}/", *notes(sweep)]), flush=True)
     code = run_sweep(sweep, folder, again=_again(options, folder))
     if code <= 1:
         compare_runs(folder)
@@ -69,13 +69,15 @@ def compare_runs(folder: Path) -> int:
     from rg_env.evaluation.comparison_plot import plot_comparison
     from rg_env.evaluation.comparison_table import print_comparison, write_table
 
-    comparison = compare(folder)
-    print_comparison(comparison)
-    try:
+    comparison, failure, picture = compare(folder), None, None
+    try:  # first: who reads the table may go away (`| head`)
         write_table(comparison)
         picture = plot_comparison(comparison)
     except OSError as error:
-        raise OutputFolderError(f"cannot write the comparison to {folder}: {error.strerror}") from error
+        failure = error
+    print_comparison(comparison)
+    if failure:
+        raise OutputFolderError(f"cannot write the comparison to {folder}: {failure.strerror}") from failure
     print(f"{folder}: comparison.md, comparison.json{', comparison.png' if picture else ''}")
     return 0
 

@@ -4,12 +4,12 @@
     comparison.groups[0].figures["accuracy_after"]      # Figure(mean=0.97, half_width=0.02)
 
 A group is the runs that differ in their seed alone. Read are `sweep.yaml`, which says what was to be run, and what each
-run has left; runs that have not ended, or have failed, or were ended by a monitor, are named and not counted.
+run has left; runs that have not ended, have failed, were stopped by a monitor, or left what cannot be read, are named
+and not counted.
 """
 
 import json
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,50 +17,11 @@ from typing import Any
 import yaml
 
 from rg_env.core import yaml12
-from rg_env.core.statistics import mean_and_interval, t_critical
+from rg_env.core.statistics import mean_and_interval
 from rg_env.errors import InputError
+from rg_env.evaluation.swept_run import CONFIDENCE, FIGURES, FINISHED, Run, read_run
 
 SWEEP_FILE = "sweep.yaml"
-LOGS = "logs"
-"""Folder, in that of a sweep, of what its runs print."""
-CONFIDENCE = 0.95
-FINISHED, FAILED, UNFINISHED, NOT_STARTED = "finished", "failed", "not finished", "not started"
-
-_EVALUATED = {
-    "accuracy_before": ("eval_before", "accuracy"),
-    "accuracy_after": ("eval_after", "accuracy"),
-    "greedy_after": ("eval_after", "greedy_accuracy"),
-    "reward_after": ("eval_after", "reward"),
-    "held_out_after": ("eval_after", "held_out", "accuracy"),
-    "tokens_after": ("eval_after", "mean_completion_tokens"),
-}
-FIGURES = (*_EVALUATED, "seconds")
-"""Names of what is compared. Seconds are those of all steps and evaluations, over interruptions too."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One point of the sweep."""
-
-    number: int
-    """From 1, in the order of the sweep."""
-    name: str
-    """Of its folder."""
-    values: dict[str, Any]
-    """By swept key."""
-    status: str
-    reason: str
-    """Why it has failed, or how far it has come; may be empty."""
-    figures: dict[str, float]
-    """Those that a finished run has."""
-    intervals: dict[str, float]
-    """Half of each figure's interval over the questions, where it has one."""
-    questions: int
-    """Asked in its last evaluation: of the tasks trained on; where there are none, held-out ones."""
-    curve: dict[int, float]
-    """Sampled accuracy by step, of all its evaluations."""
-    asked: tuple[str, str]
-    """What tells whether two runs were asked the same questions, and with the same sampling."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +109,7 @@ def compare(folder: Path) -> Comparison:
         InputError: there is no sweep.
     """
     points = read_points(folder)
-    runs = [_run(folder, number, name, values) for number, (name, values) in enumerate(points.items(), 1)]
+    runs = [read_run(folder, number, name, values) for number, (name, values) in enumerate(points.items(), 1)]
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(json.dumps(_without_seed(run.values), sort_keys=True), []).append(run)
@@ -169,96 +130,21 @@ def read_points(folder: Path) -> dict[str, dict[str, Any]]:
     try:
         values = yaml12.load(file.read_text(encoding="utf-8"))
         points = values["points"]
-        if points and all(isinstance(each, dict) and _is_name(name) for name, each in points.items()):
+        whole = all(isinstance(each, dict) and _is_name(name) for name, each in points.items())
+        if points and whole and len({frozenset(each) for each in points.values()}) == 1:
             return dict(points)
     except OSError as error:
-        raise InputError(f"{folder} is no folder of a sweep: {SWEEP_FILE}: {error.strerror}") from error
+        raise InputError(
+            f"{folder} is no folder of a sweep: {SWEEP_FILE}: {error.strerror}; name the output.dir of a sweep"
+        ) from error
     except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError):
         pass
-    raise InputError(f"{file} is not what a sweep leaves: it names no points")
+    raise InputError(f"{file} is not what a sweep leaves: it names no points, or no values of the same keys for all")
 
 
 def _is_name(text: str) -> bool:
     """Of a folder, and not a path out of it."""
     return bool(text.strip(".")) and Path(text).name == text
-
-
-def status_of(folder: Path, name: str) -> tuple[str, str]:
-    """How far the run `name` of the sweep in `folder` has come, and why it is not finished, if that is known."""
-    return _status(folder, name, _results(folder / name))
-
-
-def failure_file(folder: Path, name: str) -> Path:
-    """Where the reason stands for which the run `name` has failed."""
-    return folder / LOGS / f"{name}.failed"
-
-
-def _status(folder: Path, name: str, results: dict[str, Any] | None) -> tuple[str, str]:
-    stopped_by = results and results.get("stopped_by")
-    if results and not (results["interrupted"] or results["error"] or stopped_by):
-        return FINISHED, ""
-    if (file := failure_file(folder, name)).is_file():
-        return FAILED, _line(file.read_text(encoding="utf-8", errors="replace"))
-    if results and results["error"]:
-        return FAILED, _line(str(results["error"]))
-    if results and stopped_by:
-        return FAILED, f"stopped by monitor {_line(str(stopped_by))} after {results['steps']} steps"
-    if results:
-        return UNFINISHED, f"interrupted after {results['steps']} steps"
-    begun = (folder / name).is_dir() and any((folder / name).iterdir())
-    return (UNFINISHED if begun else NOT_STARTED), ""
-
-
-def _line(text: str) -> str:
-    """`text` in one line, without what a terminal would obey."""
-    return " ".join("".join(each if each.isprintable() else " " for each in text).split())
-
-
-def _results(folder: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads((folder / "train_results.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # none yet; a run writes the whole file at once
-        return None
-    return found if isinstance(found, dict) and {"interrupted", "error", "steps"} <= set(found) else None
-
-
-def _run(folder: Path, number: int, name: str, values: dict[str, Any]) -> Run:
-    results = _results(folder / name)
-    status, reason = _status(folder, name, results)
-    if not results or status != FINISHED:
-        return Run(number, name, values, status, reason, {}, {}, 0, {}, ("", ""))
-    figures, intervals = {}, {}
-    for figure, (*path, key) in _EVALUATED.items():
-        scores: Any = results
-        for part in path:
-            scores = (scores or {}).get(part)
-        if scores and scores[key] is not None:
-            figures[figure] = float(scores[key])
-            if scores["n"] > 1:
-                intervals[figure] = t_critical(scores["n"] - 1, CONFIDENCE) * scores[f"{key}_se"]
-    lines = list(_metrics(folder / name))
-    figures["seconds"] = math.fsum(line.get("step_time", 0.0) + line.get("time/evaluation", 0.0) for line in lines)
-    last = results.get("eval_after") or results.get("eval_before") or {}
-    hashes = [entry["manifest_sha256"] or entry["prompts_sha256"] for entry in last.get("questions", [])]
-    return Run(
-        number,
-        name,
-        values,
-        status,
-        reason,
-        figures,
-        intervals,
-        questions=last.get("n") or (last.get("held_out") or {}).get("n", 0),
-        curve={line["step"]: line["eval/accuracy"] for line in lines if line.get("eval/accuracy") is not None},
-        asked=(json.dumps(hashes), json.dumps(last.get("sampling"), sort_keys=True)),
-    )
-
-
-def _metrics(folder: Path) -> Iterator[dict[str, Any]]:
-    file = folder / "metrics.jsonl"
-    if file.is_file():
-        with file.open(encoding="utf-8") as lines:
-            yield from map(json.loads, lines)
 
 
 def _group(runs: Sequence[Run]) -> Group:

@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from rg_env.core.labels import described
 from rg_env.evaluation.comparison import Comparison, Group
+from rg_env.evaluation.comparison_table import written_aside
 from rg_env.evaluation.drawing import COLORS, GREY
 
 _BEFORE: dict[str, Any] = {"marker": "o", "markersize": 6, "markerfacecolor": "white", "linestyle": "none", "zorder": 3}
@@ -44,7 +45,8 @@ def plot_comparison(comparison: Comparison) -> Path | None:
         _draw_curves(axes[1], groups)
     figure.suptitle(comparison.folder.name, parse_math=False)
     output = comparison.folder / "comparison.png"
-    figure.savefig(output, dpi=120)
+    with written_aside(output) as aside:
+        figure.savefig(aside, dpi=120, format="png")
     return output
 
 

@@ -1,8 +1,12 @@
 """A comparison as a table: on the console, and as `comparison.md`."""
 
+import errno
 import json
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -10,7 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from rg_env.core.labels import short_keys, shown
-from rg_env.evaluation.comparison import FINISHED, Comparison, Figure
+from rg_env.evaluation.comparison import Comparison, Figure
+from rg_env.evaluation.swept_run import FINISHED
 
 _HEADS = {
     "accuracy_before": ("accuracy before", 2),
@@ -22,12 +27,21 @@ _HEADS = {
     "seconds": ("seconds", 1),
 }
 """Head and decimals of each figure."""
+_MOST_VALUE = 40
+"""Characters of a value; comparison.json has it whole."""
 LEGEND = "Means over finished runs ± half of the 95 % t-interval: over seeds, or of a single run over its questions."
+
+
+class _Console(Console):
+    """Leaves it to the command what becomes of an output that nobody reads; rich ends the program with 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
     """Print the table, and which runs are not in it."""
-    console = console or Console(highlight=False)
+    console = console or _Console(highlight=False)
     heads, rows = _cells(comparison)
     table = _table(heads, rows, names=len(comparison.keys))
     if _width(table, console) > console.width:  # rather a column a group
@@ -71,26 +85,50 @@ def write_table(comparison: Comparison) -> None:
     """Write `comparison.json` and `comparison.md` into the folder of the sweep."""
     text = json.dumps(comparison.as_json(), indent=1, ensure_ascii=False) + "\n"
     for name, content in (("comparison.json", text), ("comparison.md", markdown(comparison))):
-        aside = comparison.folder / f"{name}.part"
-        aside.write_text(content, encoding="utf-8", errors="backslashreplace")
-        aside.replace(comparison.folder / name)
+        with written_aside(comparison.folder / name) as aside:
+            aside.write_text(content, encoding="utf-8", errors="backslashreplace")
+
+
+@contextmanager
+def written_aside(file: Path) -> Iterator[Path]:
+    """What is written to the path given becomes `file` at the end; if that fails, the old one stays and no other."""
+    aside = file.with_name(f"{file.name}.part")
+    try:
+        yield aside
+        aside.replace(file)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
 
 
 def _cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Heads and rows. A figure that no group has is left out."""
     names = [name for name in _HEADS if any(name in group.figures for group in comparison.groups)]
     labels = short_keys(comparison.keys)
+    columns = {key: _told_apart([group.values[key] for group in comparison.groups]) for key in labels}
     heads = [*labels.values(), *(_HEADS[name][0] for name in names), "finished", "± over"]
     rows = [
         [
-            *(shown(group.values[key]) for key in labels),
+            *(columns[key][row] for key in labels),
             *(_figure(group.figures.get(name), _HEADS[name][1]) for name in names),
             f"{len(group.finished)} of {len(group.runs)}",
             group.over,
         ]
-        for group in comparison.groups
+        for row, group in enumerate(comparison.groups)
     ]
     return heads, rows
+
+
+def _told_apart(values: list[object]) -> list[str]:
+    """Each value in a few characters; where different ones look the same, such as long prompts, with a number before
+    it, by the order of the values."""
+    texts, known = [shown(value) for value in values], [json.dumps(value, sort_keys=True) for value in values]
+    half = _MOST_VALUE // 2
+    cut = [text if len(text) <= _MOST_VALUE else f"{text[: half - 3]} ... {text[-half + 2 :]}" for text in texts]
+    if len(set(cut)) == len(set(known)):
+        return cut
+    numbers = {each: number for number, each in enumerate(dict.fromkeys(known), 1)}
+    return [f"{numbers[each]}: {text}" for each, text in zip(known, cut, strict=True)]
 
 
 def _figure(figure: Figure | None, digits: int) -> str:

@@ -109,7 +109,7 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
 
     given, config = config, in_updates(config, world_size())
     run_folder(config.output.dir, "check", resume)  # told before the model is loaded
-    if line := without_effect(config):
+    if line := without_effect(given):
         say(line)
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
     trainer = make_trainer(config, policy, resume=resume)

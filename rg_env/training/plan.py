@@ -33,7 +33,7 @@ def describe(config: TrainConfig) -> str:
 def plan(config: TrainConfig) -> list[str]:
     """What a run will do, a line each."""
     processes = world_size()
-    config = in_updates(config, processes)
+    idle, config = without_effect(config), in_updates(config, processes)
     training, splits, evaluation = config.training, config.splits, config.evaluation
     rollouts = rollouts_per_batch(training, processes)
     prompts = rollouts // training.num_generations
@@ -63,7 +63,7 @@ def plan(config: TrainConfig) -> list[str]:
     every = config.output.save_every
     save = f"a checkpoint every {every} steps and at the end" if 0 < every < training.max_steps else "one checkpoint"
     lines.append(f"output      {config.output.dir or 'a fresh folder under outputs/'}, {save}")
-    return [*lines, *filter(None, [without_effect(config)])]
+    return [*lines, *filter(None, [idle])]
 
 
 def evaluation_steps(every: int | None, max_steps: int) -> int:

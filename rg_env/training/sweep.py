@@ -161,6 +161,12 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     return "; ".join([*told[:_DIFFERENCES], *more])
 
 
+def some_of(names: Sequence[str], points: int) -> str:
+    """Some of so many points, in a few words."""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return "every point" if 1 < len(names) == points else f"{names[0]}{more}"
+
+
 def _axis(word: str) -> Axis:
     key, separator, text = word.partition("=")
     key, told = key.strip(), f"--sweep {shortened(word)}"
@@ -214,8 +220,7 @@ def _all_of(mistakes: Mapping[str, list[str]], points: int, file: str | Path) ->
     """All mistakes of all points, each once, with the points that have it."""
     lines = []
     for line, names in mistakes.items():
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        lines.append(f"{'every point' if 1 < len(names) == points else names[0] + more}: {line}")
+        lines.append(f"{some_of(names, points)}: {line}")
     head = [] if len(lines) == 1 else [f"{file}: {len(lines)} mistakes in the {points} points of the sweep"]
     return ConfigError("\n  ".join([*head, *lines]))
 

@@ -10,7 +10,8 @@ logs/NAME.log       what it printed
 logs/NAME.failed    why it failed, if it did
 comparison.*        the comparison: table as .json and .md, picture as .png
 
-A point that fails does not end the sweep. Ctrl-C, SIGTERM and SIGHUP let the run under way save, and end the sweep.
+A point that fails does not end the sweep, nor does one that a monitor stops; that one is left as it is when the sweep
+goes on. Ctrl-C, SIGTERM and SIGHUP let the run under way save, and end the sweep.
 """
 
 import contextlib
@@ -27,17 +28,12 @@ import yaml
 
 from rg_env.core import yaml12
 from rg_env.errors import OutputFolderError
-from rg_env.evaluation.comparison import (
-    FINISHED,
-    LOGS,
-    NOT_STARTED,
-    SWEEP_FILE,
-    failure_file,
-    read_points,
-    status_of,
-)
+from rg_env.evaluation.comparison import SWEEP_FILE, read_points
+from rg_env.evaluation.swept_run import FINISHED, LOGS, NOT_STARTED, STOPPED, failure_file, status_of
 from rg_env.training.output import run_folder
-from rg_env.training.sweep import Point, Sweep, difference
+from rg_env.training.step_counts import in_updates
+from rg_env.training.sweep import Point, Sweep, difference, some_of
+from rg_env.training.without_effect import without_effect
 
 CONFIG_FILE = "config.yaml"
 SAVE_TIMEOUT_S = 300.0
@@ -57,7 +53,10 @@ def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
     if not (folder / SWEEP_FILE).is_file():
         raise OutputFolderError(f"{folder} holds something else than a sweep: there is no {SWEEP_FILE}")
     points = read_points(folder)
-    told = difference(_read(folder / SWEEP_FILE).get("swept", {}), sweep.described()["swept"])
+    swept = _read(folder / SWEEP_FILE).get("swept", {})
+    if not isinstance(swept, dict):
+        raise OutputFolderError(f"{folder / SWEEP_FILE} is not what a sweep leaves: its 'swept' names no keys")
+    told = difference(swept, sweep.described()["swept"])
     if not told and list(points) != [point.name for point in sweep.points]:
         told = "the swept keys stand in another order"
     if not told and (folder / CONFIG_FILE).is_file():  # not where Slurm's jobs made it
@@ -84,7 +83,7 @@ def run_sweep(
         command: what runs a point in a folder, and whether it goes on there; default: `rg-env train`.
 
     Returns:
-        0; 1 if a point failed; 128 + N where signal N ended the sweep.
+        0; 1 if a point failed, or a monitor has stopped it; 128 + N where signal N ended the sweep.
     """
     from rg_env.training.supervise import signals_noted
 
@@ -143,30 +142,37 @@ class _Runner:
         self._sweep, self._folder, self._command, self._signals = sweep, folder, command, signals
         self._console = Console()
         self.failed = 0
+        """Points, those included that a monitor has stopped."""
         self.say = self._console.line
 
     def run(self, point: Point) -> None:
         """One point, to its end or to that which a signal asks for."""
         place, head = self._folder / point.name, f"[{point.number}/{len(self._sweep.points)}]"
-        status, _ = status_of(self._folder, point.name)
+        status, reason = status_of(self._folder, point.name)
         if status == FINISHED:
             self.say(f"{head} {point.name} has finished already")
+            return
+        if status == STOPPED:
+            self.failed += 1
+            self.say(f"{head} {point.name} was stopped already, {reason}")
             return
         failure_file(self._folder, point.name).unlink(missing_ok=True)
         goes_on = place.is_dir() and any(place.iterdir())
         if goes_on:
-            _make_way(place, self._sweep.configs[point.number - 1].training.max_steps)
+            _make_way(place, in_updates(self._sweep.configs[point.number - 1], 1).training.max_steps)
         self.say(f"{head} {point.name}{' goes on' if goes_on else ''}")
-        earlier, start = status_of(self._folder, point.name), time.monotonic()
+        start = time.monotonic()
         log = self._folder / LOGS / f"{point.name}.log"
         code, last = self._supervise(self._command(point, place, goes_on), head, log)
         status, reason = status_of(self._folder, point.name)
         if status == FINISHED:
             self.say(f"{head} {point.name} finished after {time.monotonic() - start:.0f} s")
+        elif status == STOPPED:
+            self.failed += 1
+            self.say(f"{head} {point.name} was stopped, {reason}; the sweep goes on")
         elif not self._signals:
             self.failed += 1
-            told = "" if (status, reason) == earlier else reason  # what a run before it has left is not this one's
-            reason = f"exit code {code}: {told or last or 'it said nothing'}"
+            reason = f"exit code {code}: {last or reason or 'it said nothing'}"
             failure_file(self._folder, point.name).write_text(reason + "\n", encoding="utf-8")
             self.say(f"{head} {point.name} failed, {reason[:300]} (see {log}); the sweep goes on")
 
@@ -243,15 +249,30 @@ def _read(file: Path) -> dict[str, Any]:
         values = yaml12.load(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise OutputFolderError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
-    return values if isinstance(values, dict) else {}
+    if not isinstance(values, dict):
+        raise OutputFolderError(f"{file} is not what a sweep leaves: give another output.dir")
+    return values
 
 
 def plan_lines(sweep: Sweep, folder: Path) -> list[str]:
-    """The grid, a line a point: for people, before anything starts."""
+    """The grid, a line a point, and what has no effect in it: for people, before anything starts."""
     lines = [f"{len(sweep.points)} runs, one after another, in {folder}/"]
     width = max(len(point.name) for point in sweep.points)
     for point, config in zip(sweep.points, sweep.configs, strict=True):
         status, _ = status_of(folder, point.name)
         state = "" if status == NOT_STARTED else f", {status}"
-        lines.append(f"{point.number:>4}  {point.name:<{width}}  {config.training.max_steps} steps{state}")
-    return lines
+        steps = in_updates(config, 1).training.max_steps
+        lines.append(f"{point.number:>4}  {point.name:<{width}}  {steps} step{'s' * (steps != 1)}{state}")
+    return [*lines, *notes(sweep)]
+
+
+def notes(sweep: Sweep) -> list[str]:
+    """The keys without effect in runs of the sweep, a line for each set of them, with the points that it is true of."""
+    found: dict[str, list[str]] = {}
+    last, line = sweep.configs[0], without_effect(sweep.configs[0])
+    for point, config in zip(sweep.points, sweep.configs, strict=True):
+        if config.model_copy(update={"seed": last.seed}) != last:  # asking anew takes a millisecond
+            last, line = config, without_effect(config)
+        if line:
+            found.setdefault(line, []).append(point.name)
+    return [f"{some_of(names, len(sweep.points))}: {line}" for line, names in found.items()]

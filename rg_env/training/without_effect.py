@@ -13,9 +13,11 @@ from rg_env.core.config import Section
 from rg_env.core.config_files import Keys
 from rg_env.core.task_table import load_table
 from rg_env.core.tasks import Mixture
+from rg_env.core.world import world_size
 from rg_env.training.config import TrainConfig
 from rg_env.training.config_monitors import rule_names
 from rg_env.training.from_config import gym
+from rg_env.training.step_counts import in_updates
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,7 @@ class Rule:
 def without_effect(config: TrainConfig) -> str:
     """One line for people with the keys that have no effect, and why; empty if there are none."""
     given, parts = list(_given(config)), []
-    for rule in RULES:
-        patterns = [tuple(each.split(".")) for each in rule.keys]
+    for rule, patterns in _PATTERNS:
         found = [keys for pattern in patterns for keys in given if _fits(keys, pattern) and rule.holds(config, keys)]
         if found:
             parts.append(f"{', '.join('.'.join(keys) for keys in found)} ({rule.reason})")
@@ -41,7 +42,8 @@ def without_effect(config: TrainConfig) -> str:
 
 
 def _fits(keys: Keys, pattern: Keys) -> bool:
-    return len(keys) == len(pattern) and all(map(fnmatchcase, keys, pattern))
+    same = len(keys) == len(pattern) and keys[0] == pattern[0]
+    return same and all(map(fnmatchcase, keys, pattern))
 
 
 def _given(section: Section, path: Keys = ()) -> Iterator[Keys]:
@@ -84,23 +86,43 @@ def _overruled(config: TrainConfig, keys: Keys) -> bool:
     return Mixture.parse(spec).tasks[0].config == Mixture.parse(other).tasks[0].config
 
 
-def _is_never_asked(config: TrainConfig, keys: Keys) -> bool:
-    """Whether a threshold is of a monitor that is off."""
-    return keys[-1] in rule_names() and keys[-1] not in config.monitors.active()
-
-
-def _has_no_metric(config: TrainConfig, monitor: str) -> bool:
-    """Whether nothing is logged that the monitor looks at."""
-    return {
-        "ratio_spike": config.training.num_iterations == 1,
-        "kl_spike": config.training.beta == 0 and not config.engine.importance_sampling_correction,
-        "format_rate": "think_format" not in config.rewards,
-    }.get(monitor, False)
-
-
 def _begins_scheduled(config: TrainConfig, keys: Keys) -> bool:
     schedule = config.curriculum.schedule if config.curriculum else None
     return any(int(step) == 0 for step in schedule or ())
+
+
+def _switched_off(config: TrainConfig, keys: Keys) -> bool:
+    active = config.monitors.active()
+    return not active if keys[1] == "window" else keys[1] not in active
+
+
+def _ends_before(config: TrainConfig, keys: Keys) -> bool:
+    """Whether the run has fewer steps than the window of its monitors."""
+    return in_updates(config, world_size()).training.max_steps < config.monitors.window
+
+
+_NEEDS: dict[str, tuple[Callable[[TrainConfig], bool], str]] = {
+    "kl_spike": (
+        lambda config: config.training.beta == 0 and not config.engine.importance_sampling_correction,
+        "training.beta: 0, engine.importance_sampling_correction: false",
+    ),
+    "ratio_spike": (lambda config: config.training.num_iterations == 1, "training.num_iterations: 1"),
+    "format_rate": (lambda config: "think_format" not in config.rewards, "rewards have no think_format"),
+}
+"""Monitors whose metrics are not always logged: where they are not, and why."""
+
+
+def _of_monitor(name: str) -> "tuple[Rule, Rule]":
+    """Where a monitor has nothing to look at: of its threshold, and of a run that it is to end."""
+    blind, reason = _NEEDS[name]
+    return (
+        Rule((f"monitors.{name}",), lambda config, keys: name in config.monitors.active() and blind(config), reason),
+        Rule(
+            ("monitors.stop_on",),
+            lambda config, keys: name in config.monitors.stop_on and blind(config),
+            f"{name} cannot fire with {reason}" if ":" in reason else f"{name} cannot fire, for {reason}",
+        ),
+    )
 
 
 _EVALUATION = ("rollouts_per_example", "temperature", "top_p", "max_tokens", "greedy")
@@ -187,28 +209,17 @@ RULES = (
         "curriculum.schedule",
     ),
     Rule(("curriculum.tasks.*.start",), _begins_scheduled, "curriculum.schedule has step 0"),
-    Rule(("monitors.*",), _is_never_asked, "monitors.off"),
     Rule(
-        ("monitors.ratio_spike",),
-        lambda config, keys: _has_no_metric(config, "ratio_spike"),
-        "training.num_iterations: 1",
+        tuple(f"monitors.{key}" for key in ("window", *rule_names())),
+        _switched_off,
+        "monitors.off",
     ),
     Rule(
-        ("monitors.kl_spike",),
-        lambda config, keys: _has_no_metric(config, "kl_spike"),
-        "training.beta: 0, engine.importance_sampling_correction: false",
+        ("monitors.window", "monitors.stop_on"),
+        lambda config, keys: _ends_before(config, keys) and bool(config.monitors.active()),
+        "the run has fewer steps than monitors.window",
     ),
-    Rule(
-        ("monitors.format_rate",),
-        lambda config, keys: _has_no_metric(config, "format_rate"),
-        "rewards has no think_format",
-    ),
-    Rule(
-        ("monitors.stop_on",),
-        lambda config, keys: all(_has_no_metric(config, name) for name in config.monitors.stop_on),
-        "nothing is logged that these monitors look at",
-    ),
-    Rule(("monitors.window",), lambda config, keys: not config.monitors.active(), "monitors.off: [all]"),
+    *(rule for name in _NEEDS for rule in _of_monitor(name)),
     Rule(
         ("logging.project", "logging.run_name"),
         lambda config, keys: not {"wandb", "trackio"} & set(config.logging.report_to),
@@ -218,3 +229,4 @@ RULES = (
         ("logging.num_examples",), lambda config, keys: not config.logging.examples_every, "logging.examples_every: 0"
     ),
 )
+_PATTERNS = [(rule, [tuple(each.split(".")) for each in rule.keys]) for rule in RULES]

@@ -18,6 +18,8 @@ from rg_env.training.without_effect import RULES, without_effect
 
 SCHEDULE = "curriculum={tasks: {chain_sum: {start: 1}}, schedule: {0: 0, 9: 1}"
 VLLM = "engine.kind=vllm"
+FEW_STEPS = "the run has fewer steps than monitors.window"
+NO_KL = "training.beta: 0, engine.importance_sampling_correction: false"
 NEVER = ["evaluation.before=false", "evaluation.after=false", "evaluation.every=0"]
 
 CASES: list[tuple[str | list[str], str, str, str | list[str]]] = [
@@ -85,19 +87,27 @@ CASES: list[tuple[str | list[str], str, str, str | list[str]]] = [
     (f"{SCHEDULE}, step: 2}}", "curriculum.step", "curriculum.schedule", "curriculum.schedule=null"),
     (f"{SCHEDULE}}}", "curriculum.tasks.chain_sum.start", "curriculum.schedule has step 0",
      "curriculum.schedule={5: 1}"),
-    (["monitors.truncation=0.3", "monitors.off=[truncation]"], "monitors.truncation", "monitors.off",
-     "monitors.off=[kl_spike]"),
-    ("monitors.ratio_spike=9", "monitors.ratio_spike", "training.num_iterations: 1", "training.num_iterations=2"),
-    ("monitors.kl_spike=9", "monitors.kl_spike", "training.beta: 0, engine.importance_sampling_correction: false",
-     "training.beta=0.1"),
-    ("monitors.format_rate=0.9", "monitors.format_rate", "rewards has no think_format", "rewards.think_format=0.1"),
-    ("monitors.stop_on=[kl_spike, ratio_spike]", "monitors.stop_on", "nothing is logged that these monitors look at",
-     "training.num_iterations=2"),
-    ("monitors={window: 5, off: [all]}", "monitors.window", "monitors.off: [all]", "monitors.off=[kl_spike]"),
     ("logging.project=p", "logging.project", "logging.report_to names neither wandb nor trackio",
      "logging.report_to=[tensorboard, wandb]"),
     (["logging.run_name=r", "logging.report_to=[tensorboard]"], "logging.run_name",
      "logging.report_to names neither wandb nor trackio", "logging.report_to=[wandb]"),
+    (["monitors.off=[truncation]", "monitors.truncation=0.3"], "monitors.truncation", "monitors.off",
+     "monitors.off=[]"),
+    (["monitors.off=[all]", "monitors.window=5"], "monitors.window", "monitors.off", "monitors.off=[truncation]"),
+    ("monitors.window=201", "monitors.window", FEW_STEPS, "monitors.window=200"),
+    (["monitors.stop_on=[truncation]", "training.max_steps=9", "training.warmup_steps=0"], "monitors.stop_on",
+     FEW_STEPS, "training.max_steps=10"),
+    (["training.rollouts_as_steps=true", "monitors.stop_on=[truncation]"], "monitors.stop_on", FEW_STEPS,
+     "training.max_steps=1153"),  # of 128 at once
+    ("monitors.kl_spike=3", "monitors.kl_spike", NO_KL, "training.beta=0.1"),
+    ("monitors.stop_on=[truncation, kl_spike]", "monitors.stop_on", f"kl_spike cannot fire with {NO_KL}",
+     [VLLM, "engine.importance_sampling_correction=true"]),
+    ("monitors.ratio_spike=3", "monitors.ratio_spike", "training.num_iterations: 1", "training.num_iterations=2"),
+    ("monitors.stop_on=[ratio_spike]", "monitors.stop_on", "ratio_spike cannot fire with training.num_iterations: 1",
+     "training.num_iterations=2"),
+    ("monitors.format_rate=0.9", "monitors.format_rate", "rewards have no think_format", "rewards.think_format=0.1"),
+    ("monitors.stop_on=[format_rate]", "monitors.stop_on", "format_rate cannot fire, for rewards have no think_format",
+     "rewards.think_format=0.1"),
     (["logging.examples_every=0", "logging.num_examples=5"], "logging.num_examples", "logging.examples_every: 0",
      "logging.examples_every=1"),
 ]  # fmt: skip
@@ -131,7 +141,8 @@ def test_what_does_nothing_is_told(
 
 
 def test_every_rule_is_in_the_table() -> None:
-    patterns = [pattern for rule in RULES for pattern in rule.keys]
+    """Of the monitors, which have a key each, one stands for all that are off."""
+    patterns = [pattern for rule in RULES for pattern in rule.keys if rule.reason != "monitors.off"]
     assert [each for each in patterns if not any(fnmatchcase(key, each) for _, key, _, _ in CASES)] == []
 
 
@@ -149,8 +160,10 @@ def test_every_rule_is_in_the_table() -> None:
         ["tasks.maze={level: 1, config: {min_dist: 7, max_dist: 8}}"],
         ["curriculum={tasks: [chain_sum], schedule: {0: 1}, window: 5}"],  # of the accuracy that is logged
         ["splits.num_eval_examples=0", "evaluation.before=false"],  # what happens
-        ["monitors={off: [kl_spike], stop_on: [reward_hacking], truncation: 0.3, window: 5}"],
         ["output.save_every=0", "output.save_total_limit=1"],  # of a run that goes on
+        ["monitors.window=200", "monitors.stop_on=[zero_variance]", "monitors.truncation=0.5"],
+        ["training.max_steps=2", "training.warmup_steps=0"],  # the monitors' own window is not asked for
+        ["training.rollouts_as_steps=true", "training.lr_scheduler_type=constant"],  # warmup_steps is the default
         ["rewards={correctness: 1, length: {weight: 0, options: {max_tokens: 9}}}"],  # a metric
     ],
     ids=str,

@@ -60,6 +60,25 @@ def test_a_dry_run_prints_the_grid(rg_env: Callable[..., tuple[int, str, str]], 
     assert [path.name for path in folder.iterdir()] == ["run.yaml"]
 
 
+def test_a_dry_run_tells_what_has_no_effect(rg_env: Callable[..., tuple[int, str, str]], folder: Path) -> None:
+    """Runs that differ in such a key alone are the same run. Steps are updates, also where the config counts rollouts:
+    a batch has 16."""
+    words = ["--dry-run", "training.rollouts_as_steps=true", "training.max_steps=40", "output.dir=x"]
+    code, printed, _ = rg_env("train", "run.yaml", *words, "--sweep", "training.epsilon=0.1,0.3")
+    assert (code, printed) == (
+        0,
+        "2 runs, one after another, in x/\n"
+        "   1  epsilon=0.1  3 steps\n"
+        "   2  epsilon=0.3  3 steps\n"
+        "every point: without effect: training.epsilon (training.num_iterations: 1)\n",
+    )
+    sweep = ["--sweep", "training.num_iterations=1,2", "training.epsilon=0.1,0.3"]
+    *_, last = rg_env("train", "run.yaml", "--dry-run", *sweep)[1].splitlines()
+    assert last == (
+        "num_iterations=1_epsilon=0.1 and 1 more: without effect: training.epsilon (training.num_iterations: 1)"
+    )
+
+
 def test_a_dry_run_is_quick_and_imports_nothing_heavy() -> None:
     """Of 300 points in less than a second of work, beside starting Python and its imports."""
     arguments = ["train", "run.yaml", "--sweep", f"seed={','.join(map(str, range(300)))}", "--dry-run"]

@@ -3,8 +3,12 @@
 import io
 import json
 import math
+import os
 import random
+import signal
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -159,7 +163,6 @@ def test_runs_that_have_not_finished_are_named_with_their_number(make: Callable[
     sweep.leave(0)
     sweep.leave(1, chance=0.0, interrupted=True)
     sweep.leave(2, chance=0.0, error="the server\nis gone \x1b[31m[red]| x")
-    sweep.leave(5, stopped_by="reward_hacking")
     (sweep.folder / "point=3").mkdir()
     (sweep.folder / "point=3" / "config.yaml").touch()
     (sweep.folder / "logs" / "point=4.failed").write_text("exit code 2: error: no model\n")
@@ -174,11 +177,116 @@ def test_runs_that_have_not_finished_are_named_with_their_number(make: Callable[
         "not in the table: 3 point=2: failed (the server is gone [31m[red]| x)",
         "not in the table: 4 point=3: not finished",
         "not in the table: 5 point=4: failed (exit code 2: error: no model)",
-        "not in the table: 6 point=5: failed (stopped by monitor reward_hacking after 10 steps)",
+        "not in the table: 6 point=5: not started",
     ]
     (row,) = [line.split() for line in lines if line.strip().startswith("2e-06")]
     assert row == ["2e-06", *["–"] * 7, "0", "of", "3"]
     assert "- not in the table: 3 point=2: failed (the server is gone \\[31m\\[red\\]\\| x)" in markdown(comparison)
+
+
+def test_a_run_that_a_monitor_stopped_does_not_count(make: Callable[..., Folder]) -> None:
+    """Its figures are those of fewer steps than the others made."""
+    sweep = make(*RATES[:2])
+    sweep.leave(0)
+    sweep.leave(1, chance=0.0, stopped_by="reward_hacking")
+    comparison = compare(sweep.folder)
+    assert [run.name for run in comparison.groups[0].finished] == ["point=0"]
+    line = "not in the table: 2 point=1: stopped (by monitor reward_hacking after 10 steps)"
+    assert line in told(comparison).splitlines()
+
+
+def changed(text: str, **changes: Any) -> str:
+    """The results with another last evaluation."""
+    results = json.loads(text)
+    return json.dumps({**results, "eval_after": {**results["eval_after"], **changes}})
+
+
+WHOLE = "train_results.json is not what a run leaves"
+DAMAGE: dict[str, tuple[str, Callable[[str], str], str]] = {
+    "a number that is text": ("train_results.json", lambda text: changed(text, accuracy="high"), WHOLE),
+    "no error": ("train_results.json", lambda text: changed(text, accuracy_se=None), WHOLE),
+    "no list": ("train_results.json", lambda text: changed(text, questions=None), WHOLE),
+    "infinity": ("train_results.json", lambda text: text.replace('"accuracy": ', '"accuracy": 1e999, "x": '), WHOLE),
+    "another evaluation": ("train_results.json", lambda text: json.dumps({**json.loads(text), "eval_after": 3}), WHOLE),
+    "broken off": ("metrics.jsonl", lambda text: text[:-9], "metrics.jsonl: line 13 is not what a run leaves"),
+    "too short": ("metrics.jsonl", lambda text: text.partition('{"step": 10')[0], "ends at step 5 of 10"),
+    "empty": ("metrics.jsonl", lambda text: "", "metrics.jsonl ends at step 0 of 10"),
+    "no characters": ("metrics.jsonl", lambda text: "\udcff\n" + text, "metrics.jsonl: line 1 is not"),
+    "no mapping": ("metrics.jsonl", lambda text: "[1]\n" + text, "metrics.jsonl: line 1 is not"),
+    "no step": ("metrics.jsonl", lambda text: '{"eval/accuracy": 1}\n' + text, "metrics.jsonl: line 1 is not"),
+    "NaN": ("metrics.jsonl", lambda text: text.replace('"step_time": ', '"step_time": NaN, "x": '), "line 4 is not"),
+    "an infinite step": ("metrics.jsonl", lambda text: '{"step": 1e999}\n' + text, "metrics.jsonl: line 1 is not"),
+    "nested": ("metrics.jsonl", lambda text: "[" * 100_000 + "\n" + text, "metrics.jsonl: line 1 is not"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_files_are_named_and_make_no_figures(make: Callable[..., Folder], damage: str) -> None:
+    """Whatever is wrong with them: a line says so, with the file and what to do."""
+    sweep = make(*RATES[:2])
+    sweep.leave(0)
+    sweep.leave(1, chance=0.0)
+    name, change, words = DAMAGE[damage]
+    file = sweep.folder / "point=1" / name
+    file.write_text(change(file.read_text()), errors="surrogateescape")
+    comparison = compare(sweep.folder)
+    assert [run.name for run in comparison.groups[0].finished] == ["point=0"]
+    (line,) = [line for line in told(comparison).splitlines() if line.startswith("not in")]
+    assert line.startswith("not in the table: 2 point=1: damaged (")
+    assert line.endswith("; move its folder away, and run it again)")
+    assert words in line
+
+
+def test_what_the_system_does_not_let_read_is_told(tmp_path: Path) -> None:
+    """As a folder without permission: here a name that no file system takes."""
+    (tmp_path / "sweep.yaml").write_text(json.dumps({"points": {"a" * 300: {"seed": 0}}}))
+    (run,) = compare(tmp_path).runs
+    assert (run.status, run.reason) == ("not finished", "what it left cannot be read: File name too long")
+
+
+def test_a_run_without_its_metrics_and_one_with_broken_results(make: Callable[..., Folder]) -> None:
+    """The second may go on: results are written at the very end."""
+    sweep = make(*RATES[:2])
+    sweep.leave(0)
+    sweep.leave(1)
+    (sweep.folder / "point=0" / "metrics.jsonl").unlink()
+    results = sweep.folder / "point=1" / "train_results.json"
+    results.write_text(results.read_text()[:99])
+    assert [(run.status, run.reason) for run in compare(sweep.folder).runs] == [
+        ("damaged", "metrics.jsonl: No such file or directory; move its folder away, and run it again"),
+        ("not finished", "train_results.json is not what a run leaves"),
+    ]
+
+
+def test_the_files_are_written_though_nobody_reads_the_table(make: Callable[..., Folder]) -> None:
+    """And the command ends as if by SIGPIPE, without a word; where they cannot be, the table is shown, and a line."""
+    sweep = make(*RATES[:1])
+    sweep.leave(0)
+    command = [sys.executable, "-m", "rg_env.cli", "compare", str(sweep.folder)]
+    reader, writer = os.pipe()
+    os.close(reader)
+    result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (result.returncode, result.stderr) == (128 + signal.SIGPIPE, "")
+    for name in ("comparison.md", "comparison.json", "comparison.png"):
+        (sweep.folder / name).unlink()
+    (sweep.folder / "comparison.md").mkdir()
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert "accuracy after" in result.stdout
+    line = f"error: cannot write the comparison to {sweep.folder}: Is a directory\n"
+    assert (result.returncode, result.stderr) == (2, line)
+
+
+def test_what_cannot_be_written_leaves_the_comparison_that_was_there(make: Callable[..., Folder]) -> None:
+    sweep = make(*RATES[:1])
+    sweep.leave(0)
+    comparison = compare(sweep.folder)
+    for name in ("comparison.md", "comparison.png"):
+        (sweep.folder / name).mkdir()
+    for write in (write_table, plot_comparison):
+        with pytest.raises(OSError):
+            write(comparison)
+    assert not list(sweep.folder.glob("*.part"))
 
 
 def test_the_table_is_on_the_console_and_in_files(make: Callable[..., Folder]) -> None:
@@ -209,6 +317,21 @@ def test_the_table_is_on_the_console_and_in_files(make: Callable[..., Folder]) -
     assert written["groups"][1]["figures"]["reward_after"]["mean"] == figures["reward_after"].mean
     assert [run["status"] for run in written["runs"]] == ["finished"] * 6
     assert not list(sweep.folder.glob("*.part"))
+
+
+def test_long_values_are_cut_and_none_looks_like_another(make: Callable[..., Folder]) -> None:
+    """Prompts of hundreds of characters, and a text that looks like no value."""
+    values: list[Any] = [f"{'a' * 99}{'b' * 99}", f"{'a' * 99}x{'b' * 99}", 1]
+    lines = told(compare(make(*({"a.b": value} for value in values)).folder)).splitlines()
+    cut = f"{'a' * 17} ... {'b' * 18}"
+    assert [line.split("  ")[1] for line in lines if " of 1" in line] == [f"1: {cut}", f"2: {cut}", "3: 1"]
+    assert max(map(len, lines)) <= 120
+    values = [None, "null", None]
+    sweep = make(*({"training.bf16": value, "seed": seed} for seed, value in enumerate(values)))
+    cells = [
+        line.split()[:2] for line in told(compare(sweep.folder)).splitlines() if " of " in line and "±" not in line
+    ]
+    assert cells == [["1:", "null"], ["2:", "null"]]
 
 
 def test_runs_that_were_asked_otherwise_are_told_apart(make: Callable[..., Folder]) -> None:
@@ -256,7 +379,6 @@ def test_without_a_finished_run_there_is_no_picture(make: Callable[..., Folder])
     sweep = make(*RATES)
     assert plot_comparison(compare(sweep.folder)) is None
     assert "0 of 3" in told(compare(sweep.folder))
-    assert "not in the table: 6 point=5: not started" in told(compare(sweep.folder))
 
 
 @pytest.mark.parametrize(
@@ -264,6 +386,7 @@ def test_without_a_finished_run_there_is_no_picture(make: Callable[..., Folder])
     [
         *[None, "", "[]", "points: {}", "points: [a]", "points: {a: 1}", "a: [", "\x00"],
         *[f"points: {{{name}: {{seed: 1}}}}" for name in ("../a", "/a", "..", "''")],
+        "points: {a: {seed: 1}, b: {x: 2, seed: 1}}",
     ],
 )
 def test_folders_without_a_sweep_are_refused(tmp_path: Path, text: str | None) -> None:

@@ -18,7 +18,7 @@ pytest.importorskip("psutil", reason="extra 'train'")
 import psutil
 
 from rg_env.errors import InputError, OutputFolderError
-from rg_env.evaluation.comparison import status_of
+from rg_env.evaluation.swept_run import status_of
 from rg_env.training.sweep import load_sweep
 from rg_env.training.sweep_runs import refuse_sweep, sweep_folder
 
@@ -47,8 +47,8 @@ from pathlib import Path
 folder, seed, goes_on = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "True"
 does = Path(f"does-{seed}").read_text() if Path(f"does-{seed}").exists() else "trains"
 Path(f"pid-{os.getpid()}").touch()
-def leave(interrupted=False, stopped_by=None):
-    results = {"steps": 20, "interrupted": interrupted, "stopped_by": stopped_by, "error": None}
+def leave(interrupted=False, error=None, stopped_by=None):
+    results = {"steps": 20, "interrupted": interrupted, "error": error, "stopped_by": stopped_by}
     (folder / "train_results.json").write_text(json.dumps(results))
 def save(*_):
     leave(interrupted=True)
@@ -62,9 +62,8 @@ if does == "fails":
     subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
     while len(list(Path().glob("pid-*"))) < 3: time.sleep(0.01)
     sys.exit("error: no \\x1b[31m model")
-if does == "stops":
+if does == "is stopped":
     leave(stopped_by="kl_spike")
-    print("Files in " + str(folder), flush=True)
     sys.exit(1)
 if does != "trains":
     signal.signal(signal.SIGINT, save if does == "waits" else signal.SIG_IGN)
@@ -157,14 +156,27 @@ def test_a_run_that_fails_does_not_end_the_sweep(folder: Path) -> None:
     assert sorted(path.name for path in Path("sweep/logs").iterdir()) == [f"seed={seed}.log" for seed in range(3)]
 
 
-def test_a_run_that_a_monitor_ends_has_failed(folder: Path) -> None:
-    """By its exit code, and by the reason, which is not its last line."""
-    (folder / "does-1").write_text("stops")
-    code, lines, errors = ended(started())
+def test_a_run_that_a_monitor_stops_is_not_taken_for_a_finished_one(folder: Path) -> None:
+    """The sweep goes on and says so by its exit code, also when it is started again: such a run is left as it is."""
+    (folder / "does-0").write_text("is stopped")
+    code, lines, errors = ended(started("seed=0,1"))
     assert (code, errors) == (1, "")
-    reason = "exit code 1: stopped by monitor kl_spike after 20 steps"
-    assert f"[2/3] seed=1 failed, {reason} (see sweep/logs/seed=1.log); the sweep goes on" in lines
-    assert [status_of(Path("sweep"), f"seed={seed}") for seed in (1, 2)] == [("failed", reason), ("finished", "")]
+    assert lines == [
+        "[1/2] seed=0",
+        "[1/2] seed 0",
+        "[1/2] seed=0 was stopped, by monitor kl_spike after 20 steps; the sweep goes on",
+        "[2/2] seed=1",
+        "[2/2] seed 1",
+        "[2/2] trained",
+        "[2/2] seed=1 finished",
+    ]
+    assert status_of(Path("sweep"), "seed=0") == ("stopped", "by monitor kl_spike after 20 steps")
+    code, lines, _ = ended(started("seed=0,1"))
+    assert code == 1
+    assert lines == [
+        "[1/2] seed=0 was stopped already, by monitor kl_spike after 20 steps",
+        "[2/2] seed=1 has finished already",
+    ]
 
 
 def test_a_signal_lets_the_run_save_and_ends_the_sweep(folder: Path) -> None:
@@ -215,6 +227,17 @@ def test_a_checkpoint_of_the_last_step_is_put_aside(folder: Path) -> None:
     ]
 
 
+def test_where_steps_count_rollouts_checkpoints_count_updates(folder: Path) -> None:
+    """2,560 rollouts, 128 at once: the last checkpoint is that of step 20."""
+    (folder / "run.yaml").write_text(CONFIG.replace("max_steps: 20", "max_steps: 2560, rollouts_as_steps: true"))
+    for name in ("checkpoint-10", "checkpoint-20"):
+        Path("sweep/seed=0", name).mkdir(parents=True)
+    sweep = load_sweep("run.yaml", ["output.dir=fresh"], ["seed=0"])
+    (folder / "sweep" / "sweep.yaml").write_text(json.dumps(sweep.described()))
+    assert ended(started("seed=0"))[0] == 0
+    assert sorted(path.name for path in Path("sweep/seed=0").glob("*-*")) == ["checkpoint-10", "not-evaluated-20-1"]
+
+
 def test_a_folder_of_another_sweep_is_refused(folder: Path) -> None:
     """With what differs; a folder without a sweep, too."""
     assert ended(started())[0] == 0
@@ -237,6 +260,15 @@ def test_a_folder_of_another_sweep_is_refused(folder: Path) -> None:
         checked(words=[*reversed(with_beta), *WORDS])
     Path("sweep/sweep.yaml").write_text("a: [")
     with pytest.raises(InputError, match=r"sweep.yaml is not what a sweep leaves: it names no points"):
+        checked()
+    described = load_sweep("run.yaml", [], WORDS).described()
+    for swept in (3, [], "seed"):
+        Path("sweep/sweep.yaml").write_text(json.dumps({**described, "swept": swept}))
+        with pytest.raises(OutputFolderError, match=r"sweep.yaml is not what .* 'swept' names no keys"):
+            checked()
+    Path("sweep/sweep.yaml").write_text(json.dumps(described))
+    Path("sweep/config.yaml").write_text("")
+    with pytest.raises(OutputFolderError, match=r"config.yaml is not what a sweep leaves"):
         checked()
     Path("sweep/sweep.yaml").unlink()
     with pytest.raises(OutputFolderError, match=r"holds something else than a sweep: there is no sweep.yaml"):
