@@ -45,7 +45,8 @@ def run(options: argparse.Namespace) -> int:
     if options.config:
         config = load_eval_config(options.config, [*options.overrides, *given])
     else:
-        if missing := [flag for flag in ("models", "tasks") if not getattr(options, flag)]:
+        said = {override.split("=")[0].split(".")[0] for override in (*given, *options.overrides)}
+        if missing := [flag for flag in ("models", "tasks") if flag not in said]:
             raise InputError(f"give a config, such as configs/eval/tiny.yaml, or --{' and --'.join(missing)}")
         config = eval_config_of([*given, *options.overrides])
     if options.dry_run:

@@ -89,6 +89,7 @@ class SamplingConfig(Section):
     temperature: From0 = 1.0
     """0: the likeliest token each time."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Tokens are drawn from the likeliest ones that have so much of the probability together."""
     max_tokens: Positive = 1024
     """New tokens at most."""
 

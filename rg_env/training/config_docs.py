@@ -1,6 +1,6 @@
-"""`docs/configuration.md`, made from the schema: every key of a config, with type, default and meaning.
+"""`docs/configuration.md` and `docs/evaluation.md`, made from the schemas: every key, with type, default and meaning.
 
-python -m rg_env.training.config_docs     # writes docs/configuration.md in the working folder; a test keeps it equal
+python -m rg_env.training.config_docs     # writes both in the working folder; a test keeps them equal
 """
 
 import types
@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic_core import PydanticUndefined
 
 from rg_env.core.config import Section
+from rg_env.evaluation.config import EvalConfig
 from rg_env.training.config import TrainConfig
 
 HEAD = """# Configuration
@@ -33,14 +34,51 @@ rg-env train configs/train/tiny.yaml --dry-run                        # what it 
 """
 
 
+EVALUATION = """# Evaluating and comparing
+
+What `rg-env eval` reads, made from the schema by `python -m rg_env.training.config_docs`.
+
+```bash
+rg-env eval configs/eval/tiny.yaml                                            # on any machine
+rg-env eval --models tiny outputs/RUN/checkpoint-25 --tasks leg_counting -n 100 -r 3 --max-tokens 90
+rg-env eval --models gpt-4o-mini@https://api.openai.com/v1 --tasks maze       # its key: OPENAI_API_KEY
+rg-env eval ... --output-dir DIR --resume                                     # goes on with what DIR holds
+rg-env plot DIR/results_all_tasks_*.json
+```
+
+- All models are asked the same frozen questions of the evaluation split, in the words of training, and scored by the
+  same graders. What a checkpoint was trained on is left out and counted.
+- Each rollout is a line of `rollouts.jsonl` as soon as it is there. After Ctrl-C or a crash, `--resume` asks only what
+  is missing, and calls that failed once more. Figures are made from that file alone.
+- A call is tried again after 429, 5xx, time-outs and damaged answers. One that fails for good counts as a wrong answer,
+  and is counted. A model of which all calls fail has no result; one that cannot be asked to the end ends the evaluation
+  with exit code 1, after the others, and nothing is lost.
+- Intervals are of 95 %, clustered by question. Two models are compared on the questions that both were asked: the
+  difference with its interval, and a permutation test. *Adjusted for guessing* is (accuracy - c) / (1 - c), where c is
+  what the best constant answer gets.
+- The folder has `results_<task>_<time>.json`, `results_all_tasks_<time>.json`, `comparison_<task>_<time>.png`,
+  `summary_all_tasks_<time>.png`, `summary.md`, `rollouts.jsonl` and `config.yaml`, from which it can be repeated.
+- Keys of endpoints come from the environment, or `.env`; no config and no file holds any.
+"""
+
+
 def render() -> str:
-    """The document."""
-    plain = [name for name, field in TrainConfig.model_fields.items() if not _sections(field.annotation)]
-    parts = [HEAD, "## At the top\n\n" + _table(TrainConfig, plain)]
-    for name, field in TrainConfig.model_fields.items():
-        for schema in _sections(field.annotation):
+    """`docs/configuration.md`."""
+    return HEAD + "\n" + _reference(TrainConfig)
+
+
+def render_evaluation() -> str:
+    """`docs/evaluation.md`."""
+    return EVALUATION + "\n" + _reference(EvalConfig)
+
+
+def _reference(schema: type[Section]) -> str:
+    plain = [name for name, field in schema.model_fields.items() if not _sections(field.annotation)]
+    parts = ["## At the top\n\n" + _table(schema, plain)]
+    for name, field in schema.model_fields.items():
+        for section in _sections(field.annotation):
             entry = get_origin(_plain(field.annotation)) is dict
-            parts += _described(f"`{name}.NAME`" if entry else f"`{name}`", schema, field.description)
+            parts += _described(f"`{name}.NAME`" if entry else f"`{name}`", section, field.description)
     return "\n".join(parts)
 
 
@@ -54,7 +92,7 @@ def _described(title: str, schema: type[Section], description: str | None) -> li
     for name in nested:
         field = schema.model_fields[name]
         inner = _sections(field.annotation)[0]
-        path = f"{title.strip('`')}.{name}.NAME"
+        path = f"{title.strip('`')}.{name}{'.NAME' if get_origin(_plain(field.annotation)) is dict else ''}"
         parts += _described(f"`{path}`", inner, field.description)
     return parts
 
@@ -108,3 +146,4 @@ def _sections(annotation: Any) -> list[type[Section]]:
 
 if __name__ == "__main__":
     Path("docs/configuration.md").write_text(render(), encoding="utf-8")
+    Path("docs/evaluation.md").write_text(render_evaluation(), encoding="utf-8")

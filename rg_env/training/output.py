@@ -15,6 +15,7 @@ reward_curve.png      the learning curve
 import contextlib
 import json
 import math
+import os
 import platform
 import shutil
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ from rg_env.core.folders import cut, free_folder
 from rg_env.core.world import world_size
 from rg_env.core.yaml12 import to_yaml
 from rg_env.errors import OutputFolderError
+from rg_env.training.extension_locks import clear_stale_locks
 
 _PACKAGES = ("rg-env", "verifiers", "reasoning-gym", "torch", "transformers", "trl", "accelerate", "deepspeed", "vllm")
 
@@ -63,6 +65,8 @@ def run_folder(output_dir: str | Path | None, name: str, resume: str | Path | No
     Raises:
         OutputFolderError: it holds files already, or cannot be written; there is no telling which run is to go on.
     """
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
+        clear_stale_locks()  # before processes meet, for which DeepSpeed compiles
     if world_size() == 1:
         return _checked_folder(output_dir, name, resume)
     from accelerate import PartialState

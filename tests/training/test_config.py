@@ -10,7 +10,7 @@ import pytest
 from rg_env.core.config import Section
 from rg_env.errors import ConfigError
 from rg_env.training.config import TrainConfig, load_train_config
-from rg_env.training.config_docs import render
+from rg_env.training.config_docs import render, render_evaluation
 from rg_env.training.from_config import environment_arguments
 from rg_env.training.plan import describe, resolved_yaml
 
@@ -382,6 +382,7 @@ def test_every_field_of_every_section_says_what_it_is(schema: Any) -> None:
         assert field.description or (schema is TrainConfig and name in described), name
 
 
-def test_the_document_is_made_from_the_schema() -> None:
-    """`python -m rg_env.training.config_docs` writes it anew."""
+def test_the_documents_are_made_from_the_schemas() -> None:
+    """`python -m rg_env.training.config_docs` writes them anew."""
     assert DOCUMENT.read_text(encoding="utf-8") == render()
+    assert DOCUMENT.with_name("evaluation.md").read_text(encoding="utf-8") == render_evaluation()

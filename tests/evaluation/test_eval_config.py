@@ -1,0 +1,121 @@
+"""Configs of evaluations: what they mean, and every mistake in one line with its place."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rg_env.errors import ConfigError, InputError
+from rg_env.evaluation.config import EvalConfig, eval_config_of, load_eval_config, name_of, split_address
+from rg_env.tiny import TASKS
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "eval").rglob("*.yaml"))
+LEAST = ["models=tiny", "tasks=leg_counting"]
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.name)
+def test_shipped_configs_load_and_reload(file: Path) -> None:
+    """And take another model beside their own, as their heads say."""
+    config = load_eval_config(file)
+    more = load_eval_config(file, ["models.trained=outputs/RUN/checkpoint-25", "models.api=m@http://127.0.0.1:1/v1"])
+    assert [*more.models] == [*config.models, "trained", "api"]
+    assert more.models["api"].url == "http://127.0.0.1:1/v1"
+    assert EvalConfig.model_validate(config.model_dump()) == config
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    """The resolved config is a config: an evaluation is repeated from it."""
+    config = eval_config_of([*LEAST, "tasks.words={task: spell_backward, config: {min_word_len: 3}, num_examples: 7}"])
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    assert load_eval_config(tmp_path / "config.yaml") == config
+
+
+def test_models_are_named_by_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint by its run too: all of them are called checkpoint-25."""
+    monkeypatch.chdir(tmp_path)
+    Path("outputs/mine").mkdir(parents=True)
+    given = [
+        "tiny",
+        "outputs/run/checkpoint-25",
+        "outputs/mine",
+        "Qwen/Qwen2.5-3B-Instruct",
+        "gpt@https://api.x.com/v1",
+    ]
+    assert [name_of(each) for each in given] == [
+        "tiny", "run/checkpoint-25", "mine", "Qwen/Qwen2.5-3B-Instruct", "gpt"]  # fmt: skip
+
+
+@given(st.text(st.characters(exclude_characters="@"), min_size=1), st.text(max_size=20))
+def test_addresses_come_apart_as_they_were_put_together(model: str, rest: str) -> None:
+    assert split_address(model) == {"model": model}
+    if "@http" not in rest:
+        assert split_address(f"{model}@http{rest}") == {"model": model, "url": f"http{rest}"}
+
+
+def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
+    """In what does not say otherwise, and for the models beside it; not where it is not asked."""
+    assert eval_config_of(LEAST).gym("leg_counting")["config"] == TASKS["leg_counting"]
+    sized = eval_config_of([*LEAST, "tasks={leg_counting: {config: {max_animals: 2}}}"])
+    assert sized.gym("leg_counting")["config"] == {"max_animals": 2}
+    assert eval_config_of(["models=other", "tasks=leg_counting"]).gym("leg_counting")["config"] == {}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["models=tiny"], "tasks: is required"),
+        (["tasks=maze"], "models: is required"),
+        (["models={}", "tasks=maze"], "models = {} @ command line: is empty: name at least 1"),
+        (["models=[a/b, a/b]", "tasks=maze"], "two models would have the same name"),
+        (["models=[{model: x}]", "tasks=maze"], "a list of models holds names and folders"),
+        (["models.a={modle: x}", "tasks=maze"], "unknown key 'modle': did you mean 'model'?"),
+        (["models.a={model: x, url: ftp://x}", "tasks=maze"], "models.a.url = 'ftp://x' @ command line: is no address"),
+        (["models.a={model: x, url: 'http://u:p@x/v1'}", "tasks=maze"], "holds a password"),
+        (["models.a={model: x, url: 'http://'}", "tasks=maze"], "is no address of an endpoint"),
+        (["models.a={model: x, url: 'http://[::1'}", "tasks=maze"], "is no address of an endpoint"),
+        (["models.a={model: x, key_variable: K}", "tasks=maze"], "belongs to an endpoint"),
+        (['models={" a": {model: x}}', "tasks=maze"], "begins with no space"),
+        (["models=tiny", "tasks=mase"], "did you mean 'maze' or 'acre'?; a label of your own needs task: NAME"),
+        (["models=tiny", "tasks=[maze, maze]"], "stands twice"),
+        (["models=tiny", "tasks.a/b={task: maze}"], "a label holds letters"),
+        (["models=tiny", "tasks.gcd={task: maze}"], "is the name of no task"),
+        (["models=tiny", "tasks.x={task: mase}"], "tasks.x.task = 'mase'"),
+        (["models=tiny", "tasks.maze={config: {min_grid: 3}}"], "tasks.maze.config.min_grid = 3"),
+        ([*LEAST, "num_examples=0"], "num_examples = 0 @ command line: must be at least 1"),
+        ([*LEAST, "sampling.temperature=-1"], "must be at least 0"),
+        ([*LEAST, "sampling.temperature=0", "rollouts_per_example=2"], "all answers are the same"),
+        ([*LEAST, "sampling.top_p=2"], "must be at most 1"),
+        ([*LEAST, "requests.timeout_s=.inf"], "must be a finite number"),
+        ([*LEAST, "rewards={}"], "names no reward"),
+        ([*LEAST, "rewards.corectness=1"], "did you mean 'correctness'"),
+        ([*LEAST, "serving.gpus=[0, 0]"], "names none, or one twice"),
+        ([*LEAST, "serving.kind=vlm"], "must be one of 'auto', 'embedded' or 'vllm'"),
+        ([*LEAST, "grading=harsh"], "must be one of"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_with_their_place(overrides: list[str], told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        eval_config_of(overrides)
+    assert told in str(caught.value)
+
+
+def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot read the config"):
+        load_eval_config(tmp_path / "none.yaml")
+
+
+def test_a_dry_run_imports_nothing_heavy() -> None:
+    """Neither torch nor reasoning_gym."""
+    code = """
+import sys
+from rg_env.cli import run
+code = run(["eval", "--models", "tiny", "--tasks", "leg_counting", "-n", "3", "--dry-run"])
+print(code, sorted({"torch", "reasoning_gym", "verifiers", "transformers", "openai", "scipy"} & set(sys.modules)))
+"""
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.endswith("0 []\n")
+    assert "num_examples: 3\n" in output
