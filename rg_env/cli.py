@@ -4,6 +4,7 @@ rg-env tasks [NAME] [--show N]       the tasks, or one task's options and exampl
 rg-env tasks --audit [--measure]     what is known of the tasks' graders
 rg-env train CONFIG [key=value ...]  train as a config says; --dry-run: what it comes to; --sweep: a grid of runs
 rg-env compare FOLDER                the runs of a sweep, side by side
+rg-env report RUN_OR_RESULTS         one HTML page about a run or an evaluation, rollouts and all
 rg-env serve --model DIR [--port N]  the embedded engine as an OpenAI-compatible server on 127.0.0.1
 rg-env doctor [CONFIG] [...]         would a training run start here? every failed line ends with the fix
 rg-env launch CONFIG|SCRIPT [...]    a vLLM server and the training run that uses it, as one
@@ -15,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rg_env import launch_command, slurm_command, sweep_command, train_command
+from rg_env import launch_command, report_command, slurm_command, sweep_command, train_command
 from rg_env.commands import positive, run_command, take_overrides_anywhere
 from rg_env.errors import InputError
 
@@ -46,6 +47,7 @@ def run(arguments: Sequence[str]) -> int:
 
     train_command.add(commands)
     sweep_command.add(commands)
+    report_command.add(commands)
 
     serve = commands.add_parser("serve", help="serve a model folder over HTTP on 127.0.0.1, for any OpenAI client")
     serve.add_argument("--model", required=True, help="folder, name on the hub, or 'tiny'")
