@@ -38,7 +38,8 @@ def results_page(source: Path, limit: int) -> Page:
         return own if own is not None or task is None else task.system_prompt
 
     rollouts = folder / ROLLOUTS
-    sources = [line_source(rollouts, training=False)] if rollouts.is_file() else []
+    asked = tasks if tasks and source.is_file() else None  # a file of one task: the others beside it are not asked for
+    sources = [line_source(rollouts, training=False, tasks=asked)] if rollouts.is_file() else []
     gathered = gather(sources, limit, models=models, system_prompt=system_prompt)
     page.rollouts = gathered.rollouts
     page.notes += gathered.notes

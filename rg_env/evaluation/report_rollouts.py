@@ -9,7 +9,7 @@ and completion may be missing; one without these, or with a value of the wrong t
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,14 +52,16 @@ class Gathered:
     """By model and task, then by question: `correct` and `reward` of each rollout that has a model."""
 
 
-def line_source(file: Path, *, training: bool) -> Source:
-    """The rollouts in a file with one JSON object a line: of training, or those of an evaluation."""
+def line_source(file: Path, *, training: bool, tasks: Container[str] | None = None) -> Source:
+    """The rollouts in a file with one JSON object a line: of training, or of an evaluation (`None`: of all tasks)."""
 
     def read() -> Iterator[Record | None]:
         for values in json_lines(file):
             record = None if values is None else checked(values)
             if record is None:
                 yield None
+            elif tasks is not None and record.get("task") not in tasks:
+                continue
             elif training:
                 yield record | {"source": "training"}
             else:

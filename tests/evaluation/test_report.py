@@ -133,8 +133,10 @@ def test_an_evaluations_page(tmp_path: Path, report: Callable[..., tuple[int, st
 def test_a_single_tasks_file_and_another_output(tmp_path: Path, report: Callable[..., tuple[int, str, str]]) -> None:
     """A file can be given in place of its folder."""
     folder, output = write_evaluation(tmp_path / "eval"), tmp_path / "page.html"
-    code, printed, _ = report(folder / "results_leg_counting_20250101-000000.json", "--output", output)
-    assert (code, printed) == (0, f"{output}\n")
+    with (folder / "rollouts.jsonl").open("a") as lines:
+        lines.write(json.dumps(evaluation_record("base", 0, 0, True, task="maze")) + "\n")
+    code, printed, errors = report(folder / "results_leg_counting_20250101-000000.json", "--output", output)
+    assert (code, printed, errors) == (0, f"{output}\n", ""), "what is of other tasks is not asked for"
     data = page_data(output)
     assert [row["model"] for row in table(data, "Tasks")] == ["base", "trained"]
     assert len(data["rollouts"]["records"]) == 16

@@ -14,6 +14,7 @@ from report_samples import (
     evaluation_record,
     evaluation_records,
     task_results,
+    training_record,
     write_evaluation,
     write_lines,
     write_run,
@@ -437,6 +438,19 @@ def test_ten_thousand_rollouts_are_a_few_rows(in_browser: Callable[..., Browser]
     browser.write("#search", "have 7777 cats")
     assert browser.text("#count") == "1 of 10,000"
     assert browser.logs("browser") == []
+
+
+def test_many_steps_are_a_range_and_no_choice(browser: Browser, tmp_path: Path) -> None:
+    """A list of all steps of a long run would help nobody."""
+    write_lines(tmp_path / "rollouts.jsonl", [training_record(step, f"1 + {step}") for step in range(1, 2001)])
+    (tmp_path / "metrics.jsonl").touch()
+    browser.open(write_report(tmp_path).file)
+    assert browser.texts("[data-facet=step]") == []
+    assert browser.run("return document.querySelectorAll('*').length") < 1000
+    browser.choose("#measure", "step")
+    browser.write("#low", "1990")
+    browser.write("#high", "1999")
+    assert browser.text("#count") == "10 of 2,000"
 
 
 def test_many_tasks_and_models_fit(browser: Browser, tmp_path: Path) -> None:

@@ -50,9 +50,10 @@ function refresh() {
 function fillFilters() {
   for (const [name, title] of FACETS) {
     const values = rollouts.values(name);
-    if (values.length < 2) continue;
+    if (values.length < 2 || values.length > MOST_VALUES) continue;
+    const shownAs = (value) => (["part", "status"].includes(name) ? value.replaceAll("_", " ") : value);
     const choice = el("select", { "data-facet": name }, option("", "all"),
-      ...values.map(([value, count]) => option(value, `${value.replaceAll("_", " ")} (${count.toLocaleString("en")})`)));
+      ...values.map(([value, count]) => option(value, `${shownAs(value)} (${count.toLocaleString("en")})`)));
     byId("facets").append(el("label", {}, title, choice));
   }
   const measures = rollouts.measures();

@@ -12,8 +12,9 @@ const FACETS = [
   ["truncated", "Cut off"],
 ];
 const SEARCHED = ["completion", "reasoning", "answer", "extracted", "detail", "error"];
-const ENDING = 48; // characters of a question in the list
-const OUTCOMES = { "": "any", better: "right, the other wrong", worse: "wrong, the other right", both: "both right", neither: "both wrong" };
+const MOST_VALUES = 300; // of a facet: with more, as the steps of a long run, a choice among them is none
+const ENDING = 32; // characters of a question in the list
+const OUTCOMES = { "": "any", better: "better", worse: "worse", both: "both right", neither: "both wrong" };
 
 class Rollouts {
   constructor({ records, texts, variants, found }) {
@@ -69,7 +70,7 @@ class Rollouts {
   measures() {
     const names = new Set();
     for (const record of this.records) {
-      for (const name of ["score", "reward", "completion_tokens", "prompt_tokens", "seconds"]) {
+      for (const name of ["score", "reward", "completion_tokens", "prompt_tokens", "seconds", "step"]) {
         if (record[name] !== undefined) names.add(name);
       }
       for (const name of Object.keys(record.rewards ?? {})) names.add(`rewards.${name}`);
