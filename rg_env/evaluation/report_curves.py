@@ -50,7 +50,9 @@ def add_curves(page: Page, evaluations: Sequence[Evaluation]) -> None:
     """Accuracy on the frozen problems; reward and length in training, of the metrics that the page has."""
     lines: dict[str, list[tuple[float, Estimate]]] = {}
     for each in evaluations:
-        labelled = [(name, scores, "accuracy") for (part, name), scores in each.tasks().items() if part == "label"]
+        labelled = [
+            (f"{n} (label)", scores, "accuracy") for (part, n), scores in each.tasks().items() if part == "label"
+        ]
         for name, scores, key in (
             ("sampled", each.values, "accuracy"),
             ("greedy", each.values, "greedy_accuracy"),

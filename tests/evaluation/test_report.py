@@ -89,6 +89,17 @@ def test_a_runs_page_has_its_figures(tmp_path: Path, report: Callable[..., tuple
     assert {text["title"]: text["text"] for text in data["texts"]} == {"config.yaml": (run / "config.yaml").read_text()}
 
 
+def test_labels_may_be_called_as_anything(tmp_path: Path) -> None:
+    """As a curve of another kind, too: each has its own."""
+    evaluations = [evaluated(step, [[True], [False], [True]]) for step in (0, 4)]
+    for each in evaluations:
+        each.labelled["greedy"] = each.labelled["sampled"] = each.overall
+    data = page_data(write_report(write_run(tmp_path / "run", evaluations)).file)
+    curves = [(series["name"], len(series["points"])) for series in data["charts"][0]["series"]]
+    names = ["sampled", "greedy", "held-out tasks", "greedy (label)", "sampled (label)"]
+    assert curves == [(name, 2) for name in names]
+
+
 def test_a_runs_rollouts(tmp_path: Path) -> None:
     """Those of evaluations, greedy ones apart, and of training; questions once, by number."""
     write_report(write_run(tmp_path / "run"))

@@ -244,8 +244,15 @@ def test_keys_walk_through_the_list(browser: Browser, evaluation_page: Path) -> 
     browser.press(Keys.BACKSPACE, Keys.ESCAPE)
     browser.settle()
     assert browser.focus() == "list"
+    browser.press("/", "c", "a", "t", Keys.ESCAPE)
+    browser.settle()
+    assert (browser.focus(), browser.run("return search.value")) == ("list", "cat"), "what was searched for stays"
+    browser.press("/", Keys.BACKSPACE, Keys.ENTER)
+    browser.settle()
+    assert (browser.focus(), browser.run("return search.value")) == ("list", "")
+    assert browser.chosen() == "2", "as before all the searching"
     browser.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_UP)
-    assert browser.chosen() == "2"
+    assert browser.chosen() == "3"
     browser.press(Keys.END)
     assert browser.chosen() == "16"
     row = (
@@ -283,6 +290,12 @@ def test_focus_is_seen_and_everything_has_a_name(browser: Browser, evaluation_pa
     named = [(n["role"]["value"], n.get("name", {}).get("value")) for n in nodes if not n["ignored"] and "role" in n]
     assert [role for role, name in named if role in roles and not name] == []
     assert sum(role == "listbox" for role, _ in named) == 1
+    parents = {child: n for n in nodes for child in n.get("childIds", [])}
+    for option in [n for n in nodes if n.get("role", {}).get("value") == "option"]:
+        above = parents[option["nodeId"]]
+        while above["ignored"]:
+            above = parents[above["nodeId"]]
+        assert above["role"]["value"] in ("listbox", "MenuListPopup"), above["role"]
 
 
 def test_filters_choose_rollouts(browser: Browser, evaluation_page: Path) -> None:

@@ -11,6 +11,7 @@ class RolloutList {
     this.spacer = byId("spacer");
     this.numbers = [];
     this.at = -1;
+    this.wanted = null; // the record that the reader chose, also while a filter hides it
     this.box.addEventListener("scroll", () => this.draw(), { passive: true });
     this.box.addEventListener("click", (event) => {
       const row = event.target.closest(".row");
@@ -19,15 +20,14 @@ class RolloutList {
     new ResizeObserver(() => this.draw()).observe(this.box);
   }
 
-  /** Shows these records; the chosen one stays chosen if it is among them. */
+  /** Shows these records; the one that the reader chose is chosen if it is among them, otherwise the first. */
   show(numbers) {
-    const chosen = this.numbers[this.at];
     this.numbers = numbers;
     this.spacer.style.height = `${numbers.length * ROW}px`;
-    const again = numbers.indexOf(chosen);
     this.box.scrollTop = 0;
-    this.at = -1;
-    this.choose(again >= 0 ? again : 0);
+    const { wanted } = this;
+    this.choose(Math.max(0, numbers.indexOf(wanted)));
+    this.wanted = wanted;
   }
 
   move(by) {
@@ -36,6 +36,7 @@ class RolloutList {
 
   choose(at) {
     this.at = this.numbers.length ? at : -1;
+    this.wanted = this.numbers[this.at] ?? null;
     const [top, height] = [at * ROW, this.box.clientHeight];
     if (top < this.box.scrollTop) this.box.scrollTop = top;
     else if (top + ROW > this.box.scrollTop + height) this.box.scrollTop = top + ROW - height;

@@ -11,7 +11,7 @@ const KEYS = {
   "k, ↑": "previous rollout",
   "g, G": "first, last (Home, End)",
   "Page ↑, Page ↓": "a page of the list, which has the focus",
-  "/": "search; Esc goes back to the list",
+  "/": "search; Enter or Esc goes back to the list",
   "[ and ]": "another answer to the same question, on the side compared with",
   c: "what stands beside it",
   t: "light, dark, as the system says",
@@ -136,8 +136,13 @@ function turnBeside(by) {
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || byId("help").open) return;
   const writing = event.target.closest?.("input, select, textarea");
-  if (event.key === "Escape" && writing) byId("list").focus();
-  if (writing) return;
+  if (writing) {
+    if (event.key === "Escape" || (event.key === "Enter" && writing.matches("input"))) {
+      event.preventDefault(); // browsers empty a search field at Esc
+      byId("list").focus();
+    }
+    return;
+  }
   const action = (event.target.closest?.("#list") && IN_LIST[event.key]) || ACTIONS[event.key];
   if (!action) return;
   event.preventDefault();
