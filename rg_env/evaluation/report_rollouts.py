@@ -74,7 +74,9 @@ def evaluation_records(values: Mapping[str, Any], step: int) -> Iterator[Record 
     """The rollouts in an evaluation of a run, as `training.scores.Evaluation.as_json` has them; a greedy answer, which
     stands in the record of a sampled one, is one of its own."""
     counts: Counter[Any] = Counter()
-    for found in values.get("rollouts") or []:
+    rollouts = values.get("rollouts", [])
+    listed: list[Any] = rollouts if isinstance(rollouts, list) else [None]
+    for found in listed:
         record = checked(found) if isinstance(found, dict) else None
         if record is None:
             yield None

@@ -1,10 +1,12 @@
 """`rg-env report`: what a page says about runs and evaluations, good and damaged."""
 
 import base64
+import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -465,6 +467,64 @@ def test_intervals_are_those_of_the_statistics(values: list[list[float]]) -> Non
         assert estimate.high is not None
         assert math.isclose(estimate.low, max(0.0, mean - half), abs_tol=1e-12)
         assert math.isclose(estimate.high, min(1.0, mean + half), abs_tol=1e-12)
+
+
+ODD = (None, True, 3, -1, 2**70, 1.5, 9e99, 1e101, "x", "", [], {}, [1], {"a": 1}, [None], {"n": None}, "\udc80", [[]])
+
+
+def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to each value within a value."""
+    yield place
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield from places(value[key], (*place, key))
+
+
+def replaced(value: Any, place: tuple[Any, ...], by: Any) -> Any:
+    if not place:
+        return by
+    changed = value.copy()
+    changed[place[0]] = replaced(value[place[0]], place[1:], by)
+    return changed
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_odd_values_anywhere_are_no_traceback(tmp_path: Path, seed: int) -> None:
+    """Whatever stands in the place of a value, in any file: a page, whose data are JSON, or an error for people."""
+    draw = random.Random(seed)
+    run, folder = write_run(tmp_path / "run"), write_evaluation(tmp_path / "eval")
+    names = ("metrics.jsonl", "rollouts.jsonl", "train_results.json", "eval_results/eval_step_0.json")
+    files = [run / name for name in names] + [folder / "rollouts.jsonl", *folder.glob("results_*.json")]
+    for _ in range(60):
+        file = draw.choice(files)
+        text = file.read_text()
+        lines = text.splitlines() if file.suffix == ".jsonl" else [text]
+        number = draw.randrange(len(lines))
+        values = json.loads(lines[number])
+        lines[number] = json.dumps(replaced(values, draw.choice(list(places(values))), draw.choice(ODD)))
+        file.write_text("\n".join(lines))
+        with contextlib.suppress(InputError):
+            page_data(write_report(run if file.is_relative_to(run) else folder).file)
+        file.write_text(text)
+
+
+def test_rollouts_that_are_none_and_figures_beyond_measure(tmp_path: Path) -> None:
+    """In the place of a list, of which nothing can be told; and where squares would overflow."""
+    run = write_run(tmp_path / "run")
+    file = run / "eval_results" / "eval_step_0.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"rollouts": 3, "reward": 1e299, "reward_se": 1e299}))
+    write_lines(run / "rollouts.jsonl", [training_record(1, reward=1e299), training_record(2)])
+    report = write_report(run)
+    assert report.notes == [
+        "eval_step_0.json: 1 damaged rollout left out",
+        "rollouts.jsonl: 1 damaged rollout left out",
+    ]
+    data = page_data(report.file)
+    assert table(data, "Evaluations")[0]["reward"] == "–"
+    assert {row["change"] for row in table(data, "Tasks")} == {"–"}, "no rollouts to pair"
+    folder = tmp_path / "eval"
+    folder.mkdir()
+    write_lines(folder / "rollouts.jsonl", [evaluation_record("base", n, 0, True, reward=n * 1e99) for n in range(3)])
+    assert table(page_data(write_report(folder).file), "Tasks")[0]["reward"] != "–"
 
 
 def test_an_unreadable_file_is_said(tmp_path: Path) -> None:
