@@ -6,6 +6,7 @@ rg-env train CONFIG [key=value ...]  train as a config says; --dry-run: what it 
 rg-env compare FOLDER                the runs of a sweep, side by side
 rg-env eval CONFIG [key=value ...]   models on tasks, with intervals: endpoints, checkpoints, adapters
 rg-env plot FILE... [--title T]       a picture of results, or of learning curves
+rg-env report RUN_OR_RESULTS         one HTML page about a run or an evaluation, rollouts and all
 rg-env serve --model DIR [--port N]  the embedded engine as an OpenAI-compatible server on 127.0.0.1
 rg-env doctor [CONFIG] [...]         would a training run start here? every failed line ends with the fix
 rg-env launch CONFIG|SCRIPT [...]    a vLLM server and the training run that uses it, as one
@@ -17,7 +18,15 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rg_env import eval_command, launch_command, plot_command, slurm_command, sweep_command, train_command
+from rg_env import (
+    eval_command,
+    launch_command,
+    plot_command,
+    report_command,
+    slurm_command,
+    sweep_command,
+    train_command,
+)
 from rg_env.commands import positive, run_command, take_overrides_anywhere
 from rg_env.errors import InputError
 
@@ -50,6 +59,7 @@ def run(arguments: Sequence[str]) -> int:
     sweep_command.add(commands)
     eval_command.add(commands)
     plot_command.add(commands)
+    report_command.add(commands)
 
     serve = commands.add_parser("serve", help="serve a model folder over HTTP on 127.0.0.1, for any OpenAI client")
     serve.add_argument("--model", required=True, help="folder, name on the hub, or 'tiny'")

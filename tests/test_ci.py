@@ -24,8 +24,9 @@ def checkout(tmp_path: Path) -> Path:
     tools = tmp_path / ".venv" / "bin"
     tools.mkdir(parents=True)
     for name in ("ruff", "mypy"):
-        (tools / name).write_text("#!/bin/sh\nexit 0\n")
-        (tools / name).chmod(0o755)
+        put_tool(tools / name)
+    for name in ("chromium", "chromedriver"):
+        put_tool(tmp_path / "system" / name)
     (tools / "python").symlink_to(sys.executable)
     (tmp_path / "results.json").write_text(json.dumps(RESULTS))
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "reward": 0.25}\n{"step": 2, "reward": 0.5}\n')
@@ -39,6 +40,12 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def put_tool(path: Path, script: str = "exit 0") -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
 def set_test_command(checkout: Path, command: str) -> None:
     stack = "<!-- stack-tests -->\n```bash\ntouch stack && echo '== 5 passed in 9.0s =='\n```\n"
     (checkout / "README.md").write_text(
@@ -46,11 +53,11 @@ def set_test_command(checkout: Path, command: str) -> None:
     )
 
 
-def ci(checkout: Path) -> subprocess.CompletedProcess[str]:
+def ci(checkout: Path, path: str = "/usr/bin:/bin") -> subprocess.CompletedProcess[str]:
     """Run it with almost nothing in the environment: no HOME, no terminal."""
     return subprocess.run(
         [checkout / ".ci" / "run"],
-        env={"PATH": "/usr/bin:/bin"},
+        env={"PATH": f"{checkout / 'system'}:{path}"},
         cwd="/",
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -94,3 +101,24 @@ def test_a_readme_without_a_test_command_is_said(checkout: Path) -> None:
     done = ci(checkout)
     assert done.returncode == 2
     assert "no fenced block" in done.stderr
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_chromium_is_installed_where_that_can_be_done(checkout: Path, works: bool) -> None:
+    """By root, with apt-get; where not, it is said, and is no failure."""
+    without = checkout / "without"  # what the system has, but no browser
+    without.mkdir()
+    for tool in (*Path("/usr/bin").iterdir(), *Path("/bin").iterdir()):
+        if not tool.name.startswith(("chrom", "apt-get")) and not (without / tool.name).exists():
+            (without / tool.name).symlink_to(tool)
+    system = checkout / "system"
+    (system / "chromedriver").unlink()  # one alone is not enough
+    copies = "; ".join(f"cp {system}/id {system}/{name}" for name in ("chromium", "chromedriver"))
+    puts = f'case "$*" in *install*"chromium chromium-driver") {copies};; esac'
+    put_tool(system / "apt-get", puts if works else "echo no network >&2; exit 100")
+    put_tool(system / "id", "echo 0")
+    done = ci(checkout, str(without))
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = "no Chromium, and none could be installed: the tests in a browser are skipped" in done.stdout
+    assert said is not works
+    assert (system / "chromedriver").exists() is works

@@ -72,6 +72,8 @@ def test_the_audit_is_shown_and_measured(run: Callable[..., tuple[int, str, str]
         (["tasks", "leg_counting", "--level", "99"], "level"),
         (["tasks", "leg_counting", "--show", "0"], "not at least 1"),
         (["tasks", "nothing", "--audit"], "unknown task 'nothing'"),
+        (["report", "/nowhere/at/all"], "/nowhere/at/all does not exist: give the folder of a run or an evaluation"),
+        (["report", "/", "--rollouts", "0"], "not at least 1"),
         (["nonsense"], "invalid choice"),
         ([], "required"),
     ],

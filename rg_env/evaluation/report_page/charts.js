@@ -1,0 +1,179 @@
+// Lines over steps, and bars with intervals, as SVG. Colours are the classes c0 to c7 of the style sheet.
+
+const COLOURS = 8;
+
+/** At most about `count` round numbers from `low` to `high`, each with its text, all with as many digits. */
+function ticks(low, high, count) {
+  const span = high - low || Math.abs(high) || 1;
+  const unit = 10 ** Math.floor(Math.log10(span / count));
+  const step = [1, 2, 5, 10].map((times) => times * unit).find((each) => span / each <= count);
+  const first = Math.ceil(low / step - 1e-9);
+  const last = Math.floor(high / step + 1e-9);
+  const digits = Math.max(0, Math.ceil(-Math.log10(step) - 1e-9));
+  const text = (value) => (digits > 4 || Math.abs(value) >= 1e6 ? shown(value) : value.toFixed(digits).replace("-", "\u2212"));
+  return Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => {
+    const value = Number(((first + i) * step).toPrecision(12));
+    return [value, text(value)];
+  });
+}
+
+/** What values an axis shows: with 0 where it is near, and never nothing. */
+function range(values, share) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) {
+    if (value === null) continue;
+    low = Math.min(low, value);
+    high = Math.max(high, value);
+  }
+  if (share) return [0, 1];
+  if (!(low <= high)) return [0, 1];
+  if (low > 0 && low < 0.6 * high) low = 0;
+  if (high < 0 && high > 0.6 * low) high = 0;
+  const room = (high - low || Math.abs(high) || 1) * 0.05;
+  return [low === 0 ? 0 : low - room, high === 0 ? 0 : high + room];
+}
+
+/** A figure: `chart` as `report_parts.Chart` has it. */
+function lineChart(chart) {
+  const readouts = chart.series.map(() => el("output", {}));
+  const legend = el("ul", { class: "legend" });
+  chart.series.forEach((series, i) => {
+    const key = svg("svg", { viewBox: "0 0 24 8", class: "key", "aria-hidden": "true" });
+    key.append(svg("line", { x1: 0, x2: 24, y1: 4, y2: 4, class: lineClass(series, i) }));
+    legend.append(el("li", {}, key, series.name, readouts[i]));
+  });
+  const place = el("div", { class: "plot" });
+  drawnByWidth(place, (width) => place.replaceChildren(linesOf(chart, width, readouts)));
+  const figure = el("figure", { class: "chart" }, el("figcaption", {}, el("h3", {}, chart.title)), legend, place);
+  if (chart.note) figure.append(el("p", { class: "small" }, chart.note));
+  return figure;
+}
+
+const lineClass = (series, i) => `line c${i % COLOURS}${series.dotted ? " dotted" : ""}`;
+
+function linesOf(chart, width, readouts) {
+  const height = Math.round(Math.min(260, Math.max(180, width * 0.5)));
+  const [left, right, top, bottom] = [44, 12, 10, 34];
+  const points = chart.series.flatMap((series) => series.points);
+  const steps = points.map(([step]) => step);
+  const [x0, x1] = [Math.min(...steps), Math.max(...steps)];
+  const ends = points.flatMap(([, e]) => [e.value, e.low, e.high]);
+  const [y0, y1] = range(ends, chart.share && ends.every((end) => end === null || (end >= 0 && end <= 1)));
+  const x = (value) => left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right);
+  const y = (value) => height - bottom - ((value - y0) / (y1 - y0 || 1)) * (height - top - bottom);
+  const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": described(chart) });
+  for (const [tick, text] of ticks(y0, y1, 5)) {
+    drawing.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }));
+    drawing.append(svg("text", { class: "tick end", x: left - 6, y: y(tick) + 4 }, text));
+  }
+  for (const [tick, text] of ticks(x0, x1, width / 70)) {
+    drawing.append(svg("text", { class: "tick middle", x: x(tick), y: height - bottom + 18 }, text));
+  }
+  drawing.append(svg("text", { class: "tick end", x: width - right, y: height - 2 }, "step"));
+  chart.series.forEach((series, i) => drawSeries(drawing, series, i, x, y));
+  follow(drawing, chart, readouts, x, [top, height - bottom], width);
+  return drawing;
+}
+
+function drawSeries(drawing, series, i, x, y) {
+  const sure = series.points.filter(([, e]) => e.low !== null);
+  if (sure.length > 1) {
+    const upper = sure.map(([at, e]) => `${x(at)},${y(e.high)}`);
+    const lower = sure.map(([at, e]) => `${x(at)},${y(e.low)}`).reverse();
+    drawing.append(svg("polygon", { class: `band c${i % COLOURS}`, points: [...upper, ...lower].join(" ") }));
+  }
+  const line = series.points.map(([at, e]) => `${x(at).toFixed(1)},${y(e.value).toFixed(1)}`).join(" ");
+  drawing.append(svg("polyline", { class: lineClass(series, i), points: line }));
+  if (series.points.length <= 40) {
+    for (const [at, e] of series.points) {
+      if (sure.length === 1 && e.low !== null) {
+        drawing.append(svg("line", { class: `line c${i % COLOURS}`, x1: x(at), x2: x(at), y1: y(e.low), y2: y(e.high) }));
+      }
+      drawing.append(svg("circle", { class: `dot c${i % COLOURS}`, cx: x(at), cy: y(e.value), r: sure.length ? 3.5 : 2 }));
+    }
+  }
+}
+
+/** Under the pointer: a rule at the nearest step, and the values there beside the names. */
+function follow(drawing, chart, readouts, x, [top, bottom], width) {
+  const steps = [...new Set(chart.series.flatMap((series) => series.points.map(([at]) => at)))];
+  const rule = svg("line", { class: "rule", y1: top, y2: bottom, visibility: "hidden" });
+  drawing.append(rule);
+  drawing.addEventListener("pointermove", (event) => {
+    const box = drawing.getBoundingClientRect();
+    const pointer = ((event.clientX - box.left) / box.width) * width;
+    const near = steps.reduce((best, at) => (Math.abs(x(at) - pointer) < Math.abs(x(best) - pointer) ? at : best), steps[0]);
+    rule.setAttribute("x1", x(near));
+    rule.setAttribute("x2", x(near));
+    rule.setAttribute("visibility", "visible");
+    chart.series.forEach((series, i) => {
+      const point = series.points.find(([at]) => at === near);
+      readouts[i].textContent = point ? `${withInterval(point[1])} at ${shown(near)}` : "";
+    });
+  });
+  drawing.addEventListener("pointerleave", () => {
+    rule.setAttribute("visibility", "hidden");
+    readouts.forEach((readout) => (readout.textContent = ""));
+  });
+}
+
+function described(chart) {
+  const ends = chart.series.map((series) => {
+    const [first, last] = [series.points[0], series.points.at(-1)];
+    return `${series.name} from ${shown(first[1].value)} at step ${first[0]} to ${shown(last[1].value)} at step ${last[0]}`;
+  });
+  return `${chart.title}: ${ends.join("; ")}`;
+}
+
+function withInterval(estimate) {
+  const ends = estimate.low === null ? "" : ` [${estimate.low.toFixed(2)}, ${estimate.high.toFixed(2)}]`;
+  return `${estimate.value.toFixed(2)}${ends}`.replaceAll("-", "\u2212");
+}
+
+/** Bars from 0 to 1 with intervals, by group; a colour a name. */
+function barChart(title, groups) {
+  const names = [...new Set(groups.flatMap((group) => group.bars.map((bar) => bar.name)))];
+  const place = el("div", { class: "plot" });
+  drawnByWidth(place, (width) => place.replaceChildren(barsOf(groups, names, width)));
+  const scroller = el("div", { class: "tall", tabindex: "0", role: "group", "aria-label": title }, place);
+  const floors = groups.some((group) => group.floor !== null);
+  const note = `Bars: mean; lines: 95 % interval.${floors ? " Dashed: what the best constant answer gets." : ""}`;
+  return el("figure", { class: "chart bars" }, el("figcaption", {}, el("h2", {}, title)), scroller, el("p", { class: "small" }, note));
+}
+
+function barsOf(groups, names, width) {
+  const [label, value, row, gap] = [Math.min(190, width * 0.3), 130, 19, 30];
+  const scale = (share) => label + Math.max(0, Math.min(1, share)) * (width - label - value);
+  const height = groups.reduce((sum, group) => sum + gap + group.bars.length * row, 26);
+  const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" });
+  drawing.setAttribute("aria-label", groups.map(barText).join("; "));
+  for (const tick of [0, 0.25, 0.5, 0.75, 1]) {
+    drawing.append(svg("line", { class: "grid", x1: scale(tick), x2: scale(tick), y1: 8, y2: height - 20 }));
+    drawing.append(svg("text", { class: "tick middle", x: scale(tick), y: height - 6 }, shown(tick)));
+  }
+  let y = 4;
+  for (const group of groups) {
+    drawing.append(svg("text", { class: "group", x: 0, y: y + 17 }, shortened(group.name, Math.floor(width / 9)),
+      svg("tspan", { class: "tick", dx: 8 }, group.note)));
+    const start = (y += gap - 5);
+    for (const bar of group.bars) {
+      const [colour, e, middle] = [`c${names.indexOf(bar.name) % COLOURS}`, bar.estimate, y + row / 2];
+      drawing.append(svg("text", { class: "tick end", x: label - 8, y: middle + 4 }, shortened(bar.name, Math.floor(label / 8)),
+        svg("title", {}, bar.name)));
+      drawing.append(svg("rect", { class: `bar ${colour}`, x: label, y: y + 2.5, height: row - 5, width: scale(e.value) - label, rx: 2 }));
+      if (e.low !== null) {
+        const [low, high] = [scale(e.low), scale(e.high)];
+        drawing.append(svg("path", { class: "whisker", d: `M${low} ${middle}H${high}M${low} ${middle - 3.5}v7M${high} ${middle - 3.5}v7` }));
+      }
+      drawing.append(svg("text", { class: "tick value", x: width - value + 10, y: middle + 4 }, withInterval(e)));
+      y += row;
+    }
+    if (group.floor !== null) {
+      drawing.append(svg("line", { class: "floor", x1: scale(group.floor), x2: scale(group.floor), y1: start, y2: y }));
+    }
+    y += 5;
+  }
+  return drawing;
+}
+
+const barText = (group) => `${group.name}: ${group.bars.map((bar) => `${bar.name} ${withInterval(bar.estimate)}`).join(", ")}`;

@@ -1,0 +1,51 @@
+// Building elements. All text comes in as text: nothing in this page is ever parsed as markup.
+
+const byId = (id) => document.getElementById(id);
+
+/** An element. `attributes`: as in HTML, `true` for those without a value, `null` for none; children: elements or text. */
+function el(name, attributes = {}, ...children) {
+  return filled(document.createElement(name), attributes, children);
+}
+
+/** The same, within an <svg>. */
+function svg(name, attributes = {}, ...children) {
+  return filled(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
+}
+
+function filled(element, attributes, children) {
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined && value !== false) element.setAttribute(key, value === true ? "" : value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+function option(value, text, chosen = false) {
+  return el("option", { value, selected: chosen }, text);
+}
+
+/** A number as people read it; a real minus sign. */
+function shown(value, digits = 2) {
+  if (value === null || value === undefined) return "–";
+  const text = Number.isInteger(value) ? String(value) : tidy(value, digits);
+  return text.replace("-", "\u2212");
+}
+
+function tidy(value, digits) {
+  const size = Math.abs(value);
+  return size >= 1e6 || size < 10 ** -digits ? value.toPrecision(2) : value.toFixed(digits);
+}
+
+function shortened(text, length) {
+  return text.length > length ? `${text.slice(0, length - 1)}…` : text;
+}
+
+/** Calls `draw(width)` now and whenever the element's width changes. */
+function drawnByWidth(element, draw) {
+  let last = 0;
+  new ResizeObserver(([entry]) => {
+    const width = Math.round(entry.contentRect.width);
+    if (width && Math.abs(width - last) > 4) draw((last = width));
+  }).observe(element);
+  return element;
+}

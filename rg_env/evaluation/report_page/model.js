@@ -1,0 +1,134 @@
+// What is known of the rollouts: which match, in which order, and which answer stands beside another one.
+
+const FACETS = [
+  ["task", "Task"],
+  ["model", "Model"],
+  ["step", "Step"],
+  ["source", "Source"],
+  ["part", "Part"],
+  ["draw", "Sampling"],
+  ["status", "Status"],
+  ["verdict", "Verdict"],
+  ["truncated", "Cut off"],
+];
+const SEARCHED = ["completion", "reasoning", "answer", "extracted", "detail", "error"];
+const MOST_VALUES = 300; // of a facet: with more, as the steps of a long run, a choice among them is none
+const ENDING = 32; // characters of a question in the list
+const OUTCOMES = { "": "any", better: "better", worse: "worse", both: "both right", neither: "both wrong" };
+
+class Rollouts {
+  constructor({ records, texts, variants, found }) {
+    this.records = records;
+    this.texts = texts;
+    this.found = found;
+    this.answers = new Map(); // task, question and way of drawing -> variant -> numbers of records
+    records.forEach((record, number) => {
+      if (record.variant === undefined) return;
+      const key = this.pairKey(record);
+      if (!this.answers.has(key)) this.answers.set(key, new Map());
+      const of = this.answers.get(key);
+      if (!of.has(record.variant)) of.set(record.variant, []);
+      of.get(record.variant).push(number);
+    });
+    const there = new Set(records.map((record) => record.variant));
+    this.variants = variants.map((name, i) => [i, name]).filter(([i]) => there.has(i));
+  }
+
+  pairKey(record) {
+    return JSON.stringify([record.task, record.question, record.draw]);
+  }
+
+  question(record) {
+    return this.texts[record.question];
+  }
+
+  /** What tells questions of a task apart is at their end. */
+  ending(record) {
+    const text = this.question(record).trimEnd();
+    const line = text.slice(text.lastIndexOf("\n") + 1).trim();
+    return line.length > ENDING ? `…${line.slice(-ENDING)}` : line;
+  }
+
+  facet(record, name) {
+    if (name === "verdict") return { true: "right", false: "wrong" }[record.correct] ?? "not said";
+    if (name === "truncated") return { true: "yes", false: "no" }[record.truncated] ?? "not said";
+    return record[name] === undefined ? "not said" : String(record[name]);
+  }
+
+  /** Values of a facet with their counts. */
+  values(name) {
+    const counts = new Map();
+    for (const record of this.records) {
+      const value = this.facet(record, name);
+      counts.set(value, (counts.get(value) ?? 0) + 1);
+    }
+    const numbers = name === "step";
+    return [...counts].sort(([a], [b]) => (numbers ? Number(a) - Number(b) : a < b ? -1 : 1));
+  }
+
+  /** Numbers that records have: their own, and each reward's. */
+  measures() {
+    const names = new Set();
+    for (const record of this.records) {
+      for (const name of ["score", "reward", "completion_tokens", "prompt_tokens", "seconds", "step"]) {
+        if (record[name] !== undefined) names.add(name);
+      }
+      for (const name of Object.keys(record.rewards ?? {})) names.add(`rewards.${name}`);
+    }
+    return [...names];
+  }
+
+  measure(record, name) {
+    return name.startsWith("rewards.") ? record.rewards?.[name.slice(8)] : record[name];
+  }
+
+  /** Numbers of the matching records, in order. */
+  matching({ facets, text, measure, low, high, order, variant, outcome }) {
+    const needle = text ? new RegExp(text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "i") : null;
+    const questions = needle ? this.texts.map((each) => needle.test(each)) : null;
+    const chosen = Object.entries(facets).filter(([, value]) => value !== "");
+    const found = [];
+    this.records.forEach((record, number) => {
+      if (!chosen.every(([name, value]) => this.facet(record, name) === value)) return;
+      if (low !== null || high !== null) {
+        const value = this.measure(record, measure);
+        if (value === undefined || (low !== null && value < low) || (high !== null && value > high)) return;
+      }
+      if (needle && !questions[record.question] && !SEARCHED.some((name) => record[name] && needle.test(record[name]))) return;
+      if (outcome && this.outcome(number, variant) !== outcome) return;
+      found.push(number);
+    });
+    const [name, direction] = order.split(" ");
+    if (name) {
+      const value = (number) => this.measure(this.records[number], name) ?? (direction === "up" ? Infinity : -Infinity);
+      const sign = direction === "up" ? 1 : -1;
+      found.sort((a, b) => sign * (value(a) - value(b)) || a - b);
+    }
+    return found;
+  }
+
+  /** Answers of a variant to the question of a record, drawn alike, and which of them has the same number. */
+  beside(number, variant) {
+    const record = this.records[number];
+    const of = record.variant === undefined ? undefined : this.answers.get(this.pairKey(record));
+    const there = of?.get(variant) ?? [];
+    const same = there.findIndex((other) => this.records[other].rollout === record.rollout);
+    return { there, at: Math.max(0, same) };
+  }
+
+  /** The variant that stands beside a record, where `variant` was asked for: another one, if it is that itself. */
+  otherThan(number, variant) {
+    if (variant === null || this.records[number].variant !== variant) return variant;
+    const others = this.variants.filter(([i]) => i !== variant);
+    return others.length ? others.at(-1)[0] : null;
+  }
+
+  outcome(number, variant) {
+    const other = this.otherThan(number, variant);
+    const { there, at } = other === null ? { there: [] } : this.beside(number, other);
+    if (!there.length) return null;
+    const [a, b] = [this.records[number].correct, this.records[there[at]].correct];
+    if (a === undefined || b === undefined) return null;
+    return a === b ? (a ? "both" : "neither") : a ? "better" : "worse";
+  }
+}

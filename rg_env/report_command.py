@@ -1,0 +1,34 @@
+"""`rg-env report`: its options, and what is printed."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from rg_env.commands import positive
+
+
+def add(commands: Any) -> None:
+    """Add `rg-env report` to the subcommands."""
+    report = commands.add_parser(
+        "report",
+        help="one HTML page about a run or an evaluation: curves, tables, rollouts",
+        usage="rg-env report RUN_OR_RESULTS [--output FILE] [--rollouts N]",
+        epilog="The page needs no network. What is damaged or left out is told in it, and on standard error.",
+    )
+    report.add_argument(
+        "source", metavar="RUN_OR_RESULTS", type=Path, help="folder of a run or an evaluation, or a results file"
+    )
+    report.add_argument("--output", metavar="FILE", type=Path, help="the page; default: report.html in the folder")
+    report.add_argument("--rollouts", type=positive, metavar="N", help="in the page at most; default: 10000")
+    report.set_defaults(run=_report)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from rg_env.evaluation.report import ROLLOUTS_KEPT, write_report
+
+    report = write_report(options.source, options.output, options.rollouts or ROLLOUTS_KEPT)
+    for note in report.notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(report.file)
+    return 0

@@ -1,0 +1,506 @@
+"""A report in a real headless Chromium: what is seen, what keys do, and what must never happen."""
+
+import base64
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_samples import (
+    HOSTILE,
+    evaluated,
+    evaluation_record,
+    evaluation_records,
+    task_results,
+    training_record,
+    write_evaluation,
+    write_lines,
+    write_run,
+)
+
+from rg_env.evaluation.report import write_report
+
+selenium = pytest.importorskip("selenium", reason="needs selenium, of the dev dependencies")
+from selenium import webdriver  # noqa: E402
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver: apt-get install chromium chromium-driver"
+    ),
+]
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--window-size=1300,900",
+)  # fmt: skip
+
+
+class Browser:
+    """One page at a time."""
+
+    def __init__(self, driver: Any):
+        self.driver = driver
+
+    def open(self, page: Path) -> "Browser":
+        """Open it anew, with nothing kept of the one before."""
+        self.driver.get("about:blank")
+        self.logs("browser")
+        self.logs("performance")
+        self.driver.get(page.absolute().as_uri())
+        assert self.run("return document.documentElement.dataset.ready") == "true", self.logs("browser")
+        return self
+
+    def logs(self, kind: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.driver.get_log(kind)
+        return found
+
+    def requests(self) -> list[str]:
+        """Addresses that the page asked for, itself left out."""
+        events = [json.loads(entry["message"])["message"] for entry in self.logs("performance")]
+        urls = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+        return [url for url in urls if not (url.startswith("file://") and url.endswith(".html"))]
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def text(self, css: str) -> str:
+        """All text of an element, folded away or not."""
+        return str(self.run("return document.querySelector(arguments[0]).textContent", css))
+
+    def texts(self, css: str) -> list[str]:
+        script = "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent.toWellFormed())"
+        return list(self.run(script, css))
+
+    def press(self, *keys: str) -> None:
+        """Where the focus is."""
+        for key in keys:
+            self.driver.switch_to.active_element.send_keys(key)
+
+    def choose(self, css: str, value: str) -> None:
+        Select(self.driver.find_element("css selector", css)).select_by_value(value)
+        self.settle()
+
+    def write(self, css: str, text: str) -> None:
+        element = self.driver.find_element("css selector", css)
+        element.clear()
+        element.send_keys(text)
+        self.settle()
+
+    def settle(self) -> None:
+        """Until what was typed has been taken up, which waits for more at first."""
+        self.driver.execute_async_script("setTimeout(arguments[0], 200)")
+
+    def focus(self) -> str:
+        return str(self.run("return document.activeElement.id"))
+
+    def chosen(self) -> str:
+        """Of the list: the row that is chosen, as those hear it who do not see it."""
+        row = self.run(
+            "const row = document.getElementById(list.getAttribute('aria-activedescendant'));"
+            "return row && row.getAttribute('aria-selected') === 'true' && row.getAttribute('aria-posinset')"
+        )
+        return str(row)
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    assert CHROMIUM is not None
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    driver.set_script_timeout(30)
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+@pytest.fixture(scope="module")
+def run_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(write_run(tmp_path_factory.mktemp("report") / "run")).file
+
+
+@pytest.fixture(scope="module")
+def evaluation_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(write_evaluation(tmp_path_factory.mktemp("report") / "eval")).file
+
+
+@pytest.fixture
+def browser(driver: Any) -> Browser:
+    return Browser(driver)
+
+
+@pytest.fixture
+def in_browser(browser: Browser, tmp_path: Path) -> Callable[[list[dict[str, Any]]], Browser]:
+    """Opens the report of these rollouts of an evaluation."""
+
+    def call(records: list[dict[str, Any]]) -> Browser:
+        write_lines(tmp_path / "rollouts.jsonl", records)
+        return browser.open(write_report(tmp_path).file)
+
+    return call
+
+
+@pytest.mark.parametrize("kind", ["run_page", "evaluation_page"])
+def test_it_opens_without_errors_and_without_a_network(
+    browser: Browser, kind: str, request: pytest.FixtureRequest
+) -> None:
+    """Everything is drawn, nothing is complained about, and nothing but the file itself is asked for."""
+    browser.open(request.getfixturevalue(kind))
+    wait = WebDriverWait(browser.driver, 10)
+    wait.until(lambda _: browser.run("return document.querySelectorAll('#bars svg rect.bar').length") >= 2)
+    assert browser.text("#title") in ("run", "eval")
+    assert browser.texts("table th")
+    assert browser.logs("browser") == []
+    assert browser.requests() == []
+    assert browser.run("return performance.getEntriesByType('resource').length") == 0
+
+
+def test_the_requests_would_be_seen(browser: Browser, tmp_path: Path) -> None:
+    """The two checks above notice a page that loads something, and an error."""
+    page = tmp_path / "loads.html"
+    page.write_text(
+        "<!doctype html><html data-ready=true><img src='http://127.0.0.1:9/x.png'><script>throw Error('seen')</script>"
+    )
+    browser.open(page)
+    assert browser.requests() == ["http://127.0.0.1:9/x.png"]
+    assert any("seen" in entry["message"] for entry in browser.logs("browser"))
+
+
+def test_curves_and_bars_say_the_figures(browser: Browser, run_page: Path) -> None:
+    """In words, too, for those who do not see them; any metric can be drawn."""
+    browser.open(run_page)
+    WebDriverWait(browser.driver, 10).until(lambda _: len(browser.texts("#charts .plot svg")) == 3)
+    labels = browser.run("return [...document.querySelectorAll('.plot svg')].map((e) => e.getAttribute('aria-label'))")
+    assert "sampled from 0.17 at step 0 to 0.50 at step 4" in labels[0]
+    assert "chain_sum: step 0 0.17 [0.00, 0.88], step 4 0.50" in labels[-1]
+    browser.choose(".metric select", "reward")
+    WebDriverWait(browser.driver, 10).until(
+        lambda _: (
+            browser.run("return document.querySelector('.metric .plot svg')?.getAttribute('aria-label')")
+            == "Any metric: reward from 0.25 at step 1 to 1 at step 4"
+        )
+    )
+    assert browser.focus() != "list"
+
+
+def test_what_models_wrote_is_shown_and_never_run(in_browser: Callable[..., Browser]) -> None:
+    """In every field: no script runs, no element is made, nothing is loaded, and the text is there to the letter."""
+    texts = ("question", "completion", "reasoning", "answer", "extracted", "model", "task", "detail", "status", "error")
+    records = [evaluation_record("base", n, 0, True) | dict.fromkeys(texts, text) for n, text in enumerate(HOSTILE)]
+    records += [evaluation_record("base", 0, 1, True) | {"rewards": {HOSTILE[3]: 1.0}}]
+    browser = in_browser(records)
+    for number, record in enumerate(records):
+        blocks = browser.texts("#detail .block pre")
+        assert browser.chosen() == str(number + 1)
+        shown = "".join(blocks)
+        if record["question"] in HOSTILE:
+            assert shown.count(record["question"].replace("\udc80", "\ufffd")) >= 5
+        browser.press("j")
+    browser.write("#search", "<script>")
+    assert browser.text("#count").startswith("3 of 9")
+    assert set(browser.texts("#detail mark")) == {"<script>"}
+    assert browser.driver.title == f"{browser.text('#title')} · rg_env report"
+    made = "main script, main img, main iframe, main style, main [onerror], main a"
+    assert browser.texts(made) == []
+    assert browser.logs("browser") == []
+    assert browser.requests() == []
+
+
+def test_the_policy_holds_should_the_escaping_fail(browser: Browser, run_page: Path, tmp_path: Path) -> None:
+    """Markup that somehow got into the page runs nothing, and cannot be made of text."""
+    page = tmp_path / "broken.html"
+    hostile = f"{HOSTILE[3]}{HOSTILE[0]}<iframe src='data:,x'></iframe>"
+    page.write_text(run_page.read_text(encoding="utf-8").replace("<main>", f"<main>{hostile}"), encoding="utf-8")
+    browser.open(page)
+    assert browser.driver.title == "run · rg_env report"
+    assert sum("Content Security Policy" in entry["message"] for entry in browser.logs("browser")) >= 3
+    assert "TrustedHTML" in browser.run(
+        "try { document.body.innerHTML = '<b>'; return 'made'; } catch (error) { return String(error); }"
+    )
+
+
+def test_keys_walk_through_the_list(browser: Browser, evaluation_page: Path) -> None:
+    """j and k from anywhere, arrows and others in the list; / searches, Esc goes back; the choice stays in sight."""
+    browser.open(evaluation_page)
+    assert browser.chosen() == "1"
+    browser.press("j", "j", "k")
+    assert browser.chosen() == "2"
+    assert "problem 0 · 2 of 16" in browser.text("#detail header")
+    browser.press("/")
+    assert browser.focus() == "search"
+    browser.press("j")
+    browser.settle()
+    assert browser.chosen() == "None", "what is typed into a field is no command, and no question has a j"
+    browser.press(Keys.BACKSPACE, Keys.ESCAPE)
+    browser.settle()
+    assert browser.focus() == "list"
+    browser.press("/", "c", "a", "t", Keys.ESCAPE)
+    browser.settle()
+    assert (browser.focus(), browser.run("return search.value")) == ("list", "cat"), "what was searched for stays"
+    browser.press("/", Keys.BACKSPACE, Keys.ENTER)
+    browser.settle()
+    assert (browser.focus(), browser.run("return search.value")) == ("list", "")
+    assert browser.chosen() == "2", "as before all the searching"
+    browser.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_UP)
+    assert browser.chosen() == "3"
+    browser.press(Keys.END)
+    assert browser.chosen() == "16"
+    row = (
+        "const row = document.getElementById('row-15').getBoundingClientRect(), list = document.getElementById('list')"
+    )
+    assert browser.run(f"{row}.getBoundingClientRect(); return row.bottom <= list.bottom + 1 && row.top >= list.top")
+    browser.press(Keys.HOME)
+    assert browser.chosen() == "1"
+    browser.press("G")
+    assert browser.chosen() == "16"
+    browser.press("j")
+    assert browser.chosen() == "16", "there are no more"
+    browser.press(Keys.ENTER)
+    assert browser.focus() == "detail"
+    browser.press("?")
+    assert browser.run("return document.getElementById('help').open") is True
+    browser.press(Keys.ESCAPE)
+    assert browser.run("return document.getElementById('help').open") is False
+
+
+def test_focus_is_seen_and_everything_has_a_name(browser: Browser, evaluation_page: Path) -> None:
+    """Tab reaches all that can be used, with an outline; fields, buttons and pictures say what they are."""
+    browser.open(evaluation_page)
+    outlines = {}
+    for _ in range(40):
+        browser.press(Keys.TAB)
+        focus = browser.focus()
+        outlines[focus] = browser.run("return getComputedStyle(document.activeElement).outlineStyle")
+    assert {"theme", "help-open", "search", "measure", "low", "order", "compare", "outcome", "list", "detail"} <= set(
+        outlines
+    )
+    assert set(outlines.values()) <= {"solid", "auto"}, outlines
+    nodes = browser.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    roles = {"button", "combobox", "textbox", "searchbox", "spinbutton", "listbox", "option", "img", "link", "dialog"}
+    named = [(n["role"]["value"], n.get("name", {}).get("value")) for n in nodes if not n["ignored"] and "role" in n]
+    assert [role for role, name in named if role in roles and not name] == []
+    assert sum(role == "listbox" for role, _ in named) == 1
+    parents = {child: n for n in nodes for child in n.get("childIds", [])}
+    for option in [n for n in nodes if n.get("role", {}).get("value") == "option"]:
+        above = parents[option["nodeId"]]
+        while above["ignored"]:
+            above = parents[above["nodeId"]]
+        assert above["role"]["value"] in ("listbox", "MenuListPopup"), above["role"]
+
+
+def test_filters_choose_rollouts(browser: Browser, evaluation_page: Path) -> None:
+    """By model, verdict, score and text, alone and together; the count is told, and all can be had again."""
+    browser.open(evaluation_page)
+    assert browser.text("#count") == "16"
+    browser.choose("[data-facet=model]", "trained")
+    assert browser.text("#count") == "8 of 16"
+    browser.choose("[data-facet=status]", "wrong")
+    assert browser.text("#count") == "2 of 16"
+    assert {line[:7] for line in browser.texts("#list .place")} == {"trained"}
+    assert browser.texts("#list .mark") == ["✗", "✗"]
+    browser.driver.find_element("id", "reset").click()
+    browser.settle()
+    assert (browser.text("#count"), browser.focus()) == ("16", "list")
+    browser.choose("#measure", "reward")
+    browser.write("#low", "0.5")
+    assert browser.text("#count") == "9 of 16"
+    browser.write("#search", "about CAT 3")
+    assert browser.text("#count") == "3 of 16"
+    assert browser.texts("#detail mark") == ["about cat 3", "about cat 3"]
+    browser.write("#search", ".*")
+    assert (browser.text("#count"), browser.text("#detail")) == ("0 of 16", "No rollout matches.")
+    browser.driver.find_element("id", "reset").click()
+    browser.settle()
+    browser.choose("#order", "reward down")
+    assert (
+        browser.texts("#list .value")[:9] == ["1.10"] * 9
+        if browser.texts("#list .value")[0] == "1.10"
+        else ["1.00"] * 9
+    )
+
+
+def test_two_models_stand_side_by_side(browser: Browser, evaluation_page: Path) -> None:
+    """The answers to one question, of the same number, in the order of the models, and others at a key."""
+    browser.open(evaluation_page)
+    assert browser.texts(".card header h4") == ["base · #0", "trained · #0"]
+    assert browser.texts(".card .reasoning pre") == ["base thinks about cat 0.", "trained thinks about cat 0."]
+    assert browser.texts(".card .verdict") == ["✗ wrong", "✓ right"]
+    assert browser.texts(".asked .block pre") == ["How many legs have 0 cats?", "0"]
+    browser.press("]")
+    assert browser.texts(".card header h4") == ["base · #0", "trained · #1"]
+    browser.press("G")
+    assert browser.texts(".card header h4") == ["base · #1", "trained · #1"], "the chosen one is trained's"
+    assert browser.run("return document.querySelector('.card.chosen h4').textContent") == "trained · #1"
+    boxes = browser.run("return [...document.querySelectorAll('.card')].map((e) => e.getBoundingClientRect().x)")
+    assert boxes[0] < boxes[1]
+    browser.choose("[data-facet=model]", "trained")
+    browser.choose("#outcome", "better")
+    assert browser.text("#count") == "4 of 16"
+    browser.choose("#outcome", "worse")
+    assert browser.text("#count") == "1 of 16"
+    assert browser.texts(".card .verdict") == ["✓ right", "✗ wrong"]
+    browser.choose("#compare", "")
+    assert browser.text("#count") == "8 of 16"
+    assert len(browser.texts(".card")) == 1
+
+
+def test_before_and_after_stand_side_by_side(browser: Browser, run_page: Path) -> None:
+    """The same question at the first and the last step, sampled beside sampled and greedy beside greedy."""
+    browser.open(run_page)
+    browser.choose("[data-facet=step]", "4")
+    browser.choose("[data-facet=source]", "evaluation")
+    assert browser.texts(".card header h4") == ["step 0 · #0", "step 4 · #0"]
+    assert [text.split(".")[0] for text in browser.texts(".card .completion pre")] == [
+        "It is 3, after 0 steps",
+        "It is 2, after 4 steps",
+    ]
+    browser.choose("[data-facet=draw]", "greedy")
+    assert browser.texts(".card .completion pre") == ["greedy at 0", "greedy at 4"]
+    browser.driver.find_element("id", "reset").click()
+    browser.settle()
+    browser.choose("[data-facet=source]", "training")
+    assert browser.texts(".card header h4") == ["training, step 1"], "training's questions are not asked twice"
+
+
+def test_light_dark_and_as_the_system_says(browser: Browser, evaluation_page: Path) -> None:
+    """By the system's preference, and by the button or t against it; text can be read on either ground."""
+
+    def look(scheme: str) -> tuple[str, bool]:
+        browser.driver.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        )
+        ground, ink = browser.run(
+            "const style = getComputedStyle(document.body); return [style.backgroundColor, style.color].map((c) => "
+            "c.match(/[0-9.]+/g).slice(0, 3).map(Number).reduce((a, b) => a + b))"
+        )
+        return ("light" if ground > ink else "dark"), abs(ground - ink) > 400
+
+    try:
+        browser.open(evaluation_page)
+        assert browser.text("#theme") == "Theme: auto"
+        assert (look("light"), look("dark")) == (("light", True), ("dark", True))
+        browser.press("t")
+        assert browser.text("#theme") == "Theme: light"
+        assert look("dark") == ("light", True)
+        browser.driver.find_element("id", "theme").click()
+        assert (browser.text("#theme"), look("light")) == ("Theme: dark", ("dark", True))
+        browser.press("t")
+        assert (browser.text("#theme"), look("light")[0], look("dark")[0]) == ("Theme: auto", "light", "dark")
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_on_paper_it_is_light_and_without_the_list(browser: Browser, evaluation_page: Path) -> None:
+    """Tables, bars and the chosen rollout are printed; what only works on a screen is not."""
+    browser.open(evaluation_page)
+    browser.press("t", "t")
+    try:
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+        assert browser.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        seen = "return [...document.querySelectorAll(arguments[0])].map((e) => e.checkVisibility())"
+        assert browser.run(seen, "#list, #filters, .tools") == [False] * 3
+        assert all(browser.run(seen, "table, #bars svg, .card"))
+        pdf = browser.driver.execute_cdp_cmd("Page.printToPDF", {})["data"]
+        assert base64.b64decode(pdf).startswith(b"%PDF")
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+        browser.press("t")
+
+
+def test_a_narrow_window_has_nothing_beside_it(browser: Browser, run_page: Path) -> None:
+    """On a phone: the page does not scroll sideways, and the list stands above the rollout."""
+    try:
+        size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+        browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        browser.open(run_page)
+        browser.settle()
+        assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+        assert browser.run("return list.getBoundingClientRect().bottom <= detail.getBoundingClientRect().top + 1")
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_ten_thousand_rollouts_are_a_few_rows(in_browser: Callable[..., Browser]) -> None:
+    """Only those in sight are in the document, at the top, in the middle and at the end, and all can be reached."""
+    browser = in_browser([evaluation_record("base", n, 0, n % 3 == 0) for n in range(10_000)])
+    assert browser.text("#count") == "10,000"
+    elements = browser.run("return document.querySelectorAll('*').length")
+    assert elements < 1000
+    for part in (0.37, 1.0):
+        browser.run("list.scrollTop = arguments[0] * list.scrollHeight", part)
+        browser.settle()
+        rows = browser.run(
+            "const box = list.getBoundingClientRect(); return [...document.querySelectorAll('.row')].filter((row) => "
+            "row.getBoundingClientRect().bottom > box.top && row.getBoundingClientRect().top < box.bottom).length"
+        )
+        assert rows >= 10
+        assert browser.run("return document.querySelectorAll('.row').length") < 60
+    browser.press("G")
+    assert browser.chosen() == "10000"
+    assert browser.texts(".asked .block pre")[0] == "How many legs have 9999 cats?"
+    browser.write("#search", "have 7777 cats")
+    assert browser.text("#count") == "1 of 10,000"
+    assert browser.logs("browser") == []
+
+
+def test_many_steps_are_a_range_and_no_choice(browser: Browser, tmp_path: Path) -> None:
+    """A list of all steps of a long run would help nobody."""
+    write_lines(tmp_path / "rollouts.jsonl", [training_record(step, f"1 + {step}") for step in range(1, 2001)])
+    (tmp_path / "metrics.jsonl").touch()
+    browser.open(write_report(tmp_path).file)
+    assert browser.texts("[data-facet=step]") == []
+    assert browser.run("return document.querySelectorAll('*').length") < 1000
+    browser.choose("#measure", "step")
+    browser.write("#low", "1990")
+    browser.write("#high", "1999")
+    assert browser.text("#count") == "10 of 2,000"
+
+
+def test_many_tasks_and_models_fit(browser: Browser, tmp_path: Path) -> None:
+    """Twenty models on thirty tasks, with long names: bars for all, and nothing is wider than the page."""
+    records = [
+        evaluation_record(f"organisation/a-rather-long-name-of-a-model-{m:02}", n, 0, (m + n) % 3 == 0)
+        for m in range(20)
+        for n in range(3)
+    ]
+    for number in range(30):
+        name = f"a_task_with_a_long_name_{number:02}"
+        (tmp_path / f"results_{name}_1.json").write_text(task_results(records, name).model_dump_json())
+    browser.open(write_report(tmp_path).file)
+    WebDriverWait(browser.driver, 10).until(lambda _: len(browser.texts("#bars rect.bar")) == 600)
+    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    assert browser.logs("browser") == []
+
+
+def test_a_run_with_evaluations_alone(browser: Browser, tmp_path: Path) -> None:
+    """No metrics, no rollouts of training: there is nothing to draw but one point, and no error."""
+    run = write_run(tmp_path / "run", [evaluated(0, [[True], [False], [True]])])
+    for name in ("metrics.jsonl", "rollouts.jsonl", "train_results.json"):
+        (run / name).unlink()
+    browser.open(write_report(run).file)
+    WebDriverWait(browser.driver, 10).until(lambda _: browser.texts("#charts .plot svg"))
+    assert not [
+        tag for tag in browser.run("return document.querySelector('#charts').outerHTML").split('"') if "NaN" in tag
+    ]
+    assert browser.text("#count") == "6"
+    assert browser.logs("browser") == []
+
+
+def test_without_rollouts_the_rest_is_shown(browser: Browser, tmp_path: Path) -> None:
+    """Results alone."""
+    (tmp_path / "results_x.json").write_text(task_results(evaluation_records()).model_dump_json())
+    browser.open(write_report(tmp_path).file)
+    assert browser.text("#detail") == "No rollout matches."
+    browser.press("j", "k", "G", "]")
+    assert "no rollouts to show" in browser.text("#notes")
+    assert browser.logs("browser") == []

@@ -1,0 +1,250 @@
+"""Folders of runs and evaluations, made by the classes whose files a report reads, and what stands in a page."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from rg_env.core.splits import question_hash
+from rg_env.core.statistics import mean_and_error
+from rg_env.evaluation.results import (
+    AllResults,
+    ModelResult,
+    ModelScores,
+    ModelSummary,
+    Paired,
+    Questions,
+    Sampling,
+    TaskResults,
+    Usage,
+)
+from rg_env.training.scores import Evaluation
+
+HOSTILE = (
+    "<script>document.title = 'owned'</script>",
+    "</script><script>document.title = 'owned'</script>",
+    "<!-- <script>",
+    "<img src=x onerror=\"document.title = 'owned'\">",
+    "<svg/onload=alert(1)>",
+    "<a href='javascript:alert(1)'>x</a><style>body{display:none}</style>",
+    "]]> &lt;b&gt; &amp; \u2028\u2029 \ufeff \x00 \x1b[31m \udc80 $title ${data} %s",
+    "<iframe src='http://127.0.0.1:9/'></iframe>",
+)
+
+
+def write_lines(file: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    with file.open("w", encoding="utf-8") as lines:
+        lines.writelines(json.dumps(record) + "\n" for record in records)
+
+
+def training_record(step: int, question: str = "1 + 1", **changes: Any) -> dict[str, Any]:
+    """A line of a run's `rollouts.jsonl`."""
+    record = {
+        "step": step,
+        "task": "chain_sum",
+        "question": question,
+        "answer": "2",
+        "completion": "<answer>2</answer>",
+    }
+    return {**record, "completion_tokens": 4, "truncated": False, "reward": 1.1, "correct": True, **changes}
+
+
+def evaluated(step: int, right: Sequence[Sequence[bool]], **changes: Any) -> Evaluation:
+    """An evaluation: for each problem whether each answer was right; problem 0 is of a held-out task."""
+    problems = []
+    for number, answers in enumerate(right):
+        records = []
+        for correct in answers:
+            said = "2" if correct else "3"
+            records.append(
+                {
+                    "problem": number,
+                    "part": "training" if number else "held_out",
+                    "task": "chain_sum" if number else "maze",
+                    "question": f"What is 1 + 1, for the {number}th time?",
+                    "answer": "2",
+                    "completion": f"It is {said}, after {step} steps. <answer>{said}</answer>",
+                    "completion_tokens": 8,
+                    "truncated": False,
+                    "reward": 1.1 if correct else 0.1,
+                    "correct": correct,
+                    "status": "correct" if correct else "wrong",
+                    **changes,
+                }
+            )
+        greedy = {"completion": f"greedy at {step}", "completion_tokens": 3, "reward": 0.0, "correct": False}
+        records[0] |= {f"greedy_{name}": value for name, value in greedy.items()}
+        problems.append(records)
+    questions = [{"part": "training", "label": None, "tasks": ["chain_sum"], "n": len(right), "prompts_sha256": "ab"}]
+    return Evaluation.of(step, problems, sampling={"rollouts_per_example": 2, "temperature": 1.0}, questions=questions)
+
+
+def write_run(folder: Path, evaluations: Sequence[Evaluation] | None = None) -> Path:
+    """A training run of 4 steps, evaluated before and after."""
+    if evaluations is None:
+        before = evaluated(0, [[False, False], [True, False], [False, False], [False, False]])
+        evaluations = [before, evaluated(4, [[True, False], [True, True], [True, False], [False, False]])]
+    (folder / "eval_results").mkdir(parents=True)
+    for each in evaluations:
+        file = folder / "eval_results" / f"eval_step_{each.step}.json"
+        file.write_text(json.dumps(each.as_json()), encoding="utf-8")
+    steps = [{"step": step, "reward": step / 4, "accuracy": step / 8, "kl": None} for step in range(1, 5)]
+    write_lines(folder / "metrics.jsonl", steps)
+    write_lines(folder / "rollouts.jsonl", [training_record(step, f"1 + {step}") for step in range(1, 5)])
+    results = {"model": "tiny", "engine": "embedded", "steps": 4, "seconds": 12.3, "interrupted": False, "error": None}
+    (folder / "train_results.json").write_text(json.dumps(results))
+    (folder / "config.yaml").write_text("model: tiny\nenvironment: {system_prompt: Think first.}\n")
+    return folder
+
+
+def evaluation_record(model: str, problem: int, rollout: int, correct: bool, **changes: Any) -> dict[str, Any]:
+    """A line of an evaluation's `rollouts.jsonl`."""
+    question = f"How many legs have {problem} cats?"
+    record: dict[str, Any] = {
+        "model": model,
+        "task": "leg_counting",
+        "row": question_hash(question),
+        "problem": problem,
+        "rollout": rollout,
+        "question": question,
+        "answer": str(4 * problem),
+        "completion": f"{model} says <answer>{4 * problem if correct else 'none'}</answer>",
+        "reasoning": f"{model} thinks about cat {problem}.",
+        "prompt_tokens": 20,
+        "completion_tokens": 10,
+        "truncated": False,
+        "extracted": str(4 * problem) if correct else "none",
+        "score": float(correct),
+        "correct": correct,
+        "reward": 1.1 if correct else 0.1,
+        "rewards": {"correctness": float(correct), "format": 1.0},
+        "status": "correct" if correct else "wrong",
+        "detail": "",
+        "error": None,
+        "seconds": 0.5,
+    }
+    return {**record, **changes}
+
+
+def task_results(
+    records: Sequence[Mapping[str, Any]], task: str = "leg_counting", created: str = "2025-01-01"
+) -> TaskResults:
+    """The results that these rollouts make."""
+    models: dict[str, ModelResult] = {}
+    for model in dict.fromkeys(record["model"] for record in records):
+        correct: dict[str, list[bool]] = {}
+        for record in records:
+            if record["model"] == model:
+                correct.setdefault(record["row"], []).append(record["correct"])
+        accuracy, error = mean_and_error([[float(each) for each in answers] for answers in correct.values()])
+        scores = ModelScores(
+            n=len(correct),
+            rollouts=sum(map(len, correct.values())),
+            accuracy=accuracy,
+            accuracy_interval=(max(0.0, accuracy - 2 * error), min(1.0, accuracy + 2 * error)),
+            guess_adjusted=None,
+            reward=accuracy + 0.1,
+            reward_interval=(accuracy, accuracy + 0.2),
+            pass_at_k={"pass@2": accuracy},
+            mean_completion_tokens=10.0,
+            truncated=0.0,
+            status={"correct": accuracy},
+            failed=0,
+            left_out=0,
+        )
+        usage = Usage(prompt_tokens=1000, completion_tokens=None, cost=None)
+        own = "Answer as a cat." if model == "trained" else None
+        models[model] = ModelResult(
+            source=model, kind="hub", engine="embedded", system_prompt=own, scores=scores, usage=usage, correct=correct
+        )
+    return TaskResults(
+        created=created,
+        versions={"rg-env": "0.1.0"},
+        task=task,
+        spec={"name": task},
+        category="arithmetic",
+        questions=Questions(n=4, seed=0, manifest_sha256="ab", prompts_sha256="cd"),
+        sampling=Sampling(rollouts_per_example=2, temperature=0.6, top_p=0.95, max_tokens=512),
+        system_prompt="Think step by step.",
+        grading="hardened",
+        floor=0.25,
+        models=models,
+        comparisons=[Paired(a="trained", b="base", n=4, difference=0.5, interval=(0.1, 0.9), p_value=0.03)],
+    )
+
+
+def evaluation_records() -> list[dict[str, Any]]:
+    """Two models, four questions, two answers each."""
+    right = {"base": [(0, 0), (1, 0), (0, 0), (1, 1)], "trained": [(1, 1), (1, 0), (1, 1), (0, 1)]}
+    return [
+        evaluation_record(model, problem, rollout, bool(each))
+        for model, problems in right.items()
+        for problem, answers in enumerate(problems)
+        for rollout, each in enumerate(answers)
+    ]
+
+
+def write_evaluation(folder: Path, records: Sequence[Mapping[str, Any]] | None = None) -> Path:
+    """Results of all tasks, those of the one task, and the rollouts."""
+    records = evaluation_records() if records is None else records
+    folder.mkdir(parents=True, exist_ok=True)
+    task = task_results(records)
+    models = {
+        name: ModelSummary(
+            accuracy=model.scores.accuracy,
+            accuracy_interval=model.scores.accuracy_interval,
+            guess_adjusted=None,
+            categories={"arithmetic": model.scores.accuracy},
+            usage=model.usage,
+            failed=0,
+        )
+        for name, model in task.models.items()
+    }
+    every = AllResults(
+        created="2025-01-01", versions={}, tasks={task.task: task}, models=models, comparisons=task.comparisons
+    )
+    (folder / "results_leg_counting_20250101-000000.json").write_text(task.model_dump_json())
+    (folder / "results_all_tasks_20250101-000000.json").write_text(every.model_dump_json())
+    write_lines(folder / "rollouts.jsonl", records)
+    return folder
+
+
+class Reader(HTMLParser):
+    """What a page has of scripts, styles, the policy, and attributes that could do something."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.found: dict[str, list[str]] = {"script": [], "style": [], "data": [], "title": []}
+        self.policy = ""
+        self.attributes: list[tuple[str, str | None]] = []
+        self._within = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.attributes += attrs
+        if given.get("http-equiv") == "Content-Security-Policy":
+            self.policy = given.get("content") or ""
+        kind = "data" if given.get("type") == "application/json" else tag
+        if kind in self.found:
+            self._within = kind
+            self.found[kind].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._within = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._within:
+            self.found[self._within][-1] += data
+
+    @property
+    def data(self) -> Any:
+        (text,) = self.found["data"]
+        return json.loads(text)
+
+
+def page_data(file: Path) -> Any:
+    """The JSON in a page."""
+    return Reader(file.read_text(encoding="utf-8")).data
