@@ -57,6 +57,58 @@ STUDIES = {
             "twice-off-policy": ["training.num_iterations=2", "training.off_policy_mask_threshold=0.1"],
         },
     ),
+    # The README's recipes.
+    "memory": Study(
+        [],
+        {
+            "micro": ["training.per_device_train_batch_size=16", "training.gradient_accumulation_steps=8"],
+            "checkpointing": ["training.gradient_checkpointing=true"],
+            "both": [
+                "training.per_device_train_batch_size=16",
+                "training.gradient_accumulation_steps=8",
+                "training.gradient_checkpointing=true",
+            ],
+        },
+    ),
+    "speed": Study(
+        [],
+        {
+            "whole": ["training.per_device_train_batch_size=128", "training.gradient_accumulation_steps=1"],
+            "twice": ["training.num_iterations=2"],
+        },
+    ),
+    "results": Study(
+        [],
+        {
+            "rollouts": ["training.gradient_accumulation_steps=4"],
+            "groups": ["training.num_generations=16"],
+            "unbiased": ["training.loss_type=dr_grpo", "training.scale_rewards=none"],
+        },
+    ),
+    # Worked answers to these have up to 59 tokens.
+    "long": Study(
+        ["training.max_tokens=40"],
+        {
+            "masked": ["training.mask_truncated_completions=true"],
+            "soft": [
+                "rewards.overlong_penalty.weight=0.5",
+                "rewards.overlong_penalty.options.max_tokens=40",
+                "rewards.overlong_penalty.options.margin=15",
+            ],
+            "longer": ["training.max_tokens=90"],
+        },
+    ),
+    # Right once in six, in groups of four: half of the groups have nothing to compare.
+    "sparse": Study(
+        [
+            "tasks={chain_sum: {config: {min_terms: 3, max_terms: 3, min_digits: 2, max_digits: 2}}}",
+            "training.num_generations=4",
+        ],
+        {
+            "filter": ["training.filter_groups=true"],
+            "groups": ["training.num_generations=16"],
+        },
+    ),
 }
 
 
