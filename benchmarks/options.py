@@ -127,12 +127,13 @@ def run(results: Connection, folder: Path, overrides: list[str], seed: int, step
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     accuracy = {line["step"]: line["eval/accuracy"] for line in lines if "eval/accuracy" in line}
     steps_made = [line for line in lines if "step_time" in line]
+    generated = [line for line in steps_made if "completions/mean_length" in line]  # not each update's, if two a batch
     last = steps_made[-1]
     results.send({
         "half": accuracy[steps // 2],
         "end": accuracy[steps],
-        "cut off": statistics.fmean(line["completions/clipped_ratio"] for line in steps_made),
-        "length": last["completions/mean_length"],
+        "cut off": statistics.fmean(line["completions/clipped_ratio"] for line in generated),
+        "length": generated[-1]["completions/mean_length"],
         "tokens": last["num_tokens"],
         "seconds": statistics.median(line["step_time"] for line in steps_made[1:]),
         "memory": last["memory/peak_rss_gb"],

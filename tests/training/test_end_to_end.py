@@ -16,6 +16,7 @@ from report_samples import page_data
 
 from rg_env.core.prompts import SYSTEM_PROMPT
 from rg_env.evaluation.report import write_report
+from rg_env.evaluation.results import AllResults, read_results
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = pytest.mark.slow
@@ -58,6 +59,41 @@ def test_the_policy_learns_to_reason(main_job: tuple[Path, str]) -> None:
     assert results["steps"] > 0
     assert results["monitors"] == [], "nothing is wrong with this run"
     assert after["tasks"]["leg_counting"]["accuracy"] == after["accuracy"]
+
+
+def test_before_and_after_are_compared(main_job: tuple[Path, str]) -> None:
+    """On three tasks, of which one was trained on: better on each, beyond chance, in all files that are promised."""
+    run, _ = main_job
+    (checkpoint,) = run.glob("checkpoint-*")
+    before = set((run.parent).iterdir())
+    command = [sys.executable, str(EXAMPLES / "evaluate.py"), "--models", "tiny", str(checkpoint)]
+    result = subprocess.run(command, cwd=run.parents[1], capture_output=True, text=True, timeout=280, check=False)
+    assert result.returncode == 0, result.stderr
+    (folder,) = set(run.parent.iterdir()) - before
+    (file,) = folder.glob("results_all_tasks_*.json")
+    results = read_results(file)
+    assert isinstance(results, AllResults)
+    assert set(results.tasks) == {"leg_counting", "chain_sum", "simple_equations"}
+    for compared in [results.comparisons, *(task.comparisons for task in results.tasks.values())]:
+        (pair,) = compared
+        assert (pair.a, pair.b) == ("tiny", f"{run.name}/{checkpoint.name}")
+        assert pair.interval[1] < 0
+        assert pair.p_value < 0.01
+    trained = results.tasks["leg_counting"].models[f"{run.name}/{checkpoint.name}"]
+    assert (trained.kind, trained.engine, trained.scores.left_out, trained.scores.failed) == (
+        "folder",
+        "embedded",
+        0,
+        0,
+    )
+    own = json.loads((run / "train_results.json").read_text())["eval_after"]["accuracy"]
+    assert trained.scores.accuracy_interval[0] - 0.05 < own < trained.scores.accuracy_interval[1] + 0.05
+    names = {path.name.rsplit("_", 1)[0] for path in folder.iterdir() if path.suffix in (".json", ".png")}
+    assert names == {f"{kind}_{task}" for kind in ("results", "comparison") for task in results.tasks} | {
+        "results_all_tasks", "summary_all_tasks"}  # fmt: skip
+    data = page_data(write_report(folder).file)
+    assert len(data["rollouts"]) == len(read_lines(folder / "rollouts.jsonl")) == 2 * 3 * 50
+    assert "macro average" in (folder / "summary.md").read_text()
 
 
 def test_every_file_is_left(main_job: tuple[Path, str]) -> None:

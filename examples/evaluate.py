@@ -1,0 +1,48 @@
+"""Is the trained model better, where, and by how much? Two models on the same frozen questions, in Python.
+
+    python examples/evaluate.py                                             # the tiny policy on its three tasks
+    python examples/evaluate.py --models tiny outputs/RUN/checkpoint-25
+    python examples/evaluate.py --models NAME@http://127.0.0.1:8000/v1 --tasks maze --max-tokens 2048
+
+The same as `rg-env eval`, whose options and files docs/evaluation.md describes.
+"""
+
+import argparse
+import json
+
+from rg_env.commands import positive, run_command
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", default=["tiny"], help="folders, names on the hub, 'tiny', NAME@URL")
+    parser.add_argument("--tasks", nargs="+", default=["leg_counting", "chain_sum", "simple_equations"])
+    parser.add_argument("--num-examples", type=positive, default=50, help="questions of each task; default: 50")
+    parser.add_argument(
+        "--max-tokens", type=positive, default=90, help="of an answer; default: 90, for the tiny policy"
+    )
+    options = parser.parse_args()
+
+    from rg_env.evaluation.config import eval_config_of
+    from rg_env.evaluation.evaluate import run_evaluation
+
+    config = eval_config_of(
+        [
+            f"models={json.dumps(options.models)}",
+            f"tasks={json.dumps(options.tasks)}",
+            f"num_examples={options.num_examples}",
+            f"sampling.max_tokens={options.max_tokens}",
+        ]
+    )
+    results, folder = run_evaluation(config)
+    for name, model in results.models.items():
+        low, high = model.accuracy_interval
+        print(f"{name}: accuracy {model.accuracy:.3f} (95 % interval {low:.3f} to {high:.3f}), mean over tasks")
+    for pair in results.comparisons:
+        low, high = pair.interval
+        print(f"{pair.a} - {pair.b}: {pair.difference:+.3f} ({low:+.3f} to {high:+.3f}), p = {pair.p_value:.4f}")
+    print(f"files in {folder}")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,80 @@
+"""Evaluations of models in this process: the tiny policy, adapters on it, and what does not fit."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rg_env.errors import InputError
+from rg_env.evaluation.config import eval_config_of
+from rg_env.evaluation.evaluate import run_evaluation
+from rg_env.tiny import POLICY_DIR
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """LoRA adapters as they begin: the model with them answers as it does without."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    folder = tmp_path_factory.mktemp("adapters")
+    model: Any = AutoModelForCausalLM.from_pretrained(POLICY_DIR)
+    get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")).save_pretrained(folder)
+    return folder
+
+
+def _config(folder: Path, models: dict[str, Any], *overrides: str) -> Any:
+    given = [f"models={json.dumps(models)}", "tasks=leg_counting", "num_examples=12", f"output.dir={folder}"]
+    return eval_config_of([*given, "sampling.max_tokens=60", *overrides])
+
+
+def test_adapters_are_put_on_their_model(adapters: Path, tmp_path: Path) -> None:
+    """Greedy answers are those of the model itself; with another system prompt they are others."""
+    models = {"base": "tiny", "lora": str(adapters), "told": {"model": "tiny", "system_prompt": ""}}
+    results, folder = run_evaluation(_config(tmp_path / "e", models, "sampling.temperature=0"))
+    found = results.tasks["leg_counting"].models
+    assert [each.kind for each in found.values()] == ["tiny", "adapter", "tiny"]
+    texts: dict[str, list[str]] = {}
+    for line in (folder / "rollouts.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        texts.setdefault(record["model"], []).append(f"{record['problem']} {record['completion']}")
+    assert sorted(texts["lora"]) == sorted(texts["base"]) != sorted(texts["told"])
+    assert found["lora"].correct == found["base"].correct
+    (pair,) = [each for each in results.comparisons if (each.a, each.b) == ("base", "lora")]
+    assert (pair.difference, pair.p_value) == (0, 1)
+
+
+def test_the_same_seed_gives_the_same_answers(tmp_path: Path) -> None:
+    """Another one does not."""
+    found = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        _, folder = run_evaluation(_config(tmp_path / name, {"m": "tiny"}, f"seed={seed}"))
+        records = map(json.loads, (folder / "rollouts.jsonl").read_text().splitlines())
+        found.append(sorted((record["problem"], record["completion"]) for record in records))
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize(
+    ("model", "override", "told"),
+    [
+        ("tiny", "sampling.max_tokens=5000", r"a context of \d+ tokens, and a prompt of leg_counting takes \d+: "
+                                             r"sampling.max_tokens=5000 does not fit: at most \d+$"),
+        ("no/such-model", "seed=0", "cannot load the model 'no/such-model'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_asked_is_told_before_anything_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, override: str, told: str
+) -> None:
+    monkeypatch.setattr("rg_env.inference.policy._hub_answers", lambda: False)
+    with pytest.raises(InputError, match=told):
+        run_evaluation(_config(tmp_path / "e", {"m": model}, override))
+    assert not (tmp_path / "e" / "rollouts.jsonl").read_text()
+
+
+def test_adapters_that_name_no_model_are_told(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(InputError, match="names no model that the adapters belong to"):
+        run_evaluation(_config(tmp_path / "e", {"m": str(tmp_path)}))
