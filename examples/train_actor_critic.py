@@ -173,7 +173,7 @@ def main() -> int:
     from transformers import set_seed
 
     from rg_env import load_environment
-    from rg_env.evaluation.plots import plot_run
+    from rg_env.evaluation.pictures.run import plot_run
     from rg_env.training import load_policy
     from rg_env.training.batches import RolloutBatch
     from rg_env.training.checks import check_eval_env, check_prompt_lengths

@@ -1,4 +1,4 @@
-"""`rg-env plot`: its options. What it does stands in `rg_env.evaluation.plot_files`."""
+"""`rg-env plot`: its options. What it does stands in `rg_env.evaluation.pictures.files`."""
 
 import argparse
 from pathlib import Path
@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run it; returns the exit code."""
     require("matplotlib", "eval")
-    from rg_env.evaluation.plot_files import Renames, plot_files
+    from rg_env.evaluation.pictures.files import Renames, plot_files
 
     renames = Renames(tuple(options.rename), options.rename_file)
     print(plot_files(options.files, options.output, options.title, renames))

@@ -65,9 +65,9 @@ def compare_runs(folder: Path) -> int:
     """Print and write the comparison of the sweep in `folder`; returns the exit code."""
     for package in _COMPARING:
         require(package, "eval")
-    from rg_env.evaluation.comparison import compare
-    from rg_env.evaluation.comparison_plot import plot_comparison
-    from rg_env.evaluation.comparison_table import print_comparison, write_table
+    from rg_env.evaluation.sweep.comparison import compare
+    from rg_env.evaluation.sweep.plot import plot_comparison
+    from rg_env.evaluation.sweep.table import print_comparison, write_table
 
     comparison, failure, picture = compare(folder), None, None
     try:  # first: who reads the table may go away (`| head`)

@@ -56,9 +56,9 @@ def test_the_wheel_holds_the_package_with_its_data_and_nothing_else(wheel: zipfi
     [
         "rg_env/py.typed",
         "rg_env/core/task_table.json",
-        "rg_env/evaluation/report_page/page.html",
-        "rg_env/evaluation/report_page/page.css",
-        "rg_env/evaluation/report_page/main.js",
+        "rg_env/evaluation/report/page/page.html",
+        "rg_env/evaluation/report/page/page.css",
+        "rg_env/evaluation/report/page/main.js",
         "rg_env/training/slurm.sh.template",
         "rg_env/tiny/policy/config.json",
         "rg_env/tiny/policy/model.safetensors",

@@ -123,8 +123,8 @@ def _refuse_all_failed(outcome: Outcome) -> None:
 
 
 def _draw(results: AllResults, files: dict[str, Path]) -> None:
-    from rg_env.evaluation.summary_plot import summary_picture
-    from rg_env.evaluation.task_plot import comparison_picture
+    from rg_env.evaluation.pictures.summary import summary_picture
+    from rg_env.evaluation.pictures.task import comparison_picture
 
     for name, task in results.tasks.items():
         stem = files[name].name.removeprefix("results_").removesuffix(".json")

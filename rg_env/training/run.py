@@ -18,7 +18,7 @@ from transformers import PrinterCallback, TrainerCallback
 
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError, StoppedTogether, TrainingError, from_interrupt
-from rg_env.evaluation.plots import plot_run
+from rg_env.evaluation.pictures.run import plot_run
 from rg_env.inference.policy import TINY
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import services

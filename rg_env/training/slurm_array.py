@@ -7,7 +7,7 @@ from string import Template
 from rg_env.core.config_files import read_config
 from rg_env.core.yaml12 import to_yaml
 from rg_env.errors import InputError
-from rg_env.evaluation.comparison import SWEEP_FILE
+from rg_env.evaluation.sweep.comparison import SWEEP_FILE
 from rg_env.training.config_sections import EngineConfig
 from rg_env.training.slurm_job import SlurmJob
 from rg_env.training.sweep import Sweep, parse_axes

@@ -28,8 +28,8 @@ import yaml
 
 from rg_env.core import yaml12
 from rg_env.errors import OutputFolderError
-from rg_env.evaluation.comparison import SWEEP_FILE, read_points
-from rg_env.evaluation.swept_run import FINISHED, LOGS, NOT_STARTED, STOPPED, failure_file, status_of
+from rg_env.evaluation.sweep.comparison import SWEEP_FILE, read_points
+from rg_env.evaluation.sweep.run import FINISHED, LOGS, NOT_STARTED, STOPPED, failure_file, status_of
 from rg_env.training.output import run_folder
 from rg_env.training.step_counts import in_updates
 from rg_env.training.sweep import Point, Sweep, difference, some_of

@@ -13,10 +13,10 @@ from result_files import all_results, model_result, task_results
 from svg_pictures import Picture
 
 from rg_env.errors import InputError, OutputFolderError
-from rg_env.evaluation.drawing import COLORS, short_names
+from rg_env.evaluation.pictures.drawing import COLORS, short_names
+from rg_env.evaluation.pictures.summary import summary_picture
+from rg_env.evaluation.pictures.task import comparison_picture
 from rg_env.evaluation.results import AllResults, TaskResults
-from rg_env.evaluation.summary_plot import summary_picture
-from rg_env.evaluation.task_plot import comparison_picture
 
 SHARE = st.floats(0, 1)
 BAR = "#a8d5f0"

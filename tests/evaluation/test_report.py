@@ -31,11 +31,11 @@ from rg_env.cli import run as run_cli
 from rg_env.commands import run_command
 from rg_env.core.statistics import mean_and_error, t_critical
 from rg_env.errors import InputError
-from rg_env.evaluation import report_rollouts
+from rg_env.evaluation.report import rollouts as report_rollouts
 from rg_env.evaluation.report import write_report
-from rg_env.evaluation.report_html import as_script_data, render
-from rg_env.evaluation.report_parts import Estimate, Page, Rollouts, figure
-from rg_env.evaluation.report_run import POINTS
+from rg_env.evaluation.report.html import as_script_data, render
+from rg_env.evaluation.report.parts import Estimate, Page, Rollouts, figure
+from rg_env.evaluation.report.run import POINTS
 
 
 @pytest.fixture

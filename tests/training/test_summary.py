@@ -11,7 +11,7 @@ import pytest
 from matplotlib.image import imread
 from rich.console import Console
 
-from rg_env.evaluation.plots import plot_run
+from rg_env.evaluation.pictures.run import plot_run
 from rg_env.training.scores import Evaluation
 from rg_env.training.summary import headline, print_evaluation
 

@@ -12,7 +12,7 @@ pytest.importorskip("psutil", reason="extra 'train'")
 from slurm_cluster import CONFIG, JOB, JOBS, PORT, Cluster, job
 
 from rg_env.core import yaml12
-from rg_env.evaluation.comparison import compare
+from rg_env.evaluation.sweep.comparison import compare
 from rg_env.training.slurm import sbatch_script
 from rg_env.training.slurm_job import SlurmJob
 from rg_env.training.sweep import load_sweep

@@ -18,9 +18,9 @@ from matplotlib.image import imread
 from rich.console import Console
 
 from rg_env.errors import InputError
-from rg_env.evaluation.comparison import Comparison, compare
-from rg_env.evaluation.comparison_plot import plot_comparison
-from rg_env.evaluation.comparison_table import markdown, print_comparison, write_table
+from rg_env.evaluation.sweep.comparison import Comparison, compare
+from rg_env.evaluation.sweep.plot import plot_comparison
+from rg_env.evaluation.sweep.table import markdown, print_comparison, write_table
 from rg_env.training.scores import Evaluation
 
 T95 = {2: 12.706, 3: 4.303, 4: 3.182, 20: 2.093, 10: 2.262}

@@ -18,7 +18,7 @@ pytest.importorskip("psutil", reason="extra 'train'")
 import psutil
 
 from rg_env.errors import InputError, OutputFolderError
-from rg_env.evaluation.swept_run import status_of
+from rg_env.evaluation.sweep.run import status_of
 from rg_env.training.sweep import load_sweep
 from rg_env.training.sweep_runs import refuse_sweep, sweep_folder
 

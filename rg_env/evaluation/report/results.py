@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rg_env.errors import InputError
-from rg_env.evaluation.report_parts import Bar, BarGroup, Estimate, Page, Table, Text, figure
-from rg_env.evaluation.report_rollouts import Gathered, Record, gather, line_source
+from rg_env.evaluation.report.parts import Bar, BarGroup, Estimate, Page, Table, Text, figure
+from rg_env.evaluation.report.rollouts import Gathered, Record, gather, line_source
 from rg_env.evaluation.results import AllResults, ModelScores, Paired, TaskResults, read_results
 
 ROLLOUTS = "rollouts.jsonl"

@@ -10,7 +10,17 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from rg_env.evaluation.drawing import COLORS, bare, error_bars, label_width, legend, percent, save, short_names, titled
+from rg_env.evaluation.pictures.drawing import (
+    COLORS,
+    bare,
+    error_bars,
+    label_width,
+    legend,
+    percent,
+    save,
+    short_names,
+    titled,
+)
 from rg_env.evaluation.results import ModelScores, TaskResults
 
 _POINTS = 9

@@ -19,7 +19,7 @@ import yaml
 from rg_env.core import yaml12
 from rg_env.core.statistics import mean_and_interval
 from rg_env.errors import InputError
-from rg_env.evaluation.swept_run import CONFIDENCE, FIGURES, FINISHED, Run, read_run
+from rg_env.evaluation.sweep.run import CONFIDENCE, FIGURES, FINISHED, Run, read_run
 
 SWEEP_FILE = "sweep.yaml"
 

@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from rg_env.core.labels import short_keys, shown
-from rg_env.evaluation.comparison import Comparison, Figure
-from rg_env.evaluation.swept_run import FINISHED
+from rg_env.evaluation.sweep.comparison import Comparison, Figure
+from rg_env.evaluation.sweep.run import FINISHED
 
 _HEADS = {
     "accuracy_before": ("accuracy before", 2),

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rg_env.errors import InputError
-from rg_env.evaluation.curves_plot import Curve, curves_picture, read_curve
-from rg_env.evaluation.drawing import check_suffix
-from rg_env.evaluation.merging import checked, merged, renamed
-from rg_env.evaluation.renames import new_names
+from rg_env.evaluation.pictures.curves import Curve, curves_picture, read_curve
+from rg_env.evaluation.pictures.drawing import check_suffix
+from rg_env.evaluation.pictures.merging import checked, merged, renamed
+from rg_env.evaluation.pictures.renames import new_names
+from rg_env.evaluation.pictures.summary import summary_picture
+from rg_env.evaluation.pictures.task import comparison_picture
 from rg_env.evaluation.results import AllResults, TaskResults, read_results
-from rg_env.evaluation.summary_plot import summary_picture
-from rg_env.evaluation.task_plot import comparison_picture
 
 
 @dataclass(frozen=True)

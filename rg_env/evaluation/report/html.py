@@ -13,7 +13,7 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from rg_env.evaluation.report_parts import Page
+from rg_env.evaluation.report.parts import Page
 
 _STYLES = ("page.css", "rollouts.css", "print.css")
 _SCRIPTS = ("dom.js", "charts.js", "overview.js", "model.js", "list.js", "detail.js", "main.js")
@@ -50,7 +50,7 @@ def _joined(names: tuple[str, ...]) -> str:
 
 
 def _file(name: str) -> str:
-    return resources.files("rg_env.evaluation").joinpath("report_page", name).read_text(encoding="utf-8")
+    return resources.files("rg_env.evaluation.report").joinpath("page", name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rg_env.errors import InputError, OutputFolderError
-from rg_env.evaluation.report_html import render
-from rg_env.evaluation.report_parts import Page
-from rg_env.evaluation.report_results import ROLLOUTS, is_evaluation, results_page
-from rg_env.evaluation.report_run import is_run, run_page
+from rg_env.evaluation.report.html import render
+from rg_env.evaluation.report.parts import Page
+from rg_env.evaluation.report.results import ROLLOUTS, is_evaluation, results_page
+from rg_env.evaluation.report.run import is_run, run_page
 
 ROLLOUTS_KEPT = 10_000
 """In a page, where nothing else is said."""

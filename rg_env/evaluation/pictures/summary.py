@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from rg_env.evaluation.drawing import (
+from rg_env.evaluation.pictures.drawing import (
     COLORS,
     GREY,
     MARKERS,

@@ -17,7 +17,17 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from rg_env.errors import InputError
-from rg_env.evaluation.drawing import COLORS, GREY, MARKERS, bare, label_width, legend, save, short_names, titled
+from rg_env.evaluation.pictures.drawing import (
+    COLORS,
+    GREY,
+    MARKERS,
+    bare,
+    label_width,
+    legend,
+    save,
+    short_names,
+    titled,
+)
 
 _PANELS = {"reward": "reward, training batch", "eval/accuracy": "accuracy, sampled, on the frozen problems"}
 """What is drawn over the steps, and what it is called."""

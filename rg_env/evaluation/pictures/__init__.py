@@ -1,0 +1,1 @@
+"""Pictures of runs and results, and what may stand together in one."""
