@@ -119,8 +119,8 @@ async def evaluate(config: EvalConfig, folder: Path, pairs: list[Pair], watch: W
     return outcome
 
 
-def _first(group: BaseExceptionGroup) -> BaseException:
-    error: BaseException = group
+def _first(error: BaseException) -> BaseException:
+    """Of errors that came together, one of ours."""
     while isinstance(error, BaseExceptionGroup):
         error = next((each for each in error.exceptions if isinstance(each, RGEnvError)), error.exceptions[0])
     return error
@@ -168,11 +168,14 @@ class _Run:
                 yield pair, number, rollout
 
     async def _guarded(self, name: str, work: Any) -> None:
-        """An endpoint that fails is told in the end; the others go on."""
+        """A model that fails is told in the end; the others go on."""
         try:
             await work
-        except (ServerError, EngineError) as error:
-            self.outcome.problems[name] = str(error)
+        except (ServerError, EngineError, BaseExceptionGroup) as error:
+            first = _first(error)
+            if not isinstance(first, ServerError | EngineError):
+                raise
+            self.outcome.problems[name] = str(first)
 
     async def _endpoint(self, name: str) -> None:
         async with endpoint(self.config.models[name], self.config) as ready:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from rg_env.errors import InputError
+from rg_env.errors import EngineError, InputError, ServerError
 from rg_env.evaluation.config import eval_config_of
 from rg_env.evaluation.evaluate import run_evaluation
+from rg_env.inference.engine import EmbeddedEngine
 from rg_env.tiny import POLICY_DIR
 
 pytestmark = pytest.mark.slow
@@ -55,6 +56,24 @@ def test_the_same_seed_gives_the_same_answers(tmp_path: Path) -> None:
         records = map(json.loads, (folder / "rollouts.jsonl").read_text().splitlines())
         found.append(sorted((record["problem"], record["completion"]) for record in records))
     assert found[0] == found[1] != found[2]
+
+
+def test_an_engine_that_fails_leaves_the_other_models(adapters: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """The second model is asked to the end; nothing is written that looks like results."""
+    generate = EmbeddedEngine.generate
+
+    def fails(engine: EmbeddedEngine, requests: Any) -> Any:
+        if engine.model_name == "tiny":
+            raise EngineError("out of memory")
+        return generate(engine, requests)
+
+    monkeypatch.setattr(EmbeddedEngine, "generate", fails)
+    config = _config(tmp_path / "e", {"base": "tiny", "lora": str(adapters)})
+    with pytest.raises(ServerError, match=r"^base: out of memory; no results are written"):
+        run_evaluation(config)
+    records = [json.loads(line) for line in (tmp_path / "e" / "rollouts.jsonl").read_text().splitlines()]
+    assert [record["model"] for record in records] == ["lora"] * 12
+    assert not list((tmp_path / "e").glob("results*"))
 
 
 @pytest.mark.parametrize(
