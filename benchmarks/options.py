@@ -134,7 +134,7 @@ def run(results: Connection, folder: Path, overrides: list[str], seed: int, step
         "end": accuracy[steps],
         "cut off": statistics.fmean(line["completions/clipped_ratio"] for line in generated),
         "length": generated[-1]["completions/mean_length"],
-        "tokens": last["num_tokens"],
+        "tokens": generated[-1]["num_tokens"],
         "seconds": statistics.median(line["step_time"] for line in steps_made[1:]),
         "memory": last["memory/peak_rss_gb"],
     })  # fmt: skip
