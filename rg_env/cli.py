@@ -5,6 +5,7 @@ rg-env tasks --audit [--measure]     what is known of the tasks' graders
 rg-env train CONFIG [key=value ...]  train as a config says; --dry-run: what it comes to; --sweep: a grid of runs
 rg-env compare FOLDER                the runs of a sweep, side by side
 rg-env eval CONFIG [key=value ...]   models on tasks, with intervals: endpoints, checkpoints, adapters
+rg-env probe --model M --tasks T ...  which tasks, at which levels, can teach a model anything
 rg-env plot FILE... [--title T]       a picture of results, or of learning curves
 rg-env report RUN_OR_RESULTS         one HTML page about a run or an evaluation, rollouts and all
 rg-env serve --model DIR [--port N]  the embedded engine as an OpenAI-compatible server on 127.0.0.1
@@ -22,6 +23,7 @@ from rg_env import (
     eval_command,
     launch_command,
     plot_command,
+    probe_command,
     report_command,
     slurm_command,
     sweep_command,
@@ -59,6 +61,7 @@ def run(arguments: Sequence[str]) -> int:
     sweep_command.add(commands)
     eval_command.add(commands)
     plot_command.add(commands)
+    probe_command.add(commands)
     report_command.add(commands)
 
     serve = commands.add_parser("serve", help="serve a model folder over HTTP on 127.0.0.1, for any OpenAI client")

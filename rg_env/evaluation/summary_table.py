@@ -1,10 +1,13 @@
 """The results of an evaluation as tables: on the console, and as `summary.md`."""
 
+from collections.abc import Mapping
+
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rg_env.evaluation.probe import Advice
 from rg_env.evaluation.results import AllResults, Paired
 
 
@@ -15,6 +18,29 @@ def print_results(results: AllResults, console: Console | None = None) -> None:
     _print(console, heads, rows)
     if results.comparisons:
         _print(console, *_differences(results))
+
+
+def print_advice(advice: Mapping[str, Advice], console: Console | None = None) -> None:
+    """Print what was found of each task and level; a level to start with is marked."""
+    rows = []
+    for name, each in advice.items():
+        for found in each.levels:
+            start = found.verdict == "trainable" and found.level == each.level
+            rows.append(
+                [
+                    name,
+                    "–" if found.level is None else str(found.level),
+                    _share(found.solved),
+                    _share(found.informative),
+                    _share(found.truncated),
+                    _share(found.answered),
+                    _share(found.floor),
+                    "–" if found.rollouts is None else f"{found.rollouts:.0f}",
+                    f"{found.verdict}{' <- start' if start else ''}",
+                ]
+            )
+    heads = ["task", "level", "solved", "groups that teach", "cut off", "answered", "constant", "rollouts a group"]
+    _print(console or Console(highlight=False), [*heads, "verdict"], rows)
 
 
 def _print(console: Console, heads: list[str], rows: list[list[str]]) -> None:
