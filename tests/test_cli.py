@@ -11,49 +11,35 @@ from typing import Any
 
 import pytest
 
-from rg_env.cli import run as run_cli
-from rg_env.commands import run_command
 from rg_env.tiny import POLICY_DIR
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs the command in this process; gives its exit code, standard output and standard error."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            run_command(lambda: run_cli(arguments))
-        return int(caught.value.code or 0), *capsys.readouterr()
-
-    return call
-
-
-def test_tasks_lists_all(run: Callable[..., tuple[int, str, str]]) -> None:
+def test_tasks_lists_all(rg_env: Callable[..., tuple[int, str, str]]) -> None:
     """By category, with what is known of each."""
-    code, listing, _ = run("tasks")
+    code, listing, _ = rg_env("tasks")
     assert code == 0
     assert sum(line.startswith("  ") for line in listing.splitlines()) == 105
     (line,) = [line for line in listing.splitlines() if line.startswith("  leg_counting ")]
     assert "arithmetic.leg_counting" in line
 
 
-def test_tasks_shows_one_at_a_level(run: Callable[..., tuple[int, str, str]]) -> None:
+def test_tasks_shows_one_at_a_level(rg_env: Callable[..., tuple[int, str, str]]) -> None:
     """Options, levels, figures, and examples with their answers."""
-    _, plain, _ = run("tasks", "leg_counting")
+    _, plain, _ = rg_env("tasks", "leg_counting")
     assert "max_animals: 10" in plain
-    code, harder, _ = run("tasks", "leg_counting", "--level", "3", "--show", "2")
+    code, harder, _ = rg_env("tasks", "leg_counting", "--level", "3", "--show", "2")
     assert code == 0
     assert "max_animals: 10\n" not in harder
     assert harder.count("How many legs are there in total") + harder.count("how many legs are there in total") >= 2
     assert harder.count("\nanswer: ") == 2
 
 
-def test_the_audit_is_shown_and_measured(run: Callable[..., tuple[int, str, str]]) -> None:
+def test_the_audit_is_shown_and_measured(rg_env: Callable[..., tuple[int, str, str]]) -> None:
     """The table as shipped has every task; a measurement of one is fine."""
-    code, table, _ = run("tasks", "--audit")
+    code, table, _ = rg_env("tasks", "--audit")
     assert code == 0
     assert "105 tasks: " in table.splitlines()[-1]
-    code, one, _ = run("tasks", "chain_sum", "--audit", "--measure", "--items", "5", "--seeds", "1")
+    code, one, _ = rg_env("tasks", "chain_sum", "--audit", "--measure", "--items", "5", "--seeds", "1")
     assert code == 0
     assert "5/5" in one
     assert "1 tasks: 5 of 5 gold answers score 1.0" in one
@@ -78,19 +64,23 @@ def test_the_audit_is_shown_and_measured(run: Callable[..., tuple[int, str, str]
         ([], "required"),
     ],
 )
-def test_mistakes_exit_with_code_2(run: Callable[..., tuple[int, str, str]], arguments: list[str], words: str) -> None:
+def test_mistakes_exit_with_code_2(
+    rg_env: Callable[..., tuple[int, str, str]], arguments: list[str], words: str
+) -> None:
     """And a line that tells."""
-    code, _, errors = run(*arguments)
+    code, _, errors = rg_env(*arguments)
     assert code == 2
     assert words in errors
 
 
-def test_a_folder_without_a_chat_template_is_refused(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+def test_a_folder_without_a_chat_template_is_refused(
+    rg_env: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
     """With what to do."""
     for file in POLICY_DIR.iterdir():
         if file.name != "chat_template.jinja":
             (tmp_path / file.name).write_bytes(file.read_bytes())
-    code, _, errors = run("serve", "--model", str(tmp_path), "--port", "0")
+    code, _, errors = rg_env("serve", "--model", str(tmp_path), "--port", "0")
     assert code == 2
     assert "has no chat template" in errors
 
@@ -149,7 +139,7 @@ def test_an_output_of_few_characters_is_no_mistake(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("options", [[], ["--dry-run"], ["--eval-only"], ["--sweep", "seed=0,1"]], ids=str)
 def test_variables_of_a_launcher_that_are_no_numbers_are_one_line(
-    run: Callable[..., tuple[int, str, str]],
+    rg_env: Callable[..., tuple[int, str, str]],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     name: str,
@@ -159,7 +149,7 @@ def test_variables_of_a_launcher_that_are_no_numbers_are_one_line(
     """Before anything is loaded or written."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(name, value)
-    code, _, errors = run("train", TINY_RUN, *options)
+    code, _, errors = rg_env("train", TINY_RUN, *options)
     assert code == 2
     assert errors.startswith(f"error: the environment has {name}={value!r}: a whole number from ")
     assert errors.count("\n") == 1

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from rg_env.core.config import Section
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
@@ -83,3 +83,19 @@ class RewardConfig(Section):
     """Pays for such completions alone."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the reward function."""
+
+
+def _weighted(value: Any) -> Any:
+    """A number alone is a reward's weight."""
+    if not isinstance(value, Mapping):
+        return value
+    return {name: {"weight": each} if type(each) in (int, float) else each for name, each in value.items()}
+
+
+Rewards = Annotated[dict[str, RewardConfig], BeforeValidator(_weighted)]
+"""Rewards by name."""
+
+
+def default_rewards() -> dict[str, RewardConfig]:
+    """The format is worth little, so that no form pays more than being right."""
+    return {"correctness": RewardConfig(weight=1.0), "format": RewardConfig(weight=0.1)}

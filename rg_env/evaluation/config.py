@@ -31,10 +31,11 @@ from rg_env.core.config_sections import (
     From0,
     Positive,
     PromptConfig,
-    RewardConfig,
+    Rewards,
     Seed,
     TaskOptions,
     Text,
+    default_rewards,
     named,
 )
 from rg_env.core.imports import import_user_code
@@ -146,9 +147,7 @@ class EvalConfig(Section):
     grading: Literal["hardened", "partial", "upstream"] = "hardened"
     """As in training."""
     prompt: PromptConfig = PromptConfig()
-    rewards: dict[str, RewardConfig] = Field(
-        default_factory=lambda: {"correctness": RewardConfig(weight=1.0), "format": RewardConfig(weight=0.1)}
-    )
+    rewards: Rewards = Field(default_factory=default_rewards)
     """What the mean reward is of."""
     sampling: SamplingConfig = SamplingConfig()
     requests: RequestsConfig = RequestsConfig()
@@ -175,13 +174,6 @@ class EvalConfig(Section):
         if isinstance(value, Mapping):
             return {name: split_address(each) if isinstance(each, str) else each for name, each in value.items()}
         return value
-
-    @field_validator("rewards", mode="before")
-    @classmethod
-    def _weighted(cls, value: Any) -> Any:
-        if not isinstance(value, Mapping):
-            return value
-        return {name: {"weight": each} if type(each) in (int, float) else each for name, each in value.items()}
 
     def gym(self, name: str) -> dict[str, Any]:
         """A task in the form that `Mixture.parse` takes. Where the tiny policy is asked, one of its tasks without

@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ import httpx
 import openai
 
 from rg_env.core.prompts import fold_system, rejects_system_role
-from rg_env.errors import InputError
+from rg_env.errors import InputError, MissingExtraError
 from rg_env.evaluation.config import TINY, EvalConfig, EvalModel
 from rg_env.evaluation.questions import TaskQuestions
 
@@ -111,21 +112,11 @@ async def embedded(model: EvalModel, config: EvalConfig, asked: list[TaskQuestio
 
     Raises:
         InputError: it cannot be loaded, or answers as long as asked for do not fit.
-        MissingExtraError: torch or transformers is not installed.
     """
-    from rg_env.errors import MissingExtraError
+    from rg_env.inference.client import InProcessClient
+    from rg_env.inference.engine import EmbeddedEngine
+    from rg_env.inference.policy import best_device
 
-    try:
-        from rg_env.inference.client import InProcessClient
-        from rg_env.inference.engine import EmbeddedEngine
-        from rg_env.inference.policy import best_device
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("rg_env"):
-            raise
-        raise MissingExtraError(
-            f"a model served here needs {error.name}, which is not installed: `pip install 'rg-env[train]'`; "
-            "or name an endpoint, MODEL@URL"
-        ) from error
     policy = load(model.model)
     policy.model.to(best_device())
     engine = EmbeddedEngine(policy.model, policy.tokenizer, model_name=model.model, seed=config.seed)
@@ -145,6 +136,25 @@ def load(name: str) -> Any:
 
     base = base_model(name)
     return load_policy(name) if base is None else with_adapters(load_policy(base), name)
+
+
+def require_torch() -> None:
+    """Raise `MissingExtraError` where what serves a model in this process is not installed."""
+    for package in ("torch", "transformers", "peft"):
+        if find_spec(package) is None:
+            raise MissingExtraError(
+                f"a model served here needs {package}, which is not installed: `pip install 'rg-env[train]'`; or name "
+                "an endpoint, MODEL@URL"
+            )
+
+
+def check_loadable(name: str) -> None:
+    """Raise `InputError` where configuration or tokenizer of a local model cannot be loaded: before others are asked."""
+    from rg_env.inference.policy import describe_model
+
+    base = base_model(name) or name
+    if base != TINY:
+        describe_model(base)
 
 
 def base_model(name: str) -> str | None:

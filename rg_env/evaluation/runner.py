@@ -21,7 +21,7 @@ from rg_env.core.scoring import Grading
 from rg_env.errors import EngineError, RGEnvError, ServerError
 from rg_env.evaluation.asking import CallFailed, EndpointFailed, Reply, ask
 from rg_env.evaluation.config import EvalConfig, EvalModel
-from rg_env.evaluation.models import Ready, embedded, endpoint
+from rg_env.evaluation.models import Ready, check_loadable, embedded, endpoint, require_torch
 from rg_env.evaluation.questions import TaskQuestions, draw, trained_on
 from rg_env.evaluation.recording import Records
 from rg_env.evaluation.rollout_file import RolloutFile
@@ -182,6 +182,9 @@ class _Run:
             await self._ask_all(name, ready)
 
     async def _in_turn(self, names: list[str]) -> None:
+        require_torch()
+        for name in names:
+            check_loadable(self.config.models[name].model)
         for name in names:
             tasks = [pair.task for pair in self._pairs(name)]
             async with embedded(self.config.models[name], self.config, tasks) as ready:

@@ -6,15 +6,15 @@ Everything that can be known without the model is checked here, and neither torc
 What the fields mean stands under each; `docs/configuration.md` is made from that.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
 from rg_env.core.config import Problem, Section, config_error, parse_config, read_config
 from rg_env.core.config_files import Document
-from rg_env.core.config_sections import PromptConfig, RewardConfig, Seed, Text, named
+from rg_env.core.config_sections import PromptConfig, Rewards, Seed, Text, default_rewards, named
 from rg_env.core.imports import import_user_code
 from rg_env.core.world import world_size
 from rg_env.errors import InputError
@@ -48,9 +48,7 @@ class TrainConfig(Section):
     """What is trained on."""
     splits: SplitsConfig = SplitsConfig()
     prompt: PromptConfig = PromptConfig()
-    rewards: dict[str, RewardConfig] = Field(
-        default_factory=lambda: {"correctness": RewardConfig(weight=1.0), "format": RewardConfig(weight=0.1)}
-    )
+    rewards: Rewards = Field(default_factory=default_rewards)
     """What a rollout is paid for."""
     engine: EngineConfig = EngineConfig()
     training: TrainingConfig = TrainingConfig()
@@ -64,13 +62,6 @@ class TrainConfig(Section):
     _named = field_validator("tasks", mode="before")(
         named("{name: b, weight: 2}", "name it once, with the sum of weights")
     )
-
-    @field_validator("rewards", mode="before")
-    @classmethod
-    def _weighted(cls, value: Any) -> Any:
-        if not isinstance(value, Mapping):
-            return value
-        return {name: {"weight": each} if type(each) in (int, float) else each for name, each in value.items()}
 
 
 def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, processes: int | None = None) -> TrainConfig:

@@ -93,6 +93,14 @@ def test_what_cannot_be_asked_is_told_before_anything_is(
     assert not (tmp_path / "e" / "rollouts.jsonl").read_text()
 
 
+def test_no_model_is_asked_before_all_can_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A typo in the second name is told at once."""
+    monkeypatch.setattr("rg_env.inference.policy._hub_answers", lambda: False)
+    with pytest.raises(InputError, match="cannot load the model 'no/such-model'"):
+        run_evaluation(_config(tmp_path / "e", {"a": "tiny", "b": "no/such-model"}))
+    assert not (tmp_path / "e" / "rollouts.jsonl").read_text()
+
+
 def test_adapters_that_name_no_model_are_told(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(InputError, match="names no model that the adapters belong to"):
