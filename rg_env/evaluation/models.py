@@ -149,7 +149,7 @@ def require_torch() -> None:
 
 
 def check_loadable(name: str) -> None:
-    """Raise `InputError` where configuration or tokenizer of a local model cannot be loaded: before others are asked."""
+    """Raise `InputError` where configuration or tokenizer of a local model cannot be loaded."""
     from rg_env.inference.policy import describe_model
 
     base = base_model(name) or name
