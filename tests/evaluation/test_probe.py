@@ -92,14 +92,24 @@ def test_levels_are_those_that_a_task_has() -> None:
 @pytest.mark.slow
 def test_a_probe_of_the_tiny_policy_gives_a_config_that_trains(tmp_path: Path) -> None:
     """As a user types it; what it writes is taken by a training config."""
-    command = [sys.executable, "-m", "rg_env.cli", "probe", "--model", "tiny", "--tasks", "leg_counting", "maze"]
+    command = [
+        sys.executable,
+        "-m",
+        "rg_env.cli",
+        "probe",
+        "--model",
+        "tiny",
+        "--tasks",
+        "leg_counting",
+        "spell_backward",
+    ]
     command += ["--levels", "0", "-n", "8", "--max-tokens", "60", "--output-dir", "probe"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
     assert result.returncode in (0, 1), result.stderr
     (file,) = (tmp_path / "probe").glob("results_all_tasks_*.json")
     found = json.loads(file.read_text())
-    assert set(found["tasks"]) == {"leg_counting-level0", "maze-level0"}
-    assert "too hard" in result.stdout  # mazes, to a policy that has seen none
+    assert set(found["tasks"]) == {"leg_counting-level0", "spell_backward-level0"}
+    assert "too hard" in result.stdout  # spelling, to a policy that has seen none
     if result.returncode == 0:
         (tmp_path / "train.yaml").write_text(
             yaml.safe_dump({"extends": [str(CONFIGS / "train" / "tiny.yaml"), "probe/mixture.yaml"]})
