@@ -92,7 +92,7 @@ def test_before_and_after_are_compared(main_job: tuple[Path, str]) -> None:
     assert names == {f"{kind}_{task}" for kind in ("results", "comparison") for task in results.tasks} | {
         "results_all_tasks", "summary_all_tasks"}  # fmt: skip
     data = page_data(write_report(folder).file)
-    assert len(data["rollouts"]) == len(read_lines(folder / "rollouts.jsonl")) == 2 * 3 * 50
+    assert len(data["rollouts"]["records"]) == len(read_lines(folder / "rollouts.jsonl")) == 2 * 3 * 50
     assert "macro average" in (folder / "summary.md").read_text()
 
 

@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("psutil", reason="extra 'train'")
 from rg_env.errors import InputError, MissingExtraError
+from rg_env.inference import machine as machine_module
 from rg_env.inference.machine import Machine
 from rg_env.tiny import POLICY_DIR
-from rg_env.training import machine as machine_module
 from rg_env.training.launch import LaunchOptions, dry_run, make_commands, split_gpus
 
 CPU = Machine(gpus=(), vllm="0.11.0+cpu", programs=Path("bin"))
