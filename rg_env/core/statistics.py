@@ -165,7 +165,7 @@ def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -
         x, y, weight = np.array(differing).T
         test = _stats().permutation_test(
             (x, y),
-            lambda x, y, axis: np.sum(weight * (x - y), axis=axis),
+            lambda x, y, axis: np.round(np.sum(weight * (x - y), axis=axis), 12),  # ties are ties, whatever the order
             permutation_type="samples",
             vectorized=True,
             n_resamples=RESAMPLES,

@@ -6,7 +6,7 @@ import random
 import statistics
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rg_env.core.statistics import (
@@ -243,6 +243,7 @@ def _by_problem(values: list[list[float]]) -> dict[str, list[float]]:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=9))
+@example([(0, 0), (0, 0), (0, 0), (0, 1), (0, 2), (0, 2), (1, 0), (2, 0), (2, 0)])  # ties, to the rounding of floats
 @settings(max_examples=60, deadline=None)
 def test_the_p_value_counts_all_ways_to_swap(counts: list[tuple[int, int]]) -> None:
     """Of few problems, by brute force: the share of swaps with a mean difference at least as large either way."""
