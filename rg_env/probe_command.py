@@ -28,13 +28,13 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run it; returns the exit code."""
+    from rg_env.core.folders import write_aside
     from rg_env.core.task_table import load_table
     from rg_env.core.yaml12 import to_yaml
     from rg_env.errors import InputError
     from rg_env.evaluation.config import eval_config_of
     from rg_env.evaluation.evaluate import run_evaluation
     from rg_env.evaluation.probe import judge, labels, mixture
-    from rg_env.evaluation.summary import write_aside
     from rg_env.evaluation.summary_table import print_advice
 
     if options.rollouts < 2:

@@ -1,8 +1,10 @@
-"""Folders that a command writes its files into: a fresh one, or a named one that may be written."""
+"""Where a command writes: a fresh folder, or a named one that may be written; and files that are whole or not there."""
 
 import contextlib
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rg_env.errors import OutputFolderError
@@ -56,3 +58,21 @@ def _free_folder(output_dir: str | Path | None, name: str, remedy: str, resume: 
     except OSError as error:
         raise OutputFolderError(f"cannot write {folder}: {nearest}: {error.strerror}; {remedy}") from error
     return folder
+
+
+@contextmanager
+def written_aside(file: Path) -> Iterator[Path]:
+    """What is written to the path given becomes `file` at the end; if that fails, the old one stays and no other."""
+    aside = file.with_name(f"{file.name}.part")
+    try:
+        yield aside
+        aside.replace(file)
+    except OSError:  # a full disk
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def write_aside(file: Path, text: str) -> None:
+    """Write a whole text file, or nothing. What UTF-8 cannot hold is written as its number."""
+    with written_aside(file) as aside:
+        aside.write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -12,7 +12,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from rg_env.core.folders import free_folder
+from rg_env.core.folders import free_folder, write_aside
 from rg_env.core.yaml12 import to_yaml
 from rg_env.errors import InputError, OutputFolderError, ServerError
 from rg_env.evaluation.config import EvalConfig
@@ -20,7 +20,7 @@ from rg_env.evaluation.progress import Progress
 from rg_env.evaluation.results import AllResults
 from rg_env.evaluation.runner import Outcome, evaluate, make_pairs, questions_of
 from rg_env.evaluation.servers import can_serve
-from rg_env.evaluation.summary import results_of, write_aside, write_results
+from rg_env.evaluation.summary import results_of, write_results
 
 CONFIG_FILE = "config.yaml"
 _MAY_DIFFER = ("requests", "serving", "output")

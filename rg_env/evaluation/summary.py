@@ -5,7 +5,6 @@ results_all_tasks_<time>.json     all of them, with macro averages
 summary.md                        the same as a table
 """
 
-import os
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 
+from rg_env.core.folders import write_aside
 from rg_env.core.statistics import Difference, mean_of, paired_difference
 from rg_env.errors import InputError
 from rg_env.evaluation.config import EvalConfig
@@ -159,14 +159,3 @@ def write_results(results: AllResults, folder: Path) -> dict[str, Path]:
 def file_part(name: str) -> str:
     """A name of a task as part of a file's name."""
     return re.sub(r"[^\w.-]", "_", name)
-
-
-def write_aside(file: Path, text: str) -> None:
-    """Write a whole file, or nothing: aside, then renamed."""
-    aside = file.with_name(f"{file.name}.part")
-    try:
-        aside.write_text(text, encoding="utf-8", errors="backslashreplace")
-        os.replace(aside, file)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise

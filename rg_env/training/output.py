@@ -24,7 +24,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rg_env.core.folders import cut, free_folder
+from rg_env.core.folders import cut, free_folder, write_aside
 from rg_env.core.world import world_size
 from rg_env.core.yaml12 import to_yaml
 from rg_env.errors import OutputFolderError
@@ -132,13 +132,7 @@ class RunFiles:
         self._write(name, json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
     def _write(self, name: str, text: str) -> None:
-        aside = self.folder / f"{name}.part"
-        try:
-            aside.write_text(text, encoding="utf-8", errors="backslashreplace")
-            aside.replace(self.folder / name)
-        except OSError:  # a full disk
-            aside.unlink(missing_ok=True)
-            raise
+        write_aside(self.folder / name, text)
 
     def append(self, name: str, records: list[dict[str, Any]]) -> None:
         """Append one JSON line a record."""

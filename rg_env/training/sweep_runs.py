@@ -27,6 +27,7 @@ from typing import Any
 import yaml
 
 from rg_env.core import yaml12
+from rg_env.core.folders import write_aside
 from rg_env.errors import OutputFolderError
 from rg_env.evaluation.sweep.comparison import SWEEP_FILE, read_points
 from rg_env.evaluation.sweep.run import FINISHED, LOGS, NOT_STARTED, STOPPED, failure_file, status_of
@@ -90,9 +91,7 @@ def run_sweep(
     signals: list[int] = []
     with signals_noted(signals), _alone_in(folder):
         for name, values in ((SWEEP_FILE, sweep.described()), (CONFIG_FILE, sweep.base())):
-            aside = folder / f"{name}.part"
-            aside.write_text(yaml12.to_yaml(values), encoding="utf-8")
-            aside.replace(folder / name)
+            write_aside(folder / name, yaml12.to_yaml(values))
         runner = _Runner(sweep, folder, command or train_command, signals)
         for point in sweep.points:
             if not signals:

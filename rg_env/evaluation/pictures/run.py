@@ -7,8 +7,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, told apart by colour-blind readers too.
-_BLUE, _ORANGE, _GREEN, _PURPLE, _GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#999999"
+from rg_env.evaluation.pictures.drawing import COLORS, GREY
+
+_BLUE, _ORANGE, _GREEN, _PURPLE, *_ = COLORS
 
 
 def plot_run(folder: Path, output: Path | None = None) -> Path | None:
@@ -50,7 +51,7 @@ def _draw_curve(axes: Axes, steps: list[dict[str, Any]], evaluations: list[dict[
         axes.plot(
             [row["step"] for row in steps],
             [row["reward"] for row in steps],
-            color=_GREY,
+            color=GREY,
             linewidth=1.2,
             label="reward, training batch",
         )
@@ -116,7 +117,7 @@ def _draw_tasks(axes: Axes, evaluations: list[dict[str, Any]], tasks: list[tuple
     for row, (part, name) in enumerate(tasks):
         color, marker = _PARTS[part]
         values = [_parts(evaluation)[part][name] for evaluation in ends]
-        axes.plot([each["accuracy"] for each in values], [row] * len(values), color=_GREY, linewidth=1, linestyle=":")
+        axes.plot([each["accuracy"] for each in values], [row] * len(values), color=GREY, linewidth=1, linestyle=":")
         for each, evaluation in zip(values, ends, strict=True):
             last = evaluation is ends[-1]
             first_of_kind = row == next(i for i, (other, _) in enumerate(tasks) if other == part)

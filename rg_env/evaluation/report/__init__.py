@@ -8,6 +8,7 @@ It shows curves, tables and each task's accuracy with intervals, and lets the re
 from dataclasses import dataclass
 from pathlib import Path
 
+from rg_env.core.folders import written_aside
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.report.html import render
 from rg_env.evaluation.report.parts import Page
@@ -42,13 +43,10 @@ def write_report(source: Path, output: Path | None = None, limit: int = ROLLOUTS
     output = output or (source if source.is_dir() else source.parent) / "report.html"
     if output.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{output} does not end in .html: it could be one of the files that the report is made of")
-    aside = output.with_name(f"{output.name}.part")
     try:
-        aside.write_text(render(page), encoding="utf-8", errors="replace", newline="\n")
-        aside.replace(output)
+        with written_aside(output) as aside:
+            aside.write_text(render(page), encoding="utf-8", errors="replace", newline="\n")
     except OSError as error:
-        if aside.is_file():
-            aside.unlink()
         raise OutputFolderError(f"cannot write {output}: {error.strerror}") from error
     return Report(output, page.notes)
 

@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from rg_env.core.folders import written_aside
 from rg_env.core.labels import described
 from rg_env.evaluation.pictures.drawing import COLORS, GREY
 from rg_env.evaluation.sweep.comparison import Comparison, Group
-from rg_env.evaluation.sweep.table import written_aside
 
 _BEFORE: dict[str, Any] = {"marker": "o", "markersize": 6, "markerfacecolor": "white", "linestyle": "none", "zorder": 3}
 _AFTER: dict[str, Any] = {"marker": "o", "markersize": 6, "linestyle": "none"}

@@ -4,15 +4,14 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rg_env.core.folders import write_aside
 from rg_env.core.labels import short_keys, shown
 from rg_env.evaluation.sweep.comparison import Comparison, Figure
 from rg_env.evaluation.sweep.run import FINISHED
@@ -85,20 +84,7 @@ def write_table(comparison: Comparison) -> None:
     """Write `comparison.json` and `comparison.md` into the folder of the sweep."""
     text = json.dumps(comparison.as_json(), indent=1, ensure_ascii=False) + "\n"
     for name, content in (("comparison.json", text), ("comparison.md", markdown(comparison))):
-        with written_aside(comparison.folder / name) as aside:
-            aside.write_text(content, encoding="utf-8", errors="backslashreplace")
-
-
-@contextmanager
-def written_aside(file: Path) -> Iterator[Path]:
-    """What is written to the path given becomes `file` at the end; if that fails, the old one stays and no other."""
-    aside = file.with_name(f"{file.name}.part")
-    try:
-        yield aside
-        aside.replace(file)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
+        write_aside(comparison.folder / name, content)
 
 
 def _cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
