@@ -245,6 +245,12 @@ class Reader(HTMLParser):
         return json.loads(text)
 
 
+def table(data: Any, title: str) -> list[dict[str, str]]:
+    """A table's rows by column."""
+    (found,) = [each for each in data["tables"] if each["title"] == title]
+    return [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
+
+
 def page_data(file: Path) -> Any:
     """The JSON in a page."""
     return Reader(file.read_text(encoding="utf-8")).data

@@ -148,13 +148,16 @@ def require_torch() -> None:
             )
 
 
-def check_loadable(name: str) -> None:
-    """Raise `InputError` where configuration or tokenizer of a local model cannot be loaded."""
+def folds_system(name: str) -> bool:
+    """Whether the chat template of a local model has no place for system messages.
+
+    Raises:
+        InputError: its configuration or tokenizer cannot be loaded.
+    """
     from rg_env.inference.policy import describe_model
 
     base = base_model(name) or name
-    if base != TINY:
-        describe_model(base)
+    return base != TINY and rejects_system_role(describe_model(base).tokenizer)
 
 
 def base_model(name: str) -> str | None:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from rg_env.core.scoring import Grading
 from rg_env.errors import EngineError, RGEnvError, ServerError
 from rg_env.evaluation.asking import CallFailed, EndpointFailed, Reply, ask
 from rg_env.evaluation.config import EvalConfig, EvalModel
-from rg_env.evaluation.models import Ready, check_loadable, embedded, endpoint, require_torch
+from rg_env.evaluation.models import Ready, embedded, endpoint, folds_system, require_torch
 from rg_env.evaluation.questions import TaskQuestions, draw, trained_on
 from rg_env.evaluation.recording import Records
 from rg_env.evaluation.rollout_file import RolloutFile
@@ -139,11 +139,16 @@ class _Run:
         # One source of jobs a model: whoever asks it takes the next one.
         self._jobs = {name: self._jobs_of(name) for name in config.models}
         self._failed_in_a_row = dict.fromkeys(config.models, 0)
+        self._folds: dict[str, bool] = {}
+        """By model that is served here, as `Ready.folds`."""
 
     async def all(self) -> None:
         missing = [name for name in self.config.models if any(pair.tally.open() for pair in self._pairs(name))]
         remote = [name for name in missing if self.config.models[name].url]
         local = [name for name in missing if name not in remote]
+        if local:
+            require_torch()
+            self._folds = {name: folds_system(self.config.models[name].model) for name in local}
         async with asyncio.TaskGroup() as group:
             for name in remote:
                 group.create_task(self._guarded(name, self._endpoint(name)))
@@ -182,9 +187,6 @@ class _Run:
             await self._ask_all(name, ready)
 
     async def _in_turn(self, names: list[str]) -> None:
-        require_torch()
-        for name in names:
-            check_loadable(self.config.models[name].model)
         for name in names:
             tasks = [pair.task for pair in self._pairs(name)]
             async with embedded(self.config.models[name], self.config, tasks) as ready:
@@ -215,7 +217,7 @@ class _Run:
             serving(model.model, gpu, self.folder, self.config) as (url, served),
             endpoint(EvalModel(model=served, url=url), self.config) as ready,
         ):
-            await self._ask_all(name, ready)
+            await self._ask_all(name, replace(ready, folds=self._folds[name]))
 
     async def _ask_all(self, name: str, ready: Ready) -> None:
         async with asyncio.TaskGroup() as group:

@@ -1,9 +1,10 @@
 """vLLM servers for the models of an evaluation, one a GPU: started, waited for, and ended whatever happens.
 
-async with serving(model, gpu="0", folder=folder, config=config) as url: ...
+    async with serving(model, gpu="0", folder=folder, config=config) as (url, served): ...
 """
 
 import asyncio
+import json
 import os
 import socket
 import time
@@ -22,6 +23,8 @@ from rg_env.tiny import POLICY_DIR
 HOST = "127.0.0.1"
 _GRACE_S = 15.0
 _POLL_S = 1.0
+_LORA_RANKS = (16, 32, 64, 128, 256, 320, 512)
+"""Bounds that vLLM's `--max-lora-rank` takes, from its default on."""
 
 
 def default_gpus() -> tuple[str, ...]:
@@ -46,9 +49,10 @@ async def serving(name: str, gpu: str | None, folder: Path, config: EvalConfig) 
         MissingExtraError: vLLM is not installed.
     """
     machine = Machine.here()
-    machine.check_installed("vllm")
+    program = machine.programs / "vllm"  # the environment need not be activated
+    machine.check_installed(str(program))
     port, log = _free_port(), folder / f"vllm-{gpu if gpu is not None else 'cpu'}.log"
-    command, served = _command(name, gpu, port, config)
+    command, served = _command(program, name, gpu, port, config)
     group = await asyncio.to_thread(ProcessGroup, command, log)
     try:
         server, start = VllmServer(HOST, port), time.monotonic()
@@ -68,17 +72,25 @@ async def serving(name: str, gpu: str | None, folder: Path, config: EvalConfig) 
         group.end(lambda: _GRACE_S)
 
 
-def _command(name: str, gpu: str | None, port: int, config: EvalConfig) -> tuple[Command, str]:
+def _command(program: Path, name: str, gpu: str | None, port: int, config: EvalConfig) -> tuple[Command, str]:
     base = base_model(name)
     weights = str(POLICY_DIR) if (base or name) == TINY else base or name
     served = "adapter" if base else weights
-    arguments = ["vllm", "serve", weights, "--host", HOST, "--port", str(port)]
-    arguments += ["--enable-lora", "--lora-modules", f"adapter={name}"] if base else []
+    arguments = [str(program), "serve", weights, "--host", HOST, "--port", str(port)]
+    if base:
+        arguments += ["--enable-lora", "--lora-modules", f"{served}={name}", "--max-lora-rank", str(_rank_bound(name))]
     environment = {"CUDA_VISIBLE_DEVICES": gpu if gpu is not None else ""}
     if gpu is None:
         arguments += ["--enforce-eager", "--dtype", "float32"]
         environment["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")  # GB
     return Command((*arguments, *config.serving.vllm_args), environment), served
+
+
+def _rank_bound(folder: str) -> int:
+    """What `--max-lora-rank` must be for the adapters in `folder`."""
+    told = json.loads((Path(folder) / "adapter_config.json").read_text(encoding="utf-8"))
+    rank = max([told.get("r") or 0, *(told.get("rank_pattern") or {}).values()])
+    return next((bound for bound in _LORA_RANKS if bound >= rank), _LORA_RANKS[-1])
 
 
 def _free_port() -> int:

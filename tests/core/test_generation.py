@@ -205,7 +205,10 @@ def test_ctrl_c_ends_all_processes(tmp_path: Path) -> None:
     parent.stdout.readline()
     children = _wait_for_children(parent.pid, 2)
     os.killpg(parent.pid, signal.SIGINT)
-    _, errors = parent.communicate(timeout=30)
+    try:
+        _, errors = parent.communicate(timeout=30)
+    finally:  # where SIGINT is ignored, as below a shell's background job, it would go on for hours
+        parent.kill()
     assert errors.strip().endswith("KeyboardInterrupt")
     assert not any(_alive(child) for child in children)
 

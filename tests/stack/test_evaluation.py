@@ -1,0 +1,65 @@
+"""Local models of an evaluation served by a real vLLM: as `rg-env eval` does where there is a GPU, here on the CPU."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from rg_env.evaluation.config import eval_config_of
+from rg_env.evaluation.evaluate import run_evaluation
+from rg_env.inference.process_group import descendants
+from rg_env.tiny import POLICY_DIR
+
+QUESTIONS = 40
+
+
+@pytest.fixture(autouse=True)
+def small_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Two cores and no hub; and what was started has ended."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "all")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    before = set(descendants(psutil.Process()))
+    yield
+    assert set(descendants(psutil.Process())) <= before
+
+
+@pytest.fixture
+def adapters(tmp_path: Path) -> Path:
+    """Of a rank above what vLLM takes without being told; they change all answers."""
+    model: Any = AutoModelForCausalLM.from_pretrained(POLICY_DIR)
+    config = LoraConfig(r=24, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    get_peft_model(model, config).save_pretrained(tmp_path / "adapters")
+    return tmp_path / "adapters"
+
+
+def _evaluated(folder: Path, kind: str, model: Any, *more: str) -> dict[str, str]:
+    """The answer to each question, greedy."""
+    given = [
+        f"models={json.dumps({'m': model})}", "tasks=leg_counting", f"num_examples={QUESTIONS}",
+        "sampling.max_tokens=60", "sampling.temperature=0", f"serving.kind={kind}", f"output.dir={folder}",
+        "serving.vllm_args=[--max-model-len, '256']", "requests.concurrency=16", *more,
+    ]  # fmt: skip
+    _, folder = run_evaluation(eval_config_of(given))
+    records = [json.loads(line) for line in (folder / "rollouts.jsonl").read_text().splitlines()]
+    assert all(record["error"] is None for record in records), records[0]
+    return {record["problem"]: record["completion"] for record in records}
+
+
+def test_adapters_answer_by_vllm_as_they_do_by_the_embedded_engine(tmp_path: Path, adapters: Path) -> None:
+    """To the letter where rounding does not tip the balance: almost everywhere. The model without them does not."""
+    served = _evaluated(tmp_path / "vllm", "vllm", str(adapters))
+    embedded = _evaluated(tmp_path / "embedded", "embedded", str(adapters))
+    base = _evaluated(tmp_path / "base", "embedded", "tiny")
+    assert len(served) == QUESTIONS
+
+    def same(other: dict[str, str]) -> int:
+        return sum(served[problem] == answer for problem, answer in other.items())
+
+    assert same(embedded) >= 0.9 * QUESTIONS
+    assert same(base) < 0.5 * QUESTIONS
