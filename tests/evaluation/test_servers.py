@@ -75,8 +75,8 @@ def _adapters(folder: Path, **config: Any) -> str:
 def test_each_model_has_a_gpu_and_its_own_arguments(gpus: Gpus, tmp_path: Path) -> None:
     """Adapters come with the model that they were made for, and the rank that vLLM has to be told; then all end."""
     lora = _adapters(tmp_path / "lora", r=24, rank_pattern={"q_proj": 40})
-    results = gpus.evaluate({"base": "tiny", "lora": lora}, "serving.vllm_args=[--max-model-len, '256']", n=8)
-    assert [each.scores.rollouts for each in results.tasks["leg_counting"].models.values()] == [8, 8]
+    results = gpus.evaluate({"base": "tiny", "lora": lora}, "serving.vllm_args=[--max-model-len, '256']", n=4)
+    assert [each.scores.rollouts for each in results.tasks["leg_counting"].models.values()] == [4, 4]
     started = {line["gpu"]: line["start"] for line in gpus.notes("start")}
     assert set(started) == {"0", "1"}
     base, adapted = sorted(started.values(), key=lambda start: start["enable_lora"])
