@@ -118,7 +118,7 @@ def test_what_asks_for_more_than_any_sample_is_left_alone(server: Server, settin
 
 def test_large_groups_go_in_parts(server: Server) -> None:
     answers = ask(server, *["a"] * (MOST + 3), temperature=1.0)
-    assert [body["n"] for body in server.asked] == [MOST, 3]
+    assert sorted(body["n"] for body in server.asked) == [3, MOST]  # both at once
     assert len(answers) == MOST + 3
 
 
