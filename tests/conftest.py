@@ -6,6 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no failure; in CI hypothesis's own profile says the same, and takes the same examples each time.
+settings.register_profile("default", settings.get_profile("default"), deadline=None,
+                          suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
+if settings.get_current_profile_name() == "default":
+    settings.load_profile("default")
 
 # Rows that tests build are kept apart from the user's, for all test processes; their key holds the code's hash.
 os.environ.setdefault("RG_ENV_CACHE", str(Path(tempfile.gettempdir()) / f"rg-env-tests-{os.environ.get('USER', '')}"))
