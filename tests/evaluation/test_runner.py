@@ -89,6 +89,19 @@ def test_every_question_is_asked_and_scored(chat: ChatServer, tmp_path: Path) ->
     assert record["rewards"].keys() == {"correctness", "format"}
 
 
+def test_a_task_may_have_sampling_of_its_own(chat: ChatServer, tmp_path: Path) -> None:
+    """What it does not say is as for all; figures say how each was asked."""
+    chat.reset(lambda question: "<answer>1</answer>")
+    own = ["tasks.gcd={num_examples: 3, sampling: {temperature: 0, max_tokens: 9}}", "sampling.top_p=0.9"]
+    results = _run(_config(chat, tmp_path / "e", *own, n=5))
+    asked = Counter((body["temperature"], body["top_p"], body["max_tokens"]) for body in chat.requests)
+    assert asked == {(1.0, 0.9, 1024): 5, (0.0, 0.9, 9): 3}
+    found = {name: (task.sampling.temperature, task.sampling.max_tokens) for name, task in results.tasks.items()}
+    assert found == {"leg_counting": (1.0, 1024), "gcd": (0.0, 9)}
+    summary = (tmp_path / "e" / "summary.md").read_text()
+    assert "temperature 1, top_p 0.9, at most 1024 tokens (leg_counting); temperature 0, top_p 0.9" in summary
+
+
 def test_calls_under_way_stay_at_their_number(chat: ChatServer, tmp_path: Path) -> None:
     """As soon as one ends the next begins: a slow one holds nobody up."""
     chat.reset(half, trouble=lambda number, body: 1.5 if number == 0 else 0.02)

@@ -106,6 +106,7 @@ def _with_all(results: AllResults, other: AllResults, files: tuple[str, str]) ->
                 *results.comparisons,
                 *(each for each in other.comparisons if each not in results.comparisons),
             ],
+            "published": [*results.published, *(each for each in other.published if each not in results.published)],
         }
     )
 
@@ -157,4 +158,7 @@ def renamed(results: Results, names: Mapping[str, str]) -> Results:
     update: dict[str, Any] = {"models": of(results.models), "comparisons": pairs(results.comparisons)}
     if isinstance(results, AllResults):
         update["tasks"] = {task: renamed(each, names) for task, each in results.tasks.items()}
+        update["published"] = [
+            each.model_copy(update={"model": names.get(each.model, each.model)}) for each in results.published
+        ]
     return results.model_copy(update=update)
