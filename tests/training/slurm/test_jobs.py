@@ -6,11 +6,13 @@ import shlex
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import yaml
 
 pytest.importorskip("psutil", reason="extra 'train'")
+from chat_server import ChatServer
 from slurm_cluster import CONFIG, JOB, JOBS, PORT, Cluster, job
 
 from rg_env.core import yaml12
@@ -85,25 +87,37 @@ def test_an_evaluation_that_ran_out_of_time_goes_on_when_it_is_requeued(cluster:
     """The real program: told that its time is up it ends in good order, and asks the rest the next time."""
     program = cluster.checkout / ".venv/bin/rg-env"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m rg_env.cli "$@"\n')
-    settings = ("models={a: tiny, b: tiny}", "num_examples=80", "rollouts_per_example=2", "sampling.max_tokens=90")
-    asked = job("evaluation.yaml", overrides=(*settings, "serving.kind=embedded"))
-    file = cluster.checkout / f"outputs/evaluation-{JOB}/rollouts.jsonl"
-    with cluster.start(asked, CUDA_VISIBLE_DEVICES="") as process:
-        deadline = time.monotonic() + 90
-        while not (file.exists() and file.read_text()) and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGTERM)
-        printed, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) == (130, "interrupted\n")
-    assert f"go on with --resume output.dir=outputs/evaluation-{JOB}" in printed
-    before = file.read_text().splitlines()
-    assert 0 < len(before) < 320
-    assert not [*file.parent.glob("results*")]
-    assert cluster.run(asked, CUDA_VISIBLE_DEVICES="") == (0, "")
-    records = [json.loads(line) for line in file.read_text().splitlines()]
-    assert len({(record["model"], record["row"], record["rollout"]) for record in records}) == len(records) == 320
-    assert file.read_text().splitlines()[: len(before)] == before
-    assert [*file.parent.glob("results_all_tasks_*.json")]
+    with ChatServer(lambda question: "<answer>4</answer>", trouble=lambda number, body: 2.0) as server:
+        models = json.dumps({"here": {"model": "tiny"}, "there": {"model": "m", "url": server.url}})
+        settings = ("rollouts_per_example=2", "sampling.max_tokens=90", "requests.concurrency=4", "num_examples=60")
+        asked = job("evaluation.yaml", overrides=(f"models={models}", "serving.kind=embedded", *settings))
+        folder = cluster.checkout / f"outputs/evaluation-{JOB}"
+        with cluster.start(asked, CUDA_VISIBLE_DEVICES="") as process:
+            deadline = time.monotonic() + 90
+            while len(answered(folder, "here")) < 120 and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.02)
+            process.send_signal(signal.SIGTERM)
+            printed, errors = process.communicate(timeout=60)
+        assert (process.returncode, errors) == (130, "interrupted\n")
+        assert f"go on with --resume output.dir=outputs/evaluation-{JOB}" in printed
+        before = answered(folder, "here"), answered(folder, "there")
+        assert len(before[0]) == 120 > len(before[1])
+        assert not [*folder.glob("results*")]
+        server.trouble = lambda number, body: None
+        assert cluster.run(asked, CUDA_VISIBLE_DEVICES="") == (0, "")
+    after = answered(folder, "here"), answered(folder, "there")
+    assert after[0] == before[0]
+    assert after[1][: len(before[1])] == before[1]
+    assert len({*after[1]}) == len(after[1]) == 120
+    assert [*folder.glob("results_all_tasks_*.json")]
+
+
+def answered(folder: Path, model: str) -> list[tuple[str, int]]:
+    """Question and number of each rollout that there is, in order."""
+    file = folder / "rollouts.jsonl"
+    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+    records = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [(record["row"], record["rollout"]) for record in records if record["model"] == model]
 
 
 @pytest.mark.slow
