@@ -111,30 +111,6 @@ class Paired(Section):
     """By permutation, of a difference at least as large where the models are equally good."""
 
 
-class TaskResults(Section):
-    """All models on one task: `results_<task>_<time>.json`."""
-
-    format: Literal["rg_env.results/1"] = "rg_env.results/1"
-    created: str
-    """ISO 8601, UTC."""
-    versions: dict[str, str]
-    task: str
-    """Its name, or the label that it was asked under."""
-    spec: dict[str, Any]
-    """Name, config and levels, as `Mixture.parse` takes them."""
-    category: str
-    questions: Questions
-    sampling: Sampling
-    system_prompt: str
-    grading: Literal["hardened", "partial", "upstream"]
-    floor: Share | None
-    """Accuracy of the best constant answer on these questions; None where answers are not compared with a gold one."""
-    models: Annotated[dict[str, ModelResult], Field(min_length=1)]
-    """By name, in the order that they were given."""
-    comparisons: list[Paired]
-    """Every pair of models."""
-
-
 Verdict = Literal["within_tolerance", "within_chance", "beyond"]
 
 
@@ -164,6 +140,30 @@ class PublishedFigure(Section):
     verdict: Verdict
     """Whether the two differ by no more than the tolerance; or by more, but no more than chance explains (0 is in the
     interval of the difference); or beyond both."""
+
+
+class TaskResults(Section):
+    """All models on one task: `results_<task>_<time>.json`."""
+
+    format: Literal["rg_env.results/1"] = "rg_env.results/1"
+    created: str
+    """ISO 8601, UTC."""
+    versions: dict[str, str]
+    task: str
+    """Its name, or the label that it was asked under."""
+    spec: dict[str, Any]
+    """Name, config and levels, as `Mixture.parse` takes them."""
+    category: str
+    questions: Questions
+    sampling: Sampling
+    system_prompt: str
+    grading: Literal["hardened", "partial", "upstream"]
+    floor: Share | None
+    """Accuracy of the best constant answer on these questions; None where answers are not compared with a gold one."""
+    models: Annotated[dict[str, ModelResult], Field(min_length=1)]
+    """By name, in the order that they were given."""
+    comparisons: list[Paired]
+    """Every pair of models."""
 
 
 class ModelSummary(Section):
