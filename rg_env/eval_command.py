@@ -1,6 +1,9 @@
 """`rg-env eval`: its options. What it does stands in `rg_env.evaluation`."""
 
 import argparse
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rg_env.commands import positive, seed, take_overrides_anywhere
@@ -55,10 +58,28 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.evaluation.evaluate import run_evaluation
     from rg_env.evaluation.summary_table import print_results
 
-    results, folder = run_evaluation(config, resume=options.resume)
+    with _sigterm_as_ctrl_c():
+        results, folder = run_evaluation(config, resume=options.resume)
     print_results(results)
     print(f"files in {folder}")
     return 0
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """What clusters end a job by ends servers in good order too, and tells how to go on."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        signal.getsignal(signal.SIGINT)(signal.SIGINT, frame)  # type: ignore[misc, operator]
+
+    # A shell's background jobs ignore SIGINT, and asyncio puts its own handler in the place of the default one alone.
+    new = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: interrupt}
+    before = {kind: signal.signal(kind, handler) for kind, handler in new.items()}
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
 
 
 def _given(options: argparse.Namespace) -> list[str]:

@@ -13,12 +13,12 @@ def add(commands: Any) -> None:
     """Add the subcommand to those of `rg-env`."""
     slurm = commands.add_parser(
         "slurm",
-        help="write an sbatch script that trains by a config",
+        help="write an sbatch script that trains, or evaluates, by a config",
         usage="rg-env slurm CONFIG --gpus N --time TIME [options] [key=value ...]",
         epilog="Nothing is submitted. Keys stay in .env, which the programs read on the node.",
         allow_abbrev=False,
     )
-    slurm.add_argument("config", metavar="CONFIG", help="such as configs/train/tiny.yaml")
+    slurm.add_argument("config", metavar="CONFIG", help="such as configs/train/tiny.yaml, or one of configs/eval")
     slurm.add_argument("overrides", nargs="*", metavar="key=value", help="over the config's own")
     slurm.add_argument("--gpus", type=positive, required=True, metavar="N", help="on each node")
     slurm.add_argument("--time", required=True, help="of the job: 04:00:00, 1-12, ...")

@@ -27,6 +27,9 @@ PORT = 10000 + os.getpid() % 10000 * 2
 CONFIG = "model: {name: tiny}\ntasks: leg_counting\nengine: {kind: KIND}\n"
 
 
+EVALUATION = "models: {base: tiny, other: org/model}\ntasks: leg_counting\n"
+
+
 # Appends one line to the log, in one write: what was called, how, and what became of it.
 HEAD = f"""#!{sys.executable} -I
 import json, os, signal, subprocess, sys, time
@@ -143,6 +146,7 @@ JOBS = {
     "8 GPUs, embedded": job("embedded.yaml", gpus=8),
     "two nodes": job(gpus=8, nodes=2),
     "an array": job(gpus=4, array="0-4%2", overrides=("training.learning_rate=2e-6",)),
+    "an evaluation": job("evaluation.yaml", gpus=8, overrides=("num_examples=7",), account="lab"),
     "a sweep": job("embedded.yaml", gpus=2, sweep=("seed=0,1", "training.learning_rate=1e-6,2e-6")),
 }
 

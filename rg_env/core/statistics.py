@@ -2,6 +2,7 @@
 
     mean, error = mean_and_error([[1, 0, 1, 1], [0, 0, 0, 0]])    # four answers to each of two problems
     low, high = share_interval([[1, 0, 1, 1], [0, 0, 0, 0]])      # of the mean, 95 %
+    low, high = wilson_interval(0.5, 100)                         # of a share of which only that is known
     mean, half_width = mean_and_interval([0.8, 0.9, 0.7])         # of three runs: 0.8 +- 0.25
     pass_at_k(n=4, c=3, k=2)                                      # 1.0: of four answers, three were right
     paired_difference([(first, second)])                          # by problem: difference, interval, p-value
@@ -89,10 +90,21 @@ def share_interval(values_by_problem: Sequence[Sequence[float]], confidence: flo
         effective = mean * (1 - mean) / error**2 * (z / t_critical(len(problems) - 1, confidence)) ** 2
     else:
         effective = len(problems) if mean in (0, 1) or len(problems) == 1 else answers
-    effective = max(min(effective, answers), 1)
-    middle = (mean + z**2 / (2 * effective)) / (1 + z**2 / effective)
-    half = z / (1 + z**2 / effective) * math.sqrt(mean * (1 - mean) / effective + z**2 / (4 * effective**2))
-    return min(max(middle - half, 0.0), mean), max(min(middle + half, 1.0), mean)
+    return wilson_interval(mean, max(min(effective, answers), 1), confidence)
+
+
+def wilson_interval(share: float, n: float, confidence: float = 0.95) -> tuple[float, float]:
+    """Wilson's score interval (1927) of a share of `n` independent values, within [0, 1].
+
+    Raises:
+        InputError: the share is outside of [0, 1], or `n` is below 1.
+    """
+    if not 0 <= share <= 1 or not n >= 1:
+        raise InputError(f"a share of {share} of {n}: must be from 0 to 1, of at least 1")
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    return min(max(middle - half, 0.0), share), max(min(middle + half, 1.0), share)
 
 
 def mean_of(means: Sequence[float], intervals: Sequence[tuple[float, float]]) -> tuple[float, tuple[float, float]]:
@@ -112,6 +124,18 @@ def mean_of(means: Sequence[float], intervals: Sequence[tuple[float, float]]) ->
         for side in (0, 1)
     )
     return mean, (mean - below, mean + above)
+
+
+def difference_of(
+    first: float, first_interval: tuple[float, float], second: float, second_interval: tuple[float, float]
+) -> tuple[float, tuple[float, float]]:
+    """The first of two independent values minus the second, and its interval from theirs.
+
+    Newcombe's for shares (1998, method 10), which is the method of `mean_of` for a difference.
+    """
+    low = math.hypot(first - first_interval[0], second_interval[1] - second)
+    high = math.hypot(first_interval[1] - first, second - second_interval[0])
+    return first - second, (first - second - low, first - second + high)
 
 
 def guess_adjusted(accuracy: float, floor: float) -> float | None:

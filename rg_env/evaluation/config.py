@@ -26,8 +26,6 @@ from rg_env.core.config import (
 )
 from rg_env.core.config_files import COMMAND_LINE, Document, overridden
 from rg_env.core.config_sections import (
-    Above0,
-    Count,
     From0,
     Positive,
     PromptConfig,
@@ -43,6 +41,14 @@ from rg_env.core.rewards import resolve_rewards
 from rg_env.core.task_table import load_table
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError
+from rg_env.evaluation.config_sections import (
+    EvalOutputConfig,
+    RequestsConfig,
+    SamplingConfig,
+    ServingConfig,
+    TaskSampling,
+)
+from rg_env.evaluation.published import PublishedTable, problems
 from rg_env.tiny import TASKS as TINY_TASKS
 
 TINY = "tiny"
@@ -82,49 +88,8 @@ class EvalTask(TaskOptions):
     """The task, where the entry's name is a label."""
     num_examples: Positive | None = None
     """Distinct questions; default: `num_examples`."""
-
-
-class SamplingConfig(Section):
-    """How answers are drawn."""
-
-    temperature: From0 = 1.0
-    """0: the likeliest token each time."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Tokens are drawn from the likeliest ones that have so much of the probability together."""
-    max_tokens: Positive = 1024
-    """New tokens at most."""
-
-
-class RequestsConfig(Section):
-    """How endpoints are asked."""
-
-    concurrency: Positive = 64
-    """Calls under way at once, of each model."""
-    timeout_s: Above0 = 600.0
-    """For one call."""
-    tries: Positive = 6
-    """Of a call that was refused for now (429, 5xx), timed out or came back damaged; then it counts as failed."""
-
-
-class ServingConfig(Section):
-    """What serves the models that have no `url`."""
-
-    kind: Literal["auto", "embedded", "vllm"] = "auto"
-    """"vllm": a server of its own for each, one a GPU; "embedded": transformers, in this process; "auto": vLLM where it
-    is installed and there is a GPU."""
-    gpus: list[Count] | None = None
-    """Default: all. Each serves one model at a time; the next one takes what is left."""
-    vllm_args: list[Text] = Field(default_factory=list)
-    """More arguments for vLLM's server."""
-    start_timeout_s: Above0 = 900.0
-    """Until a server must answer."""
-
-
-class EvalOutputConfig(Section):
-    """Where the files go."""
-
-    dir: Text | None = None
-    """Default: a fresh folder under outputs/."""
+    sampling: TaskSampling = TaskSampling()
+    """Of this task alone."""
 
 
 class EvalConfig(Section):
@@ -153,6 +118,8 @@ class EvalConfig(Section):
     requests: RequestsConfig = RequestsConfig()
     serving: ServingConfig = ServingConfig()
     output: EvalOutputConfig = EvalOutputConfig()
+    published: dict[str, PublishedTable] = Field(default_factory=dict)
+    """What the accuracies are set beside."""
 
     _tasks_named = field_validator("tasks", mode="before")(
         named("{name: b, num_examples: 20}", "give the second one a label: {name: LABEL, task: NAME}")
@@ -179,7 +146,7 @@ class EvalConfig(Section):
         """A task in the form that `Mixture.parse` takes. Where the tiny policy is asked, one of its tasks without
         options of its own has the sizes that the policy was made for."""
         entry = self.tasks[name]
-        options = entry.model_dump(exclude={"task", "num_examples"})
+        options = entry.model_dump(exclude={"task", "num_examples", "sampling"})
         task = entry.task or name
         if not any(options.values()) and task in TINY_TASKS and TINY in {each.model for each in self.models.values()}:
             options["config"] = TINY_TASKS[task]
@@ -188,6 +155,10 @@ class EvalConfig(Section):
     def count(self, name: str) -> int:
         """Questions of a task."""
         return self.tasks[name].num_examples or self.num_examples
+
+    def sampling_of(self, name: str) -> SamplingConfig:
+        """How answers to a task are drawn."""
+        return self.sampling.model_copy(update=self.tasks[name].sampling.model_dump(exclude_none=True))
 
     @property
     def reward_list(self) -> list[dict[str, Any]]:
@@ -232,8 +203,9 @@ def checked_eval_config(document: Document) -> EvalConfig:
         import_user_code(config.imports)
     except InputError as error:
         raise config_error(document, [Problem(("imports",), str(error))]) from error
-    if problems := [*_models(config), *_tasks(config), *_rewards(config), *_sampling(config)]:
-        raise config_error(document, problems)
+    found = [*_models(config), *_tasks(config), *_rewards(config), *_sampling(config)]
+    if found := [*found, *problems(config.published, [*config.tasks], [*config.models])]:
+        raise config_error(document, found)
     return config
 
 
@@ -286,7 +258,7 @@ def _rewards(config: EvalConfig) -> Iterator[Problem]:
 
 
 def _sampling(config: EvalConfig) -> Iterator[Problem]:
-    if config.sampling.temperature == 0 and config.rollouts_per_example > 1:
+    if config.rollouts_per_example > 1 and 0 in {config.sampling_of(name).temperature for name in config.tasks}:
         yield Problem(("rollouts_per_example",), "with temperature 0 all answers are the same: take 1, or sample")
     gpus = config.serving.gpus
     if gpus is not None and (not gpus or len(set(gpus)) < len(gpus)):

@@ -23,8 +23,8 @@ from rg_env.evaluation.servers import can_serve
 from rg_env.evaluation.summary import results_of, write_results
 
 CONFIG_FILE = "config.yaml"
-_MAY_DIFFER = ("requests", "serving", "output")
-"""Sections that change no figure: an evaluation may go on with others."""
+_MAY_DIFFER = ("requests", "serving", "output", "published")
+"""Sections that change no rollout: an evaluation may go on with others."""
 
 
 def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[AllResults, Path]:

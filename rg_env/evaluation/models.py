@@ -186,9 +186,10 @@ def _check_fits(engine: Any, ready: Ready, model: EvalModel, config: EvalConfig,
             length = len(engine.prompt_ids(ChatRequest(model=ready.served_name, messages=messages)))
         except BadRequest as error:
             raise InputError(f"{model.model}: {task.name}: {error}") from error
-        if length + config.sampling.max_tokens > engine.max_context:
+        max_tokens = config.sampling_of(task.name).max_tokens
+        if length + max_tokens > engine.max_context:
             raise InputError(
                 f"{model.model} has a context of {engine.max_context} tokens, and a prompt of {task.name} takes "
-                f"{length}: sampling.max_tokens={config.sampling.max_tokens} does not fit: at most "
+                f"{length}: sampling.max_tokens={max_tokens} does not fit: at most "
                 f"{engine.max_context - length}"
             )

@@ -111,6 +111,37 @@ class Paired(Section):
     """By permutation, of a difference at least as large where the models are equally good."""
 
 
+Verdict = Literal["within_tolerance", "within_chance", "beyond"]
+
+
+class PublishedFigure(Section):
+    """A published accuracy beside ours."""
+
+    table: str
+    source: str
+    """Where it stands."""
+    row: str
+    tasks: list[str]
+    """Whose mean it is."""
+    model: str
+    published: Share
+    published_n: int | None
+    """Distinct questions behind it; None: not known."""
+    ours: Share
+    interval: Interval
+    """Of ours."""
+    n: int
+    """Distinct questions behind ours."""
+    difference: float
+    """Ours minus the published one."""
+    difference_interval: Interval
+    """Of both together."""
+    tolerance: Share
+    verdict: Verdict
+    """Whether the two differ by no more than the tolerance; or by more, but no more than chance explains (0 is in the
+    interval of the difference); or beyond both."""
+
+
 class TaskResults(Section):
     """All models on one task: `results_<task>_<time>.json`."""
 
@@ -159,6 +190,8 @@ class AllResults(Section):
     models: dict[str, ModelSummary]
     comparisons: list[Paired]
     """Every pair of models, macro average over tasks; `n` is the number of questions."""
+    published: list[PublishedFigure] = Field(default_factory=list)
+    """What the config has to compare with."""
 
 
 def read_results(file: str | Path) -> TaskResults | AllResults:

@@ -233,12 +233,13 @@ class _Run:
                 pair.began, pair.at_start = time.monotonic(), pair.tally.made
             start = time.monotonic()
             messages = pair.task.messages(number, model.system_prompt)
+            sampling = self.config.sampling_of(pair.task.name)
             request = {
                 "model": ready.served_name,
                 "messages": ready.put(messages),
-                "max_tokens": self.config.sampling.max_tokens,
-                "temperature": self.config.sampling.temperature,
-                "top_p": self.config.sampling.top_p,
+                "max_tokens": sampling.max_tokens,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
             }
             tries = self.config.requests.tries
             reply: Reply | None = None

@@ -18,6 +18,7 @@ from rg_env.core.statistics import Difference, mean_of, paired_difference
 from rg_env.errors import InputError
 from rg_env.evaluation.config import EvalConfig
 from rg_env.evaluation.models import kind_of
+from rg_env.evaluation.published import compare
 from rg_env.evaluation.questions import TaskQuestions
 from rg_env.evaluation.results import (
     AllResults,
@@ -55,10 +56,7 @@ def results_of(config: EvalConfig, outcome: Outcome, engines: dict[str, str]) ->
             category=task.category,
             questions=_questions(task),
             sampling=Sampling(
-                rollouts_per_example=config.rollouts_per_example,
-                temperature=config.sampling.temperature,
-                top_p=config.sampling.top_p,
-                max_tokens=config.sampling.max_tokens,
+                rollouts_per_example=config.rollouts_per_example, **config.sampling_of(name).model_dump()
             ),
             system_prompt=config.prompt.system_prompt,
             grading=config.grading,
@@ -75,6 +73,7 @@ def results_of(config: EvalConfig, outcome: Outcome, engines: dict[str, str]) ->
             _paired(a[0], b[0], list(zip(a, b, strict=True)))
             for a, b in combinations(([outcome.of(model, task) for task in tasks] for model in config.models), 2)
         ],
+        published=compare(config.published, tasks),
     )
 
 

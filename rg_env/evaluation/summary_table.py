@@ -8,16 +8,26 @@ from rich.markup import escape
 from rich.table import Table
 
 from rg_env.evaluation.probe import Advice
-from rg_env.evaluation.results import AllResults, Paired
+from rg_env.evaluation.results import AllResults, Sampling
+
+_VERDICTS = {"within_tolerance": "within tolerance", "within_chance": "within chance", "beyond": "beyond"}
+_ABOUT_VERDICTS = (
+    "Within tolerance: the accuracies differ by no more than that. Within chance: by more, but 0 is in the 95 % "
+    "interval of the difference (Newcombe): so many questions cannot tell. Beyond: neither."
+)
 
 
 def print_results(results: AllResults, console: Console | None = None) -> None:
-    """Print accuracies by task, and what two models differ by."""
+    """Print accuracies by task, what two models differ by, and published figures beside ours."""
     console = console or Console(highlight=False)
     heads, rows = _accuracies(results)
     _print(console, heads, rows)
     if results.comparisons:
         _print(console, *_differences(results))
+    if results.published:
+        _print(console, *_published(results))
+        for line in [*_sources(results), _ABOUT_VERDICTS]:
+            console.print(line, markup=False)
 
 
 def print_advice(advice: Mapping[str, Advice], console: Console | None = None) -> None:
@@ -56,20 +66,23 @@ def _print(console: Console, heads: list[str], rows: list[list[str]]) -> None:
 def markdown(results: AllResults) -> str:
     """`summary.md`."""
     first = next(iter(results.tasks.values()))
-    sampling = first.sampling
-    answers = "one answer" if sampling.rollouts_per_example == 1 else f"{sampling.rollouts_per_example} answers"
+    times = first.sampling.rollouts_per_example
+    answers = "one answer" if times == 1 else f"{times} answers"
     lines = [
         "# Evaluation",
         "",
         f"{results.created}; {', '.join(f'{name} {each}' for name, each in results.versions.items())}; {answers} a "
-        f"question, temperature {sampling.temperature:g}, top_p {sampling.top_p:g}, at most {sampling.max_tokens} "
-        f"tokens; grading {first.grading}. Accuracies with their 95 % intervals, clustered by question.",
+        f"question, {_sampled(results)}; grading {first.grading}. Accuracies with their 95 % intervals, clustered by "
+        "question.",
         "",
         *_markdown(*_accuracies(results)),
     ]
     if results.comparisons:
         lines += ["", "## Two models on the same questions", "", *_markdown(*_differences(results))]
         lines += ["", "Differences of accuracy with 95 % intervals (Newcombe); p-values by permutation, two-sided."]
+    if results.published:
+        lines += ["", "## Beside published figures", "", *_markdown(*_published(results)), ""]
+        lines += [*(f"- {line}" for line in _sources(results)), "", _ABOUT_VERDICTS]
     return "\n".join(lines) + "\n"
 
 
@@ -102,8 +115,44 @@ def _accuracies(results: AllResults) -> tuple[list[str], list[list[str]]]:
 def _differences(results: AllResults) -> tuple[list[str], list[list[str]]]:
     pairs = [("macro average", each) for each in results.comparisons] if len(results.tasks) > 1 else []
     pairs += [(name, each) for name, task in results.tasks.items() for each in task.comparisons]
-    rows = [[task, f"{each.a} - {each.b}", str(each.n), _signed(each), _p_value(each.p_value)] for task, each in pairs]
+    rows = [
+        [task, f"{each.a} - {each.b}", str(each.n), _signed(each.difference, each.interval), _p_value(each.p_value)]
+        for task, each in pairs
+    ]
     return ["task", "models", "n", "difference", "p-value"], rows
+
+
+def _sampled(results: AllResults) -> str:
+    """How answers were drawn; where tasks differ, of which."""
+    tasks: dict[Sampling, list[str]] = {}
+    for name, task in results.tasks.items():
+        tasks.setdefault(task.sampling, []).append(name)
+    return "; ".join(
+        f"temperature {each.temperature:g}, top_p {each.top_p:g}, at most {each.max_tokens} tokens"
+        + (f" ({', '.join(names)})" if len(tasks) > 1 else "")
+        for each, names in tasks.items()
+    )
+
+
+def _published(results: AllResults) -> tuple[list[str], list[list[str]]]:
+    rows = [
+        [
+            f"{each.table}: {each.row}",
+            each.model,
+            str(each.n),
+            _with_interval(each.ours, each.interval),
+            _share(each.published),
+            _signed(each.difference, each.difference_interval),
+            _share(each.tolerance),
+            _VERDICTS[each.verdict],
+        ]
+        for each in results.published
+    ]
+    return ["published", "model", "n", "ours", "theirs", "difference", "tolerance", ""], rows
+
+
+def _sources(results: AllResults) -> list[str]:
+    return [*dict.fromkeys(f"{each.table}: {each.source}" for each in results.published)]
 
 
 def _p_value(value: float) -> str:
@@ -129,5 +178,5 @@ def _with_interval(value: float, interval: tuple[float, float]) -> str:
     return f"{value:.3f} [{interval[0]:.3f}, {interval[1]:.3f}]"
 
 
-def _signed(paired: Paired) -> str:
-    return f"{paired.difference:+.3f} [{paired.interval[0]:+.3f}, {paired.interval[1]:+.3f}]"
+def _signed(value: float, interval: tuple[float, float]) -> str:
+    return f"{value:+.3f} [{interval[0]:+.3f}, {interval[1]:+.3f}]"

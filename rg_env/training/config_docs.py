@@ -56,6 +56,9 @@ rg-env plot DIR/results_all_tasks_*.json
 - Intervals are of 95 %, clustered by question. Two models are compared on the questions that both were asked: the
   difference with its interval, and a permutation test. *Adjusted for guessing* is (accuracy - c) / (1 - c), where c is
   what the best constant answer gets.
+- `published:` holds figures of others, such as a paper's. Each is printed and written beside ours, with the difference,
+  its interval, and whether it is within the tolerance that the config gives, within what chance explains, or beyond.
+  That is a finding: the exit code stays 0. `configs/eval/paper_tables.yaml` has those of the Reasoning Gym paper.
 - The folder has `results_<task>_<time>.json`, `results_all_tasks_<time>.json`, `comparison_<task>_<time>.png`,
   `summary_all_tasks_<time>.png`, `summary.md`, `rollouts.jsonl` and `config.yaml`, from which it can be repeated.
 - Keys of endpoints come from the environment, or `.env`; no config and no file holds any.

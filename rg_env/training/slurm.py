@@ -1,9 +1,10 @@
-"""`rg-env slurm`: an sbatch script around a training run. Nothing is submitted, and no torch imported.
+"""`rg-env slurm`: an sbatch script around a training run or an evaluation. Nothing is submitted, and no torch imported.
 
 script = sbatch_script(SlurmJob("configs/train/leg_counting_qwen7b.yaml", gpus=4, time="04:00:00", account="lab"))
 
 One node with `engine.kind: vllm` runs `rg-env launch`; with the embedded engine `rg-env train`, on several GPUs by DDP.
-Several nodes run one `vf-vllm` on the first and ZeRO-3 on all. What all have stands in `slurm.sh.template`.
+Several nodes run one `vf-vllm` on the first and ZeRO-3 on all. An evaluation is `rg-env eval` on one node, which starts
+its servers itself. What all have stands in `slurm.sh.template`.
 """
 
 import os
@@ -18,12 +19,13 @@ from rg_env.inference.vllm import serve_command
 from rg_env.training.config import TrainConfig, load_train_config
 from rg_env.training.launch import longest_sequence, served_model
 from rg_env.training.slurm_array import Share, seed_share, sweep_share, swept_engine
+from rg_env.training.slurm_eval import evaluation_settings, is_evaluation
 from rg_env.training.slurm_job import SlurmJob, check_text
 from rg_env.training.sweep import load_sweep
 
 TEMPLATE = Path(__file__).with_name("slurm.sh.template")
 WARNING_S = 120
-"""Seconds before the end of the job's time at which the trainer is told to save."""
+"""Seconds before the end of the job's time at which the program is told to save, and to end."""
 PASSED_ON = ("HF_HOME", "RG_ENV_CACHE")
 """Variables that the script sets as they are where it is written. Keys are read from `.env` by the programs."""
 
@@ -38,27 +40,17 @@ def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
     job.check()
     if not (checkout / ".venv/bin/activate").is_file():
         raise InputError(f"no .venv in {checkout}: run this where ./setup.sh was run")
-    # The engine first: it decides on how many processes the batch is checked for.
-    if job.sweep:
-        processes = job.processes(embedded=swept_engine(job) == "embedded")
-        sweep = load_sweep(job.config, job.overrides, job.sweep, processes=processes)
-        configs = sweep.configs
+    share = Share()
+    if is_evaluation(job):
+        root, settings = evaluation_settings(job)
+        start = _filled(["rg-env eval", *map(shlex.quote, settings), _FOLDER, "--resume"], words=_EVALUATION)
     else:
-        kind = parse_config(read_config(job.config, job.overrides), TrainConfig).engine.kind
-        processes = job.processes(embedded=kind == "embedded")
-        configs = (load_train_config(job.config, job.overrides, processes=processes),)
-    root = configs[0].output.dir or "outputs"
+        root, share, start = _training(job, checkout)
     exports = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     for what, text in [("the working folder", str(checkout)), ("output.dir", root), *exports.items()]:
         check_text(what, text)
     if "'" in root:
         raise InputError(f'output.dir "{root}" has a quote in it: choose another')
-    share = seed_share(job.array) if job.array else Share()
-    if job.sweep:
-        share = sweep_share(sweep, f"{shlex.quote(root)}/{job.name}-JOBID")
-    start, *others = (_start(job, config, share.settings, processes, checkout) for config in configs)
-    if any(other != start for other in others):
-        raise InputError("--sweep: the points need different vLLM servers on several nodes: write a script for each")
     job_id = "SLURM_ARRAY_JOB_ID" if share.array else "SLURM_JOB_ID"
     return _Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         config=job.config,
@@ -76,6 +68,27 @@ def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
         **{**start, "names": f"{start['names']}{share.names}"},
         srun=_srun(job),
     )
+
+
+def _training(job: SlurmJob, checkout: Path) -> tuple[str, Share, dict[str, str]]:
+    """Of a training run: the folder of its runs, what is a job's own in an array, and what the template says of it."""
+    # The engine first: it decides on how many processes the batch is checked for.
+    if job.sweep:
+        processes = job.processes(embedded=swept_engine(job) == "embedded")
+        sweep = load_sweep(job.config, job.overrides, job.sweep, processes=processes)
+        configs = sweep.configs
+    else:
+        kind = parse_config(read_config(job.config, job.overrides), TrainConfig).engine.kind
+        processes = job.processes(embedded=kind == "embedded")
+        configs = (load_train_config(job.config, job.overrides, processes=processes),)
+    root = configs[0].output.dir or "outputs"
+    share = seed_share(job.array) if job.array else Share()
+    if job.sweep:
+        share = sweep_share(sweep, f"{shlex.quote(root)}/{job.name}-JOBID")
+    start, *others = (_start(job, config, share.settings, processes, checkout) for config in configs)
+    if any(other != start for other in others):
+        raise InputError("--sweep: the points need different vLLM servers on several nodes: write a script for each")
+    return root, share, start
 
 
 def write_script(script: str, file: Path, *, force: bool = False) -> None:
@@ -115,7 +128,7 @@ def _sbatch_options(job: SlurmJob, array: str | None) -> list[str]:
 def _start(job: SlurmJob, config: TrainConfig, own: Sequence[str], processes: int, checkout: Path) -> dict[str, str]:
     """What the template says of the run itself. `own`: settings of one job of an array."""
     settings = [shlex.quote(job.config), *map(shlex.quote, job.overrides), *own]
-    settings += ["\"output.dir='$output_dir'\""]  # quoted once more for YAML, as which a setting is read
+    settings += [_FOLDER]
     if config.engine.kind == "embedded":
         if processes == 1:
             return _filled(["rg-env train", *settings, "--resume auto"])
@@ -145,19 +158,42 @@ def _start(job: SlurmJob, config: TrainConfig, own: Sequence[str], processes: in
     )
 
 
+_FOLDER = "\"output.dir='$output_dir'\""  # quoted once more for YAML, as which a setting is read
+_TRAINING = {
+    "what": "GRPO training",
+    "kind": "run",
+    "resumed": "--resume auto goes on from its newest checkpoint",
+    "told": "the trainer saves",
+}
+_EVALUATION = {
+    "what": "An evaluation",
+    "kind": "evaluation",
+    "resumed": "--resume asks what is missing there",
+    "told": "the servers end in good order",
+}
+
+
 def _filled(
-    command: Sequence[str], *, before: str = "", first: Sequence[str] = (), names: str = "", workers: bool = False
+    command: Sequence[str],
+    *,
+    before: str = "",
+    first: Sequence[str] = (),
+    names: str = "",
+    workers: bool = False,
+    words: dict[str, str] = _TRAINING,
 ) -> dict[str, str]:
-    """`command` for the template; `first`: lines before it; `workers`: it launches those that train."""
+    """`command` for the template; `first`: lines before it; `workers`: it launches those that train; `words`: what the
+    comments say."""
     lines = [*first, *f"{_lines(*command)} &".splitlines()]
     why = (
         ". A launcher would kill its trainers 30 seconds after a signal of its own, in the middle of\n"
         "# a large save: it gets none"
     )
     return {
+        **words,
         "before": before,
         "why": why if workers else "",
-        "train": "\n".join(f"  {line}" for line in lines),
+        "commands": "\n".join(f"  {line}" for line in lines),
         "tell": 'pkill -TERM -P "$program"' if workers else 'kill -TERM "$program"',
         "names": f" {names}".rstrip(),
     }

@@ -1,4 +1,4 @@
-"""What is asked of Slurm for a training run, checked. Imports no torch."""
+"""What is asked of Slurm for a training run or an evaluation, checked. Imports no torch."""
 
 import re
 from dataclasses import dataclass

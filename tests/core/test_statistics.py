@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rg_env.core.statistics import (
+    difference_of,
     guess_adjusted,
     mean_and_error,
     mean_and_interval,
@@ -18,6 +19,7 @@ from rg_env.core.statistics import (
     pass_at_k,
     share_interval,
     t_critical,
+    wilson_interval,
 )
 from rg_env.errors import InputError
 
@@ -303,3 +305,30 @@ def test_only_common_problems_count_and_tasks_count_alike() -> None:
     for nothing in ([], [({"a": [1.0]}, {"b": [1.0]})]):
         with pytest.raises(InputError, match="no question in common"):
             paired_difference(nothing)
+
+
+@given(st.integers(0, 60), st.integers(1, 60))
+def test_wilsons_ends_are_where_the_share_is_as_unlikely_as_asked_for(right: int, n: int) -> None:
+    """They solve |p - share| = z sqrt(p (1 - p) / n), his definition; and are those of plain answers, one a problem."""
+    share = min(right, n) / n
+    z = statistics.NormalDist().inv_cdf(0.975)
+    low, high = wilson_interval(share, n)
+    for end in (low, high):
+        if 0 < end < 1:
+            assert abs(end - share) == pytest.approx(z * math.sqrt(end * (1 - end) / n), abs=1e-9)
+    assert 0 <= low <= share <= high <= 1
+
+
+@pytest.mark.parametrize(("share", "n"), [(-0.1, 10), (1.1, 10), (0.5, 0), (math.nan, 10)])
+def test_no_interval_of_what_is_no_share(share: float, n: float) -> None:
+    with pytest.raises(InputError, match="must be from 0 to 1"):
+        wilson_interval(share, n)
+
+
+def test_a_difference_of_independent_shares_is_newcombes() -> None:
+    """His example (1998, Statistics in Medicine 17, 873, table II, method 10): 56 of 70 against 48 of 80."""
+    first, second = 56 / 70, 48 / 80
+    value, (low, high) = difference_of(first, wilson_interval(first, 70), second, wilson_interval(second, 80))
+    assert (value, low, high) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
+    _, exact = difference_of(0.8, (0.7, 0.85), 0.6, (0.6, 0.6))
+    assert exact == pytest.approx((0.1, 0.25))

@@ -89,6 +89,19 @@ def test_every_question_is_asked_and_scored(chat: ChatServer, tmp_path: Path) ->
     assert record["rewards"].keys() == {"correctness", "format"}
 
 
+def test_a_task_may_have_sampling_of_its_own(chat: ChatServer, tmp_path: Path) -> None:
+    """What it does not say is as for all; figures say how each was asked."""
+    chat.reset(lambda question: "<answer>1</answer>")
+    own = ["tasks.gcd={num_examples: 3, sampling: {temperature: 0, max_tokens: 9}}", "sampling.top_p=0.9"]
+    results = _run(_config(chat, tmp_path / "e", *own, n=5))
+    asked = Counter((body["temperature"], body["top_p"], body["max_tokens"]) for body in chat.requests)
+    assert asked == {(1.0, 0.9, 1024): 5, (0.0, 0.9, 9): 3}
+    found = {name: (task.sampling.temperature, task.sampling.max_tokens) for name, task in results.tasks.items()}
+    assert found == {"leg_counting": (1.0, 1024), "gcd": (0.0, 9)}
+    summary = (tmp_path / "e" / "summary.md").read_text()
+    assert "temperature 1, top_p 0.9, at most 1024 tokens (leg_counting); temperature 0, top_p 0.9" in summary
+
+
 def test_calls_under_way_stay_at_their_number(chat: ChatServer, tmp_path: Path) -> None:
     """As soon as one ends the next begins: a slow one holds nobody up."""
     chat.reset(half, trouble=lambda number, body: 1.5 if number == 0 else 0.02)
@@ -238,7 +251,7 @@ def test_a_reward_that_raises_ends_the_evaluation(chat: ChatServer, tmp_path: Pa
 
 
 def test_killed_at_any_moment_it_goes_on_to_the_same_figures(chat: ChatServer, tmp_path: Path) -> None:
-    """By SIGKILL and by Ctrl-C: no rollout is lost, none is asked twice but those under way."""
+    """By SIGKILL, SIGTERM and Ctrl-C: no rollout is lost, none is asked twice but those under way."""
     chat.reset(half)
     whole = _run(_config(chat, tmp_path / "whole", n=40))
     chat.reset(half, trouble=lambda number, body: 0.1)
@@ -247,7 +260,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_figures(chat: ChatServer, t
         f"tasks.leg_counting.config={SIZES}", "num_examples=40", f"output.dir={tmp_path / 'e'}",
         "requests.concurrency=2", "requests.tries=3",
     ]  # fmt: skip
-    for kind, code in ((signal.SIGKILL, -9), (signal.SIGINT, 130)):
+    for kind, code in ((signal.SIGKILL, -9), (signal.SIGTERM, 130), (signal.SIGINT, 130)):
         before = len(chat.requests)
         again = ["--resume"] if before else []
         process = subprocess.Popen([*command, *again], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -258,11 +271,11 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_figures(chat: ChatServer, t
         output, _ = process.communicate(timeout=60)
         assert process.returncode == code, output
         assert "Traceback" not in output
-    assert "go on with --resume" in output
+        assert ("go on with --resume" in output) == (code == 130)
     chat.trouble = lambda number, body: None
     rest = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=120)
     assert rest.returncode == 0, rest.stderr
-    assert len(chat.requests) <= 40 + 2 * 2
+    assert len(chat.requests) <= 40 + 3 * 2
     (file,) = (tmp_path / "e").glob("results_leg_counting_*.json")
     again = read_results(file)
     ours = whole.tasks["leg_counting"].models["a"]

@@ -100,6 +100,7 @@ def _with_all(results: AllResults, other: AllResults, files: tuple[str, str]) ->
         )
     return results.model_copy(
         update={
+            "published": [*results.published, *(each for each in other.published if each not in results.published)],
             "models": _together(results.models, other.models, files),
             "tasks": {name: _with_task(task, other.tasks[name], files) for name, task in results.tasks.items()},
             "comparisons": [
@@ -156,5 +157,8 @@ def renamed(results: Results, names: Mapping[str, str]) -> Results:
 
     update: dict[str, Any] = {"models": of(results.models), "comparisons": pairs(results.comparisons)}
     if isinstance(results, AllResults):
+        update["published"] = [
+            each.model_copy(update={"model": names.get(each.model, each.model)}) for each in results.published
+        ]
         update["tasks"] = {task: renamed(each, names) for task, each in results.tasks.items()}
     return results.model_copy(update=update)

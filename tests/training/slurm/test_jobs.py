@@ -3,12 +3,16 @@
 import json
 import re
 import shlex
+import signal
+import sys
 import time
+from pathlib import Path
 
 import pytest
 import yaml
 
 pytest.importorskip("psutil", reason="extra 'train'")
+from chat_server import ChatServer
 from slurm_cluster import CONFIG, JOB, JOBS, PORT, Cluster, job
 
 from rg_env.core import yaml12
@@ -61,6 +65,59 @@ def test_the_first_gpus_of_a_node_are_the_servers(cluster: Cluster, visible: str
     assert cluster.run(JOBS["8 GPUs"], CUDA_VISIBLE_DEVICES=visible) == (0, "")
     words = cluster.call("rg-env")["arguments"]
     assert words[-7:] == ["--processes", "6", "--vllm-gpus", ",".join(visible.split(",")[:2]), "--", "--resume", "auto"]
+
+
+def test_an_evaluation_has_a_server_on_each_gpu(cluster: Cluster) -> None:
+    """Of all that Slurm gives, by `rg-env eval` itself, which goes on with what the job's folder holds."""
+    assert cluster.run(JOBS["an evaluation"]) == (0, "")
+    output = f"output.dir='outputs/evaluation-{JOB}'"
+    assert cluster.call("rg-env")["arguments"] == [
+        *["eval", "evaluation.yaml", "num_examples=7", "serving.kind=vllm", output, "--resume"]
+    ]
+    assert cluster.call("rg-env")["environment"]["CUDA_VISIBLE_DEVICES"] == "0,1,2,3,4,5,6,7"
+    chosen = job("evaluation.yaml", overrides=("serving.kind=embedded", "output.dir=/scratch/my runs"))
+    assert cluster.run(chosen, RG_ENV_OUTPUT_DIR="old") == (0, "")
+    words = cluster.call("rg-env")["arguments"]
+    assert words[-2:] == ["output.dir='old'", "--resume"]
+    assert "serving.kind=vllm" not in words
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_ran_out_of_time_goes_on_when_it_is_requeued(cluster: Cluster) -> None:
+    """The real program: told that its time is up it ends in good order, and asks the rest the next time."""
+    program = cluster.checkout / ".venv/bin/rg-env"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m rg_env.cli "$@"\n')
+    with ChatServer(lambda question: "<answer>4</answer>", trouble=lambda number, body: 2.0) as server:
+        models = json.dumps({"here": {"model": "tiny"}, "there": {"model": "m", "url": server.url}})
+        settings = ("rollouts_per_example=2", "sampling.max_tokens=90", "requests.concurrency=4", "num_examples=60")
+        asked = job("evaluation.yaml", overrides=(f"models={models}", "serving.kind=embedded", *settings))
+        folder = cluster.checkout / f"outputs/evaluation-{JOB}"
+        with cluster.start(asked, CUDA_VISIBLE_DEVICES="") as process:
+            deadline = time.monotonic() + 90
+            while len(answered(folder, "here")) < 120 and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.02)
+            process.send_signal(signal.SIGTERM)
+            printed, errors = process.communicate(timeout=60)
+        assert (process.returncode, errors) == (130, "interrupted\n")
+        assert f"go on with --resume output.dir=outputs/evaluation-{JOB}" in printed
+        before = answered(folder, "here"), answered(folder, "there")
+        assert len(before[0]) == 120 > len(before[1])
+        assert not [*folder.glob("results*")]
+        server.trouble = lambda number, body: None
+        assert cluster.run(asked, CUDA_VISIBLE_DEVICES="") == (0, "")
+    after = answered(folder, "here"), answered(folder, "there")
+    assert after[0] == before[0]
+    assert after[1][: len(before[1])] == before[1]
+    assert len({*after[1]}) == len(after[1]) == 120
+    assert [*folder.glob("results_all_tasks_*.json")]
+
+
+def answered(folder: Path, model: str) -> list[tuple[str, int]]:
+    """Question and number of each rollout that there is, in order."""
+    file = folder / "rollouts.jsonl"
+    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+    records = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [(record["row"], record["rollout"]) for record in records if record["model"] == model]
 
 
 @pytest.mark.slow
@@ -122,7 +179,7 @@ def test_the_exit_code_is_the_trainers(cluster: Cluster, asked: SlurmJob) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("asked", "trainers"), [*zip(JOBS.values(), [1, 1, 1, 1, 2, 1, 1], strict=True)], ids=JOBS)
+@pytest.mark.parametrize(("asked", "trainers"), [*zip(JOBS.values(), [1, 1, 1, 1, 2, 1, 1, 1], strict=True)], ids=JOBS)
 def test_the_warning_lets_each_trainer_save(cluster: Cluster, asked: SlurmJob, trainers: int) -> None:
     """Each is told once, its launcher never; the job waits for all, and ends with their exit code."""
     code = cluster.warn(asked, trainers, SLURM_ARRAY_JOB_ID="4700", SLURM_ARRAY_TASK_ID="3")

@@ -115,6 +115,19 @@ def test_what_slurm_is_asked_for(checkout: Path) -> None:
         ({"config": "a\n#SBATCH --uid=0\n.yaml"}, "has line breaks"),
         ({"overrides": ("logging.run_name=a\nb",)}, "has line breaks"),
         ({"overrides": ("output.dir=it's",)}, "has a quote"),
+        ({"config": "evaluation.yaml", "nodes": 2}, "--nodes 2: an evaluation runs on one node"),
+        *[
+            ({"config": "evaluation.yaml", **option}, "is for training: leave it out, as evaluation.yaml has models")
+            for option in ({"array": "0-4"}, {"sweep": ("seed=0,1",)}, {"vllm_gpus": 1})
+        ],
+        ({"config": "evaluation.yaml", "overrides": ("serving.gpus=[0]",)}, "--gpus says how many: leave the key out"),
+        ({"config": "evaluation.yaml", "gpus": 2, "overrides": ("serving.kind=embedded",)}, "embedded uses one"),
+        ({"config": "evaluation.yaml", "overrides": ("models={a: m@http://x/v1}",)}, "all models have a url"),
+        ({"config": "evaluation.yaml", "overrides": ("num_exampels=5",)}, "did you mean 'num_examples'"),
+        ({"config": "evaluation.yaml", "overrides": ("output.dir=it's",)}, "has a quote"),
+        ({"config": "evaluation.yaml", "overrides": ("model.name=tiny",)}, "has model, as training has it, and models"),
+        ({"overrides": ("models.trained=x",)}, "vllm.yaml has model, as training has it, and models, as an evaluation"),
+        ({"config": "configs/tasks/syllogism.yaml"}, "has neither model, as training has it, nor models"),
         ({"config": "train.py"}, "'train.py' is no config"),
         ({"config": "nowhere.yaml"}, "cannot read the config 'nowhere.yaml'"),
         ({"overrides": ("training.max_stepz=1",)}, "did you mean 'max_steps'"),
@@ -126,6 +139,20 @@ def test_what_cannot_work_is_refused(checkout: Path, changes: dict[str, Any], wo
         sbatch_script(job(**changes))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("file", sorted((REPOSITORY / "configs" / "eval").iterdir()), ids=lambda file: file.name)
+def test_shipped_evaluations_are_jobs(checkout: Path, file: Path) -> None:
+    """Each by its models, on all GPUs of a node."""
+    script = sbatch_script(job(f"configs/eval/{file.name}", gpus=8))
+    assert f"rg-env eval \\\n    configs/eval/{file.name} \\\n    serving.kind=vllm" in script
+    assert "--gpus-per-node=8" in sbatch_options(script)
+
+
+def test_a_model_that_is_swept_is_one_to_train(checkout: Path) -> None:
+    (checkout / "part.yaml").write_text("tasks: leg_counting\n")
+    script = sbatch_script(job("part.yaml", sweep=("model.name=tiny,other",)))
+    assert "rg-env train" in script
 
 
 @pytest.mark.parametrize("time", ["5", "90:30", "4:00:00", "0-1", "1-12", "1-12:30", "2-00:00:01"])
@@ -169,6 +196,9 @@ def test_the_command_writes_a_file_and_says_how_to_submit_it(
     checkout: Path, rg_env: Callable[..., tuple[int, str, str]]
 ) -> None:
     """Settings may stand before, between and after the options; --dry-run prints the same script."""
+    code, printed, _ = rg_env("slurm", "evaluation.yaml", "--gpus", "2", "--time", "60", "seed=4", "--dry-run")
+    assert code == 0
+    assert "# An evaluation by the config evaluation.yaml: written by `rg-env slurm`" in printed
     asked = [
         "vllm.yaml",
         "seed=1",
@@ -212,6 +242,10 @@ def test_the_command_writes_a_file_and_says_how_to_submit_it(
         (["vllm.yaml", "--gpus", "1", "--time", "60", "stray"], "override 'stray' is not of the form"),
         (["vllm.yaml", "--gpus", "1"], "required: --time"),
         (["--gpus", "1", "--time", "60"], "required: CONFIG"),
+        (
+            ["evaluation.yaml", "--gpus", "2", "--nodes", "2", "--time", "60"],
+            "error: --nodes 2: an evaluation runs on one",
+        ),
     ],
 )
 def test_mistakes_exit_with_code_2(
