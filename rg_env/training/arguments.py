@@ -43,7 +43,7 @@ class GRPOConfig(VerifiersGRPOConfig):
     filter_groups_rounds: how often other prompts are asked for a batch, at most.
 
     Three defaults differ: `lr_scheduler_type` is "constant" (the original's None is rejected by transformers 4.56 and
-    later), `max_data_workers` is 1 (eight processes take longer to start than a few thousand prompts to check), and
+    later), `max_data_workers` is None (a process takes longer to start than a few thousand prompts to check), and
     `mask_truncated_completions` is off (the original's looks at `max_seq_len` alone, so that it rarely does anything).
 
     Raises:
@@ -52,7 +52,7 @@ class GRPOConfig(VerifiersGRPOConfig):
     """
 
     lr_scheduler_type: str | None = "constant"
-    max_data_workers: int = 1
+    max_data_workers: int | None = None
     weight_sync_transport: str = "auto"
     weight_sync_timeout: float = 120.0
     weight_sync_check_every: int = 50

@@ -263,11 +263,15 @@ def test_harmless_form_is_forgiven(task: str) -> None:
             assert graded(task, entry, answer, "strict").status == "correct", f"{answer!r}"
 
 
+SLOW_TO_DRAW = {"codeio", "futoshiki", "intermediate_integration", "knight_swap"}
+"""The library takes seconds for one of their questions; the table that is kept was made of 300."""
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_honest_answers_are_graded_as_by_the_library(task: str) -> None:
     """Gold answers are right; on changed ones and those of other questions both graders agree, or the disagreement is
     of a kind that the table explains."""
-    result = audit(task, items=8, seeds=[5])
+    result = audit(task, items=2 if task in SLOW_TO_DRAW else 8, seeds=[5])
     assert not result.gold_wrong
     assert not result.unexplained, result.examples
 
