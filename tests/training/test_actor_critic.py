@@ -319,7 +319,11 @@ def test_ctrl_c_ends_the_run_after_its_step(tmp_path: Path) -> None:
     """With a checkpoint of that step and the results so far."""
     command = [sys.executable, "-u", str(EXAMPLE), "--model", "tiny", "--batch-size", "8", "--max-tokens", "4"]
     process = subprocess.Popen(
-        [*command, "--output-dir", "run", "--steps", "500"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--output-dir", "run", "--steps", "500"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         assert process.stdout
