@@ -15,18 +15,30 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "eval",
         help="compare models on tasks: endpoints, checkpoints, adapters",
-        usage="rg-env eval [CONFIG] [section.key=value ...] [--models MODEL ...] [--tasks TASK ...] [options]",
+        usage="rg-env eval [CONFIG] [section.key=value ...] [--models MODEL ...] [--tasks TASK ...] "
+        "[--external BENCHMARK,...] [options]",
         epilog="A MODEL is a folder, a name on the hub, 'tiny', or NAME@URL at an OpenAI-compatible endpoint, whose "
         "key is in OPENAI_API_KEY. docs/evaluation.md has the rest.",
     )
     parser.add_argument("config", nargs="?", help="such as configs/eval/tiny.yaml; or say it all by options")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="over what the config says")
-    parser.add_argument("--models", nargs="+", metavar="MODEL", help="what is asked")
+    parser.add_argument("--models", "--model", nargs="+", metavar="MODEL", help="what is asked")
     parser.add_argument("--tasks", nargs="+", metavar="TASK", help="what it is asked")
-    parser.add_argument("-n", "--num-examples", type=positive, metavar="N", help="questions of each task; default: 100")
+    parser.add_argument(
+        "--external", nargs="+", metavar="BENCHMARK", help="tasks of lm-evaluation-harness (extra eval-external)"
+    )
+    parser.add_argument(
+        "-n",
+        "--num-examples",
+        type=positive,
+        metavar="N",
+        help="questions of each task; default: 100, of benchmarks all",
+    )
     parser.add_argument("-r", "--rollouts-per-example", type=positive, metavar="N", help="answers to each; default: 1")
-    parser.add_argument("--max-tokens", type=positive, metavar="N", help="of an answer; default: 1024")
-    parser.add_argument("--temperature", type=float, metavar="T", help="default: 1")
+    parser.add_argument(
+        "--max-tokens", type=positive, metavar="N", help="of an answer; default: 1024, or the benchmark's"
+    )
+    parser.add_argument("--temperature", type=float, metavar="T", help="default: 1, or the benchmark's")
     parser.add_argument("--seed", type=seed, help="of the sampling; default: 0")
     parser.add_argument("--gpus", metavar="0,1,...", help="for models that vLLM serves here; default: all")
     parser.add_argument("--output-dir", metavar="DIR", help="default: a fresh folder under outputs/")
@@ -49,7 +61,8 @@ def run(options: argparse.Namespace) -> int:
         config = load_eval_config(options.config, [*options.overrides, *given])
     else:
         said = {override.split("=")[0].split(".")[0] for override in (*given, *options.overrides)}
-        if missing := [flag for flag in ("models", "tasks") if flag not in said]:
+        needed = ["models"] if "external" in said else ["models", "tasks"]
+        if missing := [flag for flag in needed if flag not in said]:
             raise InputError(f"give a config, such as configs/eval/tiny.yaml, or --{' and --'.join(missing)}")
         config = eval_config_of([*given, *options.overrides])
     if options.dry_run:
@@ -86,9 +99,10 @@ def _given(options: argparse.Namespace) -> list[str]:
     """The options as overrides of a config."""
     import json
 
-    named = {
+    named: dict[str, Any] = {
         "models": options.models,
         "tasks": options.tasks,
+        "external.tasks": options.external and [name for text in options.external for name in text.split(",") if name],
         "num_examples": options.num_examples,
         "rollouts_per_example": options.rollouts_per_example,
         "sampling.max_tokens": options.max_tokens,
@@ -97,6 +111,9 @@ def _given(options: argparse.Namespace) -> list[str]:
         "serving.gpus": _gpus(options.gpus),
         "output.dir": options.output_dir,
     }
+    if options.external:  # their own settings give way to what is said here
+        for name in ("num_examples", "max_tokens", "temperature"):
+            named[f"external.{name}"] = getattr(options, name)
     return [f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None]
 
 

@@ -90,7 +90,7 @@ def test_base_dependencies_are_light_and_unbounded_upward(metadata: Message) -> 
 
 
 def test_extras_and_command(wheel: zipfile.ZipFile, metadata: Message) -> None:
-    assert set(metadata.get_all("Provides-Extra", [])) == {"train", "eval", "vllm", "flash-attn"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {"train", "eval", "eval-external", "vllm", "flash-attn"}
     (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
     assert "rg-env = rg_env.cli:main" in wheel.read(name).decode()
 

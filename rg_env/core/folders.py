@@ -1,6 +1,7 @@
 """Where a command writes: a fresh folder, or a named one that may be written; and files that are whole or not there."""
 
 import contextlib
+import re
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,6 +17,11 @@ _NAME_BYTES = 80  # file systems take 255, of which the time and a counter need 
 def cut(text: str, limit: int = _NAME_BYTES) -> str:
     """`text`, as far as a folder's name takes it."""
     return text.encode()[:limit].decode(errors="ignore")
+
+
+def file_part(name: str) -> str:
+    """A name as part of a file's name."""
+    return re.sub(r"[^\w.-]", "_", name)
 
 
 def free_folder(output_dir: str | Path | None, name: str, remedy: str, *, resume: str, goes_on: bool = False) -> Path:

@@ -43,6 +43,7 @@ from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError
 from rg_env.evaluation.config_sections import (
     EvalOutputConfig,
+    ExternalConfig,
     RequestsConfig,
     SamplingConfig,
     ServingConfig,
@@ -99,8 +100,8 @@ class EvalConfig(Section):
     """Modules, or .py files (relative to the config that names them), that register tasks or rewards of your own."""
     models: Annotated[dict[str, EvalModel], Field(min_length=1)]
     """What is asked."""
-    tasks: Annotated[dict[str, EvalTask], Field(min_length=1)]
-    """What it is asked."""
+    tasks: dict[str, EvalTask] = Field(default_factory=dict)
+    """What it is asked. May be left out where there are external benchmarks."""
     num_examples: Positive = 100
     """Distinct questions of each task that does not say how many."""
     rollouts_per_example: Positive = 1
@@ -115,6 +116,7 @@ class EvalConfig(Section):
     rewards: Rewards = Field(default_factory=default_rewards)
     """What the mean reward is of."""
     sampling: SamplingConfig = SamplingConfig()
+    external: ExternalConfig = ExternalConfig()
     requests: RequestsConfig = RequestsConfig()
     serving: ServingConfig = ServingConfig()
     output: EvalOutputConfig = EvalOutputConfig()
@@ -203,7 +205,7 @@ def checked_eval_config(document: Document) -> EvalConfig:
         import_user_code(config.imports)
     except InputError as error:
         raise config_error(document, [Problem(("imports",), str(error))]) from error
-    found = [*_models(config), *_tasks(config), *_rewards(config), *_sampling(config)]
+    found = [*_models(config), *_tasks(config), *_rewards(config), *_sampling(config), *_external(config)]
     if found := [*found, *problems(config.published, [*config.tasks], [*config.models])]:
         raise config_error(document, found)
     return config
@@ -263,3 +265,13 @@ def _sampling(config: EvalConfig) -> Iterator[Problem]:
     gpus = config.serving.gpus
     if gpus is not None and (not gpus or len(set(gpus)) < len(gpus)):
         yield Problem(("serving", "gpus"), "names none, or one twice")
+
+
+def _external(config: EvalConfig) -> Iterator[Problem]:
+    external = config.external
+    if not config.tasks and not external.tasks:
+        yield Problem(("tasks",), "is required: name at least 1, or external.tasks")
+    if len(set(external.tasks)) < len(external.tasks):
+        yield Problem(("external", "tasks"), "names one twice")
+    if external.include is not None and not os.path.isdir(external.include):
+        yield Problem(("external", "include"), "is no folder")

@@ -57,6 +57,23 @@ class ServingConfig(Section):
     """Until a server must answer."""
 
 
+class ExternalConfig(Section):
+    """Benchmarks of lm-evaluation-harness, beside the tasks or alone."""
+
+    tasks: list[Text] = Field(default_factory=list)
+    """Names of its tasks and groups, or of those in `configs/lm_eval` and `include`; all must ask for an answer."""
+    include: Text | None = None
+    """Folder of more task files, in lm-eval's form. Code that they name (`!function`) is run."""
+    num_examples: Positive | None = None
+    """So many, the first ones, of each task that a benchmark is made of; default: all."""
+    temperature: From0 | None = None
+    """As `sampling.temperature`; default, like the next two: the task's own."""
+    top_p: TopP | None = None
+    """As `sampling.top_p`."""
+    max_tokens: Positive | None = None
+    """New tokens at most; where the task says nothing: `sampling.max_tokens`."""
+
+
 class EvalOutputConfig(Section):
     """Where the files go."""
 

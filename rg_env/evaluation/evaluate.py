@@ -5,20 +5,24 @@
 
 config.yaml           what was asked for, resolved
 rollouts.jsonl        a line a rollout
+external/             answers to external benchmarks, and lm-eval's own results
 results_*.json, summary.md, comparison_*.png, summary_*.png
 """
 
 import asyncio
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from rg_env.core.folders import free_folder, write_aside
 from rg_env.core.yaml12 import to_yaml
 from rg_env.errors import InputError, OutputFolderError, ServerError
+from rg_env.evaluation.benchmarks import Benchmark, answer_file
 from rg_env.evaluation.config import EvalConfig
+from rg_env.evaluation.external import Harness
 from rg_env.evaluation.progress import Progress
 from rg_env.evaluation.results import AllResults
-from rg_env.evaluation.runner import Outcome, evaluate, make_pairs, questions_of
+from rg_env.evaluation.runner import Outcome, Pair, evaluate, make_pairs, questions_of
 from rg_env.evaluation.servers import can_serve
 from rg_env.evaluation.summary import results_of, write_results
 
@@ -35,20 +39,39 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[AllResu
 
     Raises:
         InputError: something cannot be evaluated as asked.
+        MissingExtraError: external benchmarks are asked for, and lm-eval is not installed.
         OutputFolderError: the folder holds files already, or cannot be written.
+        RGEnvError: lm-eval cannot grade the answers: they are kept, and `resume` goes on.
         ServerError: a model could not be asked to the end: what there is is kept, and `resume` goes on.
     """
     folder = _folder(config, resume)
     tasks = questions_of(config)
     pairs = make_pairs(config, tasks)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_aside(folder / CONFIG_FILE, to_yaml(config.model_dump(mode="json")))
+    with ExitStack() as stack:
+        harness = stack.enter_context(Harness(config)) if config.external.tasks else None
+        benchmarks = harness.prepare() if harness else []
+        folder.mkdir(parents=True, exist_ok=True)
+        write_aside(folder / CONFIG_FILE, to_yaml(config.model_dump(mode="json")))
+        if harness:
+            stack.callback(harness.keep_log, folder)
+            stack.enter_context(answer_file(folder, benchmarks))
+        outcome = _asked(config, folder, pairs, benchmarks)
+        external = [harness.score(each, folder) for each in benchmarks] if harness else []
+    results = results_of(config, outcome, _engines(config), external, harness.version if harness else "")
+    files = write_results(results, folder)
+    if results.tasks:
+        _draw(results, files)
+    return results, folder
+
+
+def _asked(config: EvalConfig, folder: Path, pairs: list[Pair], benchmarks: list[Benchmark]) -> Outcome:
+    """All that is missing, asked. Raises `ServerError` where a model could not be asked to the end."""
     with Progress() as progress:
         try:
-            outcome = asyncio.run(evaluate(config, folder, pairs, progress.show))
+            outcome = asyncio.run(evaluate(config, folder, pairs, progress.show, benchmarks))
         except KeyboardInterrupt:
             progress.close()
-            made, asked = (sum(getattr(pair.tally, name) for pair in pairs) for name in ("made", "asked"))
+            made, asked = (sum(getattr(work, name) for work in (*pairs, *benchmarks)) for name in ("made", "asked"))
             print(
                 f"{made:,} of {asked:,} rollouts are in {folder}: go on with --resume output.dir={folder}", flush=True
             )
@@ -59,16 +82,13 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[AllResu
         told = "; ".join(f"{name}: {problem}" for name, problem in outcome.problems.items())
         raise ServerError(f"{told}; no results are written. Go on with --resume output.dir={folder}")
     _refuse_all_failed(outcome)
-    results = results_of(config, outcome, _engines(config))
-    files = write_results(results, folder)
-    _draw(results, files)
-    return results, folder
+    return outcome
 
 
 def _folder(config: EvalConfig, resume: bool) -> Path:
     if resume and config.output.dir is None:
         raise InputError("--resume needs output.dir: the folder of the evaluation that is to go on")
-    name = f"eval-{'+'.join(list(config.tasks)[:3])}"
+    name = f"eval-{'+'.join([*config.tasks, *config.external.tasks][:3])}"
     folder = free_folder(config.output.dir, name, "choose another output.dir", resume="--resume", goes_on=resume)
     if resume and folder.exists():
         _check_same(config, folder)
@@ -107,19 +127,19 @@ def _tell(outcome: Outcome) -> None:
     for pair in outcome.pairs:
         if pair.tally.left_out:
             print(f"{pair.model}, {pair.task.name}: {pair.tally.left_out} questions left out: it was trained on them")
-        if pair.tally.failed:
-            print(f"{pair.model}, {pair.task.name}: {pair.tally.failed} calls failed, and count as wrong answers")
+    for work in outcome.works:
+        if work.failed:
+            print(f"{work.model}, {work.label}: {work.failed} calls failed, and count as wrong answers")
     for name, others in outcome.answered_as.items():
         print(f"{name}: answered as {', '.join(sorted(others)[:3])}")
 
 
 def _refuse_all_failed(outcome: Outcome) -> None:
-    for pair in outcome.pairs:
-        if pair.tally.asked and pair.tally.failed == pair.tally.asked:
-            raise ServerError(
-                f"{pair.model}, {pair.task.name}: all {pair.tally.asked} calls failed: that is no result; "
-                "rollouts.jsonl says why (error)"
-            )
+    for work in outcome.works:
+        if work.asked and work.failed == work.asked:
+            where = "rollouts.jsonl" if isinstance(work, Pair) else "external/answers.jsonl"
+            what = f"{work.model}, {work.label}: all {work.asked} calls failed"
+            raise ServerError(f"{what}: that is no result; {where} says why (error)")
 
 
 def _draw(results: AllResults, files: dict[str, Path]) -> None:

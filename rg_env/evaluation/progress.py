@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bars
 
-from rg_env.evaluation.runner import Outcome, Pair
+from rg_env.evaluation.runner import Outcome
+from rg_env.evaluation.work import Work
 
 _LINE_EVERY_S = 15.0
 _MOST_BARS = 30
@@ -49,37 +50,37 @@ class Progress:
     def show(self, outcome: Outcome) -> None:
         """Bring it up to `outcome`."""
         if self._bars is not None:
-            for pair in outcome.pairs:
-                self._bar(pair)
+            for work in outcome.works:
+                self._bar(work)
             return
-        for pair in outcome.pairs:
-            if id(pair) not in self._told and pair.tally.made >= pair.tally.asked:
-                self._told.add(id(pair))
-                self._line(pair)
+        for work in outcome.works:
+            if id(work) not in self._told and work.made >= work.asked:
+                self._told.add(id(work))
+                self._line(work)
         if time.monotonic() - self._last >= _LINE_EVERY_S:
-            for pair in outcome.pairs:
-                if pair.began is not None and id(pair) not in self._told:
-                    self._line(pair)
+            for work in outcome.works:
+                if work.began is not None and id(work) not in self._told:
+                    self._line(work)
 
-    def _bar(self, pair: Pair) -> None:
-        if id(pair) not in self._ids:
-            if pair.began is None or len(self._ids) >= _MOST_BARS:
+    def _bar(self, work: Work) -> None:
+        if id(work) not in self._ids:
+            if work.began is None or len(self._ids) >= _MOST_BARS:
                 return
-            self._ids[id(pair)] = self._bars.add_task(_name(pair), total=pair.tally.asked, left="")
-        self._bars.update(self._ids[id(pair)], completed=pair.tally.made, left=_left(pair))
+            self._ids[id(work)] = self._bars.add_task(_name(work), total=work.asked, left="")
+        self._bars.update(self._ids[id(work)], completed=work.made, left=_left(work))
 
-    def _line(self, pair: Pair) -> None:
+    def _line(self, work: Work) -> None:
         self._last = time.monotonic()
-        left = _left(pair)
-        print(f"{_name(pair)}: {pair.tally.made:,} of {pair.tally.asked:,}{', ' if left else ''}{left}", flush=True)
+        left = _left(work)
+        print(f"{_name(work)}: {work.made:,} of {work.asked:,}{', ' if left else ''}{left}", flush=True)
 
 
-def _name(pair: Pair) -> str:
-    return f"{pair.model} · {pair.task.name}"
+def _name(work: Work) -> str:
+    return f"{work.model} · {work.label}"
 
 
-def _left(pair: Pair) -> str:
-    seconds = pair.seconds_left
-    if seconds is None or pair.tally.made >= pair.tally.asked:
+def _left(work: Work) -> str:
+    seconds = work.seconds_left
+    if seconds is None or work.made >= work.asked:
         return ""
     return f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"

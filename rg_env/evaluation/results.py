@@ -11,9 +11,9 @@ question by question later, from files of different runs, too.
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from rg_env.core.config import Section, problems_in
 from rg_env.errors import InputError
@@ -166,6 +166,39 @@ class TaskResults(Section):
     """Every pair of models."""
 
 
+class BenchmarkScore(Section):
+    """One figure of lm-evaluation-harness, as it gives it."""
+
+    task: str
+    """The benchmark, or a task that it is made of."""
+    metric: str
+    filter: str
+    """How the answer was taken out of the text."""
+    value: float
+    stderr: float | None
+    interval: Interval | None
+    """value ± 1.96 stderr, within 0 ... 1 for a share; None where lm-eval has no error, or 0."""
+    n: int
+    """Documents."""
+    num_fewshot: int | None
+    version: str | None
+    """Of the task."""
+
+
+class ExternalResult(Section):
+    """One model on one benchmark of lm-evaluation-harness."""
+
+    model: str
+    benchmark: str
+    answers: int
+    failed: int
+    """Calls without an answer, after all tries: graded as an empty answer."""
+    truncated: Share | None
+    usage: Usage
+    scores: list[BenchmarkScore]
+    """Those of the benchmark as a whole first."""
+
+
 class ModelSummary(Section):
     """One model over all tasks."""
 
@@ -186,12 +219,21 @@ class AllResults(Section):
     format: Literal["rg_env.results_all/1"] = "rg_env.results_all/1"
     created: str
     versions: dict[str, str]
-    tasks: Annotated[dict[str, TaskResults], Field(min_length=1)]
+    tasks: dict[str, TaskResults]
+    """Empty, with `models` and `comparisons`, where external benchmarks alone were asked."""
     models: dict[str, ModelSummary]
     comparisons: list[Paired]
     """Every pair of models, macro average over tasks; `n` is the number of questions."""
     published: list[PublishedFigure] = Field(default_factory=list)
     """What the config has to compare with."""
+    external: list[ExternalResult] = Field(default_factory=list)
+    """Every model on every external benchmark."""
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if not self.tasks and not self.external:
+            raise ValueError("has neither tasks nor external benchmarks")
+        return self
 
 
 def read_results(file: str | Path) -> TaskResults | AllResults:

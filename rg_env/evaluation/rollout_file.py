@@ -1,8 +1,11 @@
-"""`rollouts.jsonl`: a line a rollout, appended as soon as it is made; what a crash broke off is taken away again."""
+"""`rollouts.jsonl`: a line a rollout, appended as soon as it is made; what a crash broke off is taken away again.
+
+The answers to external benchmarks are kept in the same way, under keys of their own.
+"""
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,8 +21,8 @@ class RolloutFile:
         InputError: it cannot be opened, or holds something else than rollouts.
     """
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path, needed: Set[str] = _NEEDED):
+        self.path, self._needed = path, needed
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> "RolloutFile":
@@ -36,7 +39,7 @@ class RolloutFile:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """What was written before, in order. One at a time is in memory."""
-        yield from read_rollouts(self.path)
+        yield from read_rollouts(self.path, self._needed)
 
     def append(self, record: dict[str, Any]) -> None:
         """A whole line at once: an interrupt leaves all of it, or what the next start takes away."""
@@ -60,8 +63,11 @@ class RolloutFile:
         self._file.truncate(0)
 
 
-def read_rollouts(path: Path) -> Iterator[dict[str, Any]]:
+def read_rollouts(path: Path, needed: Set[str] = _NEEDED) -> Iterator[dict[str, Any]]:
     """The records of a file, one after another; a last line that does not end is none.
+
+    Args:
+        needed: the keys that each of them has.
 
     Raises:
         InputError: it cannot be read; a line is damaged.
@@ -71,16 +77,16 @@ def read_rollouts(path: Path) -> Iterator[dict[str, Any]]:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
                     return
-                yield _record(line, f"{path}:{number}")
+                yield _record(line, f"{path}:{number}", needed)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _record(line: bytes, where: str) -> dict[str, Any]:
+def _record(line: bytes, where: str, needed: Set[str]) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
         record = None
-    if not isinstance(record, dict) or not record.keys() >= _NEEDED:
+    if not isinstance(record, dict) or not record.keys() >= needed:
         raise InputError(f"{where} is no rollout of rg-env eval: take the line out, and go on")
     return record

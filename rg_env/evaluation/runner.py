@@ -11,7 +11,7 @@ vLLM serves have a GPU each, and a GPU that is done helps with the model that ha
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from rg_env.core.rewards import resolve_rewards
 from rg_env.core.scoring import Grading
 from rg_env.errors import EngineError, RGEnvError, ServerError
 from rg_env.evaluation.asking import CallFailed, EndpointFailed, Reply, ask
+from rg_env.evaluation.benchmarks import Benchmark
 from rg_env.evaluation.config import EvalConfig, EvalModel
 from rg_env.evaluation.models import Ready, embedded, endpoint, folds_system, require_torch
 from rg_env.evaluation.questions import TaskQuestions, draw, trained_on
@@ -27,6 +28,7 @@ from rg_env.evaluation.recording import Records
 from rg_env.evaluation.rollout_file import RolloutFile
 from rg_env.evaluation.servers import can_serve, default_gpus, serving
 from rg_env.evaluation.tally import Tally
+from rg_env.evaluation.work import Jobs, Work
 
 GRADINGS: dict[str, Grading] = {"hardened": "strict", "partial": "partial", "upstream": "upstream"}
 _IN_A_ROW = 32
@@ -34,24 +36,31 @@ _IN_A_ROW = 32
 
 
 @dataclass
-class Pair:
+class Pair(Work):
     """One model on one task."""
 
-    model: str
     task: TaskQuestions
     tally: Tally
-    began: float | None = None
-    """On the clock of `time.monotonic`."""
-    at_start: int = 0
-    """Rollouts that there were when it began."""
 
     @property
-    def seconds_left(self) -> float | None:
-        """By its speed so far; None as long as nothing can be said."""
-        made = self.tally.made - self.at_start
-        if self.began is None or made <= 0:
-            return None
-        return (time.monotonic() - self.began) / made * (self.tally.asked - self.tally.made)
+    def label(self) -> str:
+        return self.task.name
+
+    @property
+    def asked(self) -> int:
+        return self.tally.asked
+
+    @property
+    def made(self) -> int:
+        return self.tally.made
+
+    @property
+    def left(self) -> int:
+        return len(self.tally.open())
+
+    @property
+    def failed(self) -> int:
+        return self.tally.failed
 
 
 @dataclass
@@ -59,10 +68,16 @@ class Outcome:
     """What an evaluation has come to."""
 
     pairs: list[Pair]
+    benchmarks: Sequence[Benchmark] = ()
+    """What models are asked besides."""
     problems: dict[str, str] = field(default_factory=dict)
     """Models that could not be asked to the end, and why."""
     answered_as: dict[str, set[str]] = field(default_factory=dict)
     """By model, under which other names it answered."""
+
+    @property
+    def works(self) -> list[Work]:
+        return [*self.pairs, *self.benchmarks]
 
     def of(self, model: str, task: str) -> Pair:
         return next(pair for pair in self.pairs if pair.model == model and pair.task.name == task)
@@ -89,17 +104,24 @@ def make_pairs(config: EvalConfig, tasks: list[TaskQuestions]) -> list[Pair]:
     return pairs
 
 
-async def evaluate(config: EvalConfig, folder: Path, pairs: list[Pair], watch: Watch | None = None) -> Outcome:
+async def evaluate(
+    config: EvalConfig,
+    folder: Path,
+    pairs: list[Pair],
+    watch: Watch | None = None,
+    benchmarks: Sequence[Benchmark] = (),
+) -> Outcome:
     """Make the rollouts that `rollouts.jsonl` in `folder` does not have yet.
 
     Args:
         watch: called with the outcome so far, now and then.
+        benchmarks: what models are asked besides; it keeps its answers itself.
 
     Raises:
         RewardError: a reward raised or returned no finite number.
         InputError: a local model cannot be loaded.
     """
-    outcome = Outcome(pairs)
+    outcome = Outcome(pairs, benchmarks)
     with RolloutFile(folder / "rollouts.jsonl") as file:
         for record in file.records():
             for pair in pairs:
@@ -135,7 +157,7 @@ async def _watching(watch: Watch, outcome: Outcome) -> None:
 class _Run:
     def __init__(self, config: EvalConfig, folder: Path, outcome: Outcome, file: RolloutFile):
         self.config, self.folder, self.outcome, self.file = config, folder, outcome, file
-        self._records = Records(resolve_rewards(config.reward_list))
+        self.records = Records(resolve_rewards(config.reward_list))
         # One source of jobs a model: whoever asks it takes the next one.
         self._jobs = {name: self._jobs_of(name) for name in config.models}
         self._failed_in_a_row = dict.fromkeys(config.models, 0)
@@ -143,7 +165,7 @@ class _Run:
         """By model that is served here, as `Ready.folds`."""
 
     async def all(self) -> None:
-        missing = [name for name in self.config.models if any(pair.tally.open() for pair in self._pairs(name))]
+        missing = [name for name in self.config.models if self._left(name)]
         remote = [name for name in missing if self.config.models[name].url]
         local = [name for name in missing if name not in remote]
         if local:
@@ -167,10 +189,16 @@ class _Run:
     def _pairs(self, model: str) -> list[Pair]:
         return [pair for pair in self.outcome.pairs if pair.model == model]
 
-    def _jobs_of(self, model: str) -> Iterator[tuple[Pair, int, int]]:
+    def _left(self, model: str) -> int:
+        return sum(work.left for work in self.outcome.works if work.model == model)
+
+    def _jobs_of(self, model: str) -> Jobs:
         for pair in self._pairs(model):
             for number, rollout in pair.tally.open():
-                yield pair, number, rollout
+                yield _RolloutJob(self, pair, number, rollout)
+        for benchmark in self.outcome.benchmarks:
+            if benchmark.model == model:
+                yield from benchmark.jobs()
 
     async def _guarded(self, name: str, work: Any) -> None:
         """A model that fails is told in the end; the others go on."""
@@ -195,7 +223,7 @@ class _Run:
     async def _on_gpu(self, gpu: str | None, waiting: list[str]) -> None:
         """Serve one model after the other; where none waits, another one of those with most left."""
         while True:
-            left = {name: sum(len(pair.tally.open()) for pair in self._pairs(name)) for name in self._local_left()}
+            left = {name: self._left(name) for name in self._local_left()}
             if waiting:
                 name = waiting.pop(0)
             elif left and max(left.values()) > self.config.requests.concurrency:
@@ -208,7 +236,7 @@ class _Run:
         return [
             name
             for name, model in self.config.models.items()
-            if not model.url and name not in self.outcome.problems and any(p.tally.open() for p in self._pairs(name))
+            if not model.url and name not in self.outcome.problems and self._left(name)
         ]
 
     async def _served(self, name: str, gpu: str | None) -> None:
@@ -225,22 +253,13 @@ class _Run:
                 group.create_task(self._worker(name, ready))
 
     async def _worker(self, name: str, ready: Ready) -> None:
-        model = self.config.models[name]
-        for pair, number, rollout in self._jobs[name]:
+        for job in self._jobs[name]:
             if name in self.outcome.problems:
                 return
-            if pair.began is None:
-                pair.began, pair.at_start = time.monotonic(), pair.tally.made
+            job.work.begin()
             start = time.monotonic()
-            messages = pair.task.messages(number, model.system_prompt)
-            sampling = self.config.sampling_of(pair.task.name)
-            request = {
-                "model": ready.served_name,
-                "messages": ready.put(messages),
-                "max_tokens": sampling.max_tokens,
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
-            }
+            request = job.request()
+            request = {**request, "model": ready.served_name, "messages": ready.put(request["messages"])}
             tries = self.config.requests.tries
             reply: Reply | None = None
             error = None
@@ -253,12 +272,34 @@ class _Run:
             except EndpointFailed as failure:
                 self.outcome.problems.setdefault(name, str(failure))
                 return
-            record = await self._records.of(pair.model, pair.task, number, rollout, messages, reply, error)
-            record["seconds"] = round(time.monotonic() - start, 3)
-            self.file.append(record)
-            pair.tally.put(record)
+            await job.take(reply, error, round(time.monotonic() - start, 3))
             if reply and reply.model not in (None, ready.served_name):
                 self.outcome.answered_as.setdefault(name, set()).add(str(reply.model))
             if error and self._failed_in_a_row[name] >= _IN_A_ROW:
                 self.outcome.problems.setdefault(name, f"{_IN_A_ROW} calls failed one after another: {error}")
                 return
+
+
+@dataclass
+class _RolloutJob:
+    """One answer to one question."""
+
+    run: _Run
+    work: Pair
+    number: int
+    rollout: int
+
+    def request(self) -> dict[str, Any]:
+        return {"messages": self._messages(), **self.run.config.sampling_of(self.work.task.name).model_dump()}
+
+    async def take(self, reply: Reply | None, error: str | None, seconds: float) -> None:
+        pair = self.work
+        record = await self.run.records.of(
+            pair.model, pair.task, self.number, self.rollout, self._messages(), reply, error
+        )
+        record["seconds"] = seconds
+        self.run.file.append(record)
+        pair.tally.put(record)
+
+    def _messages(self) -> list[dict[str, Any]]:
+        return self.work.task.messages(self.number, self.run.config.models[self.work.model].system_prompt)

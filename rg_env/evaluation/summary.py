@@ -5,7 +5,6 @@ results_all_tasks_<time>.json     all of them, with macro averages
 summary.md                        the same as a table
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -13,7 +12,7 @@ from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 
-from rg_env.core.folders import write_aside
+from rg_env.core.folders import file_part, write_aside
 from rg_env.core.statistics import Difference, mean_of, paired_difference
 from rg_env.errors import InputError
 from rg_env.evaluation.config import EvalConfig
@@ -22,6 +21,7 @@ from rg_env.evaluation.published import compare
 from rg_env.evaluation.questions import TaskQuestions
 from rg_env.evaluation.results import (
     AllResults,
+    ExternalResult,
     ModelResult,
     ModelSummary,
     Paired,
@@ -36,8 +36,18 @@ from rg_env.evaluation.summary_table import markdown
 _PACKAGES = ("rg-env", "reasoning-gym")
 
 
-def results_of(config: EvalConfig, outcome: Outcome, engines: dict[str, str]) -> AllResults:
-    """The results of an evaluation that is complete. `engines`: what answered for each model.
+def results_of(
+    config: EvalConfig,
+    outcome: Outcome,
+    engines: dict[str, str],
+    external: Sequence[ExternalResult] = (),
+    lm_eval: str = "",
+) -> AllResults:
+    """The results of an evaluation that is complete.
+
+    Args:
+        engines: what answered for each model.
+        external: results of external benchmarks, by the version `lm_eval` of lm-evaluation-harness.
 
     Raises:
         InputError: a model was trained on all questions of a task.
@@ -66,10 +76,13 @@ def results_of(config: EvalConfig, outcome: Outcome, engines: dict[str, str]) ->
         )
     return AllResults(
         created=created,
-        versions=versions,
+        versions=versions | ({"lm-eval": lm_eval} if external else {}),
         tasks=tasks,
-        models={name: _summary(name, list(tasks.values())) for name in config.models},
-        comparisons=[
+        models={name: _summary(name, list(tasks.values())) for name in config.models if tasks},
+        external=list(external),
+        comparisons=[]
+        if not tasks
+        else [
             _paired(a[0], b[0], list(zip(a, b, strict=True)))
             for a, b in combinations(([outcome.of(model, task) for task in tasks] for model in config.models), 2)
         ],
@@ -153,8 +166,3 @@ def write_results(results: AllResults, folder: Path) -> dict[str, Path]:
     write_aside(files[""], results.model_dump_json(indent=1) + "\n")
     write_aside(folder / "summary.md", markdown(results))
     return files
-
-
-def file_part(name: str) -> str:
-    """A name of a task as part of a file's name."""
-    return re.sub(r"[^\w.-]", "_", name)

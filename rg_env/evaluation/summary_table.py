@@ -16,18 +16,22 @@ _ABOUT_VERDICTS = (
     "interval of the difference (Newcombe): so many questions cannot tell. Beyond: neither."
 )
 
+EXTERNAL_NOTE = "Examples: worked ones before each question. Intervals of 95 %: ± 1.96 of lm-eval's standard errors."
+
 
 def print_results(results: AllResults, console: Console | None = None) -> None:
-    """Print accuracies by task, what two models differ by, and published figures beside ours."""
+    """Print accuracies by task, what two models differ by, published figures beside ours, and external benchmarks."""
     console = console or Console(highlight=False)
-    heads, rows = _accuracies(results)
-    _print(console, heads, rows)
+    if results.tasks:
+        _print(console, *_accuracies(results))
     if results.comparisons:
         _print(console, *_differences(results))
     if results.published:
         _print(console, *_published(results))
         for line in [*_sources(results), _ABOUT_VERDICTS]:
             console.print(line, markup=False)
+    if results.external:
+        _print(console, *external_table(results))
 
 
 def print_advice(advice: Mapping[str, Advice], console: Console | None = None) -> None:
@@ -65,25 +69,46 @@ def _print(console: Console, heads: list[str], rows: list[list[str]]) -> None:
 
 def markdown(results: AllResults) -> str:
     """`summary.md`."""
-    first = next(iter(results.tasks.values()))
-    times = first.sampling.rollouts_per_example
-    answers = "one answer" if times == 1 else f"{times} answers"
-    lines = [
-        "# Evaluation",
-        "",
-        f"{results.created}; {', '.join(f'{name} {each}' for name, each in results.versions.items())}; {answers} a "
-        f"question, {_sampled(results)}; grading {first.grading}. Accuracies with their 95 % intervals, clustered by "
-        "question.",
-        "",
-        *_markdown(*_accuracies(results)),
-    ]
+    what = f"{results.created}; {', '.join(f'{name} {each}' for name, each in results.versions.items())}"
+    lines = ["# Evaluation", ""]
+    if first := next(iter(results.tasks.values()), None):
+        times = first.sampling.rollouts_per_example
+        answers = "one answer" if times == 1 else f"{times} answers"
+        lines += [
+            f"{what}; {answers} a question, {_sampled(results)}; grading {first.grading}. Accuracies with their 95 % "
+            "intervals, clustered by question.",
+            "",
+            *_markdown(*_accuracies(results)),
+        ]
+    else:
+        lines += [f"{what}."]
     if results.comparisons:
         lines += ["", "## Two models on the same questions", "", *_markdown(*_differences(results))]
         lines += ["", "Differences of accuracy with 95 % intervals (Newcombe); p-values by permutation, two-sided."]
     if results.published:
         lines += ["", "## Beside published figures", "", *_markdown(*_published(results)), ""]
         lines += [*(f"- {line}" for line in _sources(results)), "", _ABOUT_VERDICTS]
+    if results.external:
+        lines += ["", "## External benchmarks", "", *_markdown(*external_table(results))]
+        lines += ["", f"{EXTERNAL_NOTE} By lm-evaluation-harness {results.versions.get('lm-eval', '')}."]
     return "\n".join(lines) + "\n"
+
+
+def external_table(results: AllResults) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows: the figures of external benchmarks, a column a model."""
+    models = list(dict.fromkeys(each.model for each in results.external))
+    cells: dict[tuple[str, ...], dict[str, str]] = {}
+    for each in results.external:
+        for score in each.scores:
+            shots = "–" if score.num_fewshot is None else str(score.num_fewshot)
+            task = score.task if score.task == each.benchmark else f"{each.benchmark}: {score.task}"
+            row = (task, score.metric, score.filter, str(score.n), shots)
+            cell = _share(score.value) if score.interval is None else _with_interval(score.value, score.interval)
+            cells.setdefault(row, {})[each.model] = cell
+        if each.failed:
+            cells.setdefault((each.benchmark, "failed calls", "", "", ""), {})[each.model] = str(each.failed)
+    rows = [[*row, *(of_model.get(model, "–") for model in models)] for row, of_model in cells.items()]
+    return ["benchmark", "metric", "filter", "n", "examples", *models], rows
 
 
 def _accuracies(results: AllResults) -> tuple[list[str], list[list[str]]]:

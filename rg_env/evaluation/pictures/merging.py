@@ -30,7 +30,8 @@ def checked(results: Results, file: str) -> Results:
     """
     if isinstance(results, AllResults):
         if not results.models:
-            raise InputError(f"{file} has no models: there is nothing to draw")
+            only = " but those of external benchmarks, of which there is no picture" if results.external else ""
+            raise InputError(f"{file} has no models{only}: there is nothing to draw")
         for name, summary in results.models.items():
             _check_interval(summary.accuracy, summary.accuracy_interval, f"{file}: the macro average of {name!r}")
     tasks = results.tasks if isinstance(results, AllResults) else {results.task: results}
@@ -107,6 +108,7 @@ def _with_all(results: AllResults, other: AllResults, files: tuple[str, str]) ->
                 *results.comparisons,
                 *(each for each in other.comparisons if each not in results.comparisons),
             ],
+            "external": [*results.external, *(each for each in other.external if each not in results.external)],
         }
     )
 
@@ -161,4 +163,7 @@ def renamed(results: Results, names: Mapping[str, str]) -> Results:
             each.model_copy(update={"model": names.get(each.model, each.model)}) for each in results.published
         ]
         update["tasks"] = {task: renamed(each, names) for task, each in results.tasks.items()}
+        update["external"] = [
+            each.model_copy(update={"model": names.get(each.model, each.model)}) for each in results.external
+        ]
     return results.model_copy(update=update)

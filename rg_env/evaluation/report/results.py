@@ -7,6 +7,7 @@ from rg_env.errors import InputError
 from rg_env.evaluation.report.parts import Bar, BarGroup, Estimate, Page, Table, Text, figure
 from rg_env.evaluation.report.rollouts import Gathered, Record, gather, line_source
 from rg_env.evaluation.results import AllResults, ModelScores, Paired, TaskResults, read_results
+from rg_env.evaluation.summary_table import EXTERNAL_NOTE, external_table
 
 ROLLOUTS = "rollouts.jsonl"
 _PATTERN = "results_*.json"
@@ -43,7 +44,11 @@ def results_page(source: Path, limit: int) -> Page:
     gathered = gather(sources, limit, models=models, system_prompt=system_prompt)
     page.rollouts = gathered.rollouts
     page.notes += gathered.notes
-    if tasks:
+    if isinstance(results, AllResults) and results.external:
+        page.tables.append(Table("External benchmarks", *external_table(results), EXTERNAL_NOTE))
+    if isinstance(results, AllResults) and not tasks:
+        page.facts = [("created", results.created), ("versions", _versions(results.versions))]
+    elif tasks:
         _add_facts(page, tasks)
         if isinstance(results, AllResults):
             _add_summary(page, results)
@@ -103,7 +108,7 @@ def _add_facts(page: Page, tasks: Mapping[str, TaskResults]) -> None:
         ("answers a question", str(sampling.rollouts_per_example)),
         ("sampling", f"temperature {sampling.temperature}, top_p {sampling.top_p}, max. tokens {sampling.max_tokens}"),
         ("grading", first.grading),
-        ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+        ("versions", _versions(versions)),
     ]
     if any((task.sampling, task.grading) != (sampling, first.grading) for task in tasks.values()):
         page.notes.append("tasks differ in sampling or grading: the facts on top are those of the first one")
@@ -114,6 +119,10 @@ def _add_facts(page: Page, tasks: Mapping[str, TaskResults]) -> None:
         prompts = {first.system_prompt: "System prompt"}
     prompts |= {m.system_prompt: f"System prompt of {n}" for n, m in models.items() if m.system_prompt is not None}
     page.texts += [Text(title, prompt) for prompt, title in prompts.items()]
+
+
+def _versions(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def _add_summary(page: Page, results: AllResults) -> None:

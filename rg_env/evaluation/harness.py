@@ -1,0 +1,275 @@
+"""lm-evaluation-harness in a process of its own: what it wants to ask, and what it makes of the answers.
+
+It speaks JSON lines with `evaluation.external`, which asks the models; lm-eval is imported nowhere else:
+
+    {"tasks": [names], "include": [folders], "limit": N | null, "prompts": [text | null], "requests": file}
+    -> {"version": of lm-eval, "unused": [settings of tasks that no model is asked with]}
+       and in the file a line a request: {"benchmark", "prompt": its number, "key", "chat": messages, "sampling"}
+    {"benchmark": name, "prompt": number, "answers": {key: text}, "output": file without its ending}
+    -> {"scores": [{"task", "metric", "filter", "value", "stderr", "n", "num_fewshot", "version"}]}
+    -> {"error": one line} in the place of either
+
+The same code of lm-eval runs twice: it is broken off where it asks a model, and later given the answers there. This
+process does not have the keys of endpoints, and no code of models is run (lm-eval itself refuses tasks that do so).
+"""
+
+import difflib
+import hashlib
+import json
+import os
+import re
+import sys
+import traceback
+from collections import Counter
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NoReturn
+
+import lm_eval
+from lm_eval.api.model import LM
+from lm_eval.models.utils import postprocess_generated_text
+from lm_eval.tasks import TaskManager
+from lm_eval.utils import handle_non_serializable
+
+_FEWSHOT_SEED = 1234
+"""lm-eval's own default."""
+_SAMPLING = ("temperature", "top_p", "do_sample", "max_gen_toks", "max_tokens", "max_new_tokens")
+_BUILT_IN = Path(lm_eval.__file__).parent / "tasks"
+_NAMED = re.compile(r"""^["']?(?:task|group)["']?[ ]*:[ ]*["']?([^\s"'#]+)""", re.MULTILINE)
+
+
+class Refused(Exception):
+    """What the user gave cannot work; the message is for them."""
+
+
+class _Asked(Exception):
+    """The requests that lm-eval makes."""
+
+
+class _Model(LM):
+    """Stands for any model: breaks lm-eval off where there are no answers yet."""
+
+    tokenizer_name = "chat"
+
+    def __init__(self, benchmark: str, answers: dict[str, str] | None = None):
+        super().__init__()
+        self._benchmark, self._answers = benchmark, answers
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        return json.dumps(chat_history, ensure_ascii=False)
+
+    def generate_until(self, requests: list[Any]) -> list[str]:
+        times: Counter[str] = Counter()
+        asked = []
+        for request in requests:
+            chat, settings = request.args
+            what = json.dumps([self._benchmark, chat, settings], sort_keys=True, default=str)
+            digest = hashlib.sha256(what.encode("utf-8", "backslashreplace")).hexdigest()[:32]
+            times[digest] += 1  # the same question again wants another answer
+            asked.append((f"{digest}-{times[digest]}", chat, settings))
+        if self._answers is None:
+            raise _Asked(asked)
+        return [
+            postprocess_generated_text(self._answers[key], settings.get("until"), None) for key, _, settings in asked
+        ]
+
+    def loglikelihood(self, requests: list[Any]) -> NoReturn:
+        raise NotImplementedError  # `_load` refuses such tasks
+
+    def loglikelihood_rolling(self, requests: list[Any]) -> NoReturn:
+        raise NotImplementedError
+
+
+def serve() -> None:
+    """Answer the lines on standard input until its end. What libraries print goes to standard error."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    state: _State | None = None
+    for line in sys.stdin:
+        call = json.loads(line)
+        try:
+            if state is None:
+                state = _State(call["tasks"], call["include"], call["limit"], call["prompts"])
+                reply = state.ask(Path(call["requests"]))
+            else:
+                reply = state.score(call["benchmark"], call["prompt"], call["answers"], Path(call["output"]))
+        except Exception as error:
+            traceback.print_exc()
+            reply = {"error": str(error) if isinstance(error, Refused) else _line(error)}
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+
+
+class _State:
+    def __init__(self, names: list[str], include: list[str], limit: int | None, prompts: list[str | None]):
+        self._limit, self._prompts = limit, prompts
+        manager = manager_for(names, include)
+        self._loaded = {name: _load(manager, name) for name in names}
+
+    def ask(self, file: Path) -> dict[str, Any]:
+        """Write the requests of all benchmarks under all system prompts."""
+        unused = set()
+        with file.open("w", encoding="utf-8", errors="backslashreplace") as lines:
+            for name in self._loaded:
+                for number in range(len(self._prompts)):
+                    for key, text, settings in self._requests(name, number):
+                        chat = json.loads(text)
+                        if chat[-1]["role"] != "user":
+                            raise Refused(f"{name} begins the answer (gen_prefix), which no chat endpoint goes on with")
+                        sampling = {each: settings[each] for each in _SAMPLING if settings.get(each) is not None}
+                        unused |= {f"{name}: {each}" for each in settings if each not in (*_SAMPLING, "until")}
+                        record = {"benchmark": name, "prompt": number, "key": key, "chat": chat, "sampling": sampling}
+                        lines.write(json.dumps(record, ensure_ascii=False) + "\n")
+        return {"version": version("lm_eval"), "unused": sorted(unused)}
+
+    def score(self, name: str, prompt: int, answers: dict[str, str], output: Path) -> dict[str, Any]:
+        """Grade the answers; lm-eval's own results, and what became of each answer, go to files."""
+        results = self._evaluate(name, prompt, _Model(name, answers))
+        samples = results.pop("samples")
+        _write(
+            output.with_name(f"{output.name}.json"), [json.dumps(results, indent=1, default=handle_non_serializable)]
+        )
+        lines = [{"task": task, **each} for task, of_task in samples.items() for each in of_task]
+        as_json = (json.dumps(each, default=handle_non_serializable) for each in lines)
+        _write(output.with_name(f"{output.name}_samples.jsonl"), as_json)
+        return {"scores": _scores(name, results)}
+
+    def _requests(self, name: str, prompt: int) -> list[Any]:
+        try:
+            self._evaluate(name, prompt, _Model(name))
+        except _Asked as asked:
+            return asked.args[0]
+        except ValueError as error:  # lm-eval's refusals: code of a model would be run, pictures are needed
+            raise Refused(f"{name}: {_line(error)}") from error
+        raise Refused(f"{name} asks a model nothing")
+
+    def _evaluate(self, name: str, prompt: int, model: _Model) -> dict[str, Any]:
+        loaded = self._loaded[name]
+        for task in loaded["tasks"].values():
+            if task.get_config("num_fewshot") is None:
+                task.set_config("num_fewshot", 0)
+            task.set_fewshot_seed(_FEWSHOT_SEED)  # the same examples both times
+        return lm_eval.evaluate(
+            model,
+            loaded,
+            limit=self._limit,
+            system_instruction=self._prompts[prompt] or None,
+            apply_chat_template=True,
+            fewshot_as_multiturn=True,
+        )
+
+
+def manager_for(names: list[str], include: list[str]) -> TaskManager:
+    """Knows the tasks `names`, and those that they are made of.
+
+    lm-eval's own index of its 15,000 files takes half a minute, so only the folders that matter are read.
+
+    Raises:
+        Refused: a name is of no task.
+    """
+    built_in = _built_in()
+    wanted = set(names)
+    while True:
+        folders = {built_in[name] for name in wanted if name in built_in}
+        manager = TaskManager(include_path=[*sorted(folders), *include], include_defaults=False)
+        index = manager.task_index
+        more = {part for name in wanted if name in index for part in _parts(index[name])} - wanted
+        if not more:
+            break
+        wanted |= more
+    known = {*manager.all_subtasks, *manager.all_groups}
+    if wanted <= known:
+        return manager
+    unknown = [name for name in names if name not in known]
+    if not unknown or any(_is_mentioned(name) for name in unknown):  # by then it takes the index
+        manager = TaskManager(include_path=include)
+        unknown = [name for name in names if name not in manager.task_index]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], {*built_in, *known}, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else "`lm-eval ls tasks` lists those of lm-eval"
+        where = " and ".join([f"lm-eval {version('lm_eval')}", *include])
+        raise Refused(f"external.tasks: there is no task {unknown[0]!r} in {where}: {hint}")
+    return manager
+
+
+@cache
+def _built_in() -> dict[str, Path]:
+    """The folder of each task and group that lm-eval comes with."""
+    found: dict[str, Path] = {}
+    for file in sorted(_BUILT_IN.rglob("*.yaml")):
+        for name in _NAMED.findall(file.read_text(encoding="utf-8", errors="replace")):
+            found.setdefault(name, file.parent)
+    return found
+
+
+def _is_mentioned(name: str) -> bool:
+    """Whether it stands in any of lm-eval's files: of a tag, or in a list."""
+    word = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])")
+    files = (file.read_text(encoding="utf-8", errors="replace") for file in _BUILT_IN.rglob("*.yaml"))
+    return any(map(word.search, files))
+
+
+def _parts(entry: Any) -> set[str]:
+    """What a group is made of."""
+    listed = (entry.cfg or {}).get("task")
+    listed = listed if isinstance(listed, list) else []
+    found = {part if isinstance(part, str) else part.get("task", part.get("group")) for part in listed}
+    return {part for part in found if isinstance(part, str)}
+
+
+def _load(manager: TaskManager, name: str) -> dict[str, Any]:
+    try:
+        loaded: dict[str, Any] = manager.load([name])
+    except Exception as error:
+        traceback.print_exc()
+        raise Refused(
+            f"the benchmark {name} cannot be loaded: {_line(error)} (data sets come from the Hugging Face hub, when "
+            "they are used for the first time)"
+        ) from error
+    for task in loaded["tasks"].values():
+        if task.OUTPUT_TYPE != "generate_until":
+            raise Refused(
+                f"{name} is scored by the likelihood of given answers ({task.OUTPUT_TYPE}), which chat endpoints do "
+                "not tell: take a task that asks for an answer"
+            )
+    return loaded
+
+
+def _scores(benchmark: str, results: dict[str, Any]) -> list[dict[str, Any]]:
+    """The figures of lm-eval's results, those of the benchmark as a whole first."""
+    found = []
+    for task in sorted(results["results"], key=lambda name: name != benchmark):
+        metrics = results["results"][task]
+        for key, value in metrics.items():
+            metric, comma, name = key.partition(",")
+            if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):
+                continue
+            stderr = metrics.get(f"{metric}_stderr,{name}")
+            task_version = results["versions"].get(task)
+            found.append(
+                {
+                    "task": task,
+                    "metric": metric,
+                    "filter": name,
+                    "value": float(value),
+                    "stderr": float(stderr) if isinstance(stderr, int | float) else None,
+                    "n": metrics["sample_len"],
+                    "num_fewshot": results["n-shot"].get(task),
+                    "version": None if task_version is None else str(task_version),
+                }
+            )
+    return found
+
+
+def _write(file: Path, lines: Any) -> None:
+    with file.open("w", encoding="utf-8", errors="backslashreplace") as output:
+        output.writelines(f"{line}\n" for line in lines)
+
+
+def _line(error: BaseException) -> str:
+    return (" ".join(str(error).split()) or type(error).__name__)[:300]
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,618 @@
+"""External benchmarks: real lm-eval on small local data, with the tiny policy and an endpoint."""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from chat_server import ChatServer
+from result_files import all_results, task_results
+from starlette.responses import JSONResponse
+
+from rg_env.cli import run
+from rg_env.core.dataset import build_rows
+from rg_env.errors import ConfigError, InputError, MissingExtraError, RGEnvError, ServerError
+from rg_env.evaluation import external
+from rg_env.evaluation.config import eval_config_of
+from rg_env.evaluation.external import Harness, include_folders
+from rg_env.evaluation.pictures.merging import checked, merged, renamed
+from rg_env.evaluation.report.results import results_page
+from rg_env.evaluation.results import AllResults, ExternalResult, read_results
+from rg_env.evaluation.summary_table import markdown, print_results
+from rg_env.tiny import SYSTEM_PROMPT, TASKS
+
+ROWS = build_rows({"name": "leg_counting", "config": TASKS["leg_counting"]}, "eval", 30, 0)
+GOLD = {row["question"].strip(): row["answer"] for row in ROWS}
+KEY = "sk-not-to-be-told"
+LEGS = f"""
+dataset_path: json
+dataset_kwargs: {{data_files: {{train: DIR/train.jsonl, test: DIR/test.jsonl}}}}
+process_docs: !function keys.checked
+test_split: test
+fewshot_split: train
+output_type: generate_until
+description: "{SYSTEM_PROMPT}"
+doc_to_text: "{{{{question}}}}"
+doc_to_target: "{{{{answer}}}}"
+generation_kwargs: {{until: ["</answer>"], max_gen_toks: 90, top_k: 5}}
+filter_list:
+  - name: strict-match
+    filter:
+      - {{function: regex, regex_pattern: '<answer>(-?[0-9]+)', group_select: -1}}
+      - {{function: take_first}}
+  - name: flexible-extract
+    filter:
+      - {{function: regex, regex_pattern: '(-?[0-9]+)', group_select: -1}}
+      - {{function: take_first}}
+metric_list:
+  - {{metric: exact_match, aggregation: mean, higher_is_better: true}}
+metadata: {{version: 2.5}}
+"""
+FILES = {
+    "legs_zero.yaml": "task: legs_zero\n" + LEGS,
+    "legs_shown.yaml": """
+include: legs_zero.yaml
+task: legs_shown
+num_fewshot: 2
+fewshot_config: {sampler: first_n}
+""",
+    "legs.yaml": """
+group: legs
+task: [legs_zero, legs_shown]
+aggregate_metric_list: [{metric: exact_match, aggregation: mean, weight_by_size: true, filter_list: strict-match}]
+metadata: {version: 1.0}
+""",
+    "legs_odd.yaml": """
+include: legs_zero.yaml
+task: legs_odd
+process_results: !function keys.fails
+""",
+    "keys.py": """
+import os
+
+def checked(docs):
+    assert not {"EXTERNAL_KEY", "OPENAI_API_KEY"} & os.environ.keys()
+    return docs
+
+def fails(doc, results):
+    raise ZeroDivisionError("by nought")
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Task files as a user writes them, and their data."""
+    folder = tmp_path_factory.mktemp("tasks")
+    for name, text in FILES.items():
+        (folder / name).write_text(text.replace("DIR", str(folder)))
+    docs = [{"question": question, "answer": answer} for question, answer in GOLD.items()]
+    for name, part in (("train", docs[:5]), ("test", docs[5:])):
+        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(doc)}\n" for doc in part))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setenv("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets")))
+        patch.setenv("EXTERNAL_KEY", KEY)
+        patch.setenv("OPENAI_API_KEY", KEY)
+        yield
+
+
+@pytest.fixture(scope="module")
+def chat() -> Iterator[ChatServer]:
+    with ChatServer(str) as server:
+        yield server
+
+
+def _right(question: str) -> str:
+    """What comes after the end of the answer must not count."""
+    return f"<answer>{GOLD[question.strip()]}</answer> It is 999."
+
+
+def _results(folder: Path) -> AllResults:
+    results = read_results(max(folder.glob("results_all_tasks_*.json")))
+    assert isinstance(results, AllResults)
+    return results
+
+
+def _of(results: AllResults, model: str) -> ExternalResult:
+    (found,) = (each for each in results.external if each.model == model)
+    return found
+
+
+def _figures(result: ExternalResult) -> dict[tuple[str, str], tuple[float, int, int | None, str | None]]:
+    return {(each.task, each.filter): (each.value, each.n, each.num_fewshot, each.version) for each in result.scores}
+
+
+@pytest.mark.slow
+def test_benchmarks_are_asked_graded_and_taken_up_again(
+    tasks: Path, offline: None, chat: ChatServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By the command, with the tiny policy and an endpoint; figures are those of the answers, counted independently."""
+    refused = {question for question in list(GOLD)[5:] if len(question) % 3 == 0}
+
+    def trouble(number: int, body: dict[str, Any]) -> Any:
+        asked = body["messages"][-1]["content"].strip()
+        return JSONResponse({"error": {"message": "too long"}}, 400) if asked in refused else None
+
+    chat.reset(_right, trouble=trouble)
+    api = {"model": "m", "url": chat.url, "key_variable": "EXTERNAL_KEY", "system_prompt": "Be brief.",
+           "price": {"input": 1.0, "output": 2.0}}  # fmt: skip
+    folder = tmp_path / "e"
+    command = ["eval", "--external", "legs", "--temperature", "1", "--output-dir", str(folder), "models.tiny=tiny",
+               f"models.api={json.dumps(api)}", f"external.include={tasks}", "requests.tries=1"]  # fmt: skip
+    assert run(command) == 0
+    console, errors = capfd.readouterr()
+    assert "settings that models are not asked with: legs: top_k" in console
+    assert f"api, legs: {2 * len(refused)} calls failed, and count as wrong answers" in console
+    assert not errors  # what lm-eval says is in its log
+    assert "25/25 [" in (folder / "external" / "lm_eval.log").read_text()
+
+    # What was asked: lm-eval's chats, with the settings of the task and of the command line.
+    chats = [body["messages"] for body in chat.requests]
+    assert {len(each) for each in chats} == {2, 6}
+    assert {each[0]["content"] for each in chats} == {f"Be brief.\n\n{SYSTEM_PROMPT}"}
+    shown = next(each for each in chats if len(each) == 6)
+    assert [each["role"] for each in shown] == ["system", "user", "assistant", "user", "assistant", "user"]
+    assert {
+        (each["content"].strip(), then["content"]) for each, then in zip(shown[1::2], shown[2::2], strict=False)
+    } == {*list(GOLD.items())[:2]}
+    settings = [{key: value for key, value in body.items() if key != "messages"} for body in chat.requests]
+    assert all(each == {"model": "m", "temperature": 1.0, "top_p": 1.0, "max_tokens": 90} for each in settings)
+    assert chat.keys == {f"Bearer {KEY}"}
+    assert not [file for file in folder.rglob("*") if file.is_file() and KEY in file.read_text()]
+
+    # The endpoint's figures are known beforehand: right, wherever it answered.
+    results = _results(folder)
+    share = 1 - len(refused) / 25
+    api_result = _of(results, "api")
+    assert _figures(api_result) == {
+        ("legs", "strict-match"): (pytest.approx(share), 50, None, "1.0"),
+        **{(f"legs_{name}", each): (pytest.approx(share), 25, shots, "2.5")
+           for name, shots in (("zero", 0), ("shown", 2)) for each in ("strict-match", "flexible-extract")},
+    }  # fmt: skip
+    assert (api_result.answers, api_result.failed) == (50, 2 * len(refused))
+    done = 50 - 2 * len(refused)
+    assert api_result.usage.model_dump() == {
+        "prompt_tokens": done * 10, "completion_tokens": done * 5, "cost": pytest.approx(done * 20 / 1e6)}  # fmt: skip
+
+    # The tiny policy's are counted from its answers, without lm-eval.
+    answers = [json.loads(line) for line in (folder / "external" / "answers.jsonl").read_text().splitlines()]
+    assert Counter(each["model"] for each in answers) == {"tiny": 50, "api": 50}
+    texts = {each["key"]: each["text"] for each in answers if each["model"] == "tiny"}
+    samples = [json.loads(line) for line in (folder / "external" / "legs_tiny_samples.jsonl").read_text().splitlines()]
+    strict = [each for each in samples if each["filter"] == "strict-match"]
+    assert Counter(each["resps"][0][0] for each in strict) == Counter(t.split("</answer>")[0] for t in texts.values())
+    tiny = {each.task: each for each in _of(results, "tiny").scores if each.filter == "strict-match"}
+    for task in ("legs_zero", "legs_shown"):
+        right = []
+        for each in (each for each in strict if each["task"] == task):
+            found = re.findall(r"<answer>(-?\d+)", each["resps"][0][0])
+            right.append(bool(found) and found[-1] == GOLD[each["doc"]["question"].strip()])
+        value = fmean(right)
+        stderr = math.sqrt(value * (1 - value) / 24)
+        assert (tiny[task].value, tiny[task].stderr) == (pytest.approx(value), pytest.approx(stderr))
+        assert tiny[task].interval == pytest.approx(
+            (max(0, value - 1.96 * stderr), min(1, value + 1.96 * stderr)), 1e-3
+        )
+    assert 0 < tiny["legs_zero"].value < 1
+    assert tiny["legs"].value == pytest.approx((tiny["legs_zero"].value + tiny["legs_shown"].value) / 2)
+    assert results.versions["lm-eval"] in (folder / "summary.md").read_text()
+    assert (
+        f"| legs | exact_match | strict-match | 50 | – | {tiny['legs'].value:.3f} ["
+        in (folder / "summary.md").read_text()
+    )
+
+    # Going on asks what failed, and nothing else; our own tasks cannot be put beside them any more.
+    chat.reset(_right)
+    assert run([*command, "--resume"]) == 0
+    assert Counter(body["messages"][-1]["content"].strip() for body in chat.requests) == dict.fromkeys(refused, 2)
+    after = _results(folder)
+    assert {value[0] for value in _figures(_of(after, "api")).values()} == {1.0}
+    assert _of(after, "tiny") == _of(results, "tiny")
+    with pytest.raises(InputError, match="has other tasks: give the same"):
+        run([*command, "--resume", "--tasks", "leg_counting"])
+
+
+@pytest.mark.slow
+def test_benchmarks_stand_beside_our_tasks(
+    tasks: Path, offline: None, chat: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one evaluation, of as many questions as are asked for; a benchmark of which all calls fail has no result."""
+    monkeypatch.delenv("EXTERNAL_KEY")
+    chat.reset(lambda question: f"<answer>{GOLD[question.strip()]}</answer>")
+    sizes = json.dumps(TASKS["leg_counting"])
+    command = ["eval", "--model", f"m@{chat.url}", "--external", "legs_zero", "-n", "4",
+               "--output-dir", str(tmp_path / "e"),
+               f"tasks.leg_counting.config={sizes}", f"external.include={tasks}", "requests.tries=1"]  # fmt: skip
+    assert run(command) == 0
+    assert len(chat.requests) == 8
+    results = _results(tmp_path / "e")
+    assert results.models["m"].accuracy == 1
+    assert _figures(_of(results, "m"))["legs_zero", "strict-match"] == (1.0, 4, 0, "2.5")
+    assert len(list((tmp_path / "e").glob("*.png"))) == 2
+    page = results_page(tmp_path / "e", 10)
+    assert page.tables[0].title == "External benchmarks"
+    assert page.rollouts.found == 4
+
+    gone = tmp_path / "gone"
+    chat.reset(str, trouble=lambda number, body: JSONResponse({"error": {"message": "too long"}}, 400))
+    with pytest.raises(ServerError, match=r"^m, legs_zero: all 4 calls failed: .*; external/answers.jsonl says why"):
+        run(["eval", "--model", f"m@{chat.url}", "--external", "legs_zero", "-n", "4", f"external.include={tasks}",
+             "--output-dir", str(gone)])  # fmt: skip
+    lines = (gone / "external" / "answers.jsonl").read_text().splitlines()
+    assert [json.loads(line)["error"] for line in lines] == ["HTTP 400: too long"] * 4
+    assert not list(gone.glob("results*"))
+
+
+@pytest.mark.slow
+def test_answers_that_cannot_be_graded_are_kept(
+    tasks: Path, offline: None, chat: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one line, with the traceback in the log."""
+    monkeypatch.delenv("EXTERNAL_KEY")
+    chat.reset(str)
+    folder = tmp_path / "e"
+    told = (
+        rf"^legs_odd, m: lm-eval cannot grade the answers: by nought\. They are kept: .* --resume output.dir={folder}$"
+    )
+    with pytest.raises(RGEnvError, match=told) as caught:
+        run(["eval", "--model", f"m@{chat.url}", "--external", "legs_odd", "-n", "2", f"external.include={tasks}",
+             "--output-dir", str(folder)])  # fmt: skip
+    assert caught.value.exit_code == 1
+    assert len((folder / "external" / "answers.jsonl").read_text().splitlines()) == 2
+    assert "ZeroDivisionError: by nought" in (folder / "external" / "lm_eval.log").read_text()
+    assert not list(folder.glob("results*"))
+
+
+def _external(model: str, value: float, *, stderr: float | None = 0.05, failed: int = 0) -> ExternalResult:
+    scores = [
+        {"task": task, "metric": "exact_match", "filter": "strict|match", "value": value, "stderr": stderr, "n": n,
+         "interval": external._interval(value, stderr), "num_fewshot": shots, "version": "1.0"}
+        for task, n, shots in (("legs", 40, None), ("legs_zero", 20, 0))
+    ]  # fmt: skip
+    return ExternalResult.model_validate(
+        {"model": model, "benchmark": "legs", "answers": 40, "failed": failed, "truncated": None,
+         "usage": {"prompt_tokens": None, "completion_tokens": None, "cost": None}, "scores": scores}
+    )  # fmt: skip
+
+
+def _only(*results: ExternalResult) -> AllResults:
+    return AllResults(
+        created="2025-01-01T12:00:00+00:00",
+        versions={"lm-eval": "0.4.13"},
+        tasks={},
+        models={},
+        comparisons=[],
+        external=list(results),
+    )
+
+
+def test_tables_have_a_column_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the console, in summary.md and in the report; without our own tasks too."""
+    results = _only(_external("a", 0.98, failed=3), _external("b", 0.5, stderr=None))
+    text = markdown(results)
+    assert text.splitlines()[2] == "2025-01-01T12:00:00+00:00; lm-eval 0.4.13."
+    assert "| legs | exact_match | strict\\|match | 40 | – | 0.980 [0.882, 1.000] | 0.500 |" in text
+    assert "| legs: legs_zero | exact_match | strict\\|match | 20 | 0 | 0.980 [0.882, 1.000] | 0.500 |" in text
+    assert "| legs | failed calls |  |  |  | 3 | – |" in text
+    print_results(results)
+    assert "0.980 [0.882, 1.000]" in capsys.readouterr().out
+    (tmp_path / "results_all_tasks_1.json").write_text(results.model_dump_json())
+    assert read_results(tmp_path / "results_all_tasks_1.json") == results
+    page = results_page(tmp_path, 10)
+    (table,) = page.tables
+    assert table.rows[0] == ["legs", "exact_match", "strict|match", "40", "–", "0.980 [0.882, 1.000]", "0.500"]
+    assert "there is no rollouts.jsonl" not in " ".join(page.notes)
+
+
+def test_no_error_is_no_interval() -> None:
+    """Four right answers of four do not say that the fifth is right."""
+    assert external._interval(1.0, 0.0) is external._interval(0.5, None) is None
+    assert external._interval(21.5, 1.0) == pytest.approx((19.54, 23.46), abs=1e-4)
+
+
+def test_figures_of_several_files_stand_together() -> None:
+    """Under other names too; there is no picture of them alone."""
+    task = task_results({"a": 0.5})
+    one = all_results([task]).model_copy(update={"external": [_external("a", 0.25)]})
+    other = all_results([task_results({"b": 0.5})]).model_copy(update={"external": [_external("b", 0.75)]})
+    both = renamed(merged({"1": one, "2": other, "3": one}), {"a": "ours"})
+    assert [(each.model, each.scores[0].value) for each in both.external] == [("ours", 0.25), ("b", 0.75)]
+    with pytest.raises(
+        InputError, match=r"^f.json has no models but those of external benchmarks, of which there is no"
+    ):
+        checked(_only(_external("a", 0.25)), "f.json")
+
+
+def test_results_of_nothing_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "results_all_tasks_1.json"
+    file.write_text(_only(_external("a", 0.25)).model_copy(update={"external": []}).model_dump_json())
+    with pytest.raises(InputError, match="neither tasks nor external benchmarks"):
+        read_results(file)
+
+
+@pytest.mark.parametrize(
+    ("of_task", "overrides", "expected"),
+    [
+        ({}, [], (0.0, 1.0, 1024)),
+        ({"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 4096}, [], (0.6, 0.95, 4096)),
+        ({"do_sample": False, "temperature": 0.6}, ["sampling.max_tokens=9"], (0.0, 1.0, 9)),
+        (
+            {"temperature": 0.6, "max_tokens": 5},
+            ["external={temperature: 0, top_p: 0.5, max_tokens: 7}"],
+            (0.0, 0.5, 7),
+        ),
+    ],
+)
+def test_sampling_is_the_tasks_except_for_what_is_said(
+    of_task: dict[str, Any], overrides: list[str], expected: tuple[float, float, int]
+) -> None:
+    config = _config(*overrides, "external.tasks=[a]")
+    found = Harness(config)._sampling(of_task)
+    assert (found["temperature"], found["top_p"], found["max_tokens"]) == expected
+
+
+_PROBE = r"""
+import json, sys
+from pathlib import Path
+import datasets
+from rg_env.evaluation import harness
+
+data, calls, out = json.loads(Path(sys.argv[1]).read_text()), json.loads(sys.argv[2]), Path(sys.argv[3])
+real = datasets.load_dataset
+
+def load_dataset(path=None, name=None, **options):  # the hub
+    if path == "json":
+        return real(path, name, **options)
+    if path not in data:
+        raise ConnectionError(f"Couldn't reach {path!r} on the Hub")
+    return datasets.DatasetDict({split: datasets.Dataset.from_list(rows) for split, rows in data[path].items()})
+
+datasets.load_dataset = load_dataset
+found = {}
+for name, call in calls.items():
+    try:
+        state = harness._State([name], call["include"], None, [None])
+        state.ask(out / "requests.jsonl")
+        requests = [json.loads(line) for line in (out / "requests.jsonl").read_text().splitlines()]
+        texts = {each["key"]: call["answers"][each["chat"][-1]["content"].split("\n")[0]] for each in requests}
+        scores = state.score(name, 0, texts, out / name)["scores"]
+        found[name] = {"requests": requests, "scores": scores}
+    except harness.Refused as error:
+        found[name] = {"refused": str(error)}
+print(json.dumps(found))
+"""
+ROOT = Path(__file__).parents[2]
+GSM8K = [
+    ("Pens cost $3. How much are 24?", "<think>3 x 24</think>\n<answer>72</answer> or 71", True, True),
+    ("And 400?", "<answer>$1,200.", True, True),
+    ("Ann is 5, Bo 13 years older. How old is Bo?", "Hm.<answer>7?</answer>", False, False),
+    ("And Cy, as old as Bo?", "<answer>wait</answer>", False, False),
+    ("And Di, as old as both?", "<answer>18 + 18 = 36 years", True, True),
+    ("And Ed, as old as Di?", "He is 36.", False, True),
+]  # fmt: skip
+GSM8K_GOLD = ["72", "1,200", "18", "18", "36", "36"]
+SUBJECTS = ["biology", "business", "chemistry", "computer science", "economics", "engineering", "health", "history",
+            "law", "math", "other", "philosophy", "physics", "psychology"]  # fmt: skip
+MATH = [
+    ("What is half of one?", r"It is $\boxed{\frac{1}{2}}$.", r"<answer>Final Answer: The final answer is $\frac12$. "
+     "I hope it is correct.</answer>"),
+    ("What is 1 + 2?", r"It is $\boxed{3}$.", r"So $\boxed{3}$"),
+    ("What is 1 + 3?", r"It is $\boxed{4}$.", "<answer>Final Answer: The final answer is $5$. I hope it is correct."),
+]  # fmt: skip
+BAD = {
+    "bad_choice": "output_type: multiple_choice\ndoc_to_choice: [a, b]\ndoc_to_target: 0\n",
+    "bad_code": "output_type: generate_until\nunsafe_code: true\ndoc_to_target: a\n",
+    "bad_prefix": "output_type: generate_until\ngen_prefix: It is\ndoc_to_target: a\n",
+}
+
+
+@pytest.fixture(scope="module")
+def probed(tmp_path_factory: pytest.TempPathFactory, offline: None) -> dict[str, Any]:
+    """What lm-eval makes of the shipped task files and of bad ones, on data of the real data sets' form."""
+    out = tmp_path_factory.mktemp("probe")
+    for name, text in BAD.items():
+        head = f"task: {name}\ndataset_path: bad\ntest_split: test\ndoc_to_text: '{{{{question}}}}'\n"
+        (out / f"{name}.yaml").write_text(head + text)
+    train = [
+        {"question": f"Shown {n}?", "answer": f"Twice is <<{n}*2={2 * n}>>{2 * n}.\n#### {2 * n}"} for n in range(9)
+    ]
+    asked = zip([question for question, *_ in GSM8K], GSM8K_GOLD, strict=True)
+    tests = [{"question": question, "answer": f"Worked.\n#### {gold}"} for question, gold in asked]
+    math_docs = [{"problem": p, "solution": s, "level": "Level 1", "type": "Algebra"} for p, s, _ in MATH]
+    pro = [
+        {"question_id": n, "question": f"Of {each}?", "options": ["no ", "yes", "both"], "answer": "B",
+         "answer_index": 1, "cot_content": "A: Let's think step by step. The answer is (B).", "category": each,
+         "src": "here"}
+        for n, each in enumerate(SUBJECTS)
+    ]  # fmt: skip
+    data = {
+        "openai/gsm8k": {"train": train, "test": tests},
+        "EleutherAI/hendrycks_math": {"train": math_docs, "test": math_docs},
+        "TIGER-Lab/MMLU-Pro": {"validation": pro * 5, "test": pro},
+        "bad": {"test": [{"question": "?"}]},
+    }
+    (out / "data.json").write_text(json.dumps(data))
+    shipped = str(ROOT / "configs" / "lm_eval")
+    letters = {f"Of {each}?": "<answer>B</answer>" for each in SUBJECTS}
+    letters |= {"Of law?": "<answer>(B) yes</answer>", "Of math?": "<answer>A, B</answer>", "Of other?": "It is B."}
+    calls = {
+        "gsm8k_cot_rg": {"include": [shipped], "answers": {question: text for question, text, *_ in GSM8K}},
+        "llama_math": {"include": [shipped], "answers": {problem: text for problem, _, text in MATH}},
+        "mmlu_pro_rg": {"include": [shipped], "answers": letters},
+        "mmlu_pro": {"include": [shipped], "answers": {"Question:": "<answer>B</answer> The answer is (B)."}},
+        "gsm8k_platinum_cot": {"include": [], "answers": {}},
+        "gsm8k_cot_gr": {"include": [shipped], "answers": {}},
+        **{name: {"include": [str(out)], "answers": {}} for name in BAD},
+    }
+    given = [str(out / "data.json"), json.dumps(calls), str(out)]
+    command = [sys.executable, "-W", "ignore", "-c", _PROBE, *given]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _scores(found: dict[str, Any]) -> dict[tuple[str, str, str], tuple[float, int]]:
+    return {(each["task"], each["metric"], each["filter"]): (each["value"], each["n"]) for each in found["scores"]}
+
+
+def _prompt() -> str:
+    import yaml
+
+    prompt: str = yaml.safe_load((ROOT / "configs/prompts/deepseek_zero.yaml").read_text())["prompt"]["system_prompt"]
+    return prompt
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gsm8k_cot_rg", "llama_math", "mmlu_pro_rg"])
+def test_shipped_tasks_put_the_prompt_of_training(probed: dict[str, Any], name: str) -> None:
+    """As a system message, word for word; and end where the answer does."""
+    for request in probed[name]["requests"]:
+        assert request["chat"][0] == {"role": "system", "content": _prompt()}
+        assert request["sampling"]["max_gen_toks"] == 4096
+
+
+@pytest.mark.slow
+def test_gsm8k_shows_examples_in_the_form_that_it_asks_for(probed: dict[str, Any]) -> None:
+    """And takes the last number of the answer tag, or of the text."""
+    found = probed["gsm8k_cot_rg"]
+    chat = found["requests"][0]["chat"]
+    assert len(chat) == 1 + 2 * 8 + 1
+    assert chat[3] == {"role": "user", "content": "Shown 1?"}
+    assert chat[4] == {"role": "assistant", "content": "<think> Twice is 2. </think>\n<answer>2</answer>"}
+    assert chat[-1]["content"] == GSM8K[0][0]
+    assert found["requests"][0]["sampling"] == {
+        "do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 4096}  # fmt: skip
+    assert _scores(found) == {
+        ("gsm8k_cot_rg", "exact_match", "strict-match"): (pytest.approx(fmean(strict for *_, strict, _ in GSM8K)), 6),
+        ("gsm8k_cot_rg", "exact_match", "flexible-extract"): (pytest.approx(fmean(each for *_, each in GSM8K)), 6),
+    }
+
+
+@pytest.mark.slow
+def test_math_is_graded_by_its_sentence_and_by_its_mathematics(probed: dict[str, Any]) -> None:
+    """All seven subjects, each with the same three questions here."""
+    found = probed["llama_math"]
+    assert found["requests"][0]["chat"][1]["content"].startswith("What is half of one?\n\nWrite nothing between the")
+    assert len(found["requests"]) == 7 * 3
+    scores = _scores(found)
+    assert scores["llama_math", "exact_match", "none"] == (pytest.approx(1 / 3), 21)
+    assert scores["llama_math", "math_verify", "none"] == (pytest.approx(2 / 3), 21)
+    assert len(scores) == 2 * (1 + 7)
+
+
+@pytest.mark.slow
+def test_mmlu_pro_takes_the_letter_of_the_answer_tag(probed: dict[str, Any]) -> None:
+    """All fourteen subjects; lm-eval's own task of that name is as lm-eval has it."""
+    found = probed["mmlu_pro_rg"]
+    asked = found["requests"][0]["chat"]
+    assert [each["role"] for each in asked] == ["system", "user"]
+    assert asked[1]["content"] == "Of biology?\n\nA. no\nB. yes\nC. both\n\nAnswer with the letter of the right option."
+    assert _scores(found)["mmlu_pro_rg", "exact_match", "strict-match"] == (pytest.approx(12 / 14), 14)
+    theirs = probed["mmlu_pro"]
+    assert _scores(theirs)["mmlu_pro", "exact_match", "custom-extract"] == (1.0, 14)
+    assert "<answer>" not in theirs["requests"][0]["chat"][0]["content"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (
+            "gsm8k_platinum_cot",
+            r"cannot be loaded: Couldn't reach 'madrylab/gsm8k-platinum' on the Hub \(data sets come",
+        ),
+        ("gsm8k_cot_gr", r"external.tasks: there is no task 'gsm8k_cot_gr' in lm-eval .*: did you mean gsm8k_cot_rg"),
+        ("bad_choice", r"bad_choice is scored by the likelihood of given answers \(multiple_choice\)"),
+        ("bad_code", r"bad_code: Attempted to run task: bad_code which is marked as unsafe"),
+        ("bad_prefix", r"bad_prefix begins the answer \(gen_prefix\)"),
+    ],
+)
+def test_what_cannot_be_asked_is_told(probed: dict[str, Any], name: str, told: str) -> None:
+    """In one line, before a model is loaded."""
+    assert re.search(told, probed[name]["refused"])
+    assert "\n" not in probed[name]["refused"]
+
+
+def _config(*overrides: str) -> Any:
+    return eval_config_of(["models=tiny", "external.tasks=[a]", *overrides])
+
+
+def test_an_extra_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(external, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"need lm_eval, .*: `pip install 'rg-env\[eval-external\]'`$"):
+        Harness(_config())
+
+
+def test_a_process_that_ends_is_told() -> None:
+    """Whatever ended it."""
+    with Harness(_config()) as harness:
+        assert harness._process
+        os.kill(harness._process.pid, signal.SIGKILL)
+        with pytest.raises(RGEnvError, match=r"^lm-eval ended with code -9: it said nothing$"):
+            harness.prepare()
+
+
+def test_a_process_that_takes_too_long_is_ended() -> None:
+    """And is gone with its block."""
+    with Harness(_config()) as harness:
+        process = harness._process
+        with pytest.raises(RGEnvError, match=r"^lm-eval was ended: it graded for longer than 0 s$"):
+            harness._call({"tasks": []}, 0.0)
+        assert process
+        assert process.poll() is None
+    assert process.poll() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["models=tiny"], "tasks: is required: name at least 1, or external.tasks"),
+        (["models=tiny", "external.tasks=[a, a]"], "external.tasks = ['a', 'a'] @ command line: names one twice"),
+        (
+            ["models=tiny", "external={tasks: [a], include: no/such}"],
+            "external.include = 'no/such' @ command line: is no",
+        ),
+        (
+            ["models=tiny", "external={tasks: [a], num_examples: 0}"],
+            "external.num_examples = 0 @ command line: must be",
+        ),
+    ],
+)
+def test_mistakes_are_told_with_their_place(overrides: list[str], told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        eval_config_of(overrides)
+    assert told in str(caught.value)
+
+
+def test_the_line_of_the_manual_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names with commas or spaces, a single model; what is said holds for benchmarks too."""
+    line = "eval --external gsm8k_cot_rg,llama_math mmlu_pro --model M -n 7 --temperature 0.6 --dry-run"
+    assert run(line.split()) == 0
+    shown = capsys.readouterr().out
+    assert "external:\n  tasks:\n  - gsm8k_cot_rg\n  - llama_math\n  - mmlu_pro\n" in shown
+    assert "  num_examples: 7\n  temperature: 0.6\n" in shown
+    assert run(["eval", "--models", "M", "--tasks", "maze", "-n", "7", "--dry-run"]) == 0
+    assert "external:\n  tasks: []\n  include: null\n  num_examples: null\n" in capsys.readouterr().out
+
+
+def test_task_files_are_found_from_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Those of the checkout; those given besides come last, for they win."""
+    monkeypatch.chdir(tmp_path)
+    assert include_folders(str(tmp_path)) == [ROOT / "configs" / "lm_eval", tmp_path]
