@@ -1,5 +1,6 @@
 """The wheel and the source distribution, built by the real backend, offline."""
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -14,6 +15,7 @@ from packaging.requirements import Requirement
 
 REPOSITORY = Path(__file__).parents[1]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+BENCHMARKS = [*(REPOSITORY / "configs" / "lm_eval").iterdir()]
 
 
 def build(kind: str, folder: Path) -> Path:
@@ -48,7 +50,28 @@ def package_files() -> set[str]:
 
 def test_the_wheel_holds_the_package_with_its_data_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     in_wheel = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert in_wheel == package_files()
+    assert in_wheel == package_files() | {f"rg_env/configs/lm_eval/{file.name}" for file in BENCHMARKS}
+
+
+def test_benchmarks_of_the_repository_are_found_without_a_clone(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    """Unpacked, as pip does it, and asked for elsewhere: the same files, and no folder of the user's instead."""
+    wheel.extractall(tmp_path / "site")
+    own = tmp_path / "cwd" / "configs" / "lm_eval"
+    own.mkdir(parents=True)
+    code = "from rg_env.evaluation.external import include_folders; print(*include_folders(None))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path / "cwd",
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    (folder,) = done.stdout.split()
+    assert Path(folder).is_relative_to(tmp_path / "site")
+    assert {file.name: file.read_bytes() for file in Path(folder).iterdir()} == {
+        file.name: file.read_bytes() for file in BENCHMARKS
+    }
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,8 @@ class ExternalConfig(Section):
     """Benchmarks of lm-evaluation-harness, beside the tasks or alone."""
 
     tasks: list[Text] = Field(default_factory=list)
-    """Names of its tasks and groups, or of those in `configs/lm_eval` and `include`; all must ask for an answer."""
+    """Names of its tasks and groups, or of those in `configs/lm_eval`, which rg_env comes with, and in `include`; all
+    must ask for an answer."""
     include: Text | None = None
     """Folder of more task files, in lm-eval's form. Code that they name (`!function`) is run."""
     num_examples: Positive | None = None

@@ -229,9 +229,11 @@ class _Told(Exception):
 
 
 def include_folders(given: str | None) -> list[Path]:
-    """Where task files are looked for, besides lm-eval's own: the repository's, and `given`."""
-    checkout = Path(rg_env.__file__).parents[1]
-    shipped = next((each / _SHIPPED for each in (Path.cwd(), checkout) if (each / _SHIPPED).is_dir()), None)
+    """Where task files are looked for, besides lm-eval's own: those that rg_env comes with, and `given`."""
+    package = Path(rg_env.__file__).parent
+    shipped = package / _SHIPPED  # of a wheel
+    if not shipped.is_dir():
+        shipped = package.parent / _SHIPPED  # of a clone
     return [folder.absolute() for folder in (shipped, Path(given) if given else None) if folder is not None]
 
 

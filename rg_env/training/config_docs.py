@@ -65,11 +65,12 @@ rg-env plot DIR/results_all_tasks_*.json
 - Keys of endpoints come from the environment, or `.env`; no config and no file holds any.
 - External benchmarks (`pip install 'rg-env[eval-external]'`) are tasks of
   [lm-evaluation-harness](https://github.com/EleutherAI/lm-evaluation-harness) that ask for an answer: those it has, and
-  those of `configs/lm_eval`, `gsm8k_cot_rg`, `llama_math` and `mmlu_pro_rg`, under the system prompt of training. It
-  says what is asked and grades the answers, with its own metrics; models are asked as for our tasks. A model's own
-  `system_prompt` stands before that of the benchmark. Sampling is the benchmark's, unless `external` or an option says
-  otherwise. Figures stand in `results_all_tasks_<time>.json` and `summary.md`, answers and lm-eval's own results in
-  `external/`. Data sets come from the Hugging Face hub. Code that a model writes is never run.
+  those of `configs/lm_eval`, which come with rg_env: `gsm8k_cot_rg`, `llama_math` and `mmlu_pro_rg`, under the system
+  prompt of training. It says what is asked and grades the answers, with its own metrics; models are asked as for our
+  tasks. A model's own `system_prompt` stands before that of the benchmark. Sampling is the benchmark's, unless
+  `external` or an option says otherwise. Figures stand in `results_all_tasks_<time>.json` and `summary.md`, answers and
+  lm-eval's own results in `external/`. Data sets come from the Hugging Face hub. Code that a model writes is
+  never run.
 """
 
 
