@@ -1,6 +1,7 @@
 """The results of an evaluation as tables: on the console, and as `summary.md`."""
 
 from collections.abc import Mapping
+from statistics import fmean
 
 from rich import box
 from rich.console import Console
@@ -10,6 +11,12 @@ from rich.table import Table
 from rg_env.evaluation.probe import Advice
 from rg_env.evaluation.results import AllResults, Sampling
 
+_ABOUT_ACCURACIES = (
+    "Accuracies with their 95 % intervals, clustered by question. Constant: what the best constant answer gets. Below "
+    "the tasks stand means over them, and sums of tokens, costs, failed calls and questions left out. Adjusted for "
+    "guessing: (accuracy - constant) / (1 - constant). Left out: questions that the model was trained on."
+)
+_ABOUT_DIFFERENCES = "Differences of accuracy with 95 % intervals (Newcombe); p-values by permutation, two-sided."
 _VERDICTS = {"within_tolerance": "within tolerance", "within_chance": "within chance", "beyond": "beyond"}
 _ABOUT_VERDICTS = (
     "Within tolerance: the accuracies differ by no more than that. Within chance: by more, but 0 is in the 95 % "
@@ -24,14 +31,17 @@ def print_results(results: AllResults, console: Console | None = None) -> None:
     console = console or Console(highlight=False)
     if results.tasks:
         _print(console, *_accuracies(results))
+        console.print(_ABOUT_ACCURACIES, markup=False)
     if results.comparisons:
         _print(console, *_differences(results))
+        console.print(_ABOUT_DIFFERENCES, markup=False)
     if results.published:
         _print(console, *_published(results))
         for line in [*_sources(results), _ABOUT_VERDICTS]:
             console.print(line, markup=False)
     if results.external:
         _print(console, *external_table(results))
+        console.print(EXTERNAL_NOTE, markup=False)
 
 
 def print_advice(advice: Mapping[str, Advice], console: Console | None = None) -> None:
@@ -75,16 +85,17 @@ def markdown(results: AllResults) -> str:
         times = first.sampling.rollouts_per_example
         answers = "one answer" if times == 1 else f"{times} answers"
         lines += [
-            f"{what}; {answers} a question, {_sampled(results)}; grading {first.grading}. Accuracies with their 95 % "
-            "intervals, clustered by question.",
+            f"{what}; {answers} a question, {_sampled(results)}; grading {first.grading}.",
             "",
             *_markdown(*_accuracies(results)),
+            "",
+            _ABOUT_ACCURACIES,
         ]
     else:
         lines += [f"{what}."]
     if results.comparisons:
         lines += ["", "## Two models on the same questions", "", *_markdown(*_differences(results))]
-        lines += ["", "Differences of accuracy with 95 % intervals (Newcombe); p-values by permutation, two-sided."]
+        lines += ["", _ABOUT_DIFFERENCES]
     if results.published:
         lines += ["", "## Beside published figures", "", *_markdown(*_published(results)), ""]
         lines += [*(f"- {line}" for line in _sources(results)), "", _ABOUT_VERDICTS]
@@ -128,6 +139,13 @@ def _accuracies(results: AllResults) -> tuple[list[str], list[list[str]]]:
         categories = next(iter(models)).categories
         further |= {f"category {name}": [_share(m.categories[name]) for m in models] for name in categories}
     further["adjusted for guessing"] = [_share(each.guess_adjusted) for each in models]
+    scores = [[task.models[name].scores for task in results.tasks.values()] for name in results.models]
+    further["reward"] = [_share(fmean(each.reward for each in of_model)) for of_model in scores]
+    for k in scores[0][0].pass_at_k:
+        further[k] = [_share(fmean(each.pass_at_k[k] for each in of_model)) for of_model in scores]
+    left_out = [sum(each.left_out for each in of_model) for of_model in scores]
+    if any(left_out):
+        further["left out"] = [str(each) for each in left_out]
     if any(each.failed for each in models):
         further["failed calls"] = [str(each.failed) for each in models]
     further["tokens of answers"] = [_count(each.usage.completion_tokens) for each in models]

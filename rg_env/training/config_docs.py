@@ -44,7 +44,8 @@ rg-env eval --models tiny outputs/RUN/checkpoint-25 --tasks leg_counting -n 100 
 rg-env eval --models gpt-4o-mini@https://api.openai.com/v1 --tasks maze       # its key: OPENAI_API_KEY
 rg-env eval --models tiny --external gsm8k_cot_rg,llama_math -n 200           # benchmarks of lm-evaluation-harness
 rg-env eval ... --output-dir DIR --resume                                     # goes on with what DIR holds
-rg-env plot DIR/results_all_tasks_*.json
+rg-env plot DIR/results_all_tasks_*.json                                      # the picture again, to adapt
+rg-env report DIR                                                             # one page, with all rollouts
 ```
 
 - All models are asked the same frozen questions of the evaluation split, in the words of training, and scored by the
