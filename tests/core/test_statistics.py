@@ -295,6 +295,34 @@ def test_pairs_are_sharper_than_two_samples() -> None:
     assert paired.interval[1] - paired.interval[0] < 0.6 * (unrelated.interval[1] - unrelated.interval[0])
 
 
+@pytest.mark.parametrize(
+    "counts", [(2, 0, 0, 2), (4, 0, 1, 3), (30, 5, 9, 36), (5, 6, 4, 5), (1, 8, 9, 2), (6, 2, 0, 0)]
+)
+def test_the_interval_of_pairs_is_newcombes(counts: tuple[int, int, int, int]) -> None:
+    """By the table of both right, the first alone, the second alone, none: his correlation (Altman 2000, page 52)."""
+    both, one, other, none = counts
+    n = sum(counts)
+    first = [1.0] * (both + one) + [0.0] * (other + none)
+    second = [1.0] * both + [0.0] * one + [1.0] * other + [0.0] * none
+    found = paired_difference([tuple(_by_problem([[each] for each in side]) for side in (first, second))])
+    table = both * none - one * other
+    product = (both + one) * (other + none) * (both + other) * (one + none)
+    phi = 0.0 if not product else (max(table - n / 2, 0.0) if table > 0 else table) / math.sqrt(product)
+    p, q = (both + one) / n, (both + other) / n
+    (p_low, p_high), (q_low, q_high) = (share_interval([[each] for each in side]) for side in (first, second))
+    below = math.sqrt((p - p_low) ** 2 - 2 * phi * (p - p_low) * (q_high - q) + (q_high - q) ** 2)
+    above = math.sqrt((p_high - p) ** 2 - 2 * phi * (p_high - p) * (q - q_low) + (q - q_low) ** 2)
+    assert found.interval == pytest.approx((p - q - below, p - q + above))
+
+
+@pytest.mark.parametrize("right", [0, 1, 2, 4])
+def test_models_that_answered_alike_may_differ_all_the_same(right: int) -> None:
+    """Four questions are no proof, half of them right as little as none."""
+    answers = _by_problem([[float(number < right)] for number in range(4)])
+    low, high = paired_difference([(answers, answers)]).interval
+    assert low < -0.1 < 0.1 < high
+
+
 def test_only_common_problems_count_and_tasks_count_alike() -> None:
     """One task with two problems weighs as much as one with twenty."""
     small = ({"a": [1.0], "b": [1.0], "c": [1.0]}, {"a": [0.0], "b": [0.0], "z": [1.0]})
