@@ -59,13 +59,13 @@ def kind_of(model: EvalModel) -> Kind:
 
 
 @asynccontextmanager
-async def endpoint(model: EvalModel, config: EvalConfig, url: str | None = None) -> AsyncIterator[Ready]:
-    """An OpenAI-compatible server; `url`: of one that was started here.
+async def endpoint(model: EvalModel, config: EvalConfig) -> AsyncIterator[Ready]:
+    """An OpenAI-compatible server.
 
     Raises:
         InputError: its key is missing; nothing answers there; it does not serve the model.
     """
-    address = url or model.url or ""
+    address = model.url or ""
     here = urlsplit(address).hostname in _LOOPBACK
     key = os.environ.get(model.key_variable or DEFAULT_KEY)
     if not key and (model.key_variable or not here):

@@ -119,7 +119,8 @@ async def evaluate(
 
     Raises:
         RewardError: a reward raised or returned no finite number.
-        InputError: a local model cannot be loaded.
+        InputError: a local model cannot be loaded, or an endpoint cannot be asked at all.
+        MissingExtraError: what serves a local model is not installed.
     """
     outcome = Outcome(pairs, benchmarks)
     with RolloutFile(folder / "rollouts.jsonl") as file:
