@@ -1,6 +1,7 @@
 """`rg-env eval`: its options. What it does stands in `rg_env.evaluation`."""
 
 import argparse
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,14 +19,19 @@ def add(commands: Any) -> None:
         usage="rg-env eval [CONFIG] [section.key=value ...] [--models MODEL ...] [--tasks TASK ...] "
         "[--external BENCHMARK,...] [options]",
         epilog="A MODEL is a folder, a name on the hub, 'tiny', or NAME@URL at an OpenAI-compatible endpoint, whose "
-        "key is in OPENAI_API_KEY. docs/evaluation.md has the rest.",
+        "key is in OPENAI_API_KEY. Names of your own: models.NAME=MODEL in the place of --models. Defaults are of what "
+        "CONFIG does not say. docs/evaluation.md has the rest. To try it on any machine: rg-env eval --models tiny "
+        "--tasks leg_counting --max-tokens 90 -n 20",
     )
     parser.add_argument("config", nargs="?", help="such as configs/eval/tiny.yaml; or say it all by options")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="over what the config says")
-    parser.add_argument("--models", "--model", nargs="+", metavar="MODEL", help="what is asked")
-    parser.add_argument("--tasks", nargs="+", metavar="TASK", help="what it is asked")
+    parser.add_argument("--models", "--model", nargs="+", metavar="MODEL", help="what is asked: see below")
+    parser.add_argument("--tasks", nargs="+", metavar="TASK", help="what it is asked: `rg-env tasks` lists them")
     parser.add_argument(
-        "--external", nargs="+", metavar="BENCHMARK", help="tasks of lm-evaluation-harness (extra eval-external)"
+        "--external",
+        nargs="+",
+        metavar="BENCHMARK",
+        help="tasks of lm-evaluation-harness, or of ours for it, such as gsm8k_cot_rg (extra eval-external)",
     )
     parser.add_argument(
         "-n",
@@ -39,7 +45,7 @@ def add(commands: Any) -> None:
         "--max-tokens", type=positive, metavar="N", help="of an answer; default: 1024, or the benchmark's"
     )
     parser.add_argument("--temperature", type=float, metavar="T", help="default: 1, or the benchmark's")
-    parser.add_argument("--seed", type=seed, help="of the sampling; default: 0")
+    parser.add_argument("--seed", type=seed, help="of the sampling by the embedded engine; default: 0")
     parser.add_argument("--gpus", metavar="0,1,...", help="for models that vLLM serves here; default: all")
     parser.add_argument("--output-dir", metavar="DIR", help="default: a fresh folder under outputs/")
     parser.add_argument("--resume", action="store_true", help="go on with what the output folder holds")
@@ -56,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
     if options.config and not is_config_file(options.config) and "=" in options.config:  # no config, but overrides
         options.overrides, options.config = [options.config, *options.overrides], None
+    _take_overrides_out_of_lists(options)
     given = _given(options)
     if options.config:
         config = load_eval_config(options.config, [*options.overrides, *given])
@@ -93,6 +100,25 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
     finally:
         for kind, handler in before.items():
             signal.signal(kind, handler)
+
+
+def _take_overrides_out_of_lists(options: argparse.Namespace) -> None:
+    """Of all words after `--models` and the like argparse makes names; those that set a key of a config are overrides.
+
+    Raises:
+        InputError: a single model or task is set besides the list, which would be gone.
+    """
+    from rg_env.evaluation.config import EvalConfig
+
+    for name in ("models", "tasks", "external"):
+        words = getattr(options, name) or []
+        overrides = [word for word in words if "=" in word and re.split("[.=]", word)[0] in EvalConfig.model_fields]
+        options.overrides = [*options.overrides, *overrides]
+        setattr(options, name, [word for word in words if word not in overrides] or None)
+    for name in ("models", "tasks"):
+        single = next((each for each in options.overrides if each.startswith(f"{name}.")), None)
+        if single and getattr(options, name):
+            raise InputError(f"--{name} beside {single}: one would replace the other: give each as {name}.NAME=...")
 
 
 def _given(options: argparse.Namespace) -> list[str]:

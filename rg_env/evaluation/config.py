@@ -138,7 +138,9 @@ class EvalConfig(Section):
                 )
             entries = {name_of(each): split_address(each) for each in value}
             if len(entries) < len(value):
-                raise ValueError("two models would have the same name: give them names, {a: {model: ...}, b: ...}")
+                raise ValueError(
+                    "two models would have the same name: say models.a=... models.b=..., or {a: ..., b: ...}"
+                )
             return entries
         if isinstance(value, Mapping):
             return {name: split_address(each) if isinstance(each, str) else each for name, each in value.items()}

@@ -9,6 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rg_env.cli import run
 from rg_env.errors import ConfigError, InputError
 from rg_env.evaluation.config import EvalConfig, eval_config_of, load_eval_config, name_of, split_address
 from rg_env.tiny import TASKS
@@ -121,3 +122,41 @@ print(code, sorted({"torch", "reasoning_gym", "verifiers", "transformers", "open
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output.endswith("0 []\n")
     assert "num_examples: 3\n" in output
+
+
+def test_overrides_may_follow_lists_of_names(capsys: pytest.CaptureFixture[str]) -> None:
+    """argparse makes one more model, or task, of such a word: it would be looked for on the hub."""
+    asked = [
+        "--models",
+        "tiny",
+        "grading=partial",
+        "--tasks",
+        "maze",
+        "sampling.top_p=0.5",
+        "--external",
+        "x",
+        "seed=7",
+    ]
+    assert run(["eval", *asked, "--dry-run"]) == 0
+    config = yaml.safe_load(capsys.readouterr().out)
+    assert ([*config["models"]], [*config["tasks"]], config["external"]["tasks"]) == (["tiny"], ["maze"], ["x"])
+    assert (config["grading"], config["sampling"]["top_p"], config["seed"]) == ("partial", 0.5, 7)
+    assert run(["eval", "--tasks", "maze", "models.a=M", "models.b=M=1@http://h/v1", "--dry-run"]) == 0
+    config = yaml.safe_load(capsys.readouterr().out)
+    assert {name: each["model"] for name, each in config["models"].items()} == {"a": "M", "b": "M=1"}
+    assert run(["eval", "--models", "M=1", "./seed=1", "--tasks", "maze", "--dry-run"]) == 0
+    assert [*yaml.safe_load(capsys.readouterr().out)["models"]] == ["M=1", "./seed=1"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ["--models", "tiny", "models.b=tiny", "--tasks", "maze"],
+        ["--models", "tiny", "--tasks", "maze", "gcd", "tasks.maze.level=1"],
+        [str(CONFIGS[-1]), "models.b=tiny", "--models", "M"],
+    ],
+)
+def test_no_model_or_task_is_dropped_in_silence(asked: list[str]) -> None:
+    """A list and a single one besides: keys of a config replace each other."""
+    with pytest.raises(InputError, match=r"^--(models|tasks) beside .*: give each as (models|tasks)\.NAME=\.\.\.$"):
+        run(["eval", *asked, "--dry-run"])
