@@ -1,1 +1,1 @@
-"""From results to what people look at."""
+"""Models on tasks: asked, scored and compared, and what people look at of it: tables, pictures, a page."""
