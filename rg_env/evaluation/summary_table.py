@@ -17,6 +17,10 @@ _ABOUT_ACCURACIES = (
     "guessing: (accuracy - constant) / (1 - constant). Left out: questions that the model was trained on."
 )
 _ABOUT_DIFFERENCES = "Differences of accuracy with 95 % intervals (Newcombe); p-values by permutation, two-sided."
+_ABOUT_ADVICE = (
+    "Groups that teach: questions with some answers right, not all; rollouts for one: so many are made for each. "
+    "Cut off: by the limit of tokens; answered: in the form asked for. Constant: what the best constant answer gets."
+)
 _VERDICTS = {"within_tolerance": "within tolerance", "within_chance": "within chance", "beyond": "beyond"}
 _ABOUT_VERDICTS = (
     "Within tolerance: the accuracies differ by no more than that. Within chance: by more, but 0 is in the 95 % "
@@ -63,8 +67,10 @@ def print_advice(advice: Mapping[str, Advice], console: Console | None = None) -
                     f"{found.verdict}{' <- start' if start else ''}",
                 ]
             )
-    heads = ["task", "level", "solved", "groups that teach", "cut off", "answered", "constant", "rollouts a group"]
-    _print(console or Console(highlight=False), [*heads, "verdict"], rows)
+    heads = ["task", "level", "solved", "groups that teach", "cut off", "answered", "constant", "rollouts for one"]
+    console = console or Console(highlight=False)
+    _print(console, [*heads, "verdict"], rows)
+    console.print(_ABOUT_ADVICE, markup=False)
 
 
 def _print(console: Console, heads: list[str], rows: list[list[str]]) -> None:
