@@ -11,7 +11,7 @@ vLLM serves have a GPU each, and a GPU that is done helps with the model that ha
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -201,10 +201,10 @@ class _Run:
             if benchmark.model == model:
                 yield from benchmark.jobs()
 
-    async def _guarded(self, name: str, work: Any) -> None:
+    async def _guarded(self, name: str, asking: Awaitable[None]) -> None:
         """A model that fails is told in the end; the others go on."""
         try:
-            await work
+            await asking
         except (ServerError, EngineError, BaseExceptionGroup) as error:
             first = _first(error)
             if not isinstance(first, ServerError | EngineError):
@@ -224,7 +224,8 @@ class _Run:
     async def _on_gpu(self, gpu: str | None, waiting: list[str]) -> None:
         """Serve one model after the other; where none waits, another one of those with most left."""
         while True:
-            left = {name: self._left(name) for name in self._local_left()}
+            local = [name for name, model in self.config.models.items() if not model.url]
+            left = {name: self._left(name) for name in local if name not in self.outcome.problems}
             if waiting:
                 name = waiting.pop(0)
             elif left and max(left.values()) > self.config.requests.concurrency:
@@ -232,13 +233,6 @@ class _Run:
             else:
                 return
             await self._guarded(name, self._served(name, gpu))
-
-    def _local_left(self) -> list[str]:
-        return [
-            name
-            for name, model in self.config.models.items()
-            if not model.url and name not in self.outcome.problems and self._left(name)
-        ]
 
     async def _served(self, name: str, gpu: str | None) -> None:
         model = self.config.models[name]
