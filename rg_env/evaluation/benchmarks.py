@@ -9,6 +9,7 @@ from typing import Any
 from rg_env.evaluation.asking import Reply
 from rg_env.evaluation.results import Usage
 from rg_env.evaluation.rollout_file import RolloutFile
+from rg_env.evaluation.tally import usage_of
 from rg_env.evaluation.work import Jobs, Work
 
 FOLDER = "external"
@@ -62,14 +63,11 @@ class Benchmark(Work):
 
     def usage(self) -> Usage:
         """Tokens, and what they cost."""
-        tokens: dict[str, int | None] = {}
-        for kind in ("prompt_tokens", "completion_tokens"):
-            known = [each for answer in self.answers.values() if (each := answer.get(kind)) is not None]
-            tokens[kind] = sum(known) if known else None
-        cost = None
-        if self.price is not None and None not in tokens.values():
-            cost = sum(price * (count or 0) for price, count in zip(self.price, tokens.values(), strict=True)) / 1e6
-        return Usage(cost=cost, **tokens)
+        return usage_of(self._sum("prompt_tokens"), self._sum("completion_tokens"), self.price)
+
+    def _sum(self, tokens: str) -> int | None:
+        known = [each for answer in self.answers.values() if (each := answer.get(tokens)) is not None]
+        return sum(known) if known else None
 
     def _is_open(self, key: str) -> bool:
         return key not in self.answers or self.answers[key]["error"] is not None

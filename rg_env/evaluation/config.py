@@ -81,6 +81,11 @@ class EvalModel(Section):
     price: Price | None = None
     """For the sum of costs."""
 
+    @property
+    def prices(self) -> tuple[float, float] | None:
+        """Of a million tokens of prompts, and of answers."""
+        return None if self.price is None else (self.price.input, self.price.output)
+
 
 class EvalTask(TaskOptions):
     """One task, under its name, or another one under a label."""

@@ -120,7 +120,7 @@ class Harness:
         if reply["unused"]:
             print(f"settings that models are not asked with: {', '.join(reply['unused'])}", flush=True)
         return [
-            Benchmark(name, benchmark, number, requests[benchmark, number], _price(model))
+            Benchmark(name, benchmark, number, requests[benchmark, number], model.prices)
             for name, model in self._config.models.items()
             for number in [self._prompts.index(model.system_prompt)]
             for benchmark in external.tasks
@@ -235,10 +235,6 @@ def include_folders(given: str | None) -> list[Path]:
     if not shipped.is_dir():
         shipped = package.parent / _SHIPPED  # of a clone
     return [folder.absolute() for folder in (shipped, Path(given) if given else None) if folder is not None]
-
-
-def _price(model: Any) -> tuple[float, float] | None:
-    return None if model.price is None else (model.price.input, model.price.output)
 
 
 def _interval(value: float, stderr: float | None) -> Interval | None:

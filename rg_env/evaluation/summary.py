@@ -98,7 +98,6 @@ def _questions(task: TaskQuestions) -> Questions:
 
 def _model(config: EvalConfig, name: str, pair: Pair, engine: str) -> ModelResult:
     model = config.models[name]
-    price = None if model.price is None else (model.price.input, model.price.output)
     try:
         scores = pair.tally.scores(pair.task.floor)
     except InputError as error:
@@ -110,7 +109,7 @@ def _model(config: EvalConfig, name: str, pair: Pair, engine: str) -> ModelResul
             "engine": engine,
             "system_prompt": model.system_prompt,
             "scores": scores,
-            "usage": pair.tally.usage(price),
+            "usage": pair.tally.usage(model.prices),
             "correct": pair.tally.correct(),
         }
     )

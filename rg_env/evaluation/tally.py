@@ -118,10 +118,7 @@ class Tally:
             kind: sum(known) if (known := [each for each in tokens if each >= 0]) else None
             for kind, tokens in self._tokens.items()
         }
-        cost = None
-        if price is not None and None not in totals.values():
-            cost = (price[0] * (totals["prompt_tokens"] or 0) + price[1] * (totals["completion_tokens"] or 0)) / 1e6
-        return Usage(cost=cost, **totals)
+        return usage_of(totals["prompt_tokens"], totals["completion_tokens"], price)
 
     def _part(self, number: int) -> bytearray | None:
         """The statuses of a question's answers; None: it is left out."""
@@ -140,6 +137,14 @@ class Tally:
         return {
             f"pass@{k}": sum(pass_at_k(self.times, int(sum(each)), k) for each in shares) / len(shares) for k in powers
         }
+
+
+def usage_of(prompt_tokens: int | None, completion_tokens: int | None, price: tuple[float, float] | None) -> Usage:
+    """With the cost, where all is known; `price`: of a million tokens of prompts, and of answers."""
+    cost = None
+    if price is not None and prompt_tokens is not None and completion_tokens is not None:
+        cost = (price[0] * prompt_tokens + price[1] * completion_tokens) / 1e6
+    return Usage(prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, cost=cost)
 
 
 def _reward_interval(rewards: list[list[float]], mean: float) -> Interval:
