@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from rg_env.core.checks import one_line
 from rg_env.core.folders import free_folder, write_aside
 from rg_env.core.yaml12 import to_yaml
 from rg_env.errors import InputError, OutputFolderError, ServerError
@@ -131,7 +132,7 @@ def _tell(outcome: Outcome) -> None:
         if work.failed:
             print(f"{work.model}, {work.label}: {work.failed} calls failed, and count as wrong answers")
     for name, others in outcome.answered_as.items():
-        print(f"{name}: answered as {', '.join(sorted(others)[:3])}")
+        print(f"{name}: answered as {', '.join(one_line(each) for each in sorted(others)[:3])}")
 
 
 def _refuse_all_failed(outcome: Outcome) -> None:
