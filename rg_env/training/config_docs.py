@@ -53,7 +53,7 @@ rg-env plot DIR/results_all_tasks_*.json
   is missing, and calls that failed once more. Figures are made from that file alone.
 - A call is tried again after 429, 5xx, time-outs and damaged answers. One that fails for good counts as a wrong answer,
   and is counted. A model of which all calls fail has no result; one that cannot be asked to the end ends the evaluation
-  with exit code 1, after the others, and nothing is lost.
+  with exit code 2, after the others, and nothing is lost.
 - Intervals are of 95 %, clustered by question. Two models are compared on the questions that both were asked: the
   difference with its interval, and a permutation test. *Adjusted for guessing* is (accuracy - c) / (1 - c), where c is
   what the best constant answer gets.
