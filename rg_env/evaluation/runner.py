@@ -74,6 +74,8 @@ class Outcome:
     """Models that could not be asked to the end, and why."""
     answered_as: dict[str, set[str]] = field(default_factory=dict)
     """By model, under which other names it answered."""
+    strangers: int = 0
+    """Rollouts in the file that are of no question that is asked."""
 
     @property
     def works(self) -> list[Work]:
@@ -123,10 +125,10 @@ async def evaluate(
     """
     outcome = Outcome(pairs, benchmarks)
     with RolloutFile(folder / "rollouts.jsonl") as file:
+        named = {(pair.model, pair.task.name): pair for pair in pairs}
         for record in file.records():
-            for pair in pairs:
-                if (pair.model, pair.task.name) == (record["model"], record["task"]):
-                    pair.tally.put(record)
+            pair = named.get((record["model"], record["task"]))
+            outcome.strangers += pair is None or not pair.tally.put(record)
         run = _Run(config, folder, outcome, file)
         watcher = asyncio.create_task(_watching(watch, outcome)) if watch else None
         try:

@@ -19,9 +19,14 @@ _ABOUT_VERDICTS = (
 EXTERNAL_NOTE = "Examples: worked ones before each question. Intervals of 95 %: ± 1.96 of lm-eval's standard errors."
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise  # the error that is handled: rich would end the program here, where commands have an exit code for it
+
+
 def print_results(results: AllResults, console: Console | None = None) -> None:
     """Print accuracies by task, what two models differ by, published figures beside ours, and external benchmarks."""
-    console = console or Console(highlight=False)
+    console = console or _Console(highlight=False)
     if results.tasks:
         _print(console, *_accuracies(results))
     if results.comparisons:
@@ -54,7 +59,7 @@ def print_advice(advice: Mapping[str, Advice], console: Console | None = None) -
                 ]
             )
     heads = ["task", "level", "solved", "groups that teach", "cut off", "answered", "constant", "rollouts a group"]
-    _print(console or Console(highlight=False), [*heads, "verdict"], rows)
+    _print(console or _Console(highlight=False), [*heads, "verdict"], rows)
 
 
 def _print(console: Console, heads: list[str], rows: list[list[str]]) -> None:
