@@ -173,9 +173,12 @@ class _Run:
         if local:
             require_torch()
             self._folds = {name: folds_system(self.config.models[name].model) for name in local}
-        async with asyncio.TaskGroup() as group:
+        async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+            # All are looked at before one is asked: a wrong address ends the evaluation where nothing was paid for yet.
+            models = self.config.models
+            ready = {name: await stack.enter_async_context(endpoint(models[name], self.config)) for name in remote}
             for name in remote:
-                group.create_task(self._guarded(name, self._endpoint(name)))
+                group.create_task(self._guarded(name, self._ask_all(name, ready[name])))
             if local and self._by_vllm():
                 waiting = list(local)
                 gpus: list[str | None] = [str(gpu) for gpu in self.config.serving.gpus or default_gpus()] or [None]
@@ -212,10 +215,6 @@ class _Run:
                 raise
             self.outcome.problems[name] = str(first)
 
-    async def _endpoint(self, name: str) -> None:
-        async with endpoint(self.config.models[name], self.config) as ready:
-            await self._ask_all(name, ready)
-
     async def _in_turn(self, names: list[str]) -> None:
         for name in names:
             tasks = [pair.task for pair in self._pairs(name)]
@@ -251,7 +250,7 @@ class _Run:
 
     async def _ask_all(self, name: str, ready: Ready) -> None:
         async with asyncio.TaskGroup() as group:
-            for _ in range(ready.concurrency):
+            for _ in range(min(ready.concurrency, self._left(name))):
                 group.create_task(self._worker(name, ready))
 
     async def _worker(self, name: str, ready: Ready) -> None:

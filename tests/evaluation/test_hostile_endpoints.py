@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -147,8 +148,11 @@ class _Listing(ChatServer):
     """Lists what it is told to."""
 
     listed: Response
+    wait = 0.0
+    """Seconds."""
 
     async def _models(self, request: Request) -> Response:
+        await asyncio.sleep(self.wait)
         return self.listed
 
 
@@ -188,3 +192,22 @@ def test_names_of_a_list_reach_a_terminal_without_its_codes(listing: _Listing, t
     assert "does not serve 'm': it has [31mred, yyy" in error
     assert not set("\x1b\x07\x9b\u202e") & set(error)
     assert len(error) < 500
+
+
+def test_all_endpoints_are_looked_at_before_one_is_asked(chat: ChatServer, tmp_path: Path) -> None:
+    """One that refuses the key ends the evaluation: then nothing was paid for yet."""
+    chat.reset(str)
+    with _Listing(str) as slow:
+        slow.listed, slow.wait = JSONResponse({"error": {"message": "no"}}, 401), 0.5
+        other = json.dumps({"model": "m", "url": slow.url})
+        with pytest.raises(InputError, match="refuses the key: HTTP 401"):
+            _run(chat.url, tmp_path / "e", f"models.b={other}")
+    assert chat.requests == []
+
+
+def test_no_more_callers_than_calls(chat: ChatServer, tmp_path: Path) -> None:
+    """However many may be under way at once: a million of them take a quarter of a minute to find nothing to do."""
+    chat.reset(str)
+    start = time.monotonic()
+    _run(chat.url, tmp_path / "e", "requests.concurrency=1000000")
+    assert time.monotonic() - start < 5
