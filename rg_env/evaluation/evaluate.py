@@ -103,7 +103,7 @@ def _writing(folder: Path) -> Iterator[None]:
     """What cannot be written there is told: somebody removed the folder, or took the right to write there."""
     try:
         yield
-    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
         raise OutputFolderError(
             f"cannot write {error.filename or folder}: {error.strerror}; mend that, and go on with {_go_on(folder)}"
         ) from error

@@ -70,7 +70,11 @@ class RolloutFile:
             raise InputError(f"another evaluation is writing {self.path}: wait for its end, or end it") from error
         except OSError:  # a file system without locks
             pass
-        self._end_at_last_line()
+        try:
+            self._end_at_last_line()
+        except OSError as error:  # no file, but a device
+            self._file.close()
+            raise InputError(f"cannot write {self.path}: {error.strerror}") from error
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

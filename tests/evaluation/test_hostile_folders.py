@@ -91,6 +91,24 @@ def test_one_at_a_time_writes_into_a_folder(chat: ChatServer, tmp_path: Path) ->
         pass
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+def test_odd_things_in_the_place_of_files_are_told(chat: ChatServer, tmp_path: Path, rg_env: RgEnv) -> None:
+    """A device, or a folder."""
+    chat.reset(str)
+    _run(_config(chat, tmp_path / "e"))
+    file = tmp_path / "e" / "rollouts.jsonl"
+    file.rename(tmp_path / "kept")
+    file.symlink_to("/dev/full")
+    code, _, error = rg_env("eval", *_overrides(chat, tmp_path / "e"), "--resume")
+    assert (code, error) == (2, f"error: cannot write {file}: Invalid argument\n")
+    (tmp_path / "kept").rename(file)
+    (tmp_path / "e" / "summary.md").unlink()
+    (tmp_path / "e" / "summary.md").mkdir()
+    code, _, error = rg_env("eval", *_overrides(chat, tmp_path / "e"), "--resume")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "summary.md.part: Is a directory; mend that, and go on with --resume --output-dir" in error
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
