@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,14 @@ import openai
 import pytest
 from chat_server import ChatServer, completion
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 
 from rg_env.errors import InputError
 from rg_env.evaluation import asking, evaluate
 from rg_env.evaluation.asking import CallFailed, EndpointFailed, Reply, ask
 from rg_env.evaluation.config import EvalConfig, eval_config_of
 from rg_env.evaluation.results import AllResults
+from rg_env.evaluation.rollout_file import read_rollouts
 
 KEY = "s3cret-key-of-somebody"
 ESCAPES = "\x1b[31mred\x07\x9b\u202e"
@@ -92,6 +93,43 @@ def test_an_error_with_status_200_is_told(chat: ChatServer) -> None:
         CallFailed, match=r"^no chat completion came back: it has no choice: provider \[31mred down \(2"
     ):
         _ask(chat)
+
+
+async def _half() -> AsyncIterator[bytes]:
+    """In chunks, of which the last never comes."""
+    yield json.dumps(completion("2")).encode()[:60]
+    await asyncio.sleep(0.05)
+    raise ConnectionAbortedError
+
+
+def test_half_an_answer_is_tried_again(chat: ChatServer) -> None:
+    """It never counts as one."""
+    chat.reset(str, lambda number, body: None if number else StreamingResponse(_half(), media_type="application/json"))
+    assert _ask(chat).text == "1+1?"
+    chat.reset(str, lambda number, body: StreamingResponse(_half(), media_type="application/json"))
+    with pytest.raises(CallFailed, match=r"^no connection: .*\(2 tries\)$"):
+        _ask(chat)
+
+
+def test_of_several_choices_the_first_counts(chat: ChatServer) -> None:
+    """What was asked for is one."""
+    first, second = completion("first")["choices"][0], completion("second")["choices"][0]
+    for choices in ([first, second], [first, first], [first, None], [first, {}]):
+        answer = JSONResponse({**completion(""), "choices": choices})
+        chat.reset(str, lambda number, body, answer=answer: answer)  # type: ignore[misc]
+        assert _ask(chat).text == "first"
+
+
+@pytest.mark.parametrize("text", ["x<answer>" * 150_000, "<answer>" + "9" * 1_000_000 + "</answer>", "\ud800\0" * 9])
+def test_answers_of_a_megabyte_or_of_no_characters_are_scored(chat: ChatServer, text: str, tmp_path: Path) -> None:
+    """As any other, at once."""
+    chat.reset(lambda question: "", lambda number, body: Response(
+        json.dumps(completion(text)), media_type="application/json"))  # fmt: skip
+    start = time.monotonic()
+    results = _run(chat.url, tmp_path / "e", "tasks={gcd: {}, countdown: {}}")
+    assert time.monotonic() - start < 20
+    assert (results.models["a"].accuracy, results.models["a"].failed) == (0, 0)
+    assert len(list(read_rollouts(tmp_path / "e" / "rollouts.jsonl"))) == 4
 
 
 @pytest.mark.parametrize("status", [200, 400, 401, 500])

@@ -17,6 +17,7 @@ from chat_server import ChatServer
 
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation import evaluate
+from rg_env.evaluation.benchmarks import answer_file
 from rg_env.evaluation.config import EvalConfig, eval_config_of
 from rg_env.evaluation.results import AllResults
 from rg_env.evaluation.rollout_file import RolloutFile
@@ -171,12 +172,12 @@ class _Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("name", ["[/b]x", "[red]x[/red]", "a[link=x]"])
+@pytest.mark.parametrize("name", ["[/b]x", "[red]x[/red]"])
 def test_names_are_no_markup(chat: ChatServer, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal, with bars."""
     terminal = _Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
-    chat.reset(str, lambda number, body: 0.4)
+    chat.reset(str)
     _run(_config(chat, tmp_path / "e", name=name))
     assert f"{name} · gcd" in terminal.getvalue()
 
@@ -214,3 +215,17 @@ def test_a_probe_that_is_interrupted_says_how_it_goes_on(chat: ChatServer, tmp_p
     output, error = process.communicate(timeout=60)
     assert (process.returncode, error) == (130, "interrupted\n")
     assert f"go on with --resume --output-dir '{folder}'" in output
+
+
+@pytest.mark.parametrize(("key", "value"), [("text", 5), ("key", []), ("error", {}), ("completion_tokens", 10**30)])
+def test_an_answer_to_a_benchmark_that_was_edited_is_told(key: str, value: Any, tmp_path: Path) -> None:
+    record = {"model": "m", "benchmark": "b", "key": "k", "text": "", "error": None, "truncated": None,
+              "prompt_tokens": None, "completion_tokens": 1}  # fmt: skip
+    (tmp_path / "external").mkdir()
+    file = tmp_path / "external" / "answers.jsonl"
+    file.write_text(json.dumps(record) + "\n")
+    with answer_file(tmp_path, []):
+        pass
+    file.write_text(json.dumps({**record, key: value}) + "\n")
+    with pytest.raises(InputError, match=rf"answers\.jsonl:1 is damaged \({key}\)"), answer_file(tmp_path, []):
+        pass
