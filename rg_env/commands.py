@@ -13,6 +13,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
+from rg_env.core.checks import without_controls
 from rg_env.errors import MissingExtraError, RGEnvError, StoppedTogether, from_interrupt
 
 _NO_BUG = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -44,7 +45,7 @@ def run_command(main: Callable[[], Any]) -> None:
             code = 130
         elif isinstance(error, RGEnvError):
             if not (isinstance(error, StoppedTogether) and os.environ.get("RANK", "0") != "0"):  # said once
-                print(f"error: {error}", file=sys.stderr)
+                print(f"error: {without_controls(str(error))}", file=sys.stderr)  # it may quote what others wrote
             code = error.exit_code
         else:
             raise

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rg_env.commands import positive, seed, take_overrides_anywhere
+from rg_env.commands import positive, require, seed, take_overrides_anywhere
 from rg_env.errors import InputError
 
 
@@ -75,10 +75,12 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print(to_yaml(config.model_dump(mode="json")), end="")
         return 0
+    for package in ("scipy", "matplotlib"):  # before anything is asked
+        require(package, "eval")
     from rg_env.evaluation.evaluate import run_evaluation
     from rg_env.evaluation.summary_table import print_results
 
-    with _sigterm_as_ctrl_c():
+    with sigterm_as_ctrl_c():
         results, folder = run_evaluation(config, resume=options.resume)
     print_results(results)
     print(f"files in {folder}")
@@ -86,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
+def sigterm_as_ctrl_c() -> Iterator[None]:
     """What clusters end a job by ends servers in good order too, and tells how to go on."""
 
     def interrupt(number: int, frame: Any) -> None:

@@ -5,7 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rg_env.commands import positive
+from rg_env.commands import positive, require
+from rg_env.eval_command import sigterm_as_ctrl_c
 
 
 def add(commands: Any) -> None:
@@ -48,8 +49,11 @@ def run(options: argparse.Namespace) -> int:
         "sampling.max_tokens": options.max_tokens,
     }
     given |= {"output.dir": options.output_dir} if options.output_dir else {}
+    for package in ("scipy", "matplotlib"):  # before anything is asked
+        require(package, "eval")
     config = eval_config_of([f"{key}={json.dumps(value)}" for key, value in given.items()])
-    results, folder = run_evaluation(config, resume=options.resume)
+    with sigterm_as_ctrl_c():
+        results, folder = run_evaluation(config, resume=options.resume)
     advice = judge(results, next(iter(config.models)))
     print_advice(advice)
     try:

@@ -176,3 +176,11 @@ def test_keys_come_from_dotenv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert os.environ["RG_ENV_TEST_KEY"] == "environment"
     assert "HF_TOKEN" not in os.environ
     monkeypatch.delenv("WANDB_API_KEY")
+
+
+def test_errors_are_shown_without_codes_of_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """They may quote what a model, a server or a file says; lines, and letters of all languages, stay as they are."""
+    with pytest.raises(SystemExit):
+        run_command(lambda: fail(InputError("2 mistakes\n  'größe 語'\x1b[31m\r\x9b\u202e\ud800\u2028")))
+    told = "error: 2 mistakes\n  'größe 語'\\x1b[31m\\r\\x9b\\u202e\\ud800\\u2028\n"
+    assert capsys.readouterr().err == told

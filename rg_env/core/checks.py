@@ -1,6 +1,7 @@
 """Checks of values that users give, for one-line errors."""
 
 import math
+import unicodedata
 
 
 def is_number(value: object) -> bool:
@@ -16,6 +17,21 @@ def is_number(value: object) -> bool:
 def is_count(value: object, most: int = 2**31) -> bool:
     """Whether `value` is a whole number from 0 to `most`."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+
+
+def one_line(what: object, most: int = 200) -> str:
+    """Foreign text for a terminal or a log: one line of printable characters, `most` of them and "..."."""
+    text = " ".join("".join(each if each.isprintable() else " " for each in str(what)).split())
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def without_controls(text: str) -> str:
+    """`text`, where what a terminal would obey, or could not show, is written as its number; lines stay lines."""
+    kinds = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return "".join(
+        each.encode("unicode_escape").decode() if each != "\n" and unicodedata.category(each) in kinds else each
+        for each in text
+    )
 
 
 def shortened(value: object) -> str:

@@ -32,6 +32,8 @@ class Problem:
 
     path: Keys
     message: str
+    secret: bool = False
+    """Whether the value is not to be shown."""
 
 
 def parse_config(document: Document, schema: type[_Section]) -> _Section:
@@ -63,9 +65,12 @@ def _line(document: Document, problem: Problem) -> str:
         for length in range(len(problem.path) - 1, 0, -1):
             above = problem.path[:length]
             if document.has(above) and not isinstance(document.at(above), Mapping):  # a short form of a section
-                return _line(document, Problem(above, f"{'.'.join(problem.path[length:])} {problem.message}"))
+                return _line(
+                    document, Problem(above, f"{'.'.join(problem.path[length:])} {problem.message}", problem.secret)
+                )
         return f"{path}: {problem.message}" if path else problem.message
-    return f"{path} = {_shown(value)} @ {document.origin(problem.path)}: {problem.message}"
+    shown = "***" if problem.secret else _shown(value)
+    return f"{path} = {shown} @ {document.origin(problem.path)}: {problem.message}"
 
 
 def _shown(value: Any) -> str:

@@ -6,19 +6,26 @@ them.
 """
 
 import asyncio
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import openai
 from openai.types.chat import ChatCompletion
 
+from rg_env.core.checks import is_count, one_line
 from rg_env.errors import EngineError, ServerError
 
 _PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
 _FOR_NOW = (408, 409, 425, 429)
 _FOR_ALL = (401, 402, 403, 404, 405)
+_SHORTEST_KEY = 8
+"""Shorter ones are words, such as "none", and no secrets."""
+_MOST_TOKENS = 2**40
+"""No call has so many: what says so is not believed."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,7 @@ async def ask(client: Any, request: dict[str, Any], *, tries: int, timeout_s: fl
         EngineError: the embedded engine failed.
     """
     problem = ""
+    line = partial(_line, key=client.api_key)
     for number in range(1, tries + 1):
         pause = min(_PAUSE_S * 2 ** (number - 1), _LONGEST_PAUSE_S)
         try:
@@ -63,18 +71,18 @@ async def ask(client: Any, request: dict[str, Any], *, tries: int, timeout_s: fl
         except (TimeoutError, openai.APITimeoutError):
             problem = f"no answer within {timeout_s:g} s"
         except openai.APIStatusError as error:
-            problem = f"HTTP {error.status_code}: {_said(error)}"
+            problem = f"HTTP {error.status_code}: {line(_said(error))}"
             if error.status_code in _FOR_ALL:
                 raise EndpointFailed(problem) from error
             if error.status_code not in _FOR_NOW and error.status_code < 500:
                 raise CallFailed(problem) from error
             pause = _asked_pause(error) or pause
         except openai.APIConnectionError as error:
-            problem = f"no connection: {_line(error.__cause__ or error)}"
+            problem = f"no connection: {line(error.__cause__ or error)}"
         except EngineError:
             raise
         except (_Damaged, openai.OpenAIError, ValueError, AttributeError, TypeError) as error:  # openai's own parsing
-            problem = f"no chat completion came back: {_line(error)}"
+            problem = f"no chat completion came back: {line(error)}"
         if number < tries:
             await asyncio.sleep(pause * (0.75 + random.random() / 2))  # not all at the same time
     raise CallFailed(f"{problem} ({tries} tries)" if tries > 1 else problem)
@@ -89,7 +97,8 @@ def _checked(answer: Any) -> Reply:
         raise _Damaged(f"{str(answer)[:60]!r}" if isinstance(answer, str) else type(answer).__name__)
     choices = answer.choices
     if not isinstance(choices, Sequence) or not choices:
-        raise _Damaged("it has no choice")
+        # Some services say what is wrong with status 200.
+        raise _Damaged(f"it has no choice{_told(getattr(answer, 'error', None))}")
     message = choices[0].message
     content = getattr(message, "content", None)
     if message is None or not isinstance(content, str | None):
@@ -111,23 +120,29 @@ def _checked(answer: Any) -> Reply:
 
 def _count(usage: Any, name: str) -> int | None:
     value = getattr(usage, name, None)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if is_count(value, _MOST_TOKENS) else None
 
 
 def _asked_pause(error: openai.APIStatusError) -> float | None:
     """Seconds that the server asks to wait for."""
     try:
-        return min(max(float(error.response.headers.get("retry-after", "")), 0.0), _LONGEST_PAUSE_S)
+        seconds = float(error.response.headers.get("retry-after", ""))
     except ValueError:
         return None
+    return None if math.isnan(seconds) else min(max(seconds, 0.0), _LONGEST_PAUSE_S)
 
 
 def _said(error: openai.APIStatusError) -> str:
     body = error.body if isinstance(error.body, dict) else {}
     message = body.get("message") or body.get("detail")
-    return _line(message if isinstance(message, str) else error.message)
+    return message if isinstance(message, str) else error.message
 
 
-def _line(what: object) -> str:
-    text = " ".join("".join(each if each.isprintable() else " " for each in str(what)).split())
-    return (text if len(text) <= 200 else f"{text[:200]}...") or type(what).__name__
+def _told(error: Any) -> str:
+    message = error.get("message") if isinstance(error, dict) else error
+    return f": {message}" if isinstance(message, str) else ""
+
+
+def _line(what: object, key: str) -> str:
+    """In one line, without the key: there are endpoints that repeat it when they refuse it."""
+    return one_line(str(what).replace(key, "***") if len(key) >= _SHORTEST_KEY else what) or type(what).__name__

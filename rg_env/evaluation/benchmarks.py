@@ -8,13 +8,22 @@ from typing import Any
 
 from rg_env.evaluation.asking import Reply
 from rg_env.evaluation.results import Usage
-from rg_env.evaluation.rollout_file import RolloutFile
+from rg_env.evaluation.rollout_file import Checks, RolloutFile, are_tokens, is_answer, is_text
 from rg_env.evaluation.tally import usage_of
 from rg_env.evaluation.work import Jobs, Work
 
 FOLDER = "external"
 ANSWERS = "answers.jsonl"
-_NEEDED = {"model", "benchmark", "key", "text", "error", "truncated"}
+_NEEDED: Checks = {
+    "model": is_text,
+    "benchmark": is_text,
+    "key": is_text,
+    "text": is_text,
+    "error": lambda value: value is None or is_text(value),
+    "truncated": is_answer,
+    "prompt_tokens": are_tokens,
+    "completion_tokens": are_tokens,
+}
 
 
 @dataclass

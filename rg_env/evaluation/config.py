@@ -56,6 +56,12 @@ TINY = "tiny"
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
 _NAME = re.compile(r"[^\s/\\\x00-\x1f][^\\\x00-\x1f]{0,119}")
 _LABEL = re.compile(r"\w[\w.-]{0,79}")
+_LABEL_BYTES, _PART_BYTES = 200, 255
+"""Of a label, which is part of files' names, and of a part of any path."""
+_ALL_TASKS = "all_tasks"
+"""What the files of all tasks are called by."""
+_MOST_ANSWERS = 10_000_000
+"""Of one model to one task: some hundred megabytes."""
 
 
 class Price(Section):
@@ -225,23 +231,36 @@ def _models(config: EvalConfig) -> Iterator[Problem]:
             yield Problem(path, "a name has no line breaks and no backslashes, begins with no space, and ends at 120")
         if model.url is None and model.key_variable is not None:
             yield Problem((*path, "key_variable"), "belongs to an endpoint: give its url, or leave the key out")
-        if model.url is not None:
+        if model.url is None:
+            if any(len(part.encode()) > _PART_BYTES for part in Path(model.model).parts):
+                yield Problem((*path, "model"), "is longer than names of folders, and of models on the hub, can be")
+        elif _has_password(model.url):
+            yield Problem((*path, "url"), _PASSWORD, secret=True)
+        else:
             yield from problem_of((*path, "url"), partial(check_url, model.url))
+
+
+_PASSWORD = "holds a password, or a query: a key goes into an environment variable, named as key_variable"
+
+
+def _has_password(url: str) -> bool:
+    """Or what else may be a secret, and would stand in all files."""
+    return bool({"@", "?", "#"} & set(url))
 
 
 def check_url(url: str) -> None:
     """Raise `InputError` unless `url` may be that of an endpoint."""
     from urllib.parse import urlsplit
 
+    if _has_password(url):
+        raise InputError(_PASSWORD)
     try:
         parts = urlsplit(url)
-        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        fine = parts.scheme in ("http", "https") and bool((parts.hostname or "").encode("idna")) and parts.port != 0
     except ValueError:
         fine = False
-    if not fine:
+    if not fine or not url.isprintable() or " " in url:
         raise InputError("is no address of an endpoint: such as http://127.0.0.1:8000/v1")
-    if parts.username or parts.password:
-        raise InputError("holds a password: put it into an environment variable, and name that as key_variable")
 
 
 def _tasks(config: EvalConfig) -> Iterator[Problem]:
@@ -249,9 +268,16 @@ def _tasks(config: EvalConfig) -> Iterator[Problem]:
     for name, entry in config.tasks.items():
         is_label = entry.task not in (None, name)
         path: tuple[str, ...] = ("tasks", name)
-        if is_label and (not _LABEL.fullmatch(name) or name in table):
+        if is_label and (not _LABEL.fullmatch(name) or len(name.encode()) > _LABEL_BYTES or name in table):
             yield Problem(
-                path, "a label holds letters, digits, '_', '-' and '.', 80 at most, and is the name of no task"
+                path, "a label holds letters, digits, '_', '-' and '.', 80 at most (of 200 bytes), and is the name of "
+                "no task"
+            )  # fmt: skip
+        if name == _ALL_TASKS:
+            yield Problem(path, "is what the files of all tasks are called: take another label")
+        if config.count(name) * config.rollouts_per_example > _MOST_ANSWERS:
+            yield Problem(
+                path, f"asks for more than {_MOST_ANSWERS:,} answers: take a lower num_examples or rollouts_per_example"
             )
         if is_label and entry.task not in table:
             path = (*path, "task")

@@ -10,10 +10,13 @@ results_*.json, summary.md, comparison_*.png, summary_*.png
 """
 
 import asyncio
-from contextlib import ExitStack
+import shlex
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from rg_env.core.checks import one_line
 from rg_env.core.folders import free_folder, write_aside
 from rg_env.core.yaml12 import to_yaml
 from rg_env.errors import InputError, OutputFolderError, ServerError
@@ -50,39 +53,60 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[AllResu
     with ExitStack() as stack:
         harness = stack.enter_context(Harness(config)) if config.external.tasks else None
         benchmarks = harness.prepare() if harness else []
-        folder.mkdir(parents=True, exist_ok=True)
-        write_aside(folder / CONFIG_FILE, to_yaml(config.model_dump(mode="json")))
+        with _writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_aside(folder / CONFIG_FILE, to_yaml(config.model_dump(mode="json")))
         if harness:
             stack.callback(harness.keep_log, folder)
             stack.enter_context(answer_file(folder, benchmarks))
         outcome = _asked(config, folder, pairs, benchmarks)
+        stack.callback(_tell, outcome)  # after the files: whoever reads standard output may be gone
+        _check_whole(outcome, folder)
         external = [harness.score(each, folder) for each in benchmarks] if harness else []
-    results = results_of(config, outcome, _engines(config), external, harness.version if harness else "")
-    files = write_results(results, folder)
-    if results.tasks:
-        _draw(results, files)
+        results = results_of(config, outcome, _engines(config), external, harness.version if harness else "")
+        with _writing(folder):
+            files = write_results(results, folder)
+            if results.tasks:
+                _draw(results, files)
     return results, folder
 
 
 def _asked(config: EvalConfig, folder: Path, pairs: list[Pair], benchmarks: list[Benchmark]) -> Outcome:
-    """All that is missing, asked. Raises `ServerError` where a model could not be asked to the end."""
+    """All that is missing, asked."""
     with Progress() as progress:
         try:
             outcome = asyncio.run(evaluate(config, folder, pairs, progress.show, benchmarks))
         except KeyboardInterrupt:
             progress.close()
             made, asked = (sum(getattr(work, name) for work in (*pairs, *benchmarks)) for name in ("made", "asked"))
-            print(
-                f"{made:,} of {asked:,} rollouts are in {folder}: go on with --resume output.dir={folder}", flush=True
-            )
+            print(f"{made:,} of {asked:,} rollouts are in {folder}: go on with {_go_on(folder)}", flush=True)
             raise
         progress.show(outcome)
-    _tell(outcome)
+    return outcome
+
+
+def _check_whole(outcome: Outcome, folder: Path) -> None:
+    """Raise `ServerError` where a model could not be asked to the end, or never answered."""
     if outcome.problems:
         told = "; ".join(f"{name}: {problem}" for name, problem in outcome.problems.items())
-        raise ServerError(f"{told}; no results are written. Go on with --resume output.dir={folder}")
+        raise ServerError(f"{told}; no results are written. Go on with {_go_on(folder)}")
     _refuse_all_failed(outcome)
-    return outcome
+
+
+def _go_on(folder: Path) -> str:
+    """The options that go on, of `rg-env eval` and of `rg-env probe`."""
+    return f"--resume --output-dir {shlex.quote(str(folder))}"
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """What cannot be written there is told: somebody removed the folder, or took the right to write there."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        raise OutputFolderError(
+            f"cannot write {error.filename or folder}: {error.strerror}; mend that, and go on with {_go_on(folder)}"
+        ) from error
 
 
 def _folder(config: EvalConfig, resume: bool) -> Path:
@@ -107,7 +131,8 @@ def _check_same(config: EvalConfig, folder: Path) -> None:
     except FileNotFoundError:
         raise OutputFolderError(f"{folder} holds no evaluation that could go on: it has no {CONFIG_FILE}") from None
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise InputError(f"{file} cannot be read: {error}") from error
+        reason = yaml12.reason_of(error) if isinstance(error, yaml.YAMLError) else error
+        raise InputError(f"{file} cannot be read: {reason}: take another output.dir") from error
     now = config.model_dump(mode="json")
     before = before if isinstance(before, dict) else {}
     if differing := [key for key in now if key not in _MAY_DIFFER and now[key] != before.get(key)]:
@@ -130,8 +155,10 @@ def _tell(outcome: Outcome) -> None:
     for work in outcome.works:
         if work.failed:
             print(f"{work.model}, {work.label}: {work.failed} calls failed, and count as wrong answers")
+    if outcome.strangers:
+        print(f"rollouts.jsonl has {outcome.strangers:,} rollouts of what is not asked: they do not count")
     for name, others in outcome.answered_as.items():
-        print(f"{name}: answered as {', '.join(sorted(others)[:3])}")
+        print(f"{name}: answered as {', '.join(one_line(each) for each in sorted(others)[:3])}")
 
 
 def _refuse_all_failed(outcome: Outcome) -> None:

@@ -148,7 +148,7 @@ class Harness:
             reply = self._call(call, _SCORING_S * (1 + len(answers) / 1000))
         except _Told as told:
             what = f"{benchmark.name}, {benchmark.model}: lm-eval cannot grade the answers: {told}"
-            raise RGEnvError(f"{what}. They are kept: go on with --resume output.dir={folder}") from None
+            raise RGEnvError(f"{what}. They are kept: go on with --resume --output-dir {folder}") from None
         known = [each["truncated"] for each in benchmark.answers.values() if each["truncated"] is not None]
         return ExternalResult(
             model=benchmark.model,

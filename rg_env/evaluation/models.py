@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 import openai
 
+from rg_env.core.checks import one_line
 from rg_env.core.prompts import fold_system, rejects_system_role
 from rg_env.errors import InputError, MissingExtraError
 from rg_env.evaluation.config import TINY, EvalConfig, EvalModel
@@ -73,6 +74,11 @@ async def endpoint(model: EvalModel, config: EvalConfig) -> AsyncIterator[Ready]
             f"{address}: the environment has no {model.key_variable or DEFAULT_KEY}: set it to the endpoint's key, or "
             "name another variable as key_variable"
         )
+    if key and not (key.isascii() and key.isprintable() and key == key.strip()):  # httpx would tell the key
+        raise InputError(
+            f"{address}: the key in {model.key_variable or DEFAULT_KEY} has spaces around it, a line break or letters "
+            "that no key has: set it to the bare key"
+        )
     concurrency = config.requests.concurrency
     http = openai.DefaultAsyncHttpxClient(
         limits=httpx.Limits(max_connections=concurrency + 4, max_keepalive_connections=concurrency + 4),
@@ -94,16 +100,25 @@ async def _check_served(client: openai.AsyncOpenAI, name: str, address: str) -> 
     """Raise `InputError` where the server tells that it will not answer; most tell which models they have."""
     try:
         listed = await client.with_options(timeout=_LIST_TIMEOUT_S).models.list()
-        names = [each.id for each in listed.data]
+        names = [each.id for each in listed.data if isinstance(each.id, str)]
     except openai.AuthenticationError as error:
         raise InputError(f"{address} refuses the key: HTTP {error.status_code}") from error
     except openai.APIConnectionError as error:
-        raise InputError(f"nothing answers at {address}: {' '.join(str(error.__cause__ or error).split())}") from error
+        raise InputError(f"nothing answers at {address}: {_reason(error)}") from error
     except Exception:  # no list, or none that can be read: a call will tell
         return
-    if names and name not in names:
-        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    # Some list "models/NAME", and take NAME.
+    if names and not any(each == name or each.endswith(f"/{name}") for each in names):
+        shown = ", ".join(one_line(each) for each in names[:5]) + (
+            f" and {len(names) - 5} more" if len(names) > 5 else ""
+        )
         raise InputError(f"{address} does not serve {name!r}: it has {shown}")
+
+
+def _reason(error: openai.APIConnectionError) -> str:
+    if isinstance(error, openai.APITimeoutError):
+        return f"no list of models within {_LIST_TIMEOUT_S:g} s"
+    return one_line(error.__cause__ or error) or type(error.__cause__ or error).__name__
 
 
 @asynccontextmanager

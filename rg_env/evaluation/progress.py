@@ -1,5 +1,6 @@
 """How far an evaluation is: a bar a pair of model and task on a terminal, a line now and then elsewhere."""
 
+import contextlib
 import sys
 import time
 from typing import Any
@@ -29,7 +30,7 @@ class Progress:
     def __enter__(self) -> "Progress":
         if self._terminal:
             columns = (
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[left]}"),
@@ -72,7 +73,9 @@ class Progress:
     def _line(self, work: Work) -> None:
         self._last = time.monotonic()
         left = _left(work)
-        print(f"{_name(work)}: {work.made:,} of {work.asked:,}{', ' if left else ''}{left}", flush=True)
+        line = f"{_name(work)}: {work.made:,} of {work.asked:,}{', ' if left else ''}{left}"
+        with contextlib.suppress(OSError):  # nobody reads it, or the disk is full: it is told after the results
+            print(line, flush=True)
 
 
 def _name(work: Work) -> str:

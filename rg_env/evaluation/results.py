@@ -243,12 +243,21 @@ def read_results(file: str | Path) -> TaskResults | AllResults:
         InputError: it cannot be read, or is no results file, or one of another version.
     """
     try:
-        values = json.loads(Path(file).read_text(encoding="utf-8"))
+        values = json.loads(Path(file).read_text(encoding="utf-8"), object_pairs_hook=no_key_twice)
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{file} is no results file: it is not JSON: {' '.join(str(error).split())}") from error
     return parse_results(values, str(file))
+
+
+def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For `json.loads`: an object, of which Python would keep the last value of a key. Raises `ValueError`."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
+    return values
 
 
 def parse_results(values: object, name: str) -> TaskResults | AllResults:
@@ -261,7 +270,11 @@ def parse_results(values: object, name: str) -> TaskResults | AllResults:
         what = f"a results file of another version ({found})" if family else "no results file of rg-env eval"
         raise InputError(f"{name} is {what}")
     try:
-        return schema.model_validate_json(json.dumps(values))
+        text = json.dumps(values, allow_nan=False)
+    except ValueError as error:
+        raise InputError(f"{name} is damaged: it has a figure that is not finite") from error
+    try:
+        return schema.model_validate_json(text)
     except ValidationError as error:
         first = next(problems_in(schema, error))
         raise InputError(f"{name} is damaged: {'.'.join(first.path)} {first.message}") from error

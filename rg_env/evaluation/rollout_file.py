@@ -3,15 +3,48 @@
 The answers to external benchmarks are kept in the same way, under keys of their own.
 """
 
+import contextlib
+import fcntl
 import json
 import os
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from rg_env.errors import InputError
+from rg_env.core.checks import is_count, is_number
+from rg_env.errors import InputError, OutputFolderError
+from rg_env.evaluation.tally import STATUSES
 
-_NEEDED = {"model", "task", "row", "rollout", "status", "reward", "truncated", "prompt_tokens", "completion_tokens"}
+_MOST_TOKENS = 2**62
+Checks = Mapping[str, Callable[[Any], bool]]
+"""By key, whether a value fits."""
+
+
+def is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def is_answer(value: object) -> bool:
+    """Yes, no, or not known."""
+    return value is None or isinstance(value, bool)
+
+
+def are_tokens(value: object) -> bool:
+    """A count that the tally can hold, or not known."""
+    return value is None or is_count(value, _MOST_TOKENS)
+
+
+_NEEDED: Checks = {
+    "model": is_text,
+    "task": is_text,
+    "row": is_text,
+    "rollout": is_count,
+    "status": lambda value: value in STATUSES,
+    "reward": is_number,
+    "truncated": is_answer,
+    "prompt_tokens": are_tokens,
+    "completion_tokens": are_tokens,
+}
 
 
 class RolloutFile:
@@ -21,7 +54,7 @@ class RolloutFile:
         InputError: it cannot be opened, or holds something else than rollouts.
     """
 
-    def __init__(self, path: Path, needed: Set[str] = _NEEDED):
+    def __init__(self, path: Path, needed: Checks = _NEEDED):
         self.path, self._needed = path, needed
         self._file: IO[bytes] | None = None
 
@@ -30,23 +63,45 @@ class RolloutFile:
             self._file = self.path.open("a+b")
         except OSError as error:
             raise InputError(f"cannot write {self.path}: {error.strerror}") from error
-        self._end_at_last_line()
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.close()
+            raise InputError(f"another evaluation is writing {self.path}: wait for its end, or end it") from error
+        except OSError:  # a file system without locks
+            pass
+        try:
+            self._end_at_last_line()
+        except OSError as error:  # no file, but a device
+            self._file.close()
+            raise InputError(f"cannot write {self.path}: {error.strerror}") from error
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._file
-        self._file.close()
+        with contextlib.suppress(*([OSError] if kind else [])):  # on a full disk it was told before
+            self._file.close()
 
     def records(self) -> Iterator[dict[str, Any]]:
         """What was written before, in order. One at a time is in memory."""
         yield from read_rollouts(self.path, self._needed)
 
     def append(self, record: dict[str, Any]) -> None:
-        """A whole line at once: an interrupt leaves all of it, or what the next start takes away."""
+        """A whole line at once: an interrupt leaves all of it, or what the next start takes away.
+
+        Raises:
+            OutputFolderError: the file was removed.
+            OSError: the disk is full.
+        """
         assert self._file
         text = json.dumps(record, ensure_ascii=False, allow_nan=False)
-        self._file.write(text.encode("utf-8", "backslashreplace") + b"\n")
-        self._file.flush()
+        try:
+            self._file.write(text.encode("utf-8", "backslashreplace") + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
+        if not os.fstat(self._file.fileno()).st_nlink:
+            raise OutputFolderError(f"{self.path} was removed during the evaluation: its rollouts are lost, begin anew")
 
     def _end_at_last_line(self) -> None:
         """Cut off a last line that does not end."""
@@ -63,11 +118,11 @@ class RolloutFile:
         self._file.truncate(0)
 
 
-def read_rollouts(path: Path, needed: Set[str] = _NEEDED) -> Iterator[dict[str, Any]]:
+def read_rollouts(path: Path, needed: Checks = _NEEDED) -> Iterator[dict[str, Any]]:
     """The records of a file, one after another; a last line that does not end is none.
 
     Args:
-        needed: the keys that each of them has.
+        needed: the keys that each of them has, and what stands there.
 
     Raises:
         InputError: it cannot be read; a line is damaged.
@@ -82,11 +137,13 @@ def read_rollouts(path: Path, needed: Set[str] = _NEEDED) -> Iterator[dict[str, 
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _record(line: bytes, where: str, needed: Set[str]) -> dict[str, Any]:
+def _record(line: bytes, where: str, needed: Checks) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
         record = None
-    if not isinstance(record, dict) or not record.keys() >= needed:
+    if not isinstance(record, dict) or not record.keys() >= needed.keys():
         raise InputError(f"{where} is no rollout of rg-env eval: take the line out, and go on")
+    if wrong := next((name for name, fits in needed.items() if not fits(record[name])), None):
+        raise InputError(f"{where} is damaged ({wrong}): take the line out, and go on with --resume")
     return record

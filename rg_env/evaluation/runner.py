@@ -74,6 +74,8 @@ class Outcome:
     """Models that could not be asked to the end, and why."""
     answered_as: dict[str, set[str]] = field(default_factory=dict)
     """By model, under which other names it answered."""
+    strangers: int = 0
+    """Rollouts in the file that are of no question that is asked."""
 
     @property
     def works(self) -> list[Work]:
@@ -124,10 +126,10 @@ async def evaluate(
     """
     outcome = Outcome(pairs, benchmarks)
     with RolloutFile(folder / "rollouts.jsonl") as file:
+        named = {(pair.model, pair.task.name): pair for pair in pairs}
         for record in file.records():
-            for pair in pairs:
-                if (pair.model, pair.task.name) == (record["model"], record["task"]):
-                    pair.tally.put(record)
+            pair = named.get((record["model"], record["task"]))
+            outcome.strangers += pair is None or not pair.tally.put(record)
         run = _Run(config, folder, outcome, file)
         watcher = asyncio.create_task(_watching(watch, outcome)) if watch else None
         try:
@@ -172,9 +174,12 @@ class _Run:
         if local:
             require_torch()
             self._folds = {name: folds_system(self.config.models[name].model) for name in local}
-        async with asyncio.TaskGroup() as group:
+        async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+            # All are looked at before one is asked: a wrong address ends the evaluation where nothing was paid for yet.
+            models = self.config.models
+            ready = {name: await stack.enter_async_context(endpoint(models[name], self.config)) for name in remote}
             for name in remote:
-                group.create_task(self._guarded(name, self._endpoint(name)))
+                group.create_task(self._guarded(name, self._ask_all(name, ready[name])))
             if local and self._by_vllm():
                 waiting = list(local)
                 gpus: list[str | None] = [str(gpu) for gpu in self.config.serving.gpus or default_gpus()] or [None]
@@ -211,10 +216,6 @@ class _Run:
                 raise
             self.outcome.problems[name] = str(first)
 
-    async def _endpoint(self, name: str) -> None:
-        async with endpoint(self.config.models[name], self.config) as ready:
-            await self._ask_all(name, ready)
-
     async def _in_turn(self, names: list[str]) -> None:
         for name in names:
             tasks = [pair.task for pair in self._pairs(name)]
@@ -244,7 +245,7 @@ class _Run:
 
     async def _ask_all(self, name: str, ready: Ready) -> None:
         async with asyncio.TaskGroup() as group:
-            for _ in range(ready.concurrency):
+            for _ in range(min(ready.concurrency, self._left(name))):
                 group.create_task(self._worker(name, ready))
 
     async def _worker(self, name: str, ready: Ready) -> None:

@@ -30,9 +30,14 @@ _ABOUT_VERDICTS = (
 EXTERNAL_NOTE = "Examples: worked ones before each question. Intervals of 95 %: ± 1.96 of lm-eval's standard errors."
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise  # the error that is handled: rich would end the program here, where commands have an exit code for it
+
+
 def print_results(results: AllResults, console: Console | None = None) -> None:
     """Print accuracies by task, what two models differ by, published figures beside ours, and external benchmarks."""
-    console = console or Console(highlight=False)
+    console = console or _Console(highlight=False)
     if results.tasks:
         _print(console, *_accuracies(results))
         console.print(_ABOUT_ACCURACIES, markup=False)
@@ -68,7 +73,7 @@ def print_advice(advice: Mapping[str, Advice], console: Console | None = None) -
                 ]
             )
     heads = ["task", "level", "solved", "groups that teach", "cut off", "answered", "constant", "rollouts for one"]
-    console = console or Console(highlight=False)
+    console = console or _Console(highlight=False)
     _print(console, [*heads, "verdict"], rows)
     console.print(_ABOUT_ADVICE, markup=False)
 

@@ -51,10 +51,11 @@ rg-env report DIR                                                             # 
 - All models are asked the same frozen questions of the evaluation split, in the words of training, and scored by the
   same graders. What a checkpoint was trained on is left out and counted.
 - Each rollout is a line of `rollouts.jsonl` as soon as it is there. After Ctrl-C or a crash, `--resume` asks only what
-  is missing, and calls that failed once more. Figures are made from that file alone.
+  is missing, and calls that failed once more. Figures are made from that file alone, which one evaluation at a
+  time writes; a line that somebody damaged is told, and lines about other questions are counted and left out.
 - A call is tried again after 429, 5xx, time-outs and damaged answers. One that fails for good counts as a wrong answer,
   and is counted. A model of which all calls fail has no result; one that cannot be asked to the end ends the evaluation
-  with exit code 1, after the others, and nothing is lost.
+  with exit code 2, after the others, and nothing is lost.
 - Intervals are of 95 %, clustered by question. Two models are compared on the questions that both were asked: the
   difference with its interval, and a permutation test. *Adjusted for guessing* is (accuracy - c) / (1 - c), where c is
   what the best constant answer gets.
@@ -63,7 +64,8 @@ rg-env report DIR                                                             # 
   That is a finding: the exit code stays 0. `configs/eval/paper_tables.yaml` has those of the Reasoning Gym paper.
 - The folder has `results_<task>_<time>.json`, `results_all_tasks_<time>.json`, `comparison_<task>_<time>.png`,
   `summary_all_tasks_<time>.png`, `summary.md`, `rollouts.jsonl` and `config.yaml`, from which it can be repeated.
-- Keys of endpoints come from the environment, or `.env`; no config and no file holds any.
+- Keys of endpoints come from the environment, or `.env`; no config and no file holds any, and an address with a
+  password or a query is refused.
 - External benchmarks (`pip install 'rg-env[eval-external]'`) are tasks of
   [lm-evaluation-harness](https://github.com/EleutherAI/lm-evaluation-harness) that ask for an answer: those it has, and
   those of `configs/lm_eval`, which come with rg_env: `gsm8k_cot_rg`, `llama_math` and `mmlu_pro_rg`, under the system

@@ -48,6 +48,10 @@ def test_reward_and_accuracy_are_read_by_step(tmp_path: Path) -> None:
         ('{"reward": 1}\n', "line 1 holds no metrics of a step"),
         ('{"step": "1", "reward": 1}\n', "line 1 holds"),
         ('{"step": true, "reward": 1}\n', "line 1 holds"),
+        ('{"step": -1, "reward": 1}\n', "line 1 holds"),
+        ('{"step": 1' + "0" * 400 + ', "reward": 1}\n', "line 1 holds"),
+        ('{"step": 1, "reward": 1' + "0" * 400 + "}\n", "has nothing to draw"),
+        ('{"step": 1, "reward": -1e308}\n{"step": 2, "reward": 1e308}\n', "has nothing to draw"),
         ("[1]\n[2]\n", "line 1 holds"),
         ("[" * 100_000 + "\n", "line 1 holds"),
         (
@@ -160,3 +164,11 @@ def test_runs_without_a_common_step_have_no_mean(tmp_path: Path) -> None:
     assert picture.lines("#000000", 2.4) == []
     assert {"run_7", "run_0"} <= set(picture.words)
     assert "mean of all runs" not in picture.words
+
+
+def test_figures_of_a_run_that_diverged_are_drawn(tmp_path: Path) -> None:
+    """As far as anything can be seen of them."""
+    rows = [{"step": 0, "reward": -1e100}, {"step": 2**53, "reward": 1e100}]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    curves_picture([read_curve(tmp_path / "metrics.jsonl", "run")], tmp_path / "run.png")
+    assert (tmp_path / "run.png").stat().st_size > 1000

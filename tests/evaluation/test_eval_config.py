@@ -77,6 +77,16 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         (["models.a={model: x, url: ftp://x}", "tasks=maze"], "models.a.url = 'ftp://x' @ command line: is no address"),
         (["models.a={model: x, url: 'http://u:p@x/v1'}", "tasks=maze"], "holds a password"),
         (["models.a={model: x, url: 'http://'}", "tasks=maze"], "is no address of an endpoint"),
+        (['models.a={model: x, url: "http://x/v1\\nHost: y"}', "tasks=maze"], "is no address of an endpoint"),
+        (['models.a={model: x, url: "http://a\\u202eb/v1"}', "tasks=maze"], "is no address of an endpoint"),
+        (["models.a={model: x, url: 'http://a b/v1'}", "tasks=maze"], "is no address of an endpoint"),
+        (["models.a={model: x, url: 'http://.../v1'}", "tasks=maze"], "is no address of an endpoint"),
+        (["models.a={model: x, url: 'http+unix://%2Fx/v1'}", "tasks=maze"], "is no address of an endpoint"),
+        ([f"models.a={{model: {'a' * 300}}}", "tasks=maze"], "is longer than names of folders, and of models"),
+        (["models=tiny", f"tasks.{'語' * 80}={{task: maze}}"], "80 at most (of 200 bytes)"),
+        (["models=tiny", "tasks.all_tasks={task: maze}"], "is what the files of all tasks are called"),
+        ([*LEAST, "num_examples=2000000000"], "leg_counting asks for more than 10,000,000 answers"),
+        ([*LEAST, "rollouts_per_example=2000000000"], "more than 10,000,000 answers"),
         (["models.a={model: x, url: 'http://[::1'}", "tasks=maze"], "is no address of an endpoint"),
         (["models.a={model: x, key_variable: K}", "tasks=maze"], "belongs to an endpoint"),
         (['models={" a": {model: x}}', "tasks=maze"], "begins with no space"),
@@ -104,6 +114,19 @@ def test_mistakes_are_told_with_their_place(overrides: list[str], told: str) -> 
     with pytest.raises(ConfigError) as caught:
         eval_config_of(overrides)
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://user:s3cret@x/v1", "http://s3cret@x/v1", "https://x/v1?key=s3cret", "http://x/v1#s3cret",
+     "http://u:s3cret@[::1/v1"],
+)  # fmt: skip
+@pytest.mark.parametrize("form", ["models.a={{model: m, url: '{}'}}", "models=['m@{}']", "models.a='m@{}'"])
+def test_a_secret_in_an_address_is_refused_and_not_told(url: str, form: str) -> None:
+    """It would stand in all files; and errors stand in logs."""
+    with pytest.raises(ConfigError, match=r"url.*holds a password, or a query: a key goes into an environm") as caught:
+        eval_config_of([form.format(url), "tasks=maze"])
+    assert "s3cret" not in str(caught.value)
 
 
 def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:

@@ -266,9 +266,7 @@ def test_answers_that_cannot_be_graded_are_kept(
     monkeypatch.delenv("EXTERNAL_KEY")
     chat.reset(str)
     folder = tmp_path / "e"
-    told = (
-        rf"^legs_odd, m: lm-eval cannot grade the answers: by nought\. They are kept: .* --resume output.dir={folder}$"
-    )
+    told = rf"^legs_odd, m: lm-eval cannot grade the answers: by nought\. They .* --resume --output-dir {folder}$"
     with pytest.raises(RGEnvError, match=told) as caught:
         run(["eval", "--model", f"m@{chat.url}", "--external", "legs_odd", "-n", "2", f"external.include={tasks}",
              "--output-dir", str(folder)])  # fmt: skip

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from rg_env.core.checks import is_count, is_number
 from rg_env.errors import InputError
 from rg_env.evaluation.pictures.drawing import (
     COLORS,
@@ -33,6 +34,8 @@ _PANELS = {"reward": "reward, training batch", "eval/accuracy": "accuracy, sampl
 """What is drawn over the steps, and what it is called."""
 _MOST_COLORS = len(COLORS)
 """Runs in one picture that a reader can tell apart."""
+_MOST, _MOST_STEPS = 1e100, 2**53
+"""What is farther from 0 has no place on an axis."""
 _STYLES = ("-", "--", "-.", ":")
 
 
@@ -72,7 +75,7 @@ def read_curve(file: str | Path, name: str) -> Curve:
                 f"{file} is no metrics.jsonl of a run, or damaged: line {number} holds no metrics of a step"
             )
         for metric, found in values.items():
-            if _is_number(row.get(metric)):
+            if _can_be_drawn(row.get(metric)):
                 found[row["step"]] = float(row[metric])
     if not any(values.values()):
         raise InputError(f"{file} has nothing to draw: no line has a value of {' or '.join(_PANELS)}")
@@ -84,12 +87,11 @@ def _parsed(line: str) -> dict[str, Any] | None:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    has_step = isinstance(row, dict) and isinstance(row.get("step"), int) and not isinstance(row["step"], bool)
-    return row if has_step else None
+    return row if isinstance(row, dict) and is_count(row.get("step"), _MOST_STEPS) else None
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _can_be_drawn(value: Any) -> bool:
+    return is_number(value) and abs(value) <= _MOST
 
 
 def curves_picture(curves: Sequence[Curve], output: Path, title: str | None = None) -> None:

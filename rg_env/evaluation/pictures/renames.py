@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from rg_env.errors import InputError, unknown_name
+from rg_env.evaluation.results import no_key_twice
 
 
 def new_names(typed: Sequence[str], file: Path | None, known: Sequence[str], kind: str) -> dict[str, str]:
@@ -66,7 +67,7 @@ def _from_file(file: Path | None) -> Iterator[tuple[str, str, str]]:
     if file is None:
         return
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=no_key_twice)
     except OSError as error:
         raise InputError(f"--rename-file {file} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -1,0 +1,231 @@
+"""What happens to an evaluation's files, terminal and options from outside: removed, full, shared, edited, closed."""
+
+import io
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import ChatServer
+
+from rg_env.errors import InputError, OutputFolderError
+from rg_env.evaluation import evaluate
+from rg_env.evaluation.benchmarks import answer_file
+from rg_env.evaluation.config import EvalConfig, eval_config_of
+from rg_env.evaluation.results import AllResults
+from rg_env.evaluation.rollout_file import RolloutFile
+
+RgEnv = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def chat() -> Iterator[ChatServer]:
+    with ChatServer(str) as server:
+        yield server
+
+
+def _overrides(chat: ChatServer, folder: Path, n: int = 4, name: str = "a") -> list[str]:
+    models = json.dumps({name: {"model": "m", "url": chat.url}})
+    return [f"models={models}", "tasks=gcd", f"num_examples={n}", f"output.dir={folder}", "requests.tries=1",
+            "requests.concurrency=2"]  # fmt: skip
+
+
+def _config(chat: ChatServer, folder: Path, n: int = 4, name: str = "a") -> EvalConfig:
+    return eval_config_of(_overrides(chat, folder, n, name))
+
+
+def _run(config: EvalConfig, **options: Any) -> AllResults:
+    return evaluate.run_evaluation(config, **options)[0]
+
+
+def test_a_folder_that_is_removed_ends_the_evaluation(chat: ChatServer, tmp_path: Path) -> None:
+    """At once: what is asked from then on would lead nowhere."""
+    chat.reset(str, lambda number, body: shutil.rmtree(tmp_path / "e") if number == 5 else None)
+    with pytest.raises(OutputFolderError, match=r"rollouts\.jsonl was removed during the evaluation: .*begin anew$"):
+        _run(_config(chat, tmp_path / "e", n=40))
+    assert len(chat.requests) < 10
+
+
+def test_a_folder_that_is_renamed_is_told(chat: ChatServer, tmp_path: Path) -> None:
+    """What was asked is in the renamed one, which goes on."""
+    chat.reset(str, lambda number, body: (tmp_path / "e").rename(tmp_path / "f") and None if number == 1 else None)
+    with pytest.raises(OutputFolderError, match=r"cannot write .*/e/results_\S+: No such file"):
+        _run(_config(chat, tmp_path / "e"))
+    assert _run(_config(chat, tmp_path / "f"), resume=True).models["a"].failed == 0
+    assert len(chat.requests) == 4
+
+
+def test_a_full_disk_is_told_and_the_evaluation_goes_on_later(chat: ChatServer, tmp_path: Path, rg_env: RgEnv) -> None:
+    """With the line that did not fit asked anew, and no other."""
+    chat.reset(lambda question: "x" * 30_000)
+    arguments = ["eval", *_overrides(chat, tmp_path / "e", n=8)]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        code, _, error = rg_env(*arguments)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (code, error) == (1, f"error: cannot write {tmp_path / 'e' / 'rollouts.jsonl'}: File too large\n")
+    asked = len(chat.requests)
+    assert asked <= 5
+    code, _, error = rg_env(*arguments, "--resume")
+    assert (code, error) == (0, "")
+    assert len(chat.requests) == asked + 8 - 3
+
+
+def test_one_at_a_time_writes_into_a_folder(chat: ChatServer, tmp_path: Path) -> None:
+    """The second one would ask all that is missing once more, and cut off the first one's line."""
+    with RolloutFile(tmp_path / "rollouts.jsonl") as first:
+        first._file.write(b"{half a line")  # type: ignore[union-attr]
+        first._file.flush()  # type: ignore[union-attr]
+        with pytest.raises(InputError, match=r"^another evaluation is writing \S+rollouts\.jsonl"):
+            RolloutFile(tmp_path / "rollouts.jsonl").__enter__()
+        assert (tmp_path / "rollouts.jsonl").read_bytes() == b"{half a line"
+    with RolloutFile(tmp_path / "rollouts.jsonl"):
+        pass
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+def test_odd_things_in_the_place_of_files_are_told(chat: ChatServer, tmp_path: Path, rg_env: RgEnv) -> None:
+    """A device, or a folder."""
+    chat.reset(str)
+    _run(_config(chat, tmp_path / "e"))
+    file = tmp_path / "e" / "rollouts.jsonl"
+    file.rename(tmp_path / "kept")
+    file.symlink_to("/dev/full")
+    code, _, error = rg_env("eval", *_overrides(chat, tmp_path / "e"), "--resume")
+    assert (code, error) == (2, f"error: cannot write {file}: Invalid argument\n")
+    (tmp_path / "kept").rename(file)
+    (tmp_path / "e" / "summary.md").unlink()
+    (tmp_path / "e" / "summary.md").mkdir()
+    code, _, error = rg_env("eval", *_overrides(chat, tmp_path / "e"), "--resume")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "summary.md.part: Is a directory; mend that, and go on with --resume --output-dir" in error
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model", [1]), ("task", None), ("row", ["x"]), ("rollout", "0"), ("rollout", 0.5), ("rollout", True),
+        ("rollout", -1), ("status", "great"), ("status", []), ("reward", None), ("reward", float("nan")),
+        ("reward", 10**400), ("truncated", "yes"), ("truncated", 7), ("prompt_tokens", -5),
+        ("prompt_tokens", 10**30), ("completion_tokens", 1.5),
+    ],
+)  # fmt: skip
+def test_a_rollout_that_was_edited_is_told(key: str, value: Any, tmp_path: Path) -> None:
+    """With its line: no traceback, and no figure of what is no number."""
+    record = {
+        "model": "m", "task": "t", "row": "r", "rollout": 0, "status": "wrong", "reward": 0.0, "truncated": None,
+        "prompt_tokens": None, "completion_tokens": None,
+    }  # fmt: skip
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text(f"{json.dumps(record)}\n{json.dumps({**record, key: value})}\n")
+    with RolloutFile(path) as file, pytest.raises(InputError, match=rf"rollouts\.jsonl:2 is damaged \({key}\)"):
+        list(file.records())
+
+
+def test_rollouts_of_other_questions_are_counted_as_such(
+    chat: ChatServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of another version, for one: they are asked anew, and somebody should know why."""
+    chat.reset(str)
+    _run(_config(chat, tmp_path / "e"))
+    file = tmp_path / "e" / "rollouts.jsonl"
+    file.write_text(file.read_text().replace('"row": "', '"row": "0', 3))
+    assert _run(_config(chat, tmp_path / "e"), resume=True).models["a"].failed == 0
+    assert "rollouts.jsonl has 3 rollouts of what is not asked: they do not count" in capsys.readouterr().out
+    assert len(chat.requests) == 4 + 3
+
+
+@pytest.mark.parametrize("text", ["a: [", "a: 1\na: 2", "!!python/object:x", "\x00"])
+def test_a_damaged_config_in_the_folder_is_one_line(chat: ChatServer, text: str, tmp_path: Path, rg_env: RgEnv) -> None:
+    folder = tmp_path / "e"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(text)
+    code, _, error = rg_env("eval", *_overrides(chat, folder), "--resume")
+    assert (code, error.count("\n")) == (2, 1)
+    assert error.startswith(f"error: {folder / 'config.yaml'} cannot be read: ")
+    assert error.endswith("take another output.dir\n")
+
+
+def test_a_closed_output_loses_no_results(chat: ChatServer, tmp_path: Path) -> None:
+    """Whoever reads it goes away while questions are asked: the files are written, and then it ends as others do."""
+    chat.reset(str, lambda number, body: 0.05)
+    command = [sys.executable, "-m", "rg_env.cli", "eval", *_overrides(chat, tmp_path / "e")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()  # type: ignore[union-attr]
+        error = process.stderr.read()  # type: ignore[union-attr]
+    assert (process.returncode, error) == (141, "")
+    assert len(list((tmp_path / "e").glob("results_*.json"))) == 2
+    assert (tmp_path / "e" / "summary.md").exists()
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("name", ["[/b]x", "[red]x[/red]"])
+def test_names_are_no_markup(chat: ChatServer, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, with bars."""
+    terminal = _Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    chat.reset(str)
+    _run(_config(chat, tmp_path / "e", name=name))
+    assert f"{name} · gcd" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("package", ["scipy", "matplotlib"])
+def test_what_is_missing_is_told_before_anything_is_asked(
+    chat: ChatServer, package: str, tmp_path: Path, rg_env: RgEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat.reset(str)
+    monkeypatch.setitem(sys.modules, package, None)
+    for command in (
+        ["eval", *_overrides(chat, tmp_path / "e")],
+        ["probe", "--model", f"m@{chat.url}", "--tasks", "gcd"],
+    ):
+        code, _, error = rg_env(*command)
+        assert (code, error) == (
+            2,
+            f"error: this needs {package}, which is not installed: `pip install 'rg-env[eval]'`\n",
+        )
+    assert chat.requests == []
+    assert not (tmp_path / "e").exists()
+
+
+def test_a_probe_that_is_interrupted_says_how_it_goes_on(chat: ChatServer, tmp_path: Path) -> None:
+    """By options that it has; SIGTERM, which clusters send, ends it as Ctrl-C does."""
+    chat.reset(str, lambda number, body: 0.2)
+    folder = tmp_path / "a probe"
+    command = [sys.executable, "-m", "rg_env.cli", "probe", "--model", f"m@{chat.url}", "--tasks", "gcd",
+               "--levels", "0", "-n", "40", "-r", "4", "--output-dir", str(folder)]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not chat.requests and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.02)
+    os.kill(process.pid, 15)
+    output, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (130, "interrupted\n")
+    assert f"go on with --resume --output-dir '{folder}'" in output
+
+
+@pytest.mark.parametrize(("key", "value"), [("text", 5), ("key", []), ("error", {}), ("completion_tokens", 10**30)])
+def test_an_answer_to_a_benchmark_that_was_edited_is_told(key: str, value: Any, tmp_path: Path) -> None:
+    record = {"model": "m", "benchmark": "b", "key": "k", "text": "", "error": None, "truncated": None,
+              "prompt_tokens": None, "completion_tokens": 1}  # fmt: skip
+    (tmp_path / "external").mkdir()
+    file = tmp_path / "external" / "answers.jsonl"
+    file.write_text(json.dumps(record) + "\n")
+    with answer_file(tmp_path, []):
+        pass
+    file.write_text(json.dumps({**record, key: value}) + "\n")
+    with pytest.raises(InputError, match=rf"answers\.jsonl:1 is damaged \({key}\)"), answer_file(tmp_path, []):
+        pass
