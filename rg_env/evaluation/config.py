@@ -41,6 +41,7 @@ from rg_env.core.rewards import resolve_rewards
 from rg_env.core.task_table import load_table
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError
+from rg_env.evaluation.addresses import SECRET, check_url, has_secret, name_of, split_address
 from rg_env.evaluation.config_sections import (
     EvalOutputConfig,
     ExternalConfig,
@@ -53,7 +54,6 @@ from rg_env.evaluation.published import PublishedTable, problems
 from rg_env.tiny import TASKS as TINY_TASKS
 
 TINY = "tiny"
-_CHECKPOINT = re.compile(r"checkpoint-\d+")
 _NAME = re.compile(r"[^\s/\\\x00-\x1f][^\\\x00-\x1f]{0,119}")
 _LABEL = re.compile(r"\w[\w.-]{0,79}")
 _LABEL_BYTES, _PART_BYTES = 200, 255
@@ -181,21 +181,6 @@ class EvalConfig(Section):
         return [{"name": name, **reward.model_dump()} for name, reward in self.rewards.items()]
 
 
-def split_address(text: str) -> dict[str, str]:
-    """`MODEL`, or `MODEL@URL` of an endpoint, as an entry of `models`."""
-    model, at, url = text.rpartition("@http")
-    return {"model": model, "url": f"http{url}"} if at else {"model": text}
-
-
-def name_of(text: str) -> str:
-    """What a model of a list is called: the name of its folder, with that of its run for a checkpoint."""
-    model = split_address(text)["model"]
-    parts = Path(model).parts
-    if len(parts) > 1 and _CHECKPOINT.fullmatch(parts[-1]):
-        return "/".join(parts[-2:])
-    return parts[-1] if parts and os.path.isdir(model) else model
-
-
 def load_eval_config(file: str | Path, overrides: Sequence[str] = ()) -> EvalConfig:
     """Read, resolve and check the config of an evaluation.
 
@@ -234,33 +219,10 @@ def _models(config: EvalConfig) -> Iterator[Problem]:
         if model.url is None:
             if any(len(part.encode()) > _PART_BYTES for part in Path(model.model).parts):
                 yield Problem((*path, "model"), "is longer than names of folders, and of models on the hub, can be")
-        elif _has_password(model.url):
-            yield Problem((*path, "url"), _PASSWORD, secret=True)
+        elif has_secret(model.url):
+            yield Problem((*path, "url"), SECRET, secret=True)
         else:
             yield from problem_of((*path, "url"), partial(check_url, model.url))
-
-
-_PASSWORD = "holds a password, or a query: a key goes into an environment variable, named as key_variable"
-
-
-def _has_password(url: str) -> bool:
-    """Or what else may be a secret, and would stand in all files."""
-    return bool({"@", "?", "#"} & set(url))
-
-
-def check_url(url: str) -> None:
-    """Raise `InputError` unless `url` may be that of an endpoint."""
-    from urllib.parse import urlsplit
-
-    if _has_password(url):
-        raise InputError(_PASSWORD)
-    try:
-        parts = urlsplit(url)
-        fine = parts.scheme in ("http", "https") and bool((parts.hostname or "").encode("idna")) and parts.port != 0
-    except ValueError:
-        fine = False
-    if not fine or not url.isprintable() or " " in url:
-        raise InputError("is no address of an endpoint: such as http://127.0.0.1:8000/v1")
 
 
 def _tasks(config: EvalConfig) -> Iterator[Problem]:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from rg_env.cli import run
 from rg_env.errors import ConfigError, InputError
-from rg_env.evaluation.config import EvalConfig, eval_config_of, load_eval_config, name_of, split_address
+from rg_env.evaluation.addresses import name_of, split_address
+from rg_env.evaluation.config import EvalConfig, eval_config_of, load_eval_config
 from rg_env.tiny import TASKS
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "eval").rglob("*.yaml"))

@@ -212,7 +212,7 @@ def listing() -> Iterator[_Listing]:
         JSONResponse({"data": [{"id": "models/m"}]}),
         JSONResponse({"data": [{"id": "other"}, {"id": "m"}]}),
     ],
-    ids=str,
+    ids=["a page", "half of JSON", "a text", "no texts", "none", "an error", "with a path", "among others"],
 )
 def test_a_list_of_models_that_is_none_says_nothing(listing: _Listing, listed: Response, tmp_path: Path) -> None:
     """The calls tell; and names may stand in a list with what they belong to."""
