@@ -66,7 +66,7 @@ async def ask(client: Any, request: dict[str, Any], *, tries: int, timeout_s: fl
         pause = min(_PAUSE_S * 2 ** (number - 1), _LONGEST_PAUSE_S)
         try:
             async with asyncio.timeout(timeout_s):  # a server that sends a byte a minute would hold the call for ever
-                answer = await client.chat.completions.create(**request)
+                answer = await _completion(client, request)
             return _checked(answer)
         except (TimeoutError, openai.APITimeoutError):
             problem = f"no answer within {timeout_s:g} s"
@@ -86,6 +86,13 @@ async def ask(client: Any, request: dict[str, Any], *, tries: int, timeout_s: fl
         if number < tries:
             await asyncio.sleep(pause * (0.75 + random.random() / 2))  # not all at the same time
     raise CallFailed(f"{problem} ({tries} tries)" if tries > 1 else problem)
+
+
+async def _completion(client: Any, request: dict[str, Any]) -> Any:
+    if isinstance(client, openai.AsyncOpenAI):
+        # As its `chat.completions.create`, which takes a third of a call's time to rewrite what needs no rewriting.
+        return await client.post("/chat/completions", cast_to=ChatCompletion, body=request)
+    return await client.chat.completions.create(**request)
 
 
 class _Damaged(Exception):
