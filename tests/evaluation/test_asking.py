@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import json
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -14,17 +13,6 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from rg_env.evaluation import asking
 from rg_env.evaluation.asking import CallFailed, EndpointFailed, Reply, ask
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "_PAUSE_S", 0.01)
-
-
-@pytest.fixture(scope="module")
-def chat() -> Iterator[ChatServer]:
-    with ChatServer(str) as server:
-        yield server
 
 
 def _ask(server: ChatServer, *, tries: int = 3, timeout_s: float = 10.0) -> Reply:

@@ -5,10 +5,7 @@ import math
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,7 +29,6 @@ from rg_env.tiny import SYSTEM_PROMPT, TASKS
 
 ROWS = build_rows({"name": "leg_counting", "config": TASKS["leg_counting"]}, "eval", 30, 0)
 GOLD = {row["question"].strip(): row["answer"] for row in ROWS}
-KEY = "sk-not-to-be-told"
 LEGS = f"""
 dataset_path: json
 dataset_kwargs: {{data_files: {{train: DIR/train.jsonl, test: DIR/test.jsonl}}}}
@@ -101,22 +97,6 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HF_HUB_OFFLINE", "1")
-        patch.setenv("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets")))
-        patch.setenv("EXTERNAL_KEY", KEY)
-        patch.setenv("OPENAI_API_KEY", KEY)
-        yield
-
-
-@pytest.fixture(scope="module")
-def chat() -> Iterator[ChatServer]:
-    with ChatServer(str) as server:
-        yield server
-
-
 def _right(question: str) -> str:
     """What comes after the end of the answer must not count."""
     return f"<answer>{GOLD[question.strip()]}</answer> It is 999."
@@ -172,8 +152,9 @@ def test_benchmarks_are_asked_graded_and_taken_up_again(
     } == {*list(GOLD.items())[:2]}
     settings = [{key: value for key, value in body.items() if key != "messages"} for body in chat.requests]
     assert all(each == {"model": "m", "temperature": 1.0, "top_p": 1.0, "max_tokens": 90} for each in settings)
-    assert chat.keys == {f"Bearer {KEY}"}
-    assert not [file for file in folder.rglob("*") if file.is_file() and KEY in file.read_text()]
+    key = os.environ["EXTERNAL_KEY"]
+    assert chat.keys == {f"Bearer {key}"}
+    assert not [file for file in folder.rglob("*") if file.is_file() and key in file.read_text()]
 
     # The endpoint's figures are known beforehand: right, wherever it answered.
     results = _results(folder)
@@ -364,190 +345,6 @@ def test_sampling_is_the_tasks_except_for_what_is_said(
     assert (found["temperature"], found["top_p"], found["max_tokens"]) == expected
 
 
-_PROBE = r"""
-import json, sys
-from pathlib import Path
-import datasets
-from rg_env.evaluation import harness
-
-data, calls, out = json.loads(Path(sys.argv[1]).read_text()), json.loads(sys.argv[2]), Path(sys.argv[3])
-real = datasets.load_dataset
-
-def load_dataset(path=None, name=None, **options):  # the hub
-    if path == "json":
-        return real(path, name, **options)
-    if path not in data:
-        raise ConnectionError(f"Couldn't reach {path!r} on the Hub")
-    return datasets.DatasetDict({split: datasets.Dataset.from_list(rows) for split, rows in data[path].items()})
-
-datasets.load_dataset = load_dataset
-found = {}
-for name, call in calls.items():
-    try:
-        state = harness._State([name], call["include"], None, [None])
-        state.ask(out / "requests.jsonl")
-        requests = [json.loads(line) for line in (out / "requests.jsonl").read_text().splitlines()]
-        texts = {each["key"]: call["answers"][each["chat"][-1]["content"].split("\n")[0]] for each in requests}
-        scores = state.score(name, 0, texts, out / name)["scores"]
-        found[name] = {"requests": requests, "scores": scores}
-    except harness.Refused as error:
-        found[name] = {"refused": str(error)}
-print(json.dumps(found))
-"""
-ROOT = Path(__file__).parents[2]
-GSM8K = [
-    ("Pens cost $3. How much are 24?", "<think>3 x 24</think>\n<answer>72</answer> or 71", True, True),
-    ("And 400?", "<answer>$1,200.", True, True),
-    ("Ann is 5, Bo 13 years older. How old is Bo?", "Hm.<answer>7?</answer>", False, False),
-    ("And Cy, as old as Bo?", "<answer>wait</answer>", False, False),
-    ("And Di, as old as both?", "<answer>18 + 18 = 36 years", True, True),
-    ("And Ed, as old as Di?", "He is 36.", False, True),
-]  # fmt: skip
-GSM8K_GOLD = ["72", "1,200", "18", "18", "36", "36"]
-SUBJECTS = ["biology", "business", "chemistry", "computer science", "economics", "engineering", "health", "history",
-            "law", "math", "other", "philosophy", "physics", "psychology"]  # fmt: skip
-MATH = [
-    ("What is half of one?", r"It is $\boxed{\frac{1}{2}}$.", r"<answer>Final Answer: The final answer is $\frac12$. "
-     "I hope it is correct.</answer>"),
-    ("What is 1 + 2?", r"It is $\boxed{3}$.", r"So $\boxed{3}$"),
-    ("What is 1 + 3?", r"It is $\boxed{4}$.", "<answer>Final Answer: The final answer is $5$. I hope it is correct."),
-]  # fmt: skip
-BAD = {
-    "bad_choice": "output_type: multiple_choice\ndoc_to_choice: [a, b]\ndoc_to_target: 0\n",
-    "bad_code": "output_type: generate_until\nunsafe_code: true\ndoc_to_target: a\n",
-    "bad_prefix": "output_type: generate_until\ngen_prefix: It is\ndoc_to_target: a\n",
-}
-
-
-@pytest.fixture(scope="module")
-def probed(tmp_path_factory: pytest.TempPathFactory, offline: None) -> dict[str, Any]:
-    """What lm-eval makes of the shipped task files and of bad ones, on data of the real data sets' form."""
-    out = tmp_path_factory.mktemp("probe")
-    for name, text in BAD.items():
-        head = f"task: {name}\ndataset_path: bad\ntest_split: test\ndoc_to_text: '{{{{question}}}}'\n"
-        (out / f"{name}.yaml").write_text(head + text)
-    train = [
-        {"question": f"Shown {n}?", "answer": f"Twice is <<{n}*2={2 * n}>>{2 * n}.\n#### {2 * n}"} for n in range(9)
-    ]
-    asked = zip([question for question, *_ in GSM8K], GSM8K_GOLD, strict=True)
-    tests = [{"question": question, "answer": f"Worked.\n#### {gold}"} for question, gold in asked]
-    math_docs = [{"problem": p, "solution": s, "level": "Level 1", "type": "Algebra"} for p, s, _ in MATH]
-    pro = [
-        {"question_id": n, "question": f"Of {each}?", "options": ["no ", "yes", "both"], "answer": "B",
-         "answer_index": 1, "cot_content": "A: Let's think step by step. The answer is (B).", "category": each,
-         "src": "here"}
-        for n, each in enumerate(SUBJECTS)
-    ]  # fmt: skip
-    data = {
-        "openai/gsm8k": {"train": train, "test": tests},
-        "EleutherAI/hendrycks_math": {"train": math_docs, "test": math_docs},
-        "TIGER-Lab/MMLU-Pro": {"validation": pro * 5, "test": pro},
-        "bad": {"test": [{"question": "?"}]},
-    }
-    (out / "data.json").write_text(json.dumps(data))
-    shipped = str(ROOT / "configs" / "lm_eval")
-    letters = {f"Of {each}?": "<answer>B</answer>" for each in SUBJECTS}
-    letters |= {"Of law?": "<answer>(B) yes</answer>", "Of math?": "<answer>A, B</answer>", "Of other?": "It is B."}
-    calls = {
-        "gsm8k_cot_rg": {"include": [shipped], "answers": {question: text for question, text, *_ in GSM8K}},
-        "llama_math": {"include": [shipped], "answers": {problem: text for problem, _, text in MATH}},
-        "mmlu_pro_rg": {"include": [shipped], "answers": letters},
-        "mmlu_pro": {"include": [shipped], "answers": {"Question:": "<answer>B</answer> The answer is (B)."}},
-        "gsm8k_platinum_cot": {"include": [], "answers": {}},
-        "gsm8k_cot_gr": {"include": [shipped], "answers": {}},
-        **{name: {"include": [str(out)], "answers": {}} for name in BAD},
-    }
-    given = [str(out / "data.json"), json.dumps(calls), str(out)]
-    command = [sys.executable, "-W", "ignore", "-c", _PROBE, *given]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def _scores(found: dict[str, Any]) -> dict[tuple[str, str, str], tuple[float, int]]:
-    return {(each["task"], each["metric"], each["filter"]): (each["value"], each["n"]) for each in found["scores"]}
-
-
-def _prompt() -> str:
-    import yaml
-
-    prompt: str = yaml.safe_load((ROOT / "configs/prompts/deepseek_zero.yaml").read_text())["prompt"]["system_prompt"]
-    return prompt
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gsm8k_cot_rg", "llama_math", "mmlu_pro_rg"])
-def test_shipped_tasks_put_the_prompt_of_training(probed: dict[str, Any], name: str) -> None:
-    """As a system message, word for word; and end where the answer does."""
-    for request in probed[name]["requests"]:
-        assert request["chat"][0] == {"role": "system", "content": _prompt()}
-        assert request["sampling"]["max_gen_toks"] == 4096
-
-
-@pytest.mark.slow
-def test_gsm8k_shows_examples_in_the_form_that_it_asks_for(probed: dict[str, Any]) -> None:
-    """And takes the last number of the answer tag, or of the text."""
-    found = probed["gsm8k_cot_rg"]
-    chat = found["requests"][0]["chat"]
-    assert len(chat) == 1 + 2 * 8 + 1
-    assert chat[3] == {"role": "user", "content": "Shown 1?"}
-    assert chat[4] == {"role": "assistant", "content": "<think> Twice is 2. </think>\n<answer>2</answer>"}
-    assert chat[-1]["content"] == GSM8K[0][0]
-    assert found["requests"][0]["sampling"] == {
-        "do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 4096}  # fmt: skip
-    assert _scores(found) == {
-        ("gsm8k_cot_rg", "exact_match", "strict-match"): (pytest.approx(fmean(strict for *_, strict, _ in GSM8K)), 6),
-        ("gsm8k_cot_rg", "exact_match", "flexible-extract"): (pytest.approx(fmean(each for *_, each in GSM8K)), 6),
-    }
-
-
-@pytest.mark.slow
-def test_math_is_graded_by_its_sentence_and_by_its_mathematics(probed: dict[str, Any]) -> None:
-    """All seven subjects, each with the same three questions here."""
-    found = probed["llama_math"]
-    assert found["requests"][0]["chat"][1]["content"].startswith("What is half of one?\n\nWrite nothing between the")
-    assert len(found["requests"]) == 7 * 3
-    scores = _scores(found)
-    assert scores["llama_math", "exact_match", "none"] == (pytest.approx(1 / 3), 21)
-    assert scores["llama_math", "math_verify", "none"] == (pytest.approx(2 / 3), 21)
-    assert len(scores) == 2 * (1 + 7)
-
-
-@pytest.mark.slow
-def test_mmlu_pro_takes_the_letter_of_the_answer_tag(probed: dict[str, Any]) -> None:
-    """All fourteen subjects; lm-eval's own task of that name is as lm-eval has it."""
-    found = probed["mmlu_pro_rg"]
-    asked = found["requests"][0]["chat"]
-    assert [each["role"] for each in asked] == ["system", "user"]
-    assert asked[1]["content"] == "Of biology?\n\nA. no\nB. yes\nC. both\n\nAnswer with the letter of the right option."
-    assert _scores(found)["mmlu_pro_rg", "exact_match", "strict-match"] == (pytest.approx(12 / 14), 14)
-    theirs = probed["mmlu_pro"]
-    assert _scores(theirs)["mmlu_pro", "exact_match", "custom-extract"] == (1.0, 14)
-    assert "<answer>" not in theirs["requests"][0]["chat"][0]["content"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        (
-            "gsm8k_platinum_cot",
-            r"cannot be loaded: Couldn't reach 'madrylab/gsm8k-platinum' on the Hub \(data sets come",
-        ),
-        ("gsm8k_cot_gr", r"external.tasks: there is no task 'gsm8k_cot_gr' in lm-eval .*: did you mean gsm8k_cot_rg"),
-        ("bad_choice", r"bad_choice is scored by the likelihood of given answers \(multiple_choice\)"),
-        ("bad_code", r"bad_code: Attempted to run task: bad_code which is marked as unsafe"),
-        ("bad_prefix", r"bad_prefix begins the answer \(gen_prefix\)"),
-    ],
-)
-def test_what_cannot_be_asked_is_told(probed: dict[str, Any], name: str, told: str) -> None:
-    """In one line, before a model is loaded."""
-    assert re.search(told, probed[name]["refused"])
-    assert "\n" not in probed[name]["refused"]
-
-
 def _config(*overrides: str) -> Any:
     return eval_config_of(["models=tiny", "external.tasks=[a]", *overrides])
 
@@ -613,4 +410,4 @@ def test_the_line_of_the_manual_is_understood(capsys: pytest.CaptureFixture[str]
 def test_task_files_are_found_from_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Those of the checkout; those given besides come last, for they win."""
     monkeypatch.chdir(tmp_path)
-    assert include_folders(str(tmp_path)) == [ROOT / "configs" / "lm_eval", tmp_path]
+    assert include_folders(str(tmp_path)) == [Path(__file__).parents[2] / "configs" / "lm_eval", tmp_path]

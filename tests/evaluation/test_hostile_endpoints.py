@@ -25,15 +25,8 @@ ESCAPES = "\x1b[31mred\x07\x9b\u202e"
 RgEnv = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture(scope="module")
-def chat() -> Iterator[ChatServer]:
-    with ChatServer(str) as server:
-        yield server
-
-
 @pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "_PAUSE_S", 0.01)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", KEY)
 
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,6 @@ from rg_env.evaluation.results import AllResults
 from rg_env.evaluation.rollout_file import RolloutFile
 
 RgEnv = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(scope="module")
-def chat() -> Iterator[ChatServer]:
-    with ChatServer(str) as server:
-        yield server
 
 
 def _overrides(chat: ChatServer, folder: Path, n: int = 4, name: str = "a") -> list[str]:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from starlette.responses import JSONResponse
 
 from rg_env.core.dataset import build_rows
 from rg_env.errors import InputError, OutputFolderError, RewardError, ServerError
-from rg_env.evaluation import asking, evaluate, runner
+from rg_env.evaluation import evaluate, runner
 from rg_env.evaluation.config import EvalConfig, eval_config_of
 from rg_env.evaluation.results import AllResults, read_results
 from rg_env.tiny import TASKS
@@ -25,17 +24,6 @@ from rg_env.tiny import TASKS
 SIZES = json.dumps(TASKS["leg_counting"])
 GOLD = {row["question"]: row["answer"] for row in build_rows({"name": "leg_counting", "config": TASKS["leg_counting"]},
                                                              "eval", 40, 0)}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def chat() -> Iterator[ChatServer]:
-    with ChatServer(str) as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "_PAUSE_S", 0.01)
 
 
 def half(question: str) -> str:
