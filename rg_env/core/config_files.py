@@ -174,8 +174,31 @@ def _override(document: Document, text: str) -> None:
         raise InputError(f"override {shown}: the value is no YAML ({yaml12.reason_of(error)}); quote it") from error
     except ValueError as error:
         raise InputError(f"override {shown}: {' '.join(str(error).split())}") from error
+    _open_lists(document, path, shown)
     _place(document, path, parsed)
     document.origins[path] = COMMAND_LINE
+
+
+def _open_lists(document: Document, path: Keys, shown: str) -> None:
+    """Make a section for each name of a list, such as that of tasks, where the override sets something within one.
+
+    Raises:
+        InputError: it is another list, which would be gone.
+    """
+    for length in range(1, len(path)):
+        above = path[:length]
+        names = document.at(above) if document.has(above) else None
+        if not isinstance(names, list):
+            continue
+        if path[length] not in names or not all(isinstance(name, str) for name in names):
+            where = ".".join(above)
+            raise InputError(
+                f"override {shown}: {where} is a list ({document.origin(above)}), which it would replace: "
+                f"give all of it, {where}=..."
+            )
+        origin = document.origin(above)
+        _place(document, above, {name: {} for name in names})
+        document.origins[above] = origin
 
 
 def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:

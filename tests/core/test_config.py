@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,20 @@ def test_an_override_replaces_what_stands_at_its_path(tmp_path: Path) -> None:
         tmp_path, "inner.rate=1e-6", "named={x: {rate: 2}}", main="inner: {rate: 1, sizes: [1]}\nnamed: {y: {}}"
     )
     assert found == {"inner": {"rate": 1e-6, "sizes": [1]}, "named": {"x": {"rate": 2}}}
+
+
+def test_an_override_within_a_list_of_names_keeps_the_others(tmp_path: Path) -> None:
+    """Each gets a section; where the list is another one, or has no such name, it would be gone: that is refused."""
+    found = values(tmp_path, "named.y.rate=2", main="named: [x, y]\n")
+    assert found == {"named": {"x": {}, "y": {"rate": 2}}}
+    for text in ("named: [x]\n", "named: [{y: 1}]\n", "named: [y, 3]\n", "named: []\n"):
+        with pytest.raises(InputError) as error:
+            values(tmp_path, "named.y.rate=2", main=text)
+        assert re.fullmatch(
+            r"override 'named.y.rate=2': named is a list \(.*main.yaml:1\), which it would replace: give all of it, "
+            r"named=\.\.\.",
+            str(error.value),
+        )
 
 
 @pytest.mark.parametrize(
