@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("psutil", reason="extra 'train'")
+pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
 from rg_env.training.slurm import sbatch_script
 from rg_env.training.slurm_job import SlurmJob
 

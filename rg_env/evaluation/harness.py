@@ -74,11 +74,11 @@ class _Model(LM):
             postprocess_generated_text(self._answers[key], settings.get("until"), None) for key, _, settings in asked
         ]
 
+    # Every `LM` must have these two. `_load` refuses the tasks that call them: no chat endpoint tells likelihoods.
     def loglikelihood(self, requests: list[Any]) -> NoReturn:
-        raise NotImplementedError  # `_load` refuses such tasks
+        raise Refused("likelihoods cannot be asked of chat endpoints")
 
-    def loglikelihood_rolling(self, requests: list[Any]) -> NoReturn:
-        raise NotImplementedError
+    loglikelihood_rolling = loglikelihood
 
 
 def serve() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("psutil", reason="extra 'train'")
+pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
 from rg_env.errors import InputError, MissingExtraError
 from rg_env.inference import machine as machine_module
 from rg_env.inference.machine import Machine

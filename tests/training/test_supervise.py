@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-psutil = pytest.importorskip("psutil", reason="extra 'train'")
+psutil = pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
 
 pytestmark = pytest.mark.slow  # some 20 processes, which wait for each other
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: parents' death signals, adoption of orphans")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("psutil", reason="extra 'train'")
+pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
 from slurm_cluster import CONFIG, EVALUATION, REPOSITORY, Cluster
 
 

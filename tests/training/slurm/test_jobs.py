@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-pytest.importorskip("psutil", reason="extra 'train'")
+pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
 from chat_server import ChatServer
 from slurm_cluster import CONFIG, JOB, JOBS, PORT, Cluster, job
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("psutil", reason="extra 'train'")
+pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
 from slurm_cluster import (
     JOBS,
     REPOSITORY,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("psutil", reason="extra 'train'")
+pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
 import psutil
 
 from rg_env.errors import InputError, OutputFolderError
