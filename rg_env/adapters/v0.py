@@ -18,12 +18,12 @@ from datasets import Dataset
 
 from rg_env.adapters.reward_errors import record_reward_errors
 from rg_env.adapters.v0_rubric import make_rubric
+from rg_env.core.asking import Asking
 from rg_env.core.checks import shortened
 from rg_env.core.dataset import Row, build_splits
 from rg_env.core.manifest import Manifest
-from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages, fold_system
+from rg_env.core.prompts import SYSTEM_PROMPT, Placement
 from rg_env.core.rewards import resolve_rewards
-from rg_env.core.scoring import Grading
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError, unknown_name
 
@@ -34,9 +34,10 @@ _MADE_HERE = ("dataset", "eval_dataset", "rubric", "message_type")
 class ReasoningGymEnv(vf.SingleTurnEnv):
     """A single-turn environment over Reasoning Gym tasks, whose training and evaluation rows never share a question.
 
-    Attributes: `mixture` (the checked tasks), `manifest` (what the rows are, see `core.manifest`),
-    `rewards` (name, function, weight), `rubric`. `dataset` and `eval_dataset` have the columns question, answer, info
-    (texts), prompt and example_id; they are None where 0 examples were asked for.
+    Attributes: `mixture` (the checked tasks), `manifest` (what the rows are, see `core.manifest`), `rewards` (name,
+    function, weight), `asking` (how questions are put and answers graded), `grading`, `rubric`. `dataset` and
+    `eval_dataset` have the columns question, answer, info (texts), prompt and example_id; they are None where 0
+    examples were asked for.
 
     `put_rows` puts further rows in the form of `dataset`'s.
 
@@ -74,21 +75,15 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         # Everything cheap is checked before rows are built.
         self.mixture = Mixture.parse(gym)
         self.rewards = resolve_rewards(rewards)
-        self.grading = _grading(grading, partial_credit)
-        few_shot = _few_shot(kwargs.pop("few_shot", None))
-        _check_text("system_prompt", system_prompt or "")
-        _check_text("preamble", preamble or "")
-        build_messages("", system_prompt, prompt_placement)
-
-        def put(question: str) -> list[dict[str, Any]]:
-            # Before examples, a system prompt of the user's turn stands in the first of them.
-            folded = prompt_placement == "user" and not preamble
-            placement = "system" if folded else prompt_placement
-            messages: list[dict[str, Any]] = build_messages(question, system_prompt, placement, preamble=preamble)
-            messages[-1:-1] = few_shot
-            return fold_system(messages) if folded else messages
-
-        self._put = put
+        self.asking = Asking.of(
+            system_prompt=system_prompt,
+            prompt_placement=prompt_placement,
+            preamble=preamble,
+            few_shot=kwargs.pop("few_shot", None),
+            partial_credit=partial_credit,
+            grading=grading,
+        )
+        self.grading = self.asking.grading
         if parser is not None and not isinstance(parser, vf.Parser):
             raise InputError(f"parser must be a vf.Parser, not {shortened(parser)}")
         if not isinstance(kwargs.get("sampling_args") or {}, Mapping):
@@ -112,15 +107,7 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
 
     def put_rows(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """Rows of `core.dataset` as this environment asks and grades them: those of its datasets, as plain values."""
-        return [
-            {
-                **row,
-                "info": {**row["info"], "grading": self.grading},
-                "prompt": self._put(row["question"]),
-                "example_id": index,
-            }
-            for index, row in enumerate(rows)
-        ]
+        return self.asking.put_rows(rows)
 
     # Synchronous up to 0.1.5 (with `a_generate` beside it), asynchronous from 0.1.6.
     def generate(self, *args: Any, **kwargs: Any) -> Any:
@@ -188,39 +175,6 @@ def load_environment(
         preamble=preamble,
         **kwargs,
     )
-
-
-def _few_shot(messages: Any) -> list[dict[str, Any]]:
-    if messages is None:
-        return []
-    if not isinstance(messages, Sequence) or not all(
-        isinstance(message, Mapping) and {"role", "content"} <= set(message) for message in messages
-    ):
-        raise InputError(f"few_shot must be a list of messages with role and content, not {shortened(messages)}")
-    for message in messages:
-        _check_text("few_shot", message["content"])
-    return [dict(message) for message in messages]
-
-
-def _check_text(name: str, text: object) -> None:
-    if not isinstance(text, str):
-        raise InputError(f"{name} must be text, not {shortened(text)}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"{name} holds characters that cannot be written as UTF-8: {error}") from error
-
-
-def _grading(grading: str, partial_credit: bool) -> Grading:
-    if not isinstance(partial_credit, bool):
-        raise InputError(f"partial_credit must be true or false, not {shortened(partial_credit)}")
-    if grading not in ("hardened", "upstream"):
-        raise unknown_name("grading", grading, ("hardened", "upstream"))
-    if grading == "upstream":
-        if partial_credit:
-            raise InputError("grading='upstream' has partial credit of its own: leave partial_credit out")
-        return "upstream"
-    return "partial" if partial_credit else "strict"
 
 
 def _dataset(rows: list[dict[str, Any]]) -> Dataset | None:

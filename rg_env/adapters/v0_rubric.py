@@ -6,17 +6,16 @@ A rollout is extracted and scored once, by whichever function comes first, and k
 import asyncio
 import inspect
 from collections.abc import Mapping
-from fractions import Fraction
 from importlib.util import find_spec
-from typing import Any, get_args
+from typing import Any
 
 import verifiers as vf
 
 from rg_env.core.extraction import completion_text, extract
+from rg_env.core.metrics import Metric, metrics_of, needs_workers
 from rg_env.core.rewards import Rollout, WeightedReward
-from rg_env.core.scoring import Grading, Status, in_worker, score_extraction_async
+from rg_env.core.scoring import Grading, score_extraction_async
 from rg_env.core.tasks import Mixture
-from rg_env.errors import InputError
 
 _CACHE_KEY = "rg_env_rollout"
 _AWAITS_REWARDS = find_spec("verifiers.utils.async_utils") is not None
@@ -27,18 +26,9 @@ _PENDING_KEY = "rg_env_pending_score"
 def make_rubric(rewards: list[WeightedReward], mixture: Mixture, parser: vf.Parser, grading: Grading) -> vf.Rubric:
     """The rubric: `rewards` with their weights; with weight 0 the accuracy, that of each task of a mixture, and the
     share of each status that `grading` can give. Raises `InputError` for a reward with the name of such a metric."""
-    metrics: list[Any] = [AccuracyMetric()]
-    if len(mixture.tasks) > 1:
-        metrics += [AccuracyMetric(task) for task in mixture.names]
-    never = {"correct"} | ({"partial"} if grading == "strict" else set())
-    workers = any(in_worker(task, grading) for task in mixture.names)
-    never |= set() if workers else {"timed_out"}
-    metrics += [StatusMetric(status) for status in get_args(Status) if status not in never]
-    for reward in rewards:
-        if reward.name in {metric.__name__ for metric in metrics}:
-            raise InputError(f"reward {reward.name!r} has the name of a metric of this environment: choose another")
+    metrics = [MetricAdapter(metric) for metric in metrics_of(rewards, mixture, grading)]
     functions: list[Any] = [*(RewardAdapter(reward) for reward in rewards), *metrics]
-    if workers and _AWAITS_REWARDS:
+    if needs_workers(mixture, grading) and _AWAITS_REWARDS:
         functions = [Awaiting(function) for function in functions]
     weights = [*(reward.weight for reward in rewards), *(0.0 for _ in metrics)]
     return vf.Rubric(funcs=functions, weights=weights, parser=parser)
@@ -64,34 +54,15 @@ class RewardAdapter:
         return self.reward.value(rollout, available)
 
 
-class AccuracyMetric:
-    """1 for a correct rollout; of one task, if given: then its mean over all rollouts is the accuracy on that task.
+class MetricAdapter:
+    """A metric of a rollout in the same form."""
 
-    Verifiers averages every metric over all rollouts, those of other tasks too, and a NaN for "not this task" would
-    poison the weighted sum (0 * NaN is NaN). So a correct rollout of the task counts as the inverse of the task's share
-    of the rows: over a whole dataset the mean is exact, over a batch it is right on average (and may exceed 1).
-    """
-
-    def __init__(self, task: str | None = None) -> None:
-        self.task = task
-        self.__name__ = f"accuracy/{task}" if task else "accuracy"
+    def __init__(self, metric: Metric) -> None:
+        self.metric = metric
+        self.__name__ = metric.name
 
     def __call__(self, prompt: Any, completion: Any, answer: Any, state: Any, info: Any) -> float:
-        rollout = rollout_of(prompt, completion, answer, state, info)
-        if rollout.score.status != "correct" or self.task not in (None, rollout.task):
-            return 0.0
-        return 1.0 if self.task is None else float(1 / Fraction(info["share"]))
-
-
-class StatusMetric:
-    """1 for a rollout whose score has this status."""
-
-    def __init__(self, status: Status) -> None:
-        self.status = status
-        self.__name__ = f"status/{status}"
-
-    def __call__(self, prompt: Any, completion: Any, answer: Any, state: Any, info: Any) -> float:
-        return float(rollout_of(prompt, completion, answer, state, info).score.status == self.status)
+        return self.metric.value(rollout_of(prompt, completion, answer, state, info))
 
 
 class Awaiting:
