@@ -14,12 +14,7 @@ from rg_env.errors import InputError
 
 @dataclass(frozen=True)
 class Accuracy:
-    """1 for a correct rollout; of one task, if given: then its mean over all rollouts is the accuracy on that task.
-
-    Who averages every metric over all rollouts averages those of other tasks too, and a NaN for "not this task" would
-    poison a weighted sum (0 * NaN is NaN). So a correct rollout of the task counts as the inverse of the task's share
-    of the rows: over a whole dataset the mean is exact, over a batch it is right on average (and may exceed 1).
-    """
+    """1 for a correct rollout; of one task, if given."""
 
     task: str | None = None
 
@@ -28,9 +23,15 @@ class Accuracy:
         """`accuracy`, or `accuracy/<task>`."""
         return f"accuracy/{self.task}" if self.task else "accuracy"
 
+    def of(self, rollout: Rollout) -> float | None:
+        """0 or 1; None for a rollout of another task."""
+        return None if self.task not in (None, rollout.task) else float(rollout.score.status == "correct")
+
     def value(self, rollout: Rollout) -> float:
-        """0, 1, or the inverse of the task's share."""
-        if rollout.score.status != "correct" or self.task not in (None, rollout.task):
+        """The same for who averages every metric over all rollouts, those of other tasks too, and for whom a NaN would
+        poison a weighted sum (0 * NaN is NaN): a correct rollout of the task counts as the inverse of the task's share
+        of the rows. Over a whole dataset the mean is exact, over a batch it is right on average (and may exceed 1)."""
+        if not self.of(rollout):
             return 0.0
         return 1.0 if self.task is None else float(1 / Fraction(rollout.info["share"]))
 
@@ -46,9 +47,11 @@ class StatusShare:
         """`status/<status>`."""
         return f"status/{self.status}"
 
-    def value(self, rollout: Rollout) -> float:
+    def of(self, rollout: Rollout) -> float:
         """0 or 1."""
         return float(rollout.score.status == self.status)
+
+    value = of
 
 
 Metric = Accuracy | StatusShare

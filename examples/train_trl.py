@@ -1,0 +1,110 @@
+"""GRPO by TRL's own trainer, on the same questions, prompts and rewards. Two lines put them in:
+
+    env = load_environment("leg_counting")          # rg_env.adapters.trl: datasets, reward functions and their weights
+    GRPOTrainer(model, env.reward_funcs, GRPOConfig(reward_weights=env.reward_weights, ...), env.train_dataset)
+
+TRL 1.x cannot share an environment with the trainer of this project, whose verifiers needs an older one. In a clone,
+beside the other one and with the same torch; elsewhere `pip install rg-env 'trl==1.16.*'` will do:
+
+    UV_PROJECT_ENVIRONMENT=.venv-trl uv sync --no-default-groups --group trl
+    .venv-trl/bin/python examples/train_trl.py                          # any machine: the tiny policy
+    .venv-trl/bin/python examples/train_trl.py --model Qwen/Qwen2.5-0.5B-Instruct --task leg_counting chain_sum
+"""
+
+import argparse
+import sys
+from importlib import metadata
+
+from rg_env.commands import positive, run_command, seed
+from rg_env.errors import MissingExtraError
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", nargs="+", default=["leg_counting"], help="Reasoning Gym tasks (`rg-env tasks`)")
+    parser.add_argument("--model", default="tiny", help="folder, name on the hub, or 'tiny' (default)")
+    parser.add_argument("--steps", type=positive, help="optimizer steps (default: 25; 200 for models but the tiny one)")
+    parser.add_argument("--eval-examples", type=positive, default=200, help="frozen questions, asked before and after")
+    parser.add_argument("--output-dir", default="outputs/trl", help="for TRL's checkpoints (default: outputs/trl)")
+    parser.add_argument("--seed", type=seed, default=0)
+    options = parser.parse_args()
+
+    # Checked here already: a mistake is told before libraries and model are loaded.
+    from rg_env.core.tasks import Mixture
+
+    tasks = Mixture.parse(options.task)
+    require_trl()
+    import torch
+    from transformers import PrinterCallback, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    from rg_env.adapters.trl import load_environment
+    from rg_env.tiny import MAX_NEW_TOKENS, POLICY_DIR, TASKS
+
+    class Console(TrainerCallback):
+        def on_log(self, args, state, control, logs, **kwargs):
+            if "step_time" in logs:
+                measured = f"reward {logs['reward']:.2f}, accuracy {logs['accuracy']:.2f}, {logs['step_time']:.1f} s"
+                print(f"step {state.global_step}: {measured}", flush=True)
+
+    is_tiny = options.model == "tiny"
+    # The tiny policy knows its tasks at one size.
+    gym = [{"name": name, "config": TASKS.get(name, {}) if is_tiny else {}} for name in tasks.names]
+    env = load_environment(gym, seed=options.seed, num_eval_examples=options.eval_examples)
+    by_model = {
+        "learning_rate": 1e-4,
+        "per_device_train_batch_size": 64,  # rollouts, so 16 prompts a step, with 8 answers each
+        "gradient_accumulation_steps": 2,
+        "adam_beta2": 0.95,
+        "max_completion_length": MAX_NEW_TOKENS,
+        "gradient_checkpointing": False,
+        "bf16": False,
+        "use_cpu": not torch.cuda.is_available(),
+    }
+    if not is_tiny:
+        by_model = {"gradient_accumulation_steps": 16, "bf16": torch.cuda.is_available()}
+    args = GRPOConfig(
+        output_dir=options.output_dir,
+        max_steps=options.steps or (25 if is_tiny else 200),
+        seed=options.seed,
+        reward_weights=env.reward_weights,
+        lr_scheduler_type="constant",
+        num_generations_eval=1,
+        per_device_eval_batch_size=100 if is_tiny else 8,
+        model_init_kwargs={"dtype": "float32"},
+        logging_steps=1,
+        disable_tqdm=True,
+        save_strategy="no",
+        dataloader_pin_memory=torch.cuda.is_available(),
+        report_to="none",
+        **by_model,
+    )
+    trainer = GRPOTrainer(
+        model=str(POLICY_DIR) if is_tiny else options.model,
+        reward_funcs=env.reward_funcs,
+        args=args,
+        train_dataset=env.train_dataset,
+        eval_dataset=env.eval_dataset,
+        callbacks=[Console()],
+    )
+    trainer.remove_callback(PrinterCallback)  # it prints all there is, a kilobyte a step
+    before = trainer.evaluate()["eval_accuracy"]
+    trainer.train()
+    after = trainer.evaluate()["eval_accuracy"]
+    print(f"accuracy on {options.eval_examples} frozen questions: {before:.3f} before, {after:.3f} after")
+    return 0
+
+
+def require_trl() -> None:
+    """Raise `MissingExtraError` unless TRL 1.x is here."""
+    try:
+        version = metadata.version("trl")
+    except metadata.PackageNotFoundError:
+        version = ""
+    if not version or int(version.split(".")[0]) < 1:
+        found = f"TRL {version} is" if version else "none is"
+        raise MissingExtraError(f"this needs TRL 1.x, and {found} installed: {sys.argv[0]} --help has the commands")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,451 @@
+"""The environment for TRL, called as `GRPOTrainer` 1.x calls it; `tests/matrix` trains with the real one."""
+
+import gc
+import inspect
+import pickle
+import subprocess
+import sys
+import time
+import weakref
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import verifiers as vf
+from hypothesis import given
+from hypothesis import strategies as st
+from user_code import TASK, nothing_left
+
+import rg_env
+from rg_env.adapters import trl
+from rg_env.adapters.trl import Environment, load_environment
+from rg_env.core.rewards import Rollout
+from rg_env.errors import InputError, RewardError, UnknownNameError
+
+SMALL: dict[str, Any] = {"num_train_examples": 8, "num_eval_examples": 6}
+MIXTURE = ["leg_counting", {"name": "chain_sum", "weight": 2}, {"name": "maze", "weight": 0.5}]
+ALL_REWARDS = [
+    ("correctness", 1.0),
+    ("format", 0.1),
+    "think_format",
+    "partial",
+    ("brevity", 0.0),
+    "cosine",
+    "repetition_penalty",
+    {"name": "length", "weight": 0.3, "when": "correct", "options": {"max_tokens": 64}},
+    {"name": "overlong_penalty", "options": {"max_tokens": 100, "margin": 40}},
+]
+
+
+SHOTS = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<answer>1</answer>"}]
+
+
+class Logs:
+    """What `GRPOTrainer` gives reward functions beside the batch, and what it makes of it."""
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, list[float]] = defaultdict(list)
+        self.extra: dict[str, list[Any]] = defaultdict(list)
+
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "trainer_state": SimpleNamespace(global_step=3),
+            "log_metric": lambda name, value: self.metrics[name].append(value),
+            "log_extra": lambda column, values: self.extra[column].extend(values),
+        }
+
+    def means(self) -> dict[str, float]:
+        return {name: sum(values) / len(values) for name, values in self.metrics.items()}
+
+
+def _call(env: Environment, texts: list[Any], rows: list[Any] | None = None, logs: Logs | None = None) -> list[Any]:
+    """The values of each function on one batch, one completion a row, as `GRPOTrainer._calculate_rewards` does it."""
+    rows = rows or env.train_dataset.to_list()[: len(texts)]
+    columns = {key: [row[key] for row in rows] for key in rows[0] if key != "prompt"}
+    batch = {
+        "prompts": [row["prompt"] for row in rows],
+        "completions": [[{"role": "assistant", "content": text}] for text in texts],
+        "completion_ids": [[7] * len(text or "") for text in texts],
+    }
+    kwargs = columns | (logs or Logs()).arguments()
+    return [function(**batch, **kwargs) for function in env.reward_funcs]
+
+
+def _right(row: Any) -> str:
+    return f"<answer>{row['answer']}</answer>"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"gym": MIXTURE, "seed": 3, "eval_seed": 1, "partial_credit": True},
+        {"prompt_placement": "user", "grading": "upstream", "system_prompt": "Answer."},
+        {
+            "preamble": "Be brief.",
+            "few_shot": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "1"}],
+        },
+    ],
+)
+def test_rows_are_those_of_v0(arguments: dict[str, Any]) -> None:
+    """Prompts, questions, answers and info, in both splits, and the manifest."""
+    env = load_environment(**SMALL, **arguments)
+    other = rg_env.load_environment(**SMALL, **arguments)
+    for ours, theirs in ((env.train_dataset, other.dataset), (env.eval_dataset, other.eval_dataset)):
+        assert ours.to_list() == theirs.to_list()
+        assert ours.column_names == theirs.column_names
+    assert env.manifest == other.manifest
+    again = load_environment(**SMALL, **arguments, manifest=env.manifest)
+    assert again.train_dataset.to_list() == env.train_dataset.to_list()
+
+
+def test_parameters_are_those_of_v0() -> None:
+    """Names and defaults, but for the parser; few-shot examples go to the parent class there."""
+    ours = {name: parameter.default for name, parameter in inspect.signature(load_environment).parameters.items()}
+    theirs = inspect.signature(rg_env.load_environment).parameters
+    expected = {name: theirs[name].default for name in theirs if name not in ("parser", "kwargs")}
+    assert {name: default for name, default in ours.items() if name not in ("few_shot", "unknown")} == expected
+
+
+def test_functions_have_the_form_that_trl_wants() -> None:
+    """A list of them, each with its name and called without waiting, and a weight for each."""
+    env = load_environment(**SMALL, rewards=ALL_REWARDS)
+    names = ["correctness", "format", "think_format", "partial", "brevity", "cosine", "repetition_penalty"]
+    assert [function.__name__ for function in env.reward_funcs] == [*names, "length", "overlong_penalty"]
+    assert env.reward_weights == [1.0, 0.1, 1.0, 1.0, 0.0, 1.0, 1.0, 0.3, 1.0]
+    assert not any(inspect.iscoroutinefunction(function.__call__) for function in env.reward_funcs)
+    assert load_environment(**{**SMALL, "num_eval_examples": 0}).eval_dataset is None
+
+
+PIECES = st.sampled_from(
+    [
+        "<answer>",
+        "</answer>",
+        "<think>",
+        "</think>",
+        "GOLD",
+        "GOLD.",
+        "7",
+        " ",
+        "\n",
+        "word word word ",
+        "\\boxed{GOLD}",
+    ]
+)
+TEXTS = st.lists(PIECES | st.text(max_size=8), max_size=12).map("".join) | st.just("<answer>GOLD</answer>")
+
+
+@cache
+def _both(partial_credit: bool) -> tuple[Environment, vf.Environment]:
+    arguments = {"gym": MIXTURE, "rewards": ALL_REWARDS, "partial_credit": partial_credit}
+    return load_environment(**SMALL, **arguments), rg_env.load_environment(**SMALL, **arguments)
+
+
+@given(texts=st.lists(TEXTS, min_size=1, max_size=8), partial_credit=st.booleans())
+def test_values_are_v0s_to_the_last_digit(texts: list[str], partial_credit: bool) -> None:
+    """Each reward, its weight, and the metrics, on the same completions with as many tokens."""
+    env, other = _both(partial_credit)
+    rows = env.train_dataset.to_list()[: len(texts)]
+    texts = [text.replace("GOLD", row["answer"]) for text, row in zip(texts, rows, strict=True)]
+    logs = Logs()
+    ours = dict(zip([f.__name__ for f in env.reward_funcs], _call(env, texts, rows, logs), strict=True))
+    theirs: dict[str, list[float]] = {name: [] for name in other.rubric.get_reward_func_names()}
+    for text, row in zip(texts, rows, strict=True):
+        usage = SimpleNamespace(completion_tokens=len(text))
+        state = {"responses": [SimpleNamespace(usage=usage, choices=[SimpleNamespace(finish_reason="stop")])]}
+        given = {"prompt": row["prompt"], "completion": [{"role": "assistant", "content": text}], "state": state}
+        given |= {"answer": row["answer"], "info": row["info"], "parser": other.parser, "task": ""}
+        for name, function in zip(theirs, other.rubric.get_reward_funcs(), strict=True):
+            wanted = inspect.signature(function).parameters
+            theirs[name].append(function(**{key: value for key, value in given.items() if key in wanted}))
+    assert ours == {name: theirs[name] for name in ours}
+    weights = dict(zip(other.rubric.get_reward_func_names(), other.rubric.get_reward_weights(), strict=True))
+    assert dict(zip(ours, env.reward_weights, strict=True)) == {name: weights[name] for name in ours}
+    whole = {name: sum(values) / len(values) for name, values in theirs.items() if name not in ours}
+    assert {name: mean for name, mean in logs.means().items() if not name.startswith("accuracy/")} == {
+        name: mean for name, mean in whole.items() if not name.startswith("accuracy/")
+    }
+
+
+def test_the_rubric_of_a_served_model_says_the_same(fake_server: Any) -> None:
+    """What v0 makes of real replies over HTTP, and TRL of the same replies."""
+    import asyncio
+
+    from openai import AsyncOpenAI
+
+    arguments: dict[str, Any] = {"gym": MIXTURE, "rewards": ["correctness", "format", "brevity", "cosine"]}
+    env, other = load_environment(**SMALL, **arguments), rg_env.load_environment(**SMALL, **arguments)
+    rows = env.eval_dataset.to_list()
+    texts = [_right(rows[0]), "<answer>no</answer>", "", _right(rows[3]), f"{_right(rows[4])} so", "<answer></answer>"]
+    replies = {row["question"]: text for row, text in zip(rows, texts, strict=True)}
+    fake_server.reply = lambda messages: replies[messages[-1]["content"]]
+
+    async def run() -> Any:
+        async with AsyncOpenAI(base_url=fake_server.url, api_key="none") as client:
+            return await other.evaluate(client, "fake", use_tqdm=False)
+
+    results = asyncio.run(run())
+    batch = {"prompts": results.prompt, "completions": results.completion, "completion_ids": [[1] * 128] * 6}
+    columns = {name: [row[name] for row in rows] for name in ("answer", "info")}
+    for function in env.reward_funcs:
+        assert function(**batch, **columns) == results.metrics[function.__name__]
+
+
+def test_metrics_are_exact_for_each_task() -> None:
+    """A task's accuracy is over its own rollouts; one that the batch lacks is not logged."""
+    env = load_environment(gym=MIXTURE, num_train_examples=14, num_eval_examples=0)
+    rows = env.train_dataset.to_list()
+    legs = [row for row in rows if row["info"]["rg_task"] == "leg_counting"]
+    sums = [row for row in rows if row["info"]["rg_task"] == "chain_sum"][:4]
+    texts = [*map(_right, legs), _right(sums[0]), "<answer>no</answer>", "none", ""]
+    logs = Logs()
+    _call(env, texts, [*legs, *sums], logs)
+    assert len(legs) == 4
+    assert logs.means() == {
+        "accuracy": 5 / 8, "accuracy/leg_counting": 1.0, "accuracy/chain_sum": 0.25, "status/wrong": 1 / 8,
+        "status/no_answer": 2 / 8, "status/too_long": 0.0, "status/ungradable": 0.0,
+    }  # fmt: skip
+    assert logs.extra == {"status": ["correct"] * 5 + ["wrong", "no_answer", "no_answer"]}
+
+
+@pytest.mark.parametrize("nothing", ["", None, "   ", "<answer></answer>", "<answer> </answer>"])
+def test_a_model_that_says_nothing_earns_nothing(nothing: Any) -> None:
+    """It is no answer: 0, and said so."""
+    env = load_environment(**SMALL)
+    logs = Logs()
+    assert _call(env, [nothing] * 3, logs=logs) == [[0.0] * 3] * 2
+    assert logs.means()["status/no_answer"] == 1.0
+
+
+@pytest.mark.parametrize("form", [str, lambda text: [], lambda text: [{"role": "assistant"}], lambda text: None])
+def test_completions_in_other_forms(form: Any) -> None:
+    """Plain texts, as TRL gives them for plain prompts, and messages without any text."""
+    env = load_environment(**SMALL)
+    rows = env.train_dataset.to_list()[:2]
+    columns = {name: [row[name] for row in rows] for name in ("answer", "info")}
+    completions = [form(_right(row)) for row in rows]
+    values = env.reward_funcs[0](prompts=["?", "?"], completions=completions, **columns)
+    assert values == ([1.0, 1.0] if form is str else [0.0, 0.0])
+
+
+def test_reasoning_that_trl_cut_off_is_part_of_the_text() -> None:
+    """Tokenizers that parse responses leave no <think> block in the content; what it stands in differs by model."""
+    env = load_environment(**SMALL, rewards=["think_format", "correctness"])
+    row = env.train_dataset[0]
+    for key in ("reasoning_content", "thinking"):
+        message = {"role": "assistant", "content": _right(row), key: "3 cats have 12"}
+        values = [
+            function(prompts=["?"], completions=[[message]], answer=[row["answer"]], info=[row["info"]])
+            for function in env.reward_funcs
+        ]
+        assert values == [[1.0], [1.0]]
+    assert _call(env, [_right(row)], [row])[0] == [0.0]
+
+
+def _counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    calls: list[str] = []
+    score_once = Rollout.of
+
+    def counted(**kwargs: Any) -> Rollout:
+        calls.append(kwargs["completion"])
+        return score_once(**kwargs)
+
+    monkeypatch.setattr(trl.Rollout, "of", counted)
+    return calls
+
+
+def test_a_batch_is_scored_and_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whichever function comes first; the next batch anew, even if it says the same; not by a stale score."""
+    env = load_environment(**SMALL, rewards=["correctness", "format", "cosine"])
+    calls, logs = _counted(monkeypatch), Logs()
+    for step in (1, 2):
+        _call(env, ["a", "b"], logs=logs)
+        assert len(calls) == 2 * step
+        assert len(logs.metrics["accuracy"]) == 2 * step
+    row = env.train_dataset[0]
+    batch = {"prompts": ["?"], "completions": ["none"], "answer": [row["answer"]], "info": [row["info"]]}
+    assert env.reward_funcs[0](**batch) == [0.0]
+    batch["completions"][0] = _right(row)
+    assert env.reward_funcs[0](**batch) == [1.0]
+    batch["info"] = [env.train_dataset[1]["info"]]
+    assert env.reward_funcs[0](**batch) == [0.0]
+
+
+def test_functions_called_in_threads_share_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by trainers that score a batch by all of them at the same time."""
+    env = load_environment(**SMALL, rewards=ALL_REWARDS)
+    calls = _counted(monkeypatch)
+    rows = env.train_dataset.to_list()
+    columns = {name: [row[name] for row in rows] for name in ("answer", "info")}
+    batch = {"prompts": ["?"] * 8, "completions": list(map(_right, rows)), "completion_ids": [[1] * 8] * 8}
+    with ThreadPoolExecutor(len(env.reward_funcs)) as pool:
+        futures = [pool.submit(function, **batch, **columns) for function in env.reward_funcs]
+        values = [future.result() for future in futures]
+    assert values[0] == [1.0] * 8
+    assert len(calls) == 8
+
+
+def test_memory_is_bounded_by_one_batch() -> None:
+    """Rollouts of the batch before are gone."""
+    env = load_environment(**SMALL)
+    _call(env, ["a"])
+    last = env.reward_funcs[0].scorer._last
+    assert last is not None
+    rollout = weakref.ref(last[1][0])
+    del last
+    gc.collect()
+    assert rollout() is not None
+    _call(env, ["b"])
+    gc.collect()
+    assert rollout() is None
+
+
+def test_functions_can_be_pickled() -> None:
+    """For trainers that score in a process of their own; there too they share their scores."""
+    env = load_environment(**SMALL, rewards=ALL_REWARDS)
+    texts = [_right(row) for row in env.train_dataset]
+    expected = _call(env, texts)
+    functions = pickle.loads(pickle.dumps(env.reward_funcs))
+    assert len({id(function.scorer) for function in functions}) == 1
+    copied = Environment(env.train_dataset, None, functions, env.reward_weights, env.mixture, env.manifest)
+    assert _call(copied, texts) == expected
+
+
+@pytest.mark.parametrize(("value", "said"), [(float("nan"), "returned nan"), ("raise", "raised KeyError"), (None, "")])
+def test_a_reward_that_fails_ends_the_run(value: Any, said: str) -> None:
+    """TRL takes None and NaN for "does not apply": here each is a `RewardError` that names reward and rollout."""
+
+    def bad(rollout: Rollout) -> Any:
+        if value == "raise":
+            raise KeyError("x")
+        return value
+
+    env = load_environment(**SMALL, rewards=["correctness", (bad, 0)])
+    with pytest.raises(RewardError, match=rf"reward 'bad' {said}.*task leg_counting, answer '5'"):
+        _call(env, ["<answer>5</answer>"])
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "message"),
+    [
+        ({"num_train_exmaples": 1}, UnknownNameError, "'num_train_exmaples': did you mean 'num_train_examples'"),
+        ({"parser": None}, UnknownNameError, "unknown parameter of the environment 'parser'"),
+        ({"gym": "leg_countin"}, UnknownNameError, "did you mean 'leg_counting'"),
+        ({"rewards": ["corectness"]}, UnknownNameError, "did you mean 'correctness'"),
+        ({"prompt_placement": "sytem"}, UnknownNameError, "did you mean 'system'"),
+        ({"grading": "upsteam"}, UnknownNameError, "did you mean 'upstream'"),
+        ({"num_train_examples": 0, "num_eval_examples": 0}, InputError, "both 0"),
+        ({"num_eval_examples": -1}, InputError, "number of eval examples"),
+        ({"few_shot": "abc"}, InputError, "few_shot must be a list of messages"),
+        ({"rewards": [lambda state: 1.0]}, InputError, "asks for 'state', which there is not under TRL"),
+        ({"rewards": [lambda parser: 1.0]}, InputError, "asks for 'parser', which there is not under TRL"),
+    ],
+)
+def test_bad_arguments_are_told_at_once(kwargs: dict[str, Any], error: type[Exception], message: str) -> None:
+    """What cannot work is an `InputError` of one line."""
+    with pytest.raises(error, match=message):
+        load_environment(**{**SMALL, **kwargs})
+
+
+def test_a_reward_named_like_a_metric_is_refused() -> None:
+    """They would be one in the logs."""
+
+    def accuracy(rollout: Rollout) -> float:
+        return 0.0
+
+    with pytest.raises(InputError, match="'accuracy' has the name of a metric"):
+        load_environment(**SMALL, rewards=[accuracy])
+
+
+def test_rewards_may_ask_for_what_trl_has() -> None:
+    """Prompt, completion, gold answer, task, info and the rollout; what has a default may be missing."""
+    seen: dict[str, Any] = {}
+
+    def asking(prompt, completion, answer, task, info, rollout, state=None, **rest) -> float:  # type: ignore[no-untyped-def]
+        seen.update(locals())
+        return 0.5
+
+    env = load_environment(**SMALL, rewards=[asking])
+    row = env.train_dataset[0]
+    assert _call(env, [_right(row)], [row]) == [[0.5]]
+    assert seen["prompt"] == row["prompt"]
+    assert seen["completion"] == [{"role": "assistant", "content": _right(row)}]
+    assert (seen["answer"], seen["task"], seen["info"]) == (row["answer"], "leg_counting", row["info"])
+    assert seen["rollout"].score.status == "correct"
+    assert (seen["state"], seen["rest"]) == (None, {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"info": None}, "no column 'info'.*remove_unused_columns=False"),
+        ({"answer": None}, "no column 'answer'"),
+        ({"info": [None]}, "info of a row must be a mapping, not None"),
+        ({"info": [{"rg_task": "leg_counting"}]}, "info of a row lacks 'config'"),
+        ({"completions": ["a", "b"]}, "as many of each.*'completions': 2"),
+        ({"completion_ids": []}, "as many of each.*'completion_ids': 0"),
+    ],
+)
+def test_rows_of_others_are_told(changes: dict[str, Any], message: str) -> None:
+    """Never a 0 for a row that cannot be graded."""
+    env = load_environment(**SMALL)
+    row = env.train_dataset[0]
+    batch = {"prompts": ["?"], "completions": ["a"], "answer": [row["answer"]], "info": [row["info"]], **changes}
+    with pytest.raises(InputError, match=message):
+        env.reward_funcs[0](**{key: value for key, value in batch.items() if value is not None})
+
+
+def test_it_needs_neither_trl_nor_torch_nor_verifiers() -> None:
+    """Not even where they are broken."""
+    code = """
+import sys
+sys.modules.update(dict.fromkeys(["trl", "verifiers"]))
+from rg_env.adapters.trl import load_environment
+env = load_environment(num_train_examples=2, num_eval_examples=0)
+row = env.train_dataset[0]
+text = f"<answer>{row['answer']}</answer>"
+values = env.reward_funcs[0](prompts=["?"], completions=[text], answer=[row["answer"]], info=[row["info"]])
+print(values, {"torch", "transformers"} & set(sys.modules))
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout.strip()) == (0, "[1.0] set()"), result.stderr
+
+
+@pytest.mark.slow
+def test_upstream_grading_is_the_librarys() -> None:
+    """Credit for a mention, from a worker; the same as v0's."""
+    arguments = {**SMALL, "grading": "upstream"}
+    env = load_environment(**arguments)
+    rows = env.train_dataset.to_list()
+    logs = Logs()
+    values = _call(env, [f"<answer>{row['answer']} or so</answer>" for row in rows], rows, logs)
+    functions = vf.Rubric.get_reward_funcs(rg_env.load_environment(**arguments).rubric)
+    assert {function.__name__ for function in functions} > {"status/partial", "status/timed_out"}
+    assert set(logs.metrics) == {f.__name__ for f in functions} - {"correctness", "format"}
+    assert logs.means()["status/partial"] == 1.0
+    assert all(0 < value < 1 for value in values[0])
+
+
+@pytest.mark.slow
+def test_answers_that_hang_a_grader_do_not_block(tmp_path: Path) -> None:
+    """A task of the user's own: endless answers cost the second that each may take."""
+    path = tmp_path / "own_tasks.py"
+    path.write_text(TASK)
+    with nothing_left():
+        rg_env.import_user_code([str(path)])
+        env = load_environment(["own_sums", "leg_counting"], num_train_examples=8, num_eval_examples=0)
+        rows = env.train_dataset.to_list()
+        own = [row["info"]["rg_task"] == "own_sums" for row in rows]
+        _call(env, [_right(rows[0])], rows[:1])  # workers are started
+        logs = Logs()
+        begin = time.monotonic()
+        texts = ["<answer>hang</answer>" if its_own else _right(row) for its_own, row in zip(own, rows, strict=True)]
+        values = _call(env, texts, rows, logs)
+        assert time.monotonic() - begin < 60
+        assert values[0] == [0.0 if its_own else 1.0 for its_own in own]
+        assert logs.extra["status"] == ["timed_out" if its_own else "correct" for its_own in own]
+        assert logs.means()["accuracy/own_sums"] == 0.0
