@@ -1,6 +1,7 @@
 """The wheel and the source distribution, built by the real backend, offline."""
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -50,7 +51,57 @@ def package_files() -> set[str]:
 
 def test_the_wheel_holds_the_package_with_its_data_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     in_wheel = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert in_wheel == package_files() | {f"rg_env/configs/lm_eval/{file.name}" for file in BENCHMARKS}
+    added = {f"rg_env/configs/lm_eval/{file.name}" for file in BENCHMARKS} | {"rg_env/pyproject.toml"}
+    assert in_wheel == package_files() | added
+
+
+def test_vf_eval_finds_its_sizes_beside_the_module(wheel: zipfile.ZipFile) -> None:
+    """Verifiers 0.1.9 to 0.3.1 read them there."""
+    sizes = tomllib.loads(wheel.read("rg_env/pyproject.toml").decode())["tool"]["verifiers"]["eval"]
+    assert sizes.keys() == {"num_examples", "rollouts_per_example"}
+    assert all(type(size) is int and size > 0 for size in sizes.values())
+
+
+def test_the_environment_works_from_the_wheel_alone(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    """Unpacked, in a process that sees no checkout: rows, gold answers, graders in worker processes, the command."""
+    site = tmp_path / "site"
+    wheel.extractall(site)
+    code = """
+import sys, rg_env
+gym = ["leg_counting", "maze"]
+env = rg_env.load_environment(gym=gym, num_train_examples=4, num_eval_examples=2, grading="upstream")
+from rg_env.core.scoring import score
+from rg_env.cli import run
+from rg_env.tiny import POLICY_DIR
+scores = [score(f"<answer>{row['answer']}</answer>", row["info"]) for row in env.get_dataset()]
+assert [each.value for each in scores] == [1.0] * 4, scores
+assert (POLICY_DIR / "model.safetensors").is_file()
+print(*sorted({str(module.__file__) for name, module in sys.modules.items() if name.split(".")[0] == "rg_env"}))
+try:
+    run(["tasks", "leg_counting", "--show", "1"])
+except SystemExit as ended:
+    assert not ended.code
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(site), "RG_ENV_CACHE": ""},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    files, *rest = done.stdout.splitlines()
+    assert all(Path(file).is_relative_to(site) for file in files.split())
+    assert any(line.startswith("example 1") for line in rest)
+
+
+def test_tags_are_words_that_the_hub_can_filter_by() -> None:
+    """`prime env push` reads them under [project], where PEP 621 has no such key: a build must pass them over."""
+    tags = PROJECT["project"]["tags"]
+    assert len(set(tags)) == len(tags) > 0
+    assert all(re.fullmatch("[a-z]+(-[a-z]+)*", tag) for tag in tags)
+    assert {"train", "eval"} <= set(tags)
 
 
 def test_benchmarks_of_the_repository_are_found_without_a_clone(wheel: zipfile.ZipFile, tmp_path: Path) -> None:

@@ -1,0 +1,199 @@
+"""`prime env push` with the real client, to a server of the tests in the Hub's place: nothing is published.
+
+What the Hub itself makes of an upload is not tested. Needs uv, git and the registry.
+"""
+
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PRIME = "prime==0.18.0"
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif(not shutil.which("uv") or not shutil.which("git"), reason="needs uv and git"),
+]
+
+
+class Hub:
+    """Takes an upload as `prime` makes it. `posted`: JSON bodies by path; `stored`: what came by PUT, by path."""
+
+    def __init__(self) -> None:
+        self.posted: dict[str, Any] = {}
+        self.stored: dict[str, bytes] = {}
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                path = self.path.removeprefix("/api/v1/environmentshub/")
+                hub.posted[path] = json.loads(body or b"null")
+                self.answer({"data": hub.reply(path)})
+
+            def do_PUT(self) -> None:
+                hub.stored[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+                self.answer({})
+
+            def answer(self, value: Any) -> None:
+                data = json.dumps(value).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def reply(self, path: str) -> dict[str, Any]:
+        if path == "resolve":
+            return {"id": "E", "owner": {"name": "someone"}, "created": True}
+        if path == "E/wheels":
+            return {"wheel_id": "W", "upload_url": f"{self.url}/wheel"}
+        if path == "E/versions":
+            return {"version_id": "V", "upload_url": f"{self.url}/source"}
+        return {"success": path.endswith("/finalize")}
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    hub = Hub()
+    thread = threading.Thread(target=hub.server.serve_forever)
+    thread.start()
+    yield hub
+    hub.server.shutdown()
+    thread.join()
+    hub.server.server_close()
+
+
+@pytest.fixture(scope="module")
+def prime(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("prime")
+    subprocess.run(["uv", "venv", "-q", "--python", sys.executable, folder], check=True)
+    subprocess.run(["uv", "pip", "install", "-q", "--python", folder / "bin" / "python", PRIME], check=True)
+    return folder / "bin" / "prime"
+
+
+def known_to_git() -> set[str]:
+    """The checkout's files, new ones too, that .gitignore does not name."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
+    return {name for name in names if (ROOT / name).is_file()}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy with what work leaves in one: keys, an environment, runs, caches."""
+    folder = tmp_path / "rg-env"
+    for name in known_to_git():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    for name in (".env", ".venv/lib/x.py", "outputs/run/rollouts.jsonl", "logs/run/vllm.log", "wandb/run/secret.json",
+                 "runs/a.json", "rg_env/__pycache__/x.pyc", "dist/old.whl"):  # fmt: skip
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("private")
+    return folder
+
+
+def push(prime: Path, checkout: Path, hub: Hub, *options: str) -> str:
+    home = checkout.parent / "home"  # no login of the user's is read, and no setting of theirs is written
+    home.mkdir()
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PRIME_")}
+    variables |= {"HOME": str(home), "PRIME_API_BASE_URL": hub.url, "PRIME_API_KEY": "none"}
+    variables |= {"PRIME_DISABLE_VERSION_CHECK": "1", "UV_CACHE_DIR": uv_cache()}
+    command = [str(prime), "env", "push", "--path", str(checkout), "--plain", *options]
+    done = subprocess.run(command, env=variables, check=False, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def uv_cache() -> str:
+    return subprocess.run(["uv", "cache", "dir"], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_client_builds_and_sends_what_the_hub_asks_for(prime: Path, checkout: Path, hub: Hub) -> None:
+    out = push(prime, checkout, hub, "--visibility", "PRIVATE")
+    assert "Successfully pushed someone/rg-env" in out
+    assert hub.posted["resolve"] == {"name": "rg-env", "visibility": "PRIVATE"}
+    wheel, source = hub.posted["E/wheels"], hub.posted["E/versions"]
+    assert {"E/wheels/W/finalize", "E/versions/V/finalize"} <= hub.posted.keys()
+
+    project = PROJECT["project"]
+    for sent in (wheel, source):
+        assert sent["semantic_version"] == project["version"]
+        assert sent["metadata"]["tags"] == project["tags"]
+        assert sent["metadata"]["description"] == project["description"]
+        assert sent["metadata"]["license"] == "Apache-2.0"
+        assert sent["metadata"]["dependencies"] == project["dependencies"]
+        assert sent["metadata"]["python_requires"] == project["requires-python"]
+        assert re.fullmatch("[0-9a-f]{64}", sent["content_hash"])
+        assert sent["runtime_hint"] == "VERIFIERS_V0", "by the lower bound on verifiers; --runtime says otherwise"
+    assert wheel["content_hash"] == source["content_hash"]
+    assert wheel["sha256"] == hashlib.sha256(hub.stored["/wheel"]).hexdigest()
+    assert source["sha256"] == hashlib.sha256(hub.stored["/source"]).hexdigest()
+
+    names = zipfile.ZipFile(io.BytesIO(hub.stored["/wheel"])).namelist()
+    assert {"rg_env/__init__.py", "rg_env/pyproject.toml", "rg_env/core/task_table.json"} <= set(names)
+    assert wheel["filename"] == f"rg_env-{project['version']}-py3-none-any.whl"
+    assert wheel["size"] == len(hub.stored["/wheel"])
+
+
+def test_the_archive_holds_the_repository_and_nothing_private(
+    prime: Path, checkout: Path, hub: Hub, tmp_path: Path
+) -> None:
+    """And a wheel can be built from it, as `prime env install` does of a private environment."""
+    out = push(prime, checkout, hub, "--runtime", "v1")
+    assert "verifiers v1 (from --runtime)" in " ".join(out.split())
+    assert hub.posted["E/wheels"]["runtime_hint"] == "VERIFIERS_V1"
+    with tarfile.open(fileobj=io.BytesIO(hub.stored["/source"])) as archive:
+        archive.extractall(tmp_path / "pulled", filter="data")
+    pulled = tmp_path / "pulled"
+    names = {path.relative_to(pulled).as_posix() for path in pulled.rglob("*") if path.is_file()}
+    assert names <= known_to_git()
+    assert {"README.md", "pyproject.toml", "rg_env/__init__.py"} <= names
+    assert (pulled / "README.md").read_bytes() == (ROOT / "README.md").read_bytes()
+    subprocess.run(["uv", "build", "-q", "--wheel", "--out-dir", tmp_path / "wheel", pulled], check=True)
+    (rebuilt,) = (tmp_path / "wheel").glob("*.whl")
+
+    def modules(wheel: Any) -> dict[str, int]:
+        entries = zipfile.ZipFile(wheel).infolist()
+        return {entry.filename: entry.CRC for entry in entries if ".dist-info/" not in entry.filename}
+
+    assert modules(rebuilt) == modules(io.BytesIO(hub.stored["/wheel"]))
+
+
+@pytest.mark.parametrize(
+    ("release", "module"),
+    [("0.1.9.post3", "verifiers.scripts.eval"), ("0.3.1", "verifiers.legacy.scripts.eval")],
+)
+def test_vf_eval_takes_its_sizes_from_the_wheel(tmp_path: Path, release: str, module: str) -> None:
+    subprocess.run(["uv", "build", "-q", "--wheel", "--out-dir", tmp_path, ROOT], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run(["uv", "venv", "-q", "--python", sys.executable, tmp_path / "venv"], check=True)
+    needed = [f"verifiers=={release}", *map(str, tmp_path.glob("*.whl"))]
+    subprocess.run(["uv", "pip", "install", "-q", "--python", python, *needed], check=True)
+    code = f"import json; from {module} import get_env_eval_defaults as f; print(json.dumps(f('rg-env')))"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # the wheel, no checkout
+    command = [python, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert json.loads(done.stdout.splitlines()[-1]) == PROJECT["tool"]["verifiers"]["eval"]

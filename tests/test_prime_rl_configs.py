@@ -1,0 +1,122 @@
+"""The files for prime-rl, as far as they can be checked without it: what they ask of our own taskset.
+
+tests/matrix/test_prime_rl.py loads them into prime-rl's own classes.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from rg_env.core.dataset import build_splits
+from rg_env.core.prompts import SYSTEM_PROMPT
+from rg_env.core.rewards import resolve_rewards
+from rg_env.core.splits import Split
+from rg_env.core.tasks import Mixture
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = ROOT / "configs" / "prime-rl"
+FILES = sorted(CONFIGS.glob("*.toml"))
+RUN: dict[str, Any] = tomllib.loads((CONFIGS / "single_node.toml").read_text())
+ORCHESTRATOR: dict[str, Any] = RUN["orchestrator"]
+TRAIN, EVAL = ORCHESTRATOR["train"]["source"], ORCHESTRATOR["eval"]["source"]
+SOURCES = {source["name"]: source["env"]["taskset"] for source in [*TRAIN, *EVAL]}
+TEMPLATE_TOKENS = 64
+"""More than a chat template adds to a system and a user message."""
+
+# The taskset's fields that a file may set; prime-rl's own classes refuse any other.
+FIELDS = {"id", "split", "seed", "eval_seed", "num_train_examples", "num_eval_examples", "rewards", "gym", "level"}
+FIELDS |= {"grading", "partial_credit"}
+
+
+def leaves(table: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
+
+
+def rows(taskset: dict[str, Any]) -> list[Any]:
+    counts = [taskset[f"num_{split}_examples"] if taskset["split"] == split else 0 for split in ("train", "eval")]
+    train, evaluation, _ = build_splits(
+        taskset["gym"], counts[0], counts[1], taskset.get("seed", 0), taskset.get("eval_seed", 0)
+    )
+    return train or evaluation
+
+
+def test_there_are_files() -> None:
+    assert [path.name for path in FILES] == ["multi_node.toml", "single_node.toml"]
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_source_names_our_taskset_with_tasks_and_rewards_that_exist(name: str) -> None:
+    taskset = SOURCES[name]
+    assert taskset["id"] == "rg-env"
+    assert taskset.keys() <= FIELDS
+    assert taskset["split"] in get_args(Split)
+    assert f"num_{taskset['split']}_examples" in taskset, "the size of the split that it asks for"
+    mixture = Mixture.parse(taskset["gym"])
+    assert mixture.names == [task["name"] for task in taskset["gym"]]
+    rewards = resolve_rewards(taskset["rewards"])
+    assert {reward.name: reward.weight for reward in rewards}["correctness"] == 1.0
+
+
+def test_training_uses_training_questions_and_evaluations_the_others() -> None:
+    assert {SOURCES[source["name"]]["split"] for source in TRAIN} == {"train"}
+    assert {SOURCES[source["name"]]["split"] for source in EVAL} == {"eval"}
+
+
+def test_one_evaluation_asks_what_is_trained_on_and_one_what_is_not() -> None:
+    trained, same, held_out = (Mixture.parse(SOURCES[name]["gym"]) for name in SOURCES)
+    assert same == trained
+    assert not set(held_out.names) & set(trained.names)
+
+
+def test_the_reward_of_an_evaluation_is_the_accuracy() -> None:
+    for source in EVAL:
+        assert SOURCES[source["name"]]["rewards"] == {"correctness": 1.0}
+
+
+def test_steps_are_whole_groups_and_no_question_comes_twice() -> None:
+    for changed in [{}, tomllib.loads((CONFIGS / "multi_node.toml").read_text())["orchestrator"]]:
+        values = {**ORCHESTRATOR, **changed}
+        assert values["batch_size"] % values["group_size"] == 0
+        questions = RUN["max_steps"] * values["batch_size"] // values["group_size"]
+        assert questions <= sum(SOURCES[source["name"]]["num_train_examples"] for source in TRAIN)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_rows_can_be_drawn_and_their_prompts_leave_room_for_the_answer(name: str) -> None:
+    drawn = rows(SOURCES[name])
+    assert len(drawn) == SOURCES[name][f"num_{SOURCES[name]['split']}_examples"]
+    sampling = ORCHESTRATOR["train" if SOURCES[name]["split"] == "train" else "eval"]["sampling"]
+    room = RUN["seq_len"] - sampling["max_completion_tokens"] - TEMPLATE_TOKENS
+    # A token of a byte-level tokenizer, as Qwen's, is a byte at least.
+    assert max(len(f"{SYSTEM_PROMPT}{row['question']}".encode()) for row in drawn) <= room
+    assert RUN["inference"]["vllm"]["max_model_len"] == RUN["seq_len"]
+
+
+def test_tasks_take_turns_since_prime_rl_asks_in_the_order_of_rows() -> None:
+    """Of a step's 16 questions each task has some."""
+    taskset = SOURCES[TRAIN[0]["name"]]
+    first = [row["info"]["rg_task"] for row in rows(taskset)[:16]]
+    assert set(first) == {task["name"] for task in taskset["gym"]}
+
+
+def test_the_file_for_several_nodes_holds_only_what_it_changes() -> None:
+    before = dict(leaves(RUN))
+    for path, value in leaves(tomllib.loads((CONFIGS / "multi_node.toml").read_text())):
+        assert before.get(path) != value, path
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_the_head_says_what_is_needed_what_to_run_and_what_was_not_run(path: Path) -> None:
+    head = "".join(line for line in path.read_text().splitlines(True) if line.startswith("#")).split("\n\n")[0]
+    for said in ("Hardware:", "uv run --no-sync rl @", "--dry-run", "Not run:", "559b44772e47 of 2026-08-21"):
+        assert said in head
+    for named in re.findall(r"(?:configs|tests)/[\w/-]+\.(?:toml|py)", head):
+        assert (ROOT / named).is_file()

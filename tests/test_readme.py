@@ -1,0 +1,79 @@
+"""What the README says of the environment, in the Environments Hub's form, is what the code does."""
+
+import ast
+import inspect
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from rg_env.adapters.v0 import load_environment
+from rg_env.core.prompts import SYSTEM_PROMPT
+from rg_env.core.registry import DEFAULT_REWARDS
+from rg_env.core.rewards import resolve_rewards
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+ENVIRONMENT = README.partition("\n## The environment\n")[2].partition("\n## ")[0]
+SECTIONS = dict(re.findall(r"^### (.+?)\n(.*?)(?=^### |\Z)", ENVIRONMENT, re.MULTILINE | re.DOTALL))
+
+
+def table(text: str) -> list[list[str]]:
+    """The cells of the first table, without its head."""
+    (found, *_) = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in found.splitlines()[2:]]
+
+
+def names(cell: str) -> list[str]:
+    return re.findall(r"`(.+?)`", cell)
+
+
+def test_the_sections_are_the_hubs() -> None:
+    assert [*SECTIONS] == ["Overview", "Datasets", "Task", "Quickstart", "Environment Arguments", "Metrics"]
+
+
+def test_the_overview_says_what_the_package_declares() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"- **Environment ID**: `{project['name']}`\n" in SECTIONS["Overview"]
+    (tags,) = re.findall(r"^- \*\*Tags\*\*: (.+)$", SECTIONS["Overview"], re.MULTILINE)
+    assert names(tags) == project["tags"]
+
+
+def test_the_arguments_are_those_of_load_environment_with_their_defaults() -> None:
+    parameters = inspect.signature(load_environment).parameters
+    documented: dict[str, str] = {}
+    for argument, default, _ in table(SECTIONS["Environment Arguments"]):
+        defaults = default.split(", ") if len(names(argument)) > 1 else [default]
+        documented |= dict(zip(names(argument), defaults, strict=True))
+    assert documented.keys() == parameters.keys() - {"kwargs"}
+    rewards = {reward.name: reward.weight for reward in resolve_rewards(parameters["rewards"].default)}
+    assert documented.pop("rewards") == ", ".join(f"`{name}` {weight}" for name, weight in rewards.items())
+    said = {"none": None, '"Think step by step, …"': SYSTEM_PROMPT}
+    for name, text in documented.items():
+        value = said[text] if text in said else ast.literal_eval(text.strip("`"))
+        assert value == parameters[name].default, name
+
+
+def test_sizes_and_rewards_are_said_as_they_are() -> None:
+    parameters = inspect.signature(load_environment).parameters
+    sizes = [parameters[f"num_{split}_examples"].default for split in ("train", "eval")]
+    assert "{:,} for training and {:,} for evaluation".format(*sizes) in SECTIONS["Datasets"]
+    (first, weight), (second, other) = DEFAULT_REWARDS
+    assert f"`{first}` (weight {weight}) and `{second}` ({other})" in SECTIONS["Task"]
+
+
+def test_the_metrics_are_those_of_the_rubrics() -> None:
+    """Of all gradings together, the ones that only some give among them."""
+    found: set[str] = set()
+    for options in ({}, {"partial_credit": True}, {"grading": "upstream"}, {"gym": ["leg_counting", "chain_sum"]}):
+        env = load_environment(num_train_examples=2, num_eval_examples=0, **{"gym": "maze", **options})
+        found |= {function.__name__ for function in env.rubric.reward_funcs}
+    found = {re.sub("^accuracy/.*", "accuracy/<task>", name) for name in found}
+    documented = {name for metric, _ in table(SECTIONS["Metrics"]) for name in names(metric)}
+    assert documented == found | {"reward"}, "reward is their weighted sum, which Verifiers makes"
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"\]\(((?!http|#)[^)]+)\)", README))))
+def test_what_is_linked_exists(name: str) -> None:
+    assert (ROOT / name).exists()
