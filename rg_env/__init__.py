@@ -3,6 +3,8 @@
     import verifiers as vf
     env = vf.load_environment("rg-env", gym="leg_counting")      # or rg_env.load_environment(gym=...)
 
+    vf-eval rg-env -m MODEL                                      # Verifiers 0.4, by its v1 API: rg_env.adapters.v1
+
 Public names are resolved when first used (PEP 562), so that `import rg_env` is instant and needs none of torch,
 verifiers or reasoning_gym: an environment without one of them can still use what does not need it.
 
@@ -11,6 +13,7 @@ import from its own layer and from those before it (adapters and inference do no
 """
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rg_env.errors import (
@@ -28,13 +31,20 @@ from rg_env.errors import (
 if TYPE_CHECKING:
     from rg_env.adapters.v0 import ReasoningGymEnv as ReasoningGymEnv
     from rg_env.adapters.v0 import load_environment as load_environment
+    from rg_env.adapters.v1 import ReasoningGymTaskset as ReasoningGymTaskset
+    from rg_env.adapters.v1_harness import SingleTurnEnv as SingleTurnEnv
+    from rg_env.adapters.v1_harness import SingleTurnHarness as SingleTurnHarness
     from rg_env.core.imports import import_user_code as import_user_code
     from rg_env.core.rewards import Rollout as Rollout
     from rg_env.core.rewards import reward as reward
     from rg_env.core.scoring import Score as Score
 
-# There is no `__all__` on purpose: the loader of verifiers v1 reads it and wants its own names there, and no other.
+# What the loader of Verifiers' v1 API reads: one taskset, one harness and one environment, and no other names.
+__all__ = ["ReasoningGymTaskset", "SingleTurnEnv", "SingleTurnHarness"]
 _LAZY = {
+    "ReasoningGymTaskset": "rg_env.adapters.v1",
+    "SingleTurnEnv": "rg_env.adapters.v1_harness",
+    "SingleTurnHarness": "rg_env.adapters.v1_harness",
     "load_environment": "rg_env.adapters.v0",
     "ReasoningGymEnv": "rg_env.adapters.v0",
     "import_user_code": "rg_env.core.imports",
@@ -61,8 +71,32 @@ def __getattr__(name: str) -> Any:
 
         return version("rg-env")
     if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
+        return getattr(_module_of(name), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _module_of(name: str) -> ModuleType:
+    path = _LAZY[name]
+    try:
+        return import_module(path)
+    except (AttributeError, ImportError) as error:
+        if not path.startswith("rg_env.adapters.v") or isinstance(error, RGEnvError):
+            raise
+        # Each release of Verifiers has one of its two APIs, or both. What is missing may not look like an attribute
+        # that is not there: its loader would then say that this package exports no taskset.
+        raise MissingExtraError(f"rg_env.{name} {_other_api(path)}: {error}") from error
+
+
+def _other_api(path: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = f"verifiers {version('verifiers')}"
+    except PackageNotFoundError:
+        return "needs verifiers, which is not installed (pip install verifiers)"
+    if path == "rg_env.adapters.v0":
+        return f"is of Verifiers' v0 API, which {found} lacks (0.1.2 to 0.3 have it; later: `vf-eval rg-env`)"
+    return f"is of Verifiers' v1 API, which {found} lacks (0.2.1 and later have it)"
 
 
 def __dir__() -> list[str]:

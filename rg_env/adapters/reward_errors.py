@@ -2,13 +2,16 @@
 
 `vf.Rubric` catches whatever a reward function raises, logs it and goes on with 0.0, and NaN goes into the weighted sum.
 `record_reward_errors(rubric)` wraps the functions of any rubric in place, so that such an error is recorded first; who
-runs the batch then calls `record.raise_first()`. Imports no verifiers: it works on attributes alone.
+runs the batch then calls `record.raise_first()`. Who runs a part of one, beside others, does so within
+`reward_errors()`, which has those of that part alone. Imports no verifiers: it works on attributes alone.
 """
 
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NoReturn
 
 from rg_env.core.extraction import completion_text, extract
@@ -19,6 +22,21 @@ _RECORD = "_rg_env_reward_errors"
 _RECORDS = "_rg_env_records"
 _FUNCTIONS = ("reward_funcs", "funcs")  # verifiers up to 0.1.6, and from 0.1.9
 _GROUP_PARAMETERS = {"states", "prompts", "completions", "answers", "tasks", "infos"}
+
+
+_of_this_part: ContextVar[list[RewardError] | None] = ContextVar("reward_errors", default=None)
+
+
+@contextmanager
+def reward_errors() -> Iterator[list[RewardError]]:
+    """Gives a list, into which goes every error of a wrapped function that is called within, by tasks and threads
+    started there too."""
+    errors: list[RewardError] = []
+    token = _of_this_part.set(errors)
+    try:
+        yield errors
+    finally:
+        _of_this_part.reset(token)
 
 
 class ErrorRecord:
@@ -92,6 +110,9 @@ def _wrap(function: Callable[..., Any], record: ErrorRecord) -> Callable[..., An
             found.__cause__ = error
         for each in records:
             each.add(found)
+        part = _of_this_part.get()
+        if part is not None:
+            part.append(found)
         raise found
 
     def checked(value: Any, arguments: Mapping[str, Any]) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 import verifiers as vf
 from datasets import Dataset
 
-from rg_env.adapters.reward_errors import record_reward_errors
+from rg_env.adapters.reward_errors import record_reward_errors, reward_errors
 from rg_env.adapters.v0_rubric import make_rubric
 from rg_env.core.asking import Asking
 from rg_env.core.checks import shortened
@@ -72,6 +72,7 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         Raises `InputError` for what cannot work.
         """
         _check_keywords(kwargs)
+        self._batches = 0
         # Everything cheap is checked before rows are built.
         self.mixture = Mixture.parse(gym)
         self.rewards = resolve_rewards(rewards)
@@ -118,6 +119,23 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         """As the parent's, where it has one, then raise the first error of a reward function."""
         return self._checked(super().a_generate, *args, **kwargs)
 
+    # From 0.1.10 a server of its own may run the environment for `vf-eval` and trainers: it knows these two alone.
+    async def run_rollout(self, *args: Any, **kwargs: Any) -> Any:
+        """As the parent's; where no `generate` waits for it, the first error of its reward functions is raised."""
+        return await self._part(super().run_rollout, *args, **kwargs)
+
+    async def run_group(self, *args: Any, **kwargs: Any) -> Any:
+        """As the parent's, where it has one; otherwise as `run_rollout`."""
+        return await self._part(super().run_group, *args, **kwargs)
+
+    async def _part(self, run: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
+        with reward_errors() as errors:
+            result = await run(*args, **kwargs)
+        if errors and not self._batches:
+            self.reward_errors.forget()
+            raise errors[0]
+        return result
+
     def _checked(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with self._batch():
             result = generate(*args, **kwargs)
@@ -135,11 +153,14 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
     @contextmanager
     def _batch(self) -> Iterator[None]:
         """A batch that fails otherwise takes its reward errors with it: the next one must not raise them."""
+        self._batches += 1
         try:
             yield
         except BaseException:
             self.reward_errors.forget()
             raise
+        finally:
+            self._batches -= 1
 
 
 def load_environment(

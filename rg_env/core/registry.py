@@ -9,7 +9,7 @@ import functools
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, overload
 
 from rg_env.core.checks import is_number, shortened
@@ -104,13 +104,13 @@ def resolve_rewards(spec: object = None) -> list[WeightedReward]:
     """The weighted rewards that `spec` means; None means `DEFAULT_REWARDS`.
 
     `spec` is a list of names, functions, (name or function, weight) pairs and mappings, or a mapping from name to
-    weight. Keys of a mapping: `name`; `weight` (default 1; 0 means a metric only); `when`, a key of `GATES`; `options`,
-    values for the reward's own parameters. Raises `InputError`.
+    weight or to such a mapping. Keys of a mapping: `name`; `weight` (default 1; 0 means a metric only); `when`, a key
+    of `GATES`; `options`, values for the reward's own parameters. Raises `InputError`.
     """
     if spec is None:
         spec = DEFAULT_REWARDS
     if isinstance(spec, Mapping):
-        spec = list(spec.items())
+        spec = [{"name": key, **value} if isinstance(value, Mapping) else (key, value) for key, value in spec.items()]
     elif isinstance(spec, str) or callable(spec):
         spec = [spec]
     if not isinstance(spec, Sequence) or not spec:
@@ -175,6 +175,18 @@ def _with_options(name: str, function: RewardFunction, options: Any) -> RewardFu
             problem = f"reward {name!r}: option {option!r} must be a {kind}, not {shortened(value)}"
             raise InputError(problem).at("options", option)
     return functools.partial(function, **options) if options else function
+
+
+def check_offered(rewards: Sequence[WeightedReward], offered: Collection[str], where: str) -> None:
+    """Raise `InputError` for a reward that cannot do without a parameter that `where` does not offer."""
+    for name, function, *_ in rewards:
+        for parameter in inspect.signature(function).parameters.values():
+            wanted = parameter.name in PARAMETERS and parameter.default is parameter.empty
+            if wanted and parameter.name not in offered:
+                raise InputError(
+                    f"reward {name!r} asks for {parameter.name!r}, which {where} does not have; there are: "
+                    f"{', '.join(offered)}"
+                )
 
 
 def call_reward(name: str, function: RewardFunction, rollout: Rollout, available: Mapping[str, Any]) -> float:

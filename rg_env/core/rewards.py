@@ -18,6 +18,7 @@ from rg_env.core.registry import GATES as GATES
 from rg_env.core.registry import PARAMETERS as PARAMETERS
 from rg_env.core.registry import WeightedReward as WeightedReward
 from rg_env.core.registry import call_reward as call_reward
+from rg_env.core.registry import check_offered as check_offered
 from rg_env.core.registry import checked_value as checked_value
 from rg_env.core.registry import describe as describe
 from rg_env.core.registry import get_reward as get_reward

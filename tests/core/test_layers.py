@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import rg_env
+from rg_env.errors import MissingExtraError
 
 PACKAGE = Path(rg_env.__file__).parent
 LAYERS = ["errors", "core", "tiny", ("adapters", "inference"), "evaluation", "training", "cli"]
@@ -87,9 +88,12 @@ print(seconds, sorted({heavy} & set(sys.modules)))
 
 
 def test_public_names_resolve() -> None:
-    """Every name in `dir(rg_env)` can be had, and no other."""
-    for name in dir(rg_env):
+    """Every name in `dir(rg_env)` can be had, and no other; those of Verifiers' v1 API where there is one."""
+    for name in set(dir(rg_env)) - set(rg_env.__all__):
         assert getattr(rg_env, name) is not None
+    for name in rg_env.__all__:
+        with pytest.raises(MissingExtraError, match=rf"rg_env.{name} is of Verifiers' v1 API, which verifiers 0\.1\.6"):
+            getattr(rg_env, name)
     assert {
         "load_environment",
         "ReasoningGymEnv",

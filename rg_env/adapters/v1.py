@@ -1,0 +1,237 @@
+"""The environment for Verifiers' v1 API (0.2.1 to 0.4, and prime-rl): a taskset and its tasks.
+
+    vf-eval rg-env -m MODEL                                     # 0.4; the command is called `eval` in 0.2 and 0.3
+    vf-eval rg-env -m MODEL --env.taskset.gym chain_sum --env.taskset.level 1
+    vf-validate rg-env --runtime.type subprocess -n 20          # gold answers score 1, an empty reply does not
+    vf-replay outputs/RUN                                       # scores what a run has saved once more
+
+Rows, prompts, graders and rewards are those of the v0 environment: equal options give equal questions and scores in
+every release. Rows are built, or read from the cache, when the taskset is iterated. What v1's releases do differently
+is met by duck typing here, not by looking at version numbers.
+"""
+
+import functools
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import verifiers.v1 as vf
+from pydantic import Field, PrivateAttr, field_validator, model_validator
+
+from rg_env.core.asking import Asking
+from rg_env.core.dataset import build_rows
+from rg_env.core.extraction import extract
+from rg_env.core.imports import import_user_code
+from rg_env.core.metrics import Metric, metrics_of
+from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages
+from rg_env.core.rewards import Rollout, WeightedReward, check_offered, resolve_rewards
+from rg_env.core.scoring import score_extraction_async
+from rg_env.core.splits import question_hash
+from rg_env.core.tasks import Mixture
+from rg_env.errors import InputError
+
+_OFFERED = ("rollout", "prompt", "completion", "answer", "task", "info")
+"""What rewards can ask for here: v1 has neither a parser nor v0's state."""
+
+
+class ReasoningGymTaskData(vf.TaskData):
+    """One question, as it travels between processes and into traces."""
+
+    question: str = ""
+    """The question alone, without the answer format."""
+    answer: str = ""
+    """The gold answer; empty where the library stores none."""
+    info: dict[str, str] = Field(default_factory=dict)
+    """What scoring needs: task, options and the library's entry as JSON, and the grading."""
+
+
+class ReasoningGymTaskConfig(vf.TaskConfig):
+    """Without options of its own: rewards are set on the taskset, which passes them on."""
+
+    _rubric: str = PrivateAttr('{"gym": "leg_counting"}')
+    """What `_rubric_of` takes. Text, for a config is also pickled for other processes, which have to import the user's
+    code themselves."""
+
+
+class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskConfig]):
+    """A question with its rewards and metrics."""
+
+    @property
+    def key(self) -> str:
+        """What tells the question apart, wherever it stands: task and hash of the question."""
+        return f"{self.data.info.get('rg_task')}:{question_hash(self.data.question)}"
+
+    @vf.reward
+    async def rubric(self, trace: vf.Trace) -> dict[str, float]:
+        """Records every reward with its own weight, and the metrics of `core.metrics`, once all have been computed.
+
+        Raises `RewardError`: Verifiers keeps it as the trace's error.
+        """
+        rubric = _rubric_of(self.config._rubric)
+        rollout = await self._rollout(trace)
+        offered = {
+            "prompt": rollout.prompt,
+            "completion": [{"role": "assistant", "content": rollout.text}],
+            "answer": rollout.answer,
+            "info": rollout.info,
+        }
+        values = [(reward.name, reward.value(rollout, offered), reward.weight) for reward in rubric.rewards]
+        for name, value, weight in values:
+            trace.record_reward(name, value, weight)
+        for metric in rubric.metrics:
+            trace.record_metric(metric.name, metric.value(rollout))
+        return {}
+
+    async def validate(self, runtime: vf.Runtime) -> bool | None:
+        """Whether the gold answer is correct; None where the library stores none."""
+        if not self.data.answer:
+            return None
+        _rubric_of(self.config._rubric)  # for tasks of the user's own: it imports them
+        gold = extract(f"<answer>{self.data.answer}</answer>")
+        return (await score_extraction_async(gold, self.data.info)).status == "correct"
+
+    async def _rollout(self, trace: vf.Trace) -> Rollout:
+        replies, data = trace.assistant_messages, self.data
+        text = (replies[-1].content if replies else None) or ""
+        calls = [call for call in trace.calls if call.node is not None]
+        usage = calls[-1].usage if calls else None
+        return Rollout.of(
+            prompt=build_messages(data.prompt_text, data.system_prompt),
+            completion=text,
+            answer=data.answer,
+            info=data.info,
+            completion_tokens=usage.completion_tokens if usage else None,
+            truncated=calls[-1].finish_reason == "length" if calls else None,
+            score=await score_extraction_async(extract(text), data.info),
+        )
+
+
+class ReasoningGymTasksetConfig(vf.TasksetConfig):
+    """Parameters mean what they mean for the v0 environment; `split`, `level`, `instruction` and `imports` are new."""
+
+    task: ReasoningGymTaskConfig = ReasoningGymTaskConfig()
+    gym: str | dict[str, Any] | list[Any] = "leg_counting"
+    """A task, or a mixture: names and mappings with name, weight, config, level and levels (JSON on a command line)."""
+    split: Literal["train", "eval"] = "eval"
+    """Which questions: no question is in both splits, whatever the seeds. Set `train` for training."""
+    num_train_examples: int = Field(2000, ge=0)
+    num_eval_examples: int = Field(200, ge=0)
+    seed: int = 0
+    """Picks the training questions."""
+    eval_seed: int = 0
+    """Picks the evaluation questions."""
+    level: int | None = None
+    """Level of difficulty of all tasks of `gym` that do not set one."""
+    rewards: dict[str, Any] | list[Any] | None = None
+    """Names and weights (JSON on a command line); None: correctness 1, format 0.1."""
+    grading: str = "hardened"
+    """`upstream` for the library's own formulas."""
+    partial_credit: bool = False
+    """Real progress counts, instead of right or not."""
+    instruction: str | None = SYSTEM_PROMPT
+    """The text of the system prompt (`system_prompt` is Verifiers' own option: a file that replaces it)."""
+    prompt_placement: Placement = "system"
+    """Where `instruction` stands: in a system message, or in the user's turn before or after the question."""
+    preamble: str | None = None
+    """A system message besides."""
+    imports: list[str] = Field(default_factory=list)
+    """Modules and .py files with tasks and rewards of your own."""
+
+    @field_validator("gym", "rewards", mode="before")
+    @classmethod
+    def _from_command_line(cls, value: Any) -> Any:
+        if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+            try:
+                return json.loads(value)
+            except ValueError as error:
+                raise InputError(f"not JSON: {error}") from error
+        return value
+
+    @model_validator(mode="after")
+    def _checked(self) -> "ReasoningGymTasksetConfig":
+        """All that can be checked without drawing a question."""
+        self.imports = [os.path.abspath(name) if name.endswith(".py") else name for name in self.imports]
+        if not self._count:
+            raise InputError(f"num_{self.split}_examples is 0: there is nothing to do")
+        asking = self._asking
+        try:
+            rubric = json.dumps(
+                {
+                    "gym": _at_level(self.gym, self.level),
+                    "grading": asking.grading,
+                    "rewards": self.rewards,
+                    "imports": self.imports,
+                }
+            )
+        except TypeError as error:
+            raise InputError(
+                f"gym and rewards are plain values here ({error}): register a function of your own with "
+                "@rg_env.reward, name its file under imports, and give its name"
+            ) from error
+        _rubric_of(rubric)
+        self.task = self.task.model_copy()
+        self.task._rubric = rubric
+        return self
+
+    @property
+    def _asking(self) -> Asking:
+        return Asking.of(
+            system_prompt=self.instruction,
+            prompt_placement=self.prompt_placement,
+            preamble=self.preamble,
+            partial_credit=self.partial_credit,
+            grading=self.grading,
+        )
+
+    @property
+    def _count(self) -> int:
+        return self.num_train_examples if self.split == "train" else self.num_eval_examples
+
+
+class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig]):
+    """The questions of one split."""
+
+    def load(self) -> Iterator[ReasoningGymTask]:
+        """The tasks in order, the same for equal configs. Raises as `core.dataset.build_rows`."""
+        config = self.config
+        seed = config.seed if config.split == "train" else config.eval_seed
+        mixture = _rubric_of(config.task._rubric).mixture
+        rows = build_rows(mixture, config.split, config._count, seed)
+        for index, row in enumerate(config._asking.put_rows(rows)):
+            *system, user = row["prompt"]
+            data = ReasoningGymTaskData(
+                idx=index,
+                name=f"{row['info']['rg_task']}-{index}",
+                prompt=user["content"],
+                system_prompt=system[0]["content"] if system else None,
+                question=row["question"],
+                answer=row["answer"],
+                info=row["info"],
+            )
+            yield ReasoningGymTask(data, config.task)
+
+
+class _Rubric(NamedTuple):
+    mixture: Mixture
+    rewards: list[WeightedReward]
+    metrics: list[Metric]
+
+
+@functools.lru_cache(maxsize=64)
+def _rubric_of(text: str) -> _Rubric:
+    """Tasks, rewards and metrics from JSON, in this process. Raises `InputError`."""
+    spec = json.loads(text)
+    import_user_code(spec.get("imports", []))
+    mixture, rewards = Mixture.parse(spec["gym"]), resolve_rewards(spec.get("rewards"))
+    check_offered(rewards, _OFFERED, "the v1 API")
+    return _Rubric(mixture, rewards, metrics_of(rewards, mixture, spec.get("grading", "strict")))
+
+
+def _at_level(gym: Any, level: int | None) -> Any:
+    """`gym` with `level` for all tasks that have none of their own."""
+    if level is None:
+        return gym
+    tasks = gym if isinstance(gym, list) else [gym]
+    named = [{"name": task} if isinstance(task, str) else task for task in tasks]
+    return [{"level": level, **task} if isinstance(task, Mapping) else task for task in named]

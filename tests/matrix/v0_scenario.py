@@ -1,0 +1,84 @@
+"""What every release with the v0 API is asked, in its own environment: python v0_scenario.py SPEC (JSON), prints JSON.
+
+Spec: `url` of the server, `options` of the environment, `calls` (a name -> further options), `examples`. Answers by
+name: the error in one line, or for each question its reward and metrics.
+"""
+
+import asyncio
+import inspect
+import json
+import sys
+from typing import Any
+
+import rg_env
+
+LIGHT = sorted({"torch", "verifiers", "reasoning_gym"} & set(sys.modules))
+
+import verifiers as vf  # noqa: E402
+from openai import AsyncOpenAI, OpenAI  # noqa: E402
+
+
+@rg_env.reward
+def breaks(rollout: Any) -> float:
+    raise KeyError("five")
+
+
+def client_for(url: str, *, plain: bool) -> Any:
+    if plain:  # 0.1.2 and 0.1.5 take OpenAI's client where `evaluate` is synchronous
+        return OpenAI(base_url=url, api_key="none")
+    client = AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
+    wrap = getattr(vf, "OpenAIChatCompletionsClient", None)  # wanted from 0.1.14
+    return wrap(client) if wrap else client
+
+
+def evaluated(options: dict[str, Any], url: str, examples: int) -> Any:
+    env = vf.load_environment("rg-env", **options)
+    asynchronous = inspect.iscoroutinefunction(env.evaluate)
+    arguments = {"client": client_for(url, plain=not asynchronous), "model": "m", "num_examples": examples}
+    result = env.evaluate(**arguments, rollouts_per_example=2)
+    return per_question(asyncio.run(result) if inspect.isawaitable(result) else result)
+
+
+def per_question(result: Any) -> list[dict[str, Any]]:
+    """One entry a rollout, whatever the release gives: an object, a mapping of lists, or a mapping with outputs."""
+    if isinstance(result, dict) and "outputs" in result:
+        rows = [dict(each) for each in result["outputs"]]
+        metrics = [each.get("metrics") or {} for each in rows]
+    else:
+        get = result.get if isinstance(result, dict) else lambda name, default=None: getattr(result, name, default)
+        rows = [{"prompt": p, "reward": r} for p, r in zip(get("prompt"), get("reward"), strict=True)]
+        by_name = get("metrics") or {}
+        metrics = [{name: values[i] for name, values in by_name.items()} for i in range(len(rows))]
+    return [
+        {
+            "question": text_of(row["prompt"][-1]),
+            "reward": row["reward"],
+            "metrics": found,
+            "error": str(row["error"]) if row.get("error") else None,
+        }
+        for row, found in zip(rows, metrics, strict=True)
+    ]
+
+
+def text_of(message: Any) -> str:
+    content = message["content"] if isinstance(message, dict) else message.content
+    return str(content)
+
+
+def main() -> None:
+    spec = json.loads(sys.argv[1])
+    found: dict[str, Any] = {}
+    for name, options in spec["calls"].items():
+        try:
+            found[name] = evaluated({**spec["options"], **options}, spec["url"], spec["examples"])
+        except (rg_env.RGEnvError, RuntimeError) as error:
+            # `vf.load_environment` puts what went wrong into a RuntimeError of its own.
+            cause = error if isinstance(error, rg_env.RGEnvError) else error.__cause__
+            if not isinstance(cause, rg_env.RGEnvError):
+                raise
+            found[name] = f"{type(cause).__name__}: {cause}"
+    print(json.dumps({"version": vf.__version__, "light": LIGHT, "found": found}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""The releases of Verifiers that this package works beside, and an environment with the wheel for each."""
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Release:
+    """One release of Verifiers."""
+
+    version: str
+    apis: tuple[str, ...]
+    group: str | None = None
+    """The dependency group whose locked versions CI takes; None: CI leaves this release out."""
+
+
+RELEASES = (
+    Release("0.1.2.post1", ("v0",)),
+    Release("0.1.5.post0", ("v0",)),
+    Release("0.1.6.post0", ("v0",), "dev"),
+    Release("0.1.9.post3", ("v0",)),
+    Release("0.1.12", ("v0",)),
+    Release("0.1.14", ("v0",)),
+    Release("0.2.1", ("v0", "v1")),
+    Release("0.3.1", ("v0", "v1"), "verifiers-both"),
+    Release("0.4.0", ("v1",), "verifiers-latest"),
+)
+
+
+def uv(*arguments: object) -> str:
+    """Run uv and return what it printed; its own words where it fails."""
+    found = shutil.which("uv") or str(ROOT / ".uv-bootstrap" / "bin" / "uv")
+    done = subprocess.run([found, *map(str, arguments)], cwd=ROOT, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def build_wheel(folder: Path) -> Path:
+    """The package's wheel, by hatchling itself: `uv build` would fetch it."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def make_environment(release: Release, wheel: Path, folder: Path, *, locked: bool) -> Path:
+    """An environment with `release` and `wheel`; returns its folder of programs.
+
+    `locked`: with the versions of uv.lock, so that it is the same tomorrow; else with the newest that fit together, as
+    `pip install` gives them today.
+    """
+    uv("venv", "-q", "--python", sys.executable, folder)
+    constraints: list[object] = []
+    if locked:
+        assert release.group, f"{release.version} is not in uv.lock"
+        text = uv(
+            "export",
+            "-q",
+            "--frozen",
+            "--no-default-groups",
+            "--group",
+            release.group,
+            "--no-emit-project",
+            "--no-hashes",
+        )
+        (folder / "constraints.txt").write_text(text)
+        constraints = ["-c", folder / "constraints.txt"]
+    uv(
+        "pip",
+        "install",
+        "-q",
+        "--python",
+        folder / "bin" / "python",
+        *constraints,
+        f"verifiers=={release.version}",
+        wheel,
+    )
+    return folder / "bin"
