@@ -1,4 +1,5 @@
-"""The files for prime-rl through prime-rl's own command, which checks them, and says what each of its processes gets.
+"""The files for prime-rl through prime-rl's own command, which checks them and says what each of its processes gets;
+then the environment's server as it would be started, asked as prime-rl's orchestrator asks it.
 
 Needs a checkout of prime-rl, uv with Python 3.12, and the registry; no GPU, torch or vLLM. Skipped without a checkout:
 
@@ -15,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_server import ChatServer
+
+from rg_env.core.dataset import build_splits
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs" / "prime-rl"
@@ -22,6 +26,41 @@ CHECKOUT = os.environ.get("PRIME_RL_CHECKOUT", "")
 SOURCES: dict[str, Any] = tomllib.loads((CONFIGS / "single_node.toml").read_text())["orchestrator"]
 # What `rl --dry-run` imports beside the package of config classes.
 NEEDED = ("verifiers>=0.3.1", "loguru", "psutil", "setproctitle", "jinja2")
+# `env-server` without its logging, which imports torch; and of the orchestrator what it does with a source.
+SERVER = """
+from prime_rl.configs.env_server import EnvServerConfig
+from prime_rl.utils.config import cli
+from verifiers.v1 import pool_serve_kwargs
+from verifiers.v1.serve import env_config_data, serve_env
+
+if __name__ == "__main__":  # its workers import this file
+    config = cli(EnvServerConfig)
+    options = {"address": config.serve.address, "max_concurrent": config.serve.max_concurrent}
+    serve_env(**pool_serve_kwargs(config.serve.pool), **options, config_data=env_config_data(config.env))
+"""
+CLIENT = """
+import asyncio, json, sys
+from pathlib import Path
+import verifiers.v1 as vf
+from prime_rl.configs.orchestrator import OrchestratorConfig
+from verifiers.v1.serve import EnvClient
+
+async def main(path, split, name, url, number):
+    config = OrchestratorConfig.model_validate_json(Path(path).read_text())
+    (source,) = [source for part, source in config.env_sources if (part, source.resolved_name) == (split, name)]
+    tasks = list(vf.load_taskset(source.env.taskset))
+    assert len({task.key for task in tasks}) == len(tasks), "its sampler wants different keys"
+    env = EnvClient(address=config.env_addresses[split, name])
+    await env.wait_for_server_startup(timeout=120)
+    to = {"client": vf.EvalClientConfig(base_url=url, api_key_var="KEY"), "model": "m"}
+    sampling = vf.SamplingConfig(**source.sampling.to_sampling_args())
+    asked = [env.run(task_data=task.data.model_dump(mode="json"), sampling=sampling, **to) for task in tasks[:number]]
+    episodes = await asyncio.gather(*asked)
+    print(json.dumps([[task.data.question, episode.ok, episode.traces[0].reward, episode.traces[0].metrics["accuracy"]]
+                      for task, episode in zip(tasks, episodes)]))
+
+asyncio.run(main(*sys.argv[1:5], int(sys.argv[5])))
+"""
 COMMAND = "from prime_rl.entrypoints.rl import main; main()"
 
 pytestmark = [
@@ -49,16 +88,17 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
-def dry_run(python: Path, folder: Path, *names: str, options: tuple[str, ...] = ()) -> Path:
-    """The folder that `rl @ NAME ... --dry-run` leaves."""
+def variables() -> dict[str, str]:
     checkout = Path(CHECKOUT).resolve()
     paths = [checkout / "packages" / "prime-rl-configs" / "src", checkout / "src"]  # one package in two folders
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "KEY": "none"}
+
+
+def dry_run(python: Path, folder: Path, *names: str, options: tuple[str, ...] = ()) -> Path:
+    """The folder that `rl @ NAME ... --dry-run` leaves."""
     files = [part for name in names for part in ("@", CONFIGS / name)]
     where = ("--output-dir", folder, "--run.name", "run", "--dry-run")
-    run(
-        python, "-c", COMMAND, *files, *where, *options,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}, cwd=folder,
-    )  # fmt: skip
+    run(python, "-c", COMMAND, *files, *where, *options, env=variables(), cwd=folder)
     return folder / "run"
 
 
@@ -67,13 +107,8 @@ def check_sources(folder: Path) -> None:
     for split in ("train", "eval"):
         for source in SOURCES[split]["source"]:
             env = json.loads((folder / "configs" / "envs" / split / f"{source['name']}.json").read_text())["env"]
-            for key, value in source["env"]["taskset"].items():
-                if key != "gym":
-                    assert env["taskset"][key] == value
-            tasks = source["env"]["taskset"]["gym"]
-            assert [
-                {key: task[key] for key in asked} for task, asked in zip(env["taskset"]["gym"], tasks, strict=True)
-            ] == tasks
+            asked = source["env"]["taskset"]
+            assert {key: env["taskset"][key] for key in asked} == asked
             assert env["agent"]["runtime"]["type"] == "subprocess"
 
 
@@ -82,10 +117,8 @@ def test_one_node(python: Path, tmp_path: Path) -> None:
     check_sources(folder)
     orchestrator = json.loads((folder / "configs" / "orchestrator.json").read_text())
     assert orchestrator["renderer"] == {**orchestrator["renderer"], "name": "qwen3", "enable_thinking": False}
-    assert {
-        orchestrator["seq_len"],
-        json.loads((folder / "configs" / "inference.json").read_text())["vllm"]["max_model_len"],
-    } == {2048}
+    inference = json.loads((folder / "configs" / "inference.json").read_text())
+    assert orchestrator["seq_len"] == inference["vllm"]["max_model_len"] == 2048
 
 
 def test_several_nodes(python: Path, tmp_path: Path) -> None:
@@ -98,3 +131,35 @@ def test_several_nodes(python: Path, tmp_path: Path) -> None:
     assert "#SBATCH --nodes=2" in script
     assert 0 < script.index("uv sync") < script.index('uv pip install "$RG_ENV"')
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+@pytest.mark.parametrize(("split", "name"), [("train", "rg-env"), ("eval", "rg-env-eval")])
+def test_an_environments_server_plays_what_the_orchestrator_sends(
+    python: Path, tmp_path: Path, split: str, name: str
+) -> None:
+    """Rows are those that this interpreter draws, and each answer earns what the file says."""
+    configs = dry_run(python, tmp_path, "single_node.toml") / "configs"
+    (taskset,) = [each["env"]["taskset"] for each in SOURCES[split]["source"] if each["name"] == name]
+    counts = [taskset.get(f"num_{part}_examples", 0) if part == split else 0 for part in ("train", "eval")]
+    train, evaluation, _ = build_splits(taskset["gym"], counts[0], counts[1], 0)
+    rows = (train or evaluation)[:12]
+    gold = {row["question"]: row["answer"] for row in rows}
+    right = {row["question"] for row in rows[::2]}
+
+    (tmp_path / "server.py").write_text(SERVER)
+    command = [python, tmp_path / "server.py", "@", configs / "envs" / split / f"{name}.json"]
+    server = subprocess.Popen([*map(str, command)], env=variables(), cwd=tmp_path)
+    try:
+        with ChatServer(lambda question: f"<answer>{gold[question] if question in right else 'no'}</answer>") as chat:
+            asked = (configs / "orchestrator.json", split, name, chat.url, str(len(rows)))
+            done = run(python, "-c", CLIENT, *asked, env=variables(), cwd=tmp_path, timeout=240)
+    finally:
+        server.terminate()
+        server.wait(30)
+    weight = taskset["rewards"].get("format", 0.0)
+    expected = [[row["question"], True, float(row["question"] in right) + weight, float(row["question"] in right)]
+                for row in rows]  # fmt: skip
+    assert json.loads(done.stdout.splitlines()[-1]) == expected
+    sampling = SOURCES[split]["sampling"]
+    assert {body["max_tokens"] for body in chat.requests} == {sampling["max_completion_tokens"]}
+    assert len(chat.requests) == len(rows)
