@@ -10,7 +10,9 @@ import weakref
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
+from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,6 +43,7 @@ ALL_REWARDS = [
 ]
 
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_trl.py"
 SHOTS = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<answer>1</answer>"}]
 
 
@@ -252,6 +255,7 @@ def _counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def counted(**kwargs: Any) -> Rollout:
         calls.append(kwargs["completion"])
+        time.sleep(0.001)  # other threads have their turn
         return score_once(**kwargs)
 
     monkeypatch.setattr(trl.Rollout, "of", counted)
@@ -287,6 +291,18 @@ def test_functions_called_in_threads_share_a_score(monkeypatch: pytest.MonkeyPat
         values = [future.result() for future in futures]
     assert values[0] == [1.0] * 8
     assert len(calls) == 8
+
+
+def test_answers_wait_for_workers_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where workers grade, as many answers are under way as keep all of them busy."""
+    together, score_once = Barrier(8), Rollout.of
+
+    def waiting(**kwargs: Any) -> Rollout:
+        together.wait(timeout=30)  # breaks unless eight are here
+        return score_once(**kwargs)
+
+    monkeypatch.setattr(trl.Rollout, "of", waiting)
+    assert _call(load_environment(**SMALL, grading="upstream"), [""] * 8) == [[0.0] * 8] * 2
 
 
 def test_memory_is_bounded_by_one_batch() -> None:
@@ -413,6 +429,22 @@ print(values, {"torch", "transformers"} & set(sys.modules))
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout.strip()) == (0, "[1.0] set()"), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("leg_countin", "error: unknown task 'leg_countin': did you mean 'leg_counting'"),
+        ("leg_counting", f"error: this needs TRL 1.x, and TRL {version('trl')} is installed: {EXAMPLE} --help has the"),
+    ],
+)
+def test_the_example_tells_what_is_wrong(task: str, message: str) -> None:
+    """In one line, before anything is loaded; here TRL is the trainer's, an older one."""
+    command = [sys.executable, str(EXAMPLE), "--task", task]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(message)
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -1,0 +1,81 @@
+"""Trains with the real TRL, in whatever environment its Python belongs to; prints what came of it as a line of JSON.
+
+    PYTHON tests/matrix/train_trl.py FOLDER
+
+FOLDER is an empty one, for what the runs leave.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rg_env.commands import prepare_process
+from rg_env.tiny import POLICY_DIR, TASKS
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_trl.py"
+MIXTURE = [{"name": name, "config": TASKS[name]} for name in ("leg_counting", "chain_sum")]
+
+
+def run_example(folder: Path) -> dict[str, Any]:
+    """Six steps of the example: accuracy before and after, and rewards by step."""
+    command = [sys.executable, str(EXAMPLE), "--steps", "6", "--eval-examples", "60", "--output-dir", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"the example failed: {done.stderr}")
+    before, after = map(float, re.findall(r"(\d\.\d+) (?:before|after)", done.stdout.splitlines()[-1]))
+    rewards = [float(reward) for reward in re.findall(r"^step \d+: reward ([\d.]+),", done.stdout, re.MULTILINE)]
+    return {"before": before, "after": after, "rewards": rewards}
+
+
+def trainer_of(rewards: Any, folder: Path) -> Any:
+    """TRL's trainer of the tiny policy on a mixture of two tasks."""
+    from trl import GRPOConfig, GRPOTrainer
+
+    from rg_env.adapters.trl import load_environment
+
+    env = load_environment(MIXTURE, num_train_examples=16, num_eval_examples=8, rewards=rewards)
+    args = GRPOConfig(
+        output_dir=str(folder), max_steps=1, per_device_train_batch_size=32, num_generations=4, num_generations_eval=1,
+        max_completion_length=90, reward_weights=env.reward_weights, use_cpu=True, bf16=False, report_to="none",
+        gradient_checkpointing=False, dataloader_pin_memory=False, save_strategy="no", logging_steps=1,
+        disable_tqdm=True, model_init_kwargs={"dtype": "float32"}, log_completions=True, num_completions_to_print=1,
+    )  # fmt: skip
+    return GRPOTrainer(str(POLICY_DIR), env.reward_funcs, args, env.train_dataset, env.eval_dataset)
+
+
+def one_step(folder: Path) -> dict[str, Any]:
+    """What TRL logs of a step, of an evaluation, and in its table of completions."""
+    trainer = trainer_of({"correctness": 1.0, "format": 0.1, "length": 0.0}, folder)
+    evaluated = trainer.evaluate()
+    trainer.train()
+    (logged,) = [logs for logs in trainer.state.log_history if "step_time" in logs]
+    return {"logged": logged, "evaluated": evaluated, "columns": list(trainer._logs["extra"])}
+
+
+def failing_reward(folder: Path) -> str:
+    """The error that ends a run whose reward raises."""
+
+    def bad(rollout: Any) -> float:
+        raise KeyError("x")
+
+    try:
+        trainer_of(["correctness", bad], folder).train()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+if __name__ == "__main__":
+    prepare_process()
+    folder = Path(sys.argv[1])
+    found = {
+        "trl": version("trl"),
+        "example": run_example(folder / "example"),
+        **one_step(folder / "mixture"),
+        "error": failing_reward(folder / "error"),
+    }
+    print(json.dumps(found))
