@@ -1,5 +1,6 @@
 """The releases of Verifiers that this package works beside, and an environment with the wheel for each."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -32,10 +33,18 @@ RELEASES = (
 )
 
 
-def uv(*arguments: object) -> str:
-    """Run uv and return what it printed; its own words where it fails."""
-    found = shutil.which("uv") or str(ROOT / ".uv-bootstrap" / "bin" / "uv")
-    done = subprocess.run([found, *map(str, arguments)], cwd=ROOT, check=False, capture_output=True, text=True)
+def find_uv() -> str | None:
+    """uv, from the PATH or where setup.sh puts it."""
+    return shutil.which("uv") or shutil.which(ROOT / ".uv-bootstrap" / "bin" / "uv")
+
+
+def uv(*arguments: object, **variables: str) -> str:
+    """Run uv, with further variables, and return what it printed; its own words where it fails."""
+    found = find_uv()
+    assert found, "uv is not installed: ./setup.sh does it"
+    own = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    command = [found, *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, env={**own, **variables}, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -47,9 +47,10 @@ def put_tool(path: Path, script: str = "exit 0") -> None:
 
 
 def set_test_command(checkout: Path, command: str) -> None:
+    matrix = "<!-- matrix-tests -->\n```bash\ntouch matrix && echo '== 7 passed in 8.0s =='\n```\n"
     stack = "<!-- stack-tests -->\n```bash\ntouch stack && echo '== 5 passed in 9.0s =='\n```\n"
     (checkout / "README.md").write_text(
-        f"```bash\nexit 9\n```\n<!-- tests -->\n```bash\n{command}\n```\n```bash\nexit 9\n```\n{stack}"
+        f"```bash\nexit 9\n```\n<!-- tests -->\n```bash\n{command}\n```\n```bash\nexit 9\n```\n{matrix}{stack}"
     )
 
 
@@ -71,7 +72,10 @@ def test_green_run_ends_with_the_curve_and_pytests_closing_line(checkout: Path) 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "accuracy         0.310 -> 0.850" in done.stdout
     assert "reward by step   0.25 0.50" in done.stdout
-    assert done.stdout.splitlines()[-2] == "pytest: == 12 passed in 3.4s ==|== 5 passed in 9.0s =="
+    assert (
+        done.stdout.splitlines()[-2] == "pytest: == 12 passed in 3.4s ==|== 7 passed in 8.0s ==|== 5 passed in 9.0s =="
+    )
+    assert (checkout / "matrix").exists()
     assert (checkout / "stack").exists()
 
 

@@ -32,15 +32,15 @@ from rg_env.core.extraction import completion_text
 from rg_env.core.manifest import Manifest
 from rg_env.core.metrics import Metric, metrics_of, needs_workers
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
-from rg_env.core.rewards import Rollout, WeightedReward, resolve_rewards
+from rg_env.core.rewards import Rollout, WeightedReward, check_offered, resolve_rewards
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError, unknown_name
 
 LogMetric = Callable[[str, float], None]
 LogExtra = Callable[[str, list[Any]], None]
 
-_NOT_HERE = ("state", "parser")
-"""What rewards may ask for under Verifiers, and TRL has not."""
+_OFFERED = ("rollout", "prompt", "completion", "answer", "task", "info")
+"""What rewards can ask for here: TRL has no state and no parser."""
 _REASONING = ("reasoning_content", "thinking")
 """Where TRL puts what stood in a <think> block, with tokenizers that say how to parse a response."""
 _GRADING_THREADS = 8
@@ -84,7 +84,7 @@ def load_environment(
         raise unknown_name("parameter of the environment", name, parameters[:-1])
     mixture = Mixture.parse(gym)
     weighted = resolve_rewards(rewards)
-    _check_signatures(weighted)
+    check_offered(weighted, _OFFERED, "TRL")
     asking = Asking.of(
         system_prompt=system_prompt,
         prompt_placement=prompt_placement,
@@ -242,13 +242,6 @@ def _text(completion: Any) -> str:
             if isinstance(reasoning := message.get(key), str) and reasoning.strip():
                 return f"<think>\n{reasoning}\n</think>\n\n{text}"
     return text
-
-
-def _check_signatures(rewards: Sequence[WeightedReward]) -> None:
-    for reward in rewards:
-        for parameter in inspect.signature(reward.function).parameters.values():
-            if parameter.name in _NOT_HERE and parameter.default is parameter.empty:
-                raise InputError(f"reward {reward.name!r} asks for {parameter.name!r}, which there is not under TRL")
 
 
 def _dataset(asking: Asking, rows: list[Row]) -> Dataset | None:

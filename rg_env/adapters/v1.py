@@ -153,7 +153,7 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
         """All that can be checked without drawing a question."""
         self.imports = [os.path.abspath(name) if name.endswith(".py") else name for name in self.imports]
         if not self._count:
-            raise InputError(f"num_{self.split}_examples is 0: there is nothing to do")
+            raise InputError(f"num_{self.split}_examples is 0: there is nothing to do in the split {self.split!r}")
         asking = self._asking
         try:
             rubric = json.dumps(

@@ -357,8 +357,8 @@ def test_a_reward_that_fails_ends_the_run(value: Any, said: str) -> None:
         ({"num_train_examples": 0, "num_eval_examples": 0}, InputError, "both 0"),
         ({"num_eval_examples": -1}, InputError, "number of eval examples"),
         ({"few_shot": "abc"}, InputError, "few_shot must be a list of messages"),
-        ({"rewards": [lambda state: 1.0]}, InputError, "asks for 'state', which there is not under TRL"),
-        ({"rewards": [lambda parser: 1.0]}, InputError, "asks for 'parser', which there is not under TRL"),
+        ({"rewards": [lambda state: 1.0]}, InputError, "asks for 'state', which TRL does not have"),
+        ({"rewards": [lambda parser: 1.0]}, InputError, "asks for 'parser', which TRL does not have"),
     ],
 )
 def test_bad_arguments_are_told_at_once(kwargs: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from release_environments import uv
 
 ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -28,7 +29,8 @@ PRIME = "prime==0.18.0"
 
 pytestmark = [
     pytest.mark.network,
-    pytest.mark.skipif(not shutil.which("uv") or not shutil.which("git"), reason="needs uv and git"),
+    pytest.mark.full_matrix,
+    pytest.mark.skipif(not shutil.which("git"), reason="needs git"),
 ]
 
 
@@ -89,8 +91,8 @@ def hub() -> Iterator[Hub]:
 @pytest.fixture(scope="module")
 def prime(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("prime")
-    subprocess.run(["uv", "venv", "-q", "--python", sys.executable, folder], check=True)
-    subprocess.run(["uv", "pip", "install", "-q", "--python", folder / "bin" / "python", PRIME], check=True)
+    uv("venv", "-q", "--python", sys.executable, folder)
+    uv("pip", "install", "-q", "--python", folder / "bin" / "python", PRIME)
     return folder / "bin" / "prime"
 
 
@@ -128,7 +130,7 @@ def push(prime: Path, checkout: Path, hub: Hub, *options: str) -> str:
 
 
 def uv_cache() -> str:
-    return subprocess.run(["uv", "cache", "dir"], check=True, capture_output=True, text=True).stdout.strip()
+    return uv("cache", "dir").strip()
 
 
 def test_the_client_builds_and_sends_what_the_hub_asks_for(prime: Path, checkout: Path, hub: Hub) -> None:
@@ -172,7 +174,7 @@ def test_the_archive_holds_the_repository_and_nothing_private(
     assert names <= known_to_git()
     assert {"README.md", "pyproject.toml", "rg_env/__init__.py"} <= names
     assert (pulled / "README.md").read_bytes() == (ROOT / "README.md").read_bytes()
-    subprocess.run(["uv", "build", "-q", "--wheel", "--out-dir", tmp_path / "wheel", pulled], check=True)
+    uv("build", "-q", "--wheel", "--out-dir", tmp_path / "wheel", pulled)
     (rebuilt,) = (tmp_path / "wheel").glob("*.whl")
 
     def modules(wheel: Any) -> dict[str, int]:
@@ -187,11 +189,11 @@ def test_the_archive_holds_the_repository_and_nothing_private(
     [("0.1.9.post3", "verifiers.scripts.eval"), ("0.3.1", "verifiers.legacy.scripts.eval")],
 )
 def test_vf_eval_takes_its_sizes_from_the_wheel(tmp_path: Path, release: str, module: str) -> None:
-    subprocess.run(["uv", "build", "-q", "--wheel", "--out-dir", tmp_path, ROOT], check=True)
+    uv("build", "-q", "--wheel", "--out-dir", tmp_path, ROOT)
     python = tmp_path / "venv" / "bin" / "python"
-    subprocess.run(["uv", "venv", "-q", "--python", sys.executable, tmp_path / "venv"], check=True)
+    uv("venv", "-q", "--python", sys.executable, tmp_path / "venv")
     needed = [f"verifiers=={release}", *map(str, tmp_path.glob("*.whl"))]
-    subprocess.run(["uv", "pip", "install", "-q", "--python", python, *needed], check=True)
+    uv("pip", "install", "-q", "--python", python, *needed)
     code = f"import json; from {module} import get_env_eval_defaults as f; print(json.dumps(f('rg-env')))"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # the wheel, no checkout
     command = [python, "-W", "ignore", "-c", code]

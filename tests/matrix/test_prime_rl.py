@@ -9,7 +9,6 @@ Needs a checkout of prime-rl, uv with Python 3.12, and the registry; no GPU, tor
 
 import json
 import os
-import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 from chat_server import ChatServer
+from release_environments import uv
 
 from rg_env.core.dataset import build_splits
 
@@ -65,8 +65,8 @@ COMMAND = "from prime_rl.entrypoints.rl import main; main()"
 
 pytestmark = [
     pytest.mark.network,
+    pytest.mark.full_matrix,
     pytest.mark.skipif(not CHECKOUT, reason="PRIME_RL_CHECKOUT names no checkout of prime-rl"),
-    pytest.mark.skipif(not shutil.which("uv"), reason="uv is not on the PATH"),
 ]
 
 
@@ -80,11 +80,11 @@ def run(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An interpreter that has prime-rl's config classes and the wheel of this package."""
     folder = tmp_path_factory.mktemp("prime-rl")
-    run("uv", "build", "-q", "--wheel", "--out-dir", folder, ROOT)
-    run("uv", "venv", "-q", "--python", "3.12", folder / "venv")
+    uv("build", "-q", "--wheel", "--out-dir", folder, ROOT)
+    uv("venv", "-q", "--python", "3.12", folder / "venv")
     python = folder / "venv" / "bin" / "python"
     configs = Path(CHECKOUT).resolve() / "packages" / "prime-rl-configs"
-    run("uv", "pip", "install", "-q", "--python", python, *NEEDED, configs, *folder.glob("*.whl"))
+    uv("pip", "install", "-q", "--python", python, *NEEDED, configs, *folder.glob("*.whl"))
     return python
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from release_environments import uv
 
 ROOT = Path(__file__).parents[2]
 
@@ -16,13 +17,10 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What `train_trl.py` printed, in the environment of the lock file's group `trl`."""
-    uv = shutil.which("uv") or shutil.which(ROOT / ".uv-bootstrap" / "bin" / "uv")
-    if not uv:
-        pytest.skip("uv is not on the PATH")
     folder = tmp_path_factory.mktemp("trl")
+    sync = ("sync", "-q", "--frozen", "--no-default-groups", "--group", "trl", "--python", sys.executable)
+    uv(*sync, UV_PROJECT_ENVIRONMENT=str(folder / "venv"))
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    sync = [uv, "sync", "-q", "--frozen", "--no-default-groups", "--group", "trl", "--python", sys.executable]
-    subprocess.run(sync, check=True, cwd=ROOT, env={**variables, "UV_PROJECT_ENVIRONMENT": str(folder / "venv")})
     command = [str(folder / "venv" / "bin" / "python"), "-W", "ignore", str(ROOT / "tests" / "matrix" / "train_trl.py")]
     done = subprocess.run([*command, str(folder)], check=False, capture_output=True, text=True, env=variables)
     shutil.rmtree(folder / "venv")  # gigabytes, where links to uv's cache are not possible

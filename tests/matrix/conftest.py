@@ -1,0 +1,81 @@
+"""The environments of the releases, the server that they ask, and what has to come out."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import ChatServer, completion
+from release_checks import EXAMPLES, GYM, REWARDS
+from release_environments import Release, build_wheel, make_environment
+from starlette.responses import JSONResponse
+
+from rg_env.core.dataset import build_rows
+from rg_env.core.metrics import metrics_of
+from rg_env.core.rewards import Rollout, resolve_rewards
+from rg_env.core.tasks import Mixture
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Release], Path]:
+    """From a release to the folder of programs of its environment, made once."""
+    wheel = build_wheel(tmp_path_factory.mktemp("wheel"))
+    made: dict[str, Path] = {}
+
+    def make(release: Release) -> Path:
+        if release.version not in made:
+            folder = tmp_path_factory.mktemp(release.version)
+            made[release.version] = make_environment(release, wheel, folder, locked=release.group is not None)
+        return made[release.version]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def replies() -> dict[str, str | None]:
+    """By question, an answer of each kind: right, wrong, unmarked, empty, none at all, right among other text."""
+    found: dict[str, str | None] = {}
+    for index, row in enumerate(build_rows(GYM, "eval", EXAMPLES, 3)):
+        gold = row["answer"]
+        found[row["question"]] = [
+            f"<answer>{gold}</answer>", "<answer>x</answer>", "no tags", "", None, f"so <answer> {gold} </answer>, yes",
+        ][index % 6]  # fmt: skip
+    return found
+
+
+@pytest.fixture(scope="session")
+def server(replies: dict[str, str | None]) -> Iterator[ChatServer]:
+    def trouble(number: int, body: dict[str, Any]) -> JSONResponse | None:
+        if body["model"] != "no-usage":
+            return None
+        answer = completion(replies[body["messages"][-1]["content"]])
+        return JSONResponse({key: value for key, value in answer.items() if key != "usage"})
+
+    with ChatServer(lambda question: replies[question], trouble=trouble) as server:  # type: ignore[arg-type,return-value]
+        yield server
+
+
+@pytest.fixture(scope="session")
+def expected(replies: dict[str, str | None]) -> dict[str, dict[str, Any]]:
+    """By kind of rewards and question: the reward and the metrics that every release has to give."""
+    mixture = Mixture.parse(GYM)
+    found: dict[str, dict[str, Any]] = {}
+    for name, spec in REWARDS.items():
+        rewards, found[name] = resolve_rewards(spec), {}
+        metrics = metrics_of(rewards, mixture, "strict")
+        for row in build_rows(GYM, "eval", EXAMPLES, 3):
+            reply = replies[row["question"]]
+
+            def scored(row: Any, reply: Any, tokens: int | None, rewards: Any, metrics: Any) -> dict[str, Any]:
+                rollout = Rollout.of(
+                    prompt=[], completion=reply, answer=row["answer"], info=row["info"], completion_tokens=tokens
+                )
+                return {
+                    "reward": sum(reward.value(rollout, {}) * reward.weight for reward in rewards),
+                    "metrics": {metric.name: metric.value(rollout) for metric in metrics},
+                }
+
+            found[name][row["question"]] = scored(row, reply, 5, rewards, metrics)
+            if not reply:
+                found[name][row["question"]]["failed"] = scored(row, reply, None, rewards, metrics)
+    return found

@@ -1,0 +1,87 @@
+"""The built wheel beside each release of Verifiers with the v0 API, in an environment of its own.
+
+    .venv/bin/pytest -m network tests/matrix                                    # all of them
+    .venv/bin/pytest -m "network and not full_matrix" tests/matrix            # what CI runs, as uv.lock has it
+
+Needs uv, and the registry unless uv's cache has the packages.
+"""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import ChatServer
+from release_checks import EXAMPLES, OPTIONS, REWARDS, ROLLOUTS, check, releases, run
+from release_environments import Release
+
+SCENARIO = Path(__file__).with_name("v0_scenario.py")
+
+pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize("release", releases("v0"))
+def test_v0(
+    release: Release,
+    environment: Callable[[Release], Path],
+    server: ChatServer,
+    expected: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    """Loaded and evaluated from Python: rewards and metrics are equal in all releases, and so are errors."""
+    calls = {name: {"rewards": spec} for name, spec in REWARDS.items()}
+    bad = {"breaks": {"rewards": ["correctness", "breaks"]}, "argument": {"gyn": 1}, "task": {"gym": "leg_countin"}}
+    spec = {"url": server.url, "options": OPTIONS, "calls": {**calls, **bad}, "examples": EXAMPLES}
+    done = run(environment(release) / "python", "-W", "ignore", SCENARIO, json.dumps(spec), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["version"] == release.version.removesuffix(".post0") or said["version"] == release.version
+    assert said["light"] == []
+    for name in REWARDS:
+        check(said["found"][name], expected[name])
+    assert said["found"]["breaks"].startswith("RewardError: reward 'breaks' raised KeyError: 'five'; task ")
+    assert said["found"]["argument"] == (
+        "UnknownNameError: unknown parameter of the environment 'gyn': did you mean 'gym'?"
+    )
+    assert said["found"]["task"].startswith("UnknownNameError: unknown task 'leg_countin': did you mean 'leg_counting'")
+
+
+@pytest.mark.parametrize("release", releases("v0"))
+def test_v0_vf_eval(
+    release: Release,
+    environment: Callable[[Release], Path],
+    server: ChatServer,
+    expected: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    """`vf-eval rg-env` with options; a reward that raises ends it, also where a server runs the environment."""
+
+    def vf_eval(model: str, options: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+        return run(
+            environment(release) / "vf-eval", "rg-env", "-m", model, "-b", server.url, "-k", "NO_KEY",
+            "-n", EXAMPLES, "-r", ROLLOUTS, "-s", "-a", json.dumps(options), cwd=tmp_path,
+        )  # fmt: skip
+
+    done = vf_eval("m", OPTIONS)
+    assert done.returncode == 0, done.stderr
+    (results,) = tmp_path.glob("outputs/evals/rg-env--m/*/results.jsonl")
+    rows = [json.loads(line) for line in results.read_text().splitlines()]
+    found = [
+        {
+            "question": row["prompt"][-1]["content"],
+            "reward": row["reward"],
+            "metrics": {**row, **row.get("metrics", {})},
+            "error": row.get("error"),
+        }
+        for row in rows
+    ]
+    check(found, expected["default"])
+
+    done = vf_eval("no-usage", {**OPTIONS, "rewards": ["correctness", "brevity"]})
+    assert done.returncode != 0
+    assert "reward 'brevity': the server reported no usage" in done.stderr
+    saved = [path.read_text().splitlines() for path in tmp_path.glob("outputs/evals/rg-env--no-usage/*/results.jsonl")]
+    kept = [json.loads(line) for lines in saved for line in lines]
+    assert all(row["accuracy"] == 0 for row in kept), "those whose reward raised are not among the results"

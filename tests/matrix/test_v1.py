@@ -1,0 +1,206 @@
+"""The built wheel beside each release of Verifiers with the v1 API, in an environment of its own (see `test_v0.py`)."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import ChatServer
+from release_checks import EXAMPLES, GYM, OPTIONS, REWARDS, ROLLOUTS, check, releases, run
+from release_environments import Release
+
+from rg_env.core.asking import Asking
+from rg_env.core.dataset import build_rows
+
+BREAKS = """import rg_env
+@rg_env.reward
+def breaks(rollout):
+    raise KeyError("five")
+"""
+
+OWN = """from dataclasses import dataclass
+from random import Random
+from reasoning_gym.factory import ProceduralDataset, register_dataset
+import rg_env
+
+@rg_env.reward
+def shouts(rollout):
+    return float("<ANSWER" not in rollout.text)
+
+@rg_env.reward
+def wants_state(state):
+    return 0.0
+
+@dataclass
+class EchoConfig:
+    seed: int | None = None
+    size: int = 500
+    def validate(self): pass
+
+class EchoDataset(ProceduralDataset):
+    def __init__(self, config):
+        super().__init__(config=config, seed=config.seed, size=config.size)
+    def __getitem__(self, index):
+        word = str(Random(self.seed + index).randrange(10**9))
+        return {"question": f"Say {word}.", "answer": word, "metadata": {"source_dataset": "echo"}}
+    def score_answer(self, answer, entry):
+        return float(answer == entry["answer"])
+
+register_dataset("echo", EchoDataset, EchoConfig)
+"""
+"""A reward and a task of a user's own, and a reward that v1 cannot give what it asks for."""
+PUT: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "in the user's turn": {"prompt_placement": "user"},
+    "after the question": {"prompt_placement": "user_after", "preamble": "Be brief."},
+    "with a preamble": {"preamble": "Be brief."},
+    "no prompt": {"system_prompt": None},
+    "training": {"split": "train", "num_train_examples": 3, "seed": 5},
+    "a level": {"gym": [{"name": "spell_backward", "level": 2}, {"name": "leg_counting", "level": 0}]},
+}
+"""What core is asked for where `v1_scenario.py` asks the taskset."""
+BAD = {
+    "nothing asked": "num_eval_examples is 0",
+    "an option that there is not": "gyn",
+    "a reward that wants v0's state": "reward 'wants_state' asks for 'state', which the v1 API does not have",
+    "a function as a reward": "register a function of your own with @rg_env.reward",
+    "a level that there is not": "level must be a whole number from 0 to 35, not 99",
+    "text that is no JSON": "not JSON",
+    "a file that there is not": "imports: there is no file ",
+    "two gradings": "grading='upstream' has partial credit of its own",
+}
+SCENARIO = Path(__file__).with_name("v1_scenario.py")
+
+pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize("release", releases("v1"))
+def test_the_commands(
+    release: Release,
+    environment: Callable[[Release], Path],
+    server: ChatServer,
+    expected: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    """Evaluated, validated and scored anew from the command line, with no sandbox and no login; errors are told."""
+    programs = environment(release)
+    prefix = "" if "v0" in release.apis else "vf-"  # 0.2 and 0.3 call v1's commands `eval`, `validate` and `replay`
+    place = "--taskset" if release.version.startswith("0.2.") else "--env.taskset"
+
+    def evaluate(name: str, *, model: str = "m", **options: Any) -> subprocess.CompletedProcess[str]:
+        options = {**OPTIONS, **options}
+        flags = [part for key, value in options.items() for part in (f"{place}.{key.replace('_', '-')}", text(value))]
+        client = ("--client.base-url", server.url, "--client.api-key-var", "NO_KEY")
+        return run(
+            programs / f"{prefix}eval", "rg-env", "-m", model, *client, "-n", EXAMPLES, "-r", ROLLOUTS,
+            "--output-dir", name, "--no-rich", *flags, cwd=tmp_path,
+        )  # fmt: skip
+
+    done = evaluate("run", rewards=REWARDS["several"])
+    assert done.returncode == 0, done.stderr
+    check(traces(tmp_path / "run"), expected["several"])
+
+    run_folder = next((tmp_path / "run").rglob("traces.jsonl")).parent
+    other = (
+        "--taskset.id",
+        "rg-env",
+        "--taskset.gym",
+        json.dumps(GYM),
+        "--taskset.rewards",
+        '{"correctness": 1.0, "format": 0.1}',
+    )
+    done = run(programs / f"{prefix}replay", run_folder, "--no-rich", "--output-dir", "again", *other, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    check(traces(tmp_path / "again"), expected["default"])
+
+    local = ("--runtime.type", "subprocess")
+    done = run(programs / f"{prefix}validate", "rg-env", *local, "-n", 20, "--no-rich", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("reason=valid") == 20 or '"valid_rate": 1.0' in done.stdout, done.stdout + done.stderr
+
+    (tmp_path / "breaks.py").write_text(BREAKS)
+    evaluate("broken", imports=["breaks.py"], rewards={"correctness": 1.0, "breaks": 1.0})
+    found = traces(tmp_path / "broken")
+    assert len(found) == EXAMPLES * ROLLOUTS
+    assert all(
+        "reward 'breaks' raised KeyError: 'five'; task " in str(each["error"]) for each in found if each["reply"]
+    )
+    assert not any(each["metrics"] or each["reward"] for each in found)
+
+    done = evaluate("bad", gym="leg_countin")
+    assert done.returncode != 0
+    told = " ".join(done.stderr.replace("│", " ").split())
+    assert "unknown task 'leg_countin': did you mean 'leg_counting'" in told
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("release", releases("v1"))
+def test_from_python(release: Release, environment: Callable[[Release], Path], tmp_path: Path) -> None:
+    """Rows and prompts are core's, whatever the options; own tasks and rewards; gold answers; all that is refused."""
+    (tmp_path / "own.py").write_text(OWN)
+    done = run(environment(release) / "python", "-W", "ignore", SCENARIO, tmp_path, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["put"] == {name: put(**options) for name, options in PUT.items()}
+    for name, problem in BAD.items():
+        assert problem in said["bad"][name], name
+    assert said["gold"] == [True] * 16
+    assert said["keys"] == [16, 16]
+    none = {"status/wrong": 0.0, "status/no_answer": 0.0, "status/too_long": 0.0, "status/ungradable": 0.0}
+    own = {
+        "rewards": {"correctness": [1.0, 1.0], "shouts": [1.0, 0.5]},
+        "metrics": {"accuracy": 1.0, "status/timed_out": 0.0, **none},
+    }
+    assert said["own"] == said["pickled"] == said["dumped"] == own
+    assert said["bare"]["rewards"] == {"correctness": [0.0, 1.0], "format": [1.0, 0.1]}
+    assert said["bare"]["metrics"] == {"accuracy": 0.0, **none, "status/wrong": 1.0}
+    assert said["upstream"]["metrics"] == {
+        "accuracy": 0.0, "status/partial": 0.0, "status/timed_out": 0.0, **none, "status/wrong": 1.0,
+    }  # fmt: skip
+    older = "is of Verifiers' v0 API, which verifiers 0.4.0 lacks (0.1.2 to 0.3 have it; later: `vf-eval rg-env`)"
+    assert (older in said["v0"]) is ("v0" not in release.apis)
+
+
+def put(
+    *, gym: Any = "leg_counting", split: Any = "eval", num_train_examples: int = 3, seed: int = 0, **options: Any
+) -> list[dict[str, Any]]:
+    """The same questions by core."""
+    rows = Asking.of(**options).put_rows(build_rows(gym, split, num_train_examples, seed))
+    return [
+        {
+            "system": next((each["content"] for each in row["prompt"] if each["role"] == "system"), None),
+            "prompt": row["prompt"][-1]["content"],
+            "info": row["info"],
+        }
+        for row in rows
+    ]
+
+
+def text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def traces(folder: Path) -> list[dict[str, Any]]:
+    """All traces under a run's folder in one form: each release has a form of its own."""
+    found = []
+    for path in folder.rglob("traces.jsonl"):
+        for line in path.read_text().splitlines():
+            record = json.loads(line)
+            for trace in record.get("traces", [record]):
+                rewards = [
+                    reward["score"] * reward["weight"] if isinstance(reward, dict) else reward
+                    for reward in trace["rewards"].values()
+                ]
+                errors = trace.get("errors") or []
+                found.append(
+                    {
+                        "question": trace["task"]["data"]["question"],
+                        "reply": any(call.get("error") is None for call in trace["calls"]),
+                        "reward": sum(value for value in rewards if value is not None),
+                        "metrics": {key: value for key, value in trace["metrics"].items() if value is not None},
+                        "error": errors,
+                    }
+                )
+    return found

@@ -1,0 +1,140 @@
+"""What a release with the v1 API is asked from Python, in its own environment: v1_scenario.py FOLDER, prints JSON.
+
+FOLDER has own.py, with a reward and a task of a user's own.
+"""
+
+import asyncio
+import json
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import verifiers.v1 as vf
+
+import rg_env
+from rg_env.errors import MissingExtraError
+
+try:
+    from verifiers.v1.utils import loaders
+except ImportError:  # 0.2
+    from verifiers.v1 import loaders
+
+PUT = {
+    "as it is": {},
+    "in the user's turn": {"prompt_placement": "user"},
+    "after the question": {"prompt_placement": "user_after", "preamble": "Be brief."},
+    "with a preamble": {"preamble": "Be brief."},
+    "no prompt": {"instruction": None},
+    "training": {"split": "train", "num_train_examples": 3, "seed": 5},
+    "a level": {"gym": ["spell_backward", {"name": "leg_counting", "level": 0}], "level": 2},
+}
+BAD = {
+    "nothing asked": {"num_eval_examples": 0},
+    "an option that there is not": {"gyn": "leg_counting"},
+    "a reward that wants v0's state": {"imports": ["own.py"], "rewards": {"wants_state": 1.0}},
+    "a function as a reward": {"rewards": [print]},
+    "a level that there is not": {"level": 99},
+    "text that is no JSON": {"gym": "[leg_counting"},
+    "a file that there is not": {"imports": ["nothing.py"]},
+    "two gradings": {"grading": "upstream", "partial_credit": True},
+}
+GOLD = [
+    "leg_counting",
+    "sudoku",
+    "maze",
+    "word_ladder",
+    "countdown",
+    "zebra_puzzles",
+    "tower_of_hanoi",
+    "rotten_oranges",
+]
+
+
+def config(**options: Any) -> Any:
+    kind = loaders.taskset_config_type("rg-env")
+    return kind.model_validate({"id": "rg-env", "num_eval_examples": 3, **options})
+
+
+def tasks(**options: Any) -> list[Any]:
+    return list(loaders.load_taskset(config(**options)).load())
+
+
+def trace_of(task: Any, reply: str) -> Any:
+    """A finished trace with this reply, as far as scoring looks at it; Verifiers' own come through the commands."""
+
+    class Trace:
+        def __init__(self) -> None:
+            self.rewards: dict[str, tuple[float, float]] = {}
+            self.metrics: dict[str, float] = {}
+            self.assistant_messages = [vf.AssistantMessage(content=reply)]
+            self.calls: list[Any] = []
+
+        def record_reward(self, name: str, value: float, weight: float) -> None:
+            self.rewards[name] = value, weight
+
+        def record_metric(self, name: str, value: float) -> None:
+            self.metrics[name] = value
+
+    return Trace()
+
+
+def scored(task: Any, reply: str) -> Any:
+    trace = trace_of(task, reply)
+    asyncio.run(task.rubric(trace))
+    return {"rewards": trace.rewards, "metrics": trace.metrics}
+
+
+def put(task: Any) -> dict[str, Any]:
+    return {"system": task.data.system_prompt, "prompt": task.data.prompt, "info": task.data.info}
+
+
+def refused(**options: Any) -> str:
+    try:
+        tasks(**options)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def v0_refused() -> str:
+    try:
+        rg_env.load_environment()
+    except MissingExtraError as error:
+        return str(error)
+    return ""
+
+
+async def gold(tasks: list[Any]) -> list[bool | None]:
+    return [await task.validate(None) for task in tasks]
+
+
+def main() -> None:
+    import os
+
+    os.chdir(Path(sys.argv[1]))
+    found: dict[str, Any] = {
+        "put": {name: [put(task) for task in tasks(**options)] for name, options in PUT.items()},
+        "bad": {name: refused(**options) for name, options in BAD.items()},
+        "v0": v0_refused(),
+        "gold": asyncio.run(gold(tasks(gym=GOLD, num_eval_examples=2 * len(GOLD)))),
+    }
+    keys = [task.key for task in tasks(gym=GOLD, num_eval_examples=2 * len(GOLD))]
+    found["keys"] = [len(keys), len(set(keys))]
+    own = {"imports": ["own.py"], "rewards": {"correctness": 1.0, "shouts": {"weight": 0.5, "when": "answered"}}}
+    (task, *_) = tasks(gym="echo", **own)
+    found["own"] = scored(task, f"<answer>{task.data.answer}</answer>")
+    # What a server's process makes of a config that came pickled, or as plain values.
+    for name, taskset in (
+        ("pickled", pickle.loads(pickle.dumps(config(gym="echo", **own)))),
+        ("dumped", type(config()).model_validate(config(gym="echo", **own).model_dump())),
+    ):
+        found[name] = scored(type(task)(task.data, taskset.task), f"<answer>{task.data.answer}</answer>")
+    found["bare"] = scored(type(task)(tasks()[0].data), "<answer>x</answer>")
+    (task, *_) = tasks(gym="word_sorting", grading="upstream")
+    found["upstream"] = scored(task, "<answer>x</answer>")
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
