@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from release_environments import RELEASES
 
 from rg_env.adapters.v0 import load_environment
 from rg_env.core.prompts import SYSTEM_PROMPT
@@ -30,7 +31,7 @@ def names(cell: str) -> list[str]:
 
 
 def test_the_sections_are_the_hubs() -> None:
-    assert [*SECTIONS] == ["Overview", "Datasets", "Task", "Quickstart", "Environment Arguments", "Metrics"]
+    assert [*SECTIONS][:6] == ["Overview", "Datasets", "Task", "Quickstart", "Environment Arguments", "Metrics"]
 
 
 def test_the_overview_says_what_the_package_declares() -> None:
@@ -53,6 +54,26 @@ def test_the_arguments_are_those_of_load_environment_with_their_defaults() -> No
     for name, text in documented.items():
         value = said[text] if text in said else ast.literal_eval(text.strip("`"))
         assert value == parameters[name].default, name
+
+
+def test_the_tasksets_options_are_its_fields() -> None:
+    """Read from its source: the v1 API is not in the environment of the tests."""
+    tree = ast.parse((ROOT / "rg_env" / "adapters" / "v1.py").read_text())
+    (config,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name.endswith("TasksetConfig")]
+    fields = {node.target.id for node in config.body if isinstance(node, ast.AnnAssign)}  # type: ignore[union-attr]
+    options = {name for row in table(SECTIONS["With Verifiers' v1 API"]) for name in names(row[0])}
+    assert options == fields - {"task"}
+
+
+def test_every_release_of_the_matrix_is_in_the_table() -> None:
+    """And said to be checked in CI exactly where it is."""
+    said: dict[str, str] = {}
+    for release, _, checked in table(SECTIONS["Releases"]):
+        said |= dict.fromkeys(re.findall(r"\b0\.\d[\w.]*", release.split(" with ")[0]), checked)
+    assert said.keys() == {release.version for release in RELEASES}
+    assert {version for version, checked in said.items() if checked == "in CI"} == {
+        release.version for release in RELEASES if release.group
+    }
 
 
 def test_sizes_and_rewards_are_said_as_they_are() -> None:
