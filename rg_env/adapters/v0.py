@@ -72,7 +72,6 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         Raises `InputError` for what cannot work.
         """
         _check_keywords(kwargs)
-        self._batches = 0
         # Everything cheap is checked before rows are built.
         self.mixture = Mixture.parse(gym)
         self.rewards = resolve_rewards(rewards)
@@ -119,19 +118,20 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         """As the parent's, where it has one, then raise the first error of a reward function."""
         return self._checked(super().a_generate, *args, **kwargs)
 
-    # From 0.1.10 a server of its own may run the environment for `vf-eval` and trainers: it knows these two alone.
+    # Parts of a batch, from 0.1.9 on: a server that runs the environment for `vf-eval` knows these two alone (0.1.10),
+    # and `generate` saves what they return before it returns itself.
     async def run_rollout(self, *args: Any, **kwargs: Any) -> Any:
-        """As the parent's; where no `generate` waits for it, the first error of its reward functions is raised."""
+        """As the parent's, then raise the first error of a reward function, if there was one."""
         return await self._part(super().run_rollout, *args, **kwargs)
 
     async def run_group(self, *args: Any, **kwargs: Any) -> Any:
-        """As the parent's, where it has one; otherwise as `run_rollout`."""
+        """As the parent's, where it has one, then raise the first error of a reward function."""
         return await self._part(super().run_group, *args, **kwargs)
 
     async def _part(self, run: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
         with reward_errors() as errors:
             result = await run(*args, **kwargs)
-        if errors and not self._batches:
+        if errors:
             self.reward_errors.forget()
             raise errors[0]
         return result
@@ -153,14 +153,11 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
     @contextmanager
     def _batch(self) -> Iterator[None]:
         """A batch that fails otherwise takes its reward errors with it: the next one must not raise them."""
-        self._batches += 1
         try:
             yield
         except BaseException:
             self.reward_errors.forget()
             raise
-        finally:
-            self._batches -= 1
 
 
 def load_environment(
