@@ -100,9 +100,10 @@ def seconds(python: Path, code: str) -> float:
 
 
 def _run(python: Path, code: str) -> str:
-    done = subprocess.run(
-        [python, "-W", "ignore", "-c", code], cwd=tempfile.gettempdir(), check=True, stdout=subprocess.PIPE, text=True
-    )
+    command = [python, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, cwd=tempfile.gettempdir(), check=False, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{python} failed: {done.stderr[-2000:]}")
     return done.stdout.splitlines()[-1]
 
 
