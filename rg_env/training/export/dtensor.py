@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rg_env.errors import InputError
-from rg_env.training.export.pickles import Mapped, Window
+from rg_env.training.export.pickles import Saved
 from rg_env.training.export.readers import Stored
 
 FILE = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
@@ -36,8 +36,8 @@ class DTensorReader:
                 f"{folder} lacks model_world_size_{size}_rank_{missing[0]}.pt ({len(found)} of {size} files are "
                 "there): copy all of them"
             )
-        self._folder, self._window = folder, Window()
-        self._files: list[Mapped] = [self._window.file(found[size, rank], dict) for rank in range(size)]
+        self._folder = folder
+        self._files = [Saved(found[size, rank], dict) for rank in range(size)]
         first = self._files[0].content
         for file in self._files[1:]:
             if list(file.content) != list(first):
@@ -55,16 +55,13 @@ class DTensorReader:
     def read(self, name: str) -> torch.Tensor:
         first = self._files[0].content[name]
         if not hasattr(first, "_spec"):
-            self._window.spend(first.nbytes)
-            whole: torch.Tensor = first
-            return whole
+            return self._files[0].whole(first)
         spec = first._spec
         mesh = spec.mesh.mesh
         whole = torch.empty(tuple(spec.shape), dtype=first.dtype)
         filled = self._fill(whole, name, list(spec.placements), mesh)
         if filled != whole.numel():
             raise InputError(f"{self._folder}: the shards of {name} have {filled} of {whole.numel()} values")
-        self._window.spend(whole.nbytes)
         return whole
 
     def _fill(self, whole: torch.Tensor, name: str, placements: list[Any], mesh: torch.Tensor) -> int:
@@ -83,7 +80,7 @@ class DTensorReader:
                     f"{self._files[rank].path}: its part of {name} has the shape {tuple(local.shape)}, and "
                     f"{tuple(whole.shape)} is its place: files of different checkpoints are mixed"
                 )
-            whole.copy_(local)
+            whole.copy_(self._files[rank].whole(local))
             return local.numel()
         placement, rest = placements[0], placements[1:]
         if placement.is_replicate():

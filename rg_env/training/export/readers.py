@@ -1,7 +1,6 @@
 """Weights by name, whatever the files are; and those in safetensors and .bin files."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,7 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from rg_env.errors import InputError
-from rg_env.training.export.pickles import WINDOW_BYTES, Window
+from rg_env.training.export.pickles import Saved, read_into
 from rg_env.training.saved_weights import ADAPTER, WEIGHTS
 
 BIN = "pytorch_model.bin"
@@ -48,40 +47,44 @@ class SafetensorsReader:
 
     def __init__(self, folder: Path, name: str = WEIGHTS):
         self.described = "safetensors"
-        self._files = _files(folder, name)
-        self._opened: dict[Path, Any] = {}
-        self._spent = 0
         self._stored: dict[str, Stored] = {}
-        self._place: dict[str, Path] = {}
-        for file in self._files:
-            weights = self._open(file)
-            for key in weights.keys():  # noqa: SIM118
-                if key in self._place:
-                    raise InputError(f"{file}: {key} stands in {self._place[key].name} too: which one is meant?")
-                part = weights.get_slice(key)
-                if part.get_dtype() not in _DTYPES:
-                    raise InputError(f"{file}: {key} is of type {part.get_dtype()}, which is not exported")
-                self._stored[key] = Stored(tuple(part.get_shape()), _DTYPES[part.get_dtype()])
-                self._place[key] = file
+        self._places: dict[str, tuple[Path, int]] = {}
+        for file in _files(folder, name):
+            for key, (entry, at) in _head(file).items():
+                if key in self._places:
+                    raise _twice(file, key, self._places[key][0])
+                self._stored[key], self._places[key] = entry, (file, at)
 
     def stored(self) -> dict[str, Stored]:
         return self._stored
 
     def read(self, name: str) -> torch.Tensor:
-        tensor: torch.Tensor = self._open(self._place[name]).get_tensor(name)
-        self._spent += tensor.nbytes
-        if self._spent >= WINDOW_BYTES:  # see Window
-            self._spent = 0
-            self._opened.clear()
+        entry, (path, at) = self._stored[name], self._places[name]
+        tensor = torch.empty(entry.shape, dtype=entry.dtype)
+        with path.open("rb", buffering=0) as file:
+            file.seek(at)
+            read_into(file, tensor.view(-1), path)
         return tensor
 
-    def _open(self, file: Path) -> Any:
-        if file not in self._opened:
-            try:
-                self._opened[file] = safe_open(file, framework="pt")
-            except (OSError, SafetensorError, ValueError) as error:
-                raise InputError(f"{file} is truncated, damaged, or no safetensors file: copy it again") from error
-        return self._opened[file]
+
+def _head(path: Path) -> dict[str, tuple[Stored, int]]:
+    """What a safetensors file has, by name, and at which byte (see `writer`)."""
+    try:
+        with safe_open(path, framework="pt"):  # checks that the head is right and the file as long as it says
+            pass
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            head = json.loads(file.read(length))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise InputError(f"{path} is truncated, damaged, or no safetensors file: copy it again") from error
+    head.pop("__metadata__", None)
+    for key, entry in head.items():
+        if entry["dtype"] not in _DTYPES:
+            raise InputError(f"{path}: {key} is of type {entry['dtype']}, which is not exported")
+    return {
+        key: (Stored(tuple(entry["shape"]), _DTYPES[entry["dtype"]]), 8 + length + entry["data_offsets"][0])
+        for key, entry in head.items()
+    }
 
 
 class BinReader:
@@ -89,24 +92,25 @@ class BinReader:
 
     def __init__(self, folder: Path):
         self.described = "pytorch_model.bin"
-        self._window = Window()
-        self._stored: dict[str, Stored] = {}
-        self._place: dict[str, Any] = {}
+        self._places: dict[str, Saved] = {}
         for path in _files(folder, BIN):
-            file = self._window.file(path, _tensors)
-            for key, tensor in file.content.items():
-                if key in self._place:
-                    raise InputError(f"{path}: {key} stands in {self._place[key].path.name} too: which one is meant?")
-                self._stored[key] = Stored(tuple(tensor.shape), tensor.dtype)
-                self._place[key] = file
+            file = Saved(path, _tensors)
+            for key in file.content:
+                if key in self._places:
+                    raise _twice(path, key, self._places[key].path)
+                self._places[key] = file
 
     def stored(self) -> dict[str, Stored]:
-        return self._stored
+        found = {name: file.content[name] for name, file in self._places.items()}
+        return {name: Stored(tuple(tensor.shape), tensor.dtype) for name, tensor in found.items()}
 
     def read(self, name: str) -> torch.Tensor:
-        tensor: torch.Tensor = self._place[name].content[name]
-        self._window.spend(tensor.nbytes)
-        return tensor
+        file = self._places[name]
+        return file.whole(file.content[name])
+
+
+def _twice(path: Path, key: str, other: Path) -> InputError:
+    return InputError(f"{path}: {key} stands in {other.name} too: which one is meant?")
 
 
 def plain_reader(folder: Path) -> Reader:
@@ -123,19 +127,6 @@ def has_weights(folder: Path, *names: str) -> bool:
 def has_adapter(folder: Path) -> bool:
     """Whether it says that it holds adapters."""
     return (folder / "adapter_config.json").is_file() or has_weights(folder, ADAPTER)
-
-
-def pieces(parts: Sequence[torch.Tensor], start: int, count: int) -> list[torch.Tensor]:
-    """`count` values from `start` on of these flat tensors, taken as one after the other, without copying."""
-    found = []
-    for part in parts:
-        if start < part.numel() and count > 0:
-            taken = min(count, part.numel() - start)
-            found.append(part.narrow(0, start, taken))
-            start, count = 0, count - taken
-        else:
-            start -= min(start, part.numel())
-    return found
 
 
 def _files(folder: Path, name: str) -> list[Path]:

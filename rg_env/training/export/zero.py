@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from rg_env.errors import InputError
-from rg_env.training.export.pickles import Inert, Mapped, Window
-from rg_env.training.export.readers import Stored, pieces
+from rg_env.training.export.pickles import Inert, Saved
+from rg_env.training.export.readers import Stored
 
 _OPTIMIZER = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
 _SHARDED = re.compile(r"zero_pp_rank_(\d+)_mp_rank_(\d+)_model_states\.pt")
@@ -30,11 +30,31 @@ _WHOLE = re.compile(r"mp_rank_(\d+)_model_states\.pt")
 
 
 @dataclass(frozen=True)
-class _Flat:
-    """Where a parameter's values are."""
+class _Place:
+    """Where a parameter's values are: in the vector of its group, or in that of each process."""
 
     group: int
     start: int
+
+
+@dataclass(frozen=True)
+class _Part:
+    """`count` values from `start` on of these flat tensors, which follow one another."""
+
+    file: Saved
+    flats: Sequence[torch.Tensor]
+    start: int
+    count: int
+
+    def into(self, target: torch.Tensor) -> int:
+        """Fill `target`, as far as there are so many; returns how many there were."""
+        start, filled = self.start, 0
+        for flat in self.flats:
+            taken = max(0, min(target.numel() - filled, flat.numel() - start))
+            if taken:
+                self.file.into(target[filled : filled + taken], flat, start)
+            start, filled = max(0, start - flat.numel()), filled + taken
+        return filled
 
 
 class ZeroReader:
@@ -45,18 +65,18 @@ class ZeroReader:
     """
 
     def __init__(self, folder: Path):
-        self._folder, self._window = folder, Window()
+        self._folder = folder
         optimizer = self._by_rank(_OPTIMIZER)
         self._sharded = bool(list(self._matching(_SHARDED)))
         models = self._by_rank(_SHARDED) if self._sharded else self._single_model()
-        self._models = [self._window.file(path, lambda content: {**content}) for path in models]
+        self._models = [Saved(path, lambda content: {**content}) for path in models]
         head = self._models[0].content
         try:
             self._read_head(head)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InputError(f"{models[0]} is not what DeepSpeed writes: it lacks {error}") from error
-        self._flat: list[Mapped] = []
-        self._places: dict[str, _Flat] = {}
+        self._ranks: list[Saved] = []
+        self._places: dict[str, _Place] = {}
         if optimizer:
             self._read_optimizer(optimizer)
         elif self._sharded:
@@ -71,15 +91,14 @@ class ZeroReader:
         self.described = f"{stage} shards of {processes} process{'es' if processes > 1 else ''}"
 
     def stored(self) -> dict[str, Stored]:
+        head = self._models[0].content
         found = {name: Stored(shape, torch.float32) for name, shape in self._shapes.items()}
-        if not self._flat:
-            module = self._models[0].content["module"]
-            found = {name: Stored(tuple(tensor.shape), tensor.dtype) for name, tensor in module.items()}
+        if not self._ranks:
+            found = {name: Stored(tuple(tensor.shape), tensor.dtype) for name, tensor in head["module"].items()}
         for name, shape in self._frozen.items():
-            found[name] = Stored(shape, self._models[0].content["frozen_param_fragments"][name].dtype)
+            found[name] = Stored(shape, head["frozen_param_fragments"][name].dtype)
         for name in self._buffers:
-            tensor = self._models[0].content["module"][name]
-            found[name] = Stored(tuple(tensor.shape), tensor.dtype)
+            found[name] = Stored(tuple(head["module"][name].shape), head["module"][name].dtype)
         for name, original in self._shared.items():
             if original in found:
                 found[name] = Stored(found[original].shape, found[original].dtype, alias_of=original)
@@ -90,32 +109,30 @@ class ZeroReader:
         if name in self._places:
             return self._trained(name)
         if name in self._frozen:
-            parts = [model.content["frozen_param_fragments"][name].flatten() for model in self._models]
-            return self._joined(parts, self._frozen[name])
-        tensor: torch.Tensor = self._models[0].content["module"][name]
-        self._window.spend(tensor.nbytes)
-        return tensor
+            fragments = [(model, [model.content["frozen_param_fragments"][name]]) for model in self._models]
+            return self._joined([_Part(file, parts, 0, parts[0].numel()) for file, parts in fragments], name)
+        return self._models[0].whole(self._models[0].content["module"][name])
 
     def _trained(self, name: str) -> torch.Tensor:
-        shape, place = self._shapes[name], self._places[name]
-        count = math.prod(shape)
+        place, count = self._places[name], math.prod(self._shapes[name])
         if self._stage == 3:
-            share = -(-count // len(self._flat))
-            parts = [piece for rank in self._flat for piece in pieces(rank.content, place.start, share)]
-        else:
-            parts = pieces([rank.content[place.group] for rank in self._flat], place.start, count)
-        return self._joined(parts, shape)
+            share = -(-count // len(self._ranks))
+            return self._joined([_Part(rank, rank.content, place.start, share) for rank in self._ranks], name)
+        parts, start, left = [], place.start, count
+        for rank in self._ranks:
+            flat = rank.content[place.group]
+            taken = max(0, min(left, flat.numel() - start))
+            parts.append(_Part(rank, [flat], start, taken))
+            start, left = max(0, start - flat.numel()), left - taken
+        return self._joined(parts, name)
 
-    def _joined(self, parts: Sequence[torch.Tensor], shape: tuple[int, ...]) -> torch.Tensor:
-        count = math.prod(shape)
-        whole, at = torch.empty(count, dtype=parts[0].dtype), 0
+    def _joined(self, parts: Sequence["_Part"], name: str) -> torch.Tensor:
+        shape = self._shapes[name] if name in self._shapes else self._frozen[name]
+        whole, at = torch.empty(math.prod(shape), dtype=parts[0].flats[0].dtype), 0
         for part in parts:
-            kept = part[: count - at]  # the rest is padding
-            whole[at : at + kept.numel()] = kept
-            at += kept.numel()
-        if at != count:
-            raise InputError(f"{self._folder}: the shards have {at} of {count} values of a tensor: one is truncated")
-        self._window.spend(whole.nbytes)
+            at += part.into(whole[at : at + part.count])  # what is beyond the end is padding
+        if at != whole.numel():
+            raise InputError(f"{self._folder}: the shards have {at} of {whole.numel()} values of {name}")
         return whole.view(shape)
 
     def _read_head(self, head: dict[str, Any]) -> None:
@@ -135,7 +152,7 @@ class ZeroReader:
             )
 
     def _read_optimizer(self, files: list[Path]) -> None:
-        first = self._window.file(files[0], lambda content: content["optimizer_state_dict"]).content
+        first = Saved(files[0], lambda content: content["optimizer_state_dict"]).content
         stage = first.get("zero_stage", 1)
         self._stage = int(stage.arguments[0] if isinstance(stage, Inert) else stage)
         written = first.get("partition_count", len(files))
@@ -151,10 +168,8 @@ class ZeroReader:
                 f"{self._folder} has the model files of {len(self._models)} processes, and {written} wrote it: copy all"
             )
         key = "fp32_flat_groups" if self._stage == 3 else "single_partition_of_fp32_groups"
-        self._flat = [
-            self._window.file(path, lambda content: list(content["optimizer_state_dict"][key])) for path in files
-        ]
-        sizes = [[part.numel() for part in rank.content] for rank in self._flat]
+        self._ranks = [Saved(path, lambda content: list(content["optimizer_state_dict"][key])) for path in files]
+        sizes = [[part.numel() for part in rank.content] for rank in self._ranks]
         for rank, path in zip(sizes, files, strict=True):
             if len(rank) != len(sizes[0]) or (self._stage == 3 and rank != sizes[0]):
                 raise InputError(f"{path} does not belong to {files[0].name}: its parts have other sizes")
@@ -167,8 +182,8 @@ class ZeroReader:
     def _place_split(self, available: int) -> None:
         at = 0
         for name, shape in self._shapes.items():
-            self._places[name] = _Flat(0, at)
-            at += -(-math.prod(shape) // len(self._flat))
+            self._places[name] = _Place(0, at)
+            at += -(-math.prod(shape) // len(self._ranks))
         self._check_sizes(at, available)
 
     def _place_grouped(self, available: list[int], paddings: list[list[int]] | None) -> None:
@@ -180,9 +195,9 @@ class ZeroReader:
         for group, names in enumerate(self._groups):
             at = 0
             for number, name in enumerate(names):
-                self._places[name] = _Flat(group, at)
+                self._places[name] = _Place(group, at)
                 at += math.prod(self._shapes[name]) + (paddings[group][number] if paddings else 0)
-            unit = 2 * len(self._flat)  # groups are padded to this
+            unit = 2 * len(self._ranks)  # groups are padded to this
             self._check_sizes(-(-at // unit) * unit, -(-available[group] // unit) * unit)
 
     def _check_sizes(self, wanted: int, available: int) -> None:
