@@ -18,6 +18,12 @@ from rg_env.training.export.pickles import load_bytes
 from rg_env.training.export.readers import Stored
 
 METADATA = ".metadata"
+
+
+def _path(*parts: str) -> str:
+    return "/".join(parts)
+
+
 _ALLOWED: dict[tuple[str, str], Any] = {
     **{
         (metadata.__name__, kind.__name__): kind
@@ -35,9 +41,9 @@ _ALLOWED: dict[tuple[str, str], Any] = {
     (filesystem.__name__, "_StorageInfo"): filesystem._StorageInfo,
     ("torch", "Size"): torch.Size,
     ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
-    ("pathlib", "PosixPath"): str,
-    ("pathlib", "WindowsPath"): str,
-    ("pathlib._local", "PosixPath"): str,
+    ("pathlib", "PosixPath"): _path,
+    ("pathlib", "WindowsPath"): _path,
+    ("pathlib._local", "PosixPath"): _path,
     ("collections", "OrderedDict"): dict,
 }
 

@@ -116,9 +116,7 @@ def _deepspeed(folder: Path) -> Path | None:
             raise InputError(f"{folder / 'latest'} cannot be read: DeepSpeed names its folder there") from error
         shards = folder / tag
         if not tag or shards.parent != folder or not shards.is_dir():
-            raise InputError(
-                f"{folder} lacks the folder {tag[:40]!r} that DeepSpeed's file 'latest' names: copy it too"
-            )
+            raise InputError(f"{folder} lacks the folder {tag[:40]!r}, which DeepSpeed's file 'latest' names: copy it")
         return shards
     tagged = [each for each in folder.glob("global_step*") if _deepspeed(each)]
     if len(tagged) > 1:

@@ -90,18 +90,13 @@ def _load(source: Any, file: Path, mmap: bool) -> Any:
             return torch.load(source, map_location="cpu", mmap=mmap, weights_only=True)
     except (FileNotFoundError, PermissionError) as error:
         raise InputError(f"{file}: {error.strerror}") from error
-    except pickle.UnpicklingError as error:
-        raise InputError(
-            f"{file} holds {_strange(error)}, which no checkpoint read here needs; it was not executed"
-        ) from error
     except Exception as error:  # whatever the readers of a damaged file raise
+        strange = re.search(r"GLOBAL ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
+        if strange:
+            raise InputError(
+                f"{file} holds {strange[1]}, which no checkpoint read here needs; it was not executed"
+            ) from error
         raise InputError(f"{file} is truncated, damaged, or no file of torch: save or copy it again") from error
-
-
-def _strange(error: Exception) -> str:
-    """What torch's restricted reader stumbled over."""
-    found = re.search(r"GLOBAL ([\w.]+)", str(error)) or re.search(r"global[^:]*: ([\w.]+)", str(error))
-    return found[1] if found else "something else than tensors and plain values"
 
 
 class Saved:
