@@ -6,6 +6,7 @@ is the only copy in memory.
 
 import re
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,9 @@ def adapted(model: Any, folder: Path) -> Any:
     from peft import PeftModel
 
     try:
-        found = PeftModel.from_pretrained(model, str(folder)).eval()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of missing ones, which are an error below
+            found = PeftModel.from_pretrained(model, str(folder)).eval()
     except Exception as error:
         raise InputError(f"cannot put the adapters in {folder} on the base model: {_line(error)}") from error
     if problem := weights_problem(folder, found):
