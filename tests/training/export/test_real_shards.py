@@ -83,7 +83,7 @@ state = model.state_dict()
 os.makedirs("fsdp", exist_ok=True)
 torch.save(state, f"fsdp/model_world_size_2_rank_{rank}.pt")
 dcp.save({"model": state, "optimizer": optimizer.state_dict()}, checkpoint_id="dcp")
-whole = {key: value.full_tensor() for key, value in state.items()}
+whole = {key: value.full_tensor() for key, value in state.items() if key != "lm_head.weight"}  # tied
 if rank == 0:
     torch.save(whole, "fsdp.pt")
 dist.barrier()
