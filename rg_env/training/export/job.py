@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from rg_env.errors import ExportError, InputError, OutputFolderError
+from rg_env.errors import ExportError, InputError, OutputFolderError, RGEnvError
 from rg_env.training.export import adapters, verify, writer
 from rg_env.training.export.architecture import Architecture, Matched
 from rg_env.training.export.companions import Companions
@@ -22,6 +22,7 @@ from rg_env.training.export.dtensor import DTensorReader
 from rg_env.training.export.locate import Checkpoint, Kind, locate
 from rg_env.training.export.readers import Reader, SafetensorsReader, Stored, has_weights, plain_reader
 from rg_env.training.export.zero import ZeroReader
+from rg_env.training.output import nothing_left_of
 from rg_env.training.saved_weights import ADAPTER
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -59,7 +60,8 @@ def export(asked: Asked, say: Callable[[str], None] = print) -> Path:
     checkpoint = locate(asked.path, best=asked.best)
     if asked.merge_lora and checkpoint.kind != "adapter":
         raise InputError(f"{checkpoint.folder} has no adapters to merge: leave out --merge-lora")
-    out = asked.out or checkpoint.folder.absolute().with_name(f"{checkpoint.folder.name}-export")
+    folder = Path(os.path.abspath(checkpoint.folder))  # also of "." and "..", which have no names
+    out = asked.out or folder.with_name(f"{folder.name}-export")
     with _aside(out) as aside:
         if checkpoint.kind == "adapter" and not asked.merge_lora:
             _export_adapters(asked, checkpoint, aside, say)
@@ -79,27 +81,33 @@ def _aside(out: Path) -> Iterator[Path]:
         taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
         if taken or out.is_symlink():
             raise OutputFolderError(f"{out} is there already, and is not overwritten: name another folder by --out")
-        made = next((each for each in reversed([out.parent, *out.parent.parents]) if not each.exists()), None)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
     except OutputFolderError:
         raise
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise OutputFolderError(f"cannot write {str(out)[:200]}: {reason}; name another folder by --out") from error
-    try:
-        yield aside
-        mask = os.umask(0)
-        os.umask(mask)
-        aside.chmod(0o777 & ~mask)
-        aside.rename(out)
-    except BaseException as error:
-        shutil.rmtree(aside, ignore_errors=True)
-        if made is not None:
-            shutil.rmtree(made, ignore_errors=True)
-        if isinstance(error, OSError) and not isinstance(error, OutputFolderError) and error.errno in _CANNOT_WRITE:
-            raise OutputFolderError(f"cannot write {out}: {error.strerror}; nothing is left of it") from error
-        raise
+        raise _unwritable(out, error) from error
+    with nothing_left_of(str(out.parent)):
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
+        except OSError as error:
+            raise _unwritable(out, error) from error
+        try:
+            yield aside
+            mask = os.umask(0)
+            os.umask(mask)
+            aside.chmod(0o777 & ~mask)  # as mkdir makes them
+            aside.rename(out)
+        except BaseException as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            known = isinstance(error, RGEnvError)
+            if isinstance(error, OSError) and not known and error.errno in _CANNOT_WRITE:
+                raise OutputFolderError(f"cannot write {out}: {error.strerror}; nothing is left of it") from error
+            raise
+
+
+def _unwritable(out: Path, error: OSError | ValueError) -> OutputFolderError:
+    reason = error.strerror if isinstance(error, OSError) else error
+    return OutputFolderError(f"cannot write {str(out)[:200]}: {reason}; name another folder by --out")
 
 
 def _export_model(asked: Asked, checkpoint: Checkpoint, aside: Path, say: Callable[[str], None]) -> None:
@@ -245,8 +253,8 @@ def _step(checkpoint: Checkpoint) -> str:
 
 def _finite(name: str, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """`value` as `dtype`. Raises `ExportError` where it has, or gets, values that are not finite."""
-    if not value.is_floating_point():
-        return value
+    if not value.is_floating_point() or not value.numel():
+        return value.to(dtype)
     low, high = torch.aminmax(value)
     if not (torch.isfinite(low) and torch.isfinite(high)):
         raise ExportError(f"{name} has values in the checkpoint that are not finite (NaN, or infinite)")

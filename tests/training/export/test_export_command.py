@@ -37,6 +37,15 @@ def test_the_last_line_is_the_folder(rg_env: Command, checkpoint: Path) -> None:
     assert "M parameters of bfloat16: 0." in less
 
 
+def test_a_checkpoint_without_a_name_has_its_export_beside_it(
+    rg_env: Command, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder that the command is called in."""
+    monkeypatch.chdir(checkpoint)
+    code, told, _ = rg_env("export", ".", "--no-verify")
+    assert (code, told.splitlines()[-1]) == (0, f"{checkpoint}-export")
+
+
 def test_mistakes_exit_with_2_and_failed_checks_with_1(rg_env: Command, checkpoint: Path, tmp_path: Path) -> None:
     """One line each, and nothing is left."""
     (checkpoint.parent / "x").mkdir()

@@ -260,6 +260,30 @@ def test_another_tensor_in_the_folder_is_found(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device"), ZeroDivisionError()])
+def test_whatever_ends_an_export_leaves_nothing(
+    make_model: Callable[..., Any], exported: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Any
+) -> None:
+    """Nor of the folders above it; a full disk is one line."""
+    model = make_model(QWEN)
+    folder = with_companions(tmp_path / "m", model)
+    save_file(weights(model), folder / "model.safetensors")
+    before = sorted(tmp_path.rglob("*"))
+
+    def fail(name: str, value: Any, dtype: Any) -> Any:
+        if name == "model.norm.weight":
+            raise error
+        return value.to(dtype)
+
+    monkeypatch.setattr("rg_env.training.export.job._finite", fail)
+    kind = OutputFolderError if isinstance(error, OSError) else type(error)
+    with pytest.raises(kind) as caught:
+        exported(folder, out=tmp_path / "new" / "out")
+    if isinstance(error, OSError):
+        assert str(caught.value) == f"cannot write {tmp_path}/new/out: No space left on device; nothing is left of it"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_weights_in_the_wrong_places_are_found() -> None:
     """By the logits, relative to their size; rounding is within the tolerance, and nothing else."""
     trained = torch.randn(40, 768, generator=torch.Generator().manual_seed(0))

@@ -13,6 +13,7 @@ from checkpoint_files import Bomb, write_distcp, write_dtensors
 from safetensors.torch import save_file
 
 from rg_env.errors import InputError
+from rg_env.training.export import pickles
 from rg_env.training.export.distcp import DistcpReader
 from rg_env.training.export.dtensor import DTensorReader
 from rg_env.training.export.readers import BinReader, SafetensorsReader, plain_reader
@@ -73,6 +74,27 @@ def test_a_tensor_that_is_a_view_is_read_as_such(tmp_path: Path) -> None:
     views = {"t": big.T, "part": big[2:4], "column": big[:, 3], "whole": big}
     torch.save(views, tmp_path / "pytorch_model.bin")
     same(BinReader(tmp_path), views)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_values_come_from_the_file_or_from_its_mapping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """The latter where it is not known at which byte they stand, as on systems without /proc."""
+    folder = tmp_path / "with a space"
+    folder.mkdir()
+    torch.save(STATE, folder / "pytorch_model.bin")
+    if not known:
+        monkeypatch.setattr(pickles, "_mapping", lambda *_: -1)
+    elif not Path("/proc/self/maps").exists():
+        pytest.skip("no /proc here")
+    file = pickles.Saved(folder / "pytorch_model.bin")
+    at = [file._file_offset(tensor) for tensor in file.content.values()]
+    assert all((offset is not None) == known for offset in at)
+    same(BinReader(folder), STATE)
+    part = torch.empty(5)
+    file.into(part, file.content["norm.weight"], 4)
+    assert torch.equal(part, STATE["norm.weight"][4:9])
 
 
 @pytest.mark.parametrize(
