@@ -150,11 +150,10 @@ class Comparison:
         kept = self._kept(name)
         value = self._reader.read(self._matched.names[kept])
         if kept not in self._checked:
-            there = self._written.read(kept)
-            if not torch.equal(value.to(there.dtype), there):
+            if not self._written.holds(kept, value):
                 raise ExportError(f"{kept} was not exported as it is in the checkpoint")
-            if there.dtype != value.dtype:
-                self._tolerance = max(self._tolerance, TOLERANCE[there.dtype])
+            if (dtype := self._written.stored()[kept].dtype) != value.dtype:
+                self._tolerance = max(self._tolerance, TOLERANCE[dtype])
             self._checked.add(kept)
         return _computing(value)
 
