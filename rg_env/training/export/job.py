@@ -23,7 +23,7 @@ from rg_env.training.export.locate import Checkpoint, Kind, locate
 from rg_env.training.export.readers import Reader, SafetensorsReader, Stored, has_weights, plain_reader
 from rg_env.training.export.zero import ZeroReader
 from rg_env.training.output import nothing_left_of
-from rg_env.training.saved_weights import ADAPTER
+from rg_env.training.saved_weights import ADAPTER, WEIGHTS
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTEMPTY}
@@ -157,10 +157,24 @@ def _write_model(
     say(f"{len(layout)} tensors, {count / 1e6:,.2f} M parameters of {name}: {written}")
     if asked.verify:
         verify.load(aside, architecture, dtype)
-        difference = verify.Comparison(aside, architecture, reader, matched).run(tokenizer, reference)
-        same = f"logits on fixed prompts differ by {difference:.1g} of their size"
-        say(f"verified: each tensor is the trained one; {same}")
+        whole = _whole_beside(checkpoint, architecture, say)
+        difference = verify.Comparison(aside, architecture, reader, matched, whole).run(tokenizer, reference)
+        told = "each tensor is the trained one" + (f", and that of {WEIGHTS} beside the shards" if whole else "")
+        say(f"verified: {told}; logits on fixed prompts differ by {difference:.1g} of their size")
     return tokenizer, dtype, all(kind == dtype for kind in types.values() if kind.is_floating_point)
+
+
+def _whole_beside(checkpoint: Checkpoint, architecture: Architecture, say: Callable[[str], None]) -> Path | None:
+    """The folder with the weights that the processes gathered when they saved their shards, if they are all there."""
+    folder = dict(checkpoint.also).get("plain")
+    if checkpoint.kind == "adapter" or folder is None or not has_weights(folder, WEIGHTS):
+        return None
+    try:
+        architecture.match(SafetensorsReader(folder).stored())
+    except ExportError as error:
+        say(f"{WEIGHTS} beside the shards is of no use: {error}")
+        return None
+    return folder
 
 
 def _export_adapters(asked: Asked, checkpoint: Checkpoint, aside: Path, say: Callable[[str], None]) -> None:
