@@ -10,6 +10,7 @@
     ├── GenerationError     (RuntimeError)     rows cannot be generated: a draw takes too long, a process died
     ├── EngineError         (RuntimeError)     generation failed inside the embedded engine
     ├── ServerError         (ConnectionError)  the inference server is missing, or is not what it should be; exit code 2
+    ├── ExportError         (RuntimeError)     what was or would be exported is not the trained model; nothing is left
     ├── TrainingError       (RuntimeError)     a run cannot go on
     │   └── StoppedTogether                    the same, on all processes of a run at the same point
     └── MissingExtraError   (ImportError)      an optional dependency is not installed; gives the command; exit code 2
@@ -80,6 +81,10 @@ class ServerError(RGEnvError, ConnectionError):
     """The inference server is missing, or is not what it should be."""
 
     exit_code = 2
+
+
+class ExportError(RGEnvError, RuntimeError):
+    """What was exported, or would be, is not the trained model; nothing is left of it."""
 
 
 class TrainingError(RGEnvError, RuntimeError):

@@ -35,14 +35,16 @@ class Policy:
 
     def mixture(self, gym: Any) -> Mixture:
         """`gym` as a mixture; for the tiny policy at the sizes it was made for, where `gym` gives none itself."""
-        mixture = Mixture.parse(gym)
-        if not self.is_tiny:
-            return mixture
-        sized = (
-            TaskSpec(name=task.name, weight=task.weight, config={**TASKS.get(task.name, {}), **task.config})
-            for task in mixture.tasks
-        )
-        return Mixture(tasks=tuple(sized))
+        return tiny_mixture(gym) if self.is_tiny else Mixture.parse(gym)
+
+
+def tiny_mixture(gym: Any) -> Mixture:
+    """`gym` at the sizes that the tiny policy was made for, where it gives none itself."""
+    sized = (
+        TaskSpec(name=task.name, weight=task.weight, config={**TASKS.get(task.name, {}), **task.config})
+        for task in Mixture.parse(gym).tasks
+    )
+    return Mixture(tasks=tuple(sized))
 
 
 def load_policy(model: str | None = None, *, attention: Attention = "auto", dtype: Dtype = "auto") -> Policy:

@@ -17,6 +17,7 @@ from transformers.trainer import TrainerState, safe_globals
 from rg_env.core.manifest import check_manifest
 from rg_env.errors import InputError
 from rg_env.training.curriculum import read_state
+from rg_env.training.export.pickles import DEEPSPEED_TYPES
 from rg_env.training.previous_policy import damage as previous_damage
 from rg_env.training.previous_policy import weights_file
 from rg_env.training.resume_point import CURRICULUM, FACTS, facts, state_file
@@ -26,13 +27,6 @@ AUTO = "auto"
 _FOLDER = re.compile(r"checkpoint-(\d+)")
 _RANDOM = ("python", "numpy", "cpu")
 """What transformers takes up from its file of random numbers."""
-_DEEPSPEED_TYPES = {
-    "deepspeed.runtime.fp16.loss_scaler.LossScaler",
-    "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
-    "deepspeed.runtime.zero.config.ZeroStageEnum",
-    "deepspeed.utils.tensor_fragment.fragment_address",
-}
-"""What DeepSpeed 0.17 to 0.19 writes besides plain values and tensors."""
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
@@ -214,7 +208,7 @@ def _check_deepspeed(path: Path, processes: int) -> None:
         raise InputError(f"{tag} has {len(optimizer)} optimizer files, and {processes} processes wrote it")
     for file in files:
         try:
-            strange = set(get_unsafe_globals_in_checkpoint(file)) - _DEEPSPEED_TYPES
+            strange = set(get_unsafe_globals_in_checkpoint(file)) - DEEPSPEED_TYPES
         except Exception as error:  # whatever the reader of a damaged file raises
             raise InputError(f"{tag}/{file.name} is truncated, or damaged") from error
         if strange:

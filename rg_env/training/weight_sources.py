@@ -47,11 +47,12 @@ def sources(model: nn.Module, *, only_trained: bool = False) -> list[Source]:
 
 def check_sendable(model: Any) -> None:
     """Raise `InputError` if what `model` computes cannot be told by tensors of the plain model."""
-    if reason := _not_sendable(model):
+    if reason := unmergeable(model):
         raise InputError(f"the vLLM engine cannot serve what is trained: {reason}")
 
 
-def _not_sendable(model: Any) -> str | None:
+def unmergeable(model: Any) -> str | None:
+    """Why `sources` cannot tell all that `model` computes; None if it can."""
     if any(not p.is_floating_point() for p in model.parameters()):
         return "its weights are quantized; load it unquantized"
     for config in getattr(model, "peft_config", {}).values():
@@ -65,9 +66,7 @@ def _not_sendable(model: Any) -> str | None:
         for variant in layer.lora_variant.values():
             if not type(variant).__name__.startswith("Dora"):
                 return f"the LoRA of {server_name(name)} is a {type(variant).__name__}; use LoRA or DoRA"
-    return (
-        "the server ties head and embedding, which the adapter tears apart; adapt neither" if _untied(model) else None
-    )
+    return "the model ties head and embedding, which the adapter tears apart; adapt neither" if _untied(model) else None
 
 
 def _untied(model: Any) -> bool:

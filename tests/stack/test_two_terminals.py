@@ -15,6 +15,8 @@ import torch
 from stack_server import REPOSITORY, RunningServer, cpu_environment
 from transformers import AutoModelForCausalLM
 
+from rg_env.training.export.job import Asked, export
+
 PYTHON = Path(sys.executable)
 # As examples/train_ultra_minimal.py, with fewer problems to evaluate on: two cores serve and train here.
 SCRIPT = """
@@ -72,7 +74,8 @@ def steps(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_two_processes_under_zero3_learn(server: RunningServer, tmp_path: Path) -> None:
-    """Rewards rise by what a broken loss or stale weights would not reach, and what is saved can be loaded."""
+    """Rewards rise by what a broken loss or stale weights would not reach, and what is saved can be loaded; its shards
+    are exported, and what comes out answers the frozen problems as the run recorded."""
     config = REPOSITORY / "configs" / "zero3_cpu.yaml"
     launcher = [str(PYTHON.with_name("accelerate")), "launch", "--config-file", str(config)]
     process = start(tmp_path, server, *launcher, max_steps=6)
@@ -82,6 +85,13 @@ def test_two_processes_under_zero3_learn(server: RunningServer, tmp_path: Path) 
     assert sum(curve[3:]) / 3 - sum(curve[:3]) / 3 >= 0.2, curve
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "checkpoint-6", dtype=torch.float32)
     assert all(parameter.numel() for parameter in saved.parameters())
+    told: list[str] = []
+    exported = AutoModelForCausalLM.from_pretrained(export(Asked(tmp_path / "run"), told.append))
+    assert told[0].endswith("checkpoint-6: ZeRO-3 shards of 2 processes, step 6")
+    assert told[-1].startswith("verified: ")
+    assert " of 8 frozen problems right" in told[-1]
+    for name, parameter in saved.named_parameters():
+        assert torch.equal(exported.get_parameter(name), parameter), name
 
 
 def test_the_next_trainer_trains_an_adapter_one_step_ahead(server: RunningServer, tmp_path: Path) -> None:

@@ -1,0 +1,294 @@
+"""An export, from beginning to end: found, read, written aside, compared with the checkpoint, renamed."""
+
+import errno
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rg_env.errors import ExportError, InputError, OutputFolderError, RGEnvError
+from rg_env.training.export import adapters, verify, writer
+from rg_env.training.export.architecture import Architecture, Matched
+from rg_env.training.export.companions import Companions
+from rg_env.training.export.distcp import DistcpReader
+from rg_env.training.export.dtensor import DTensorReader
+from rg_env.training.export.locate import Checkpoint, Kind, locate
+from rg_env.training.export.readers import Reader, SafetensorsReader, Stored, has_weights, plain_reader
+from rg_env.training.export.zero import ZeroReader
+from rg_env.training.output import nothing_left_of
+from rg_env.training.saved_weights import ADAPTER
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+_CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTEMPTY}
+_HEADROOM = 2**20
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be exported, and how."""
+
+    path: Path
+    """A checkpoint, or a run that has some."""
+    out: Path | None = None
+    """A new folder; default: beside the checkpoint, its name with "-export"."""
+    dtype: str | None = None
+    """"bf16", "fp16" or "fp32"; default: what the run or the configuration says the weights were loaded in."""
+    merge_lora: bool = False
+    """Adapters: the whole model, instead of the adapters alone."""
+    verify: bool = True
+    best: bool = False
+    """Of a run the checkpoint with the best recorded accuracy, instead of the last one."""
+    base: str | None = None
+    """The model that was trained from, where the checkpoint does not say: a folder, or a name on the hub."""
+
+
+def export(asked: Asked, say: Callable[[str], None] = print) -> Path:
+    """Make the folder, tell what was done by `say`, and return where it is.
+
+    Raises:
+        InputError: there is no checkpoint that can be read, or it lacks something; the folder is taken, or cannot be
+            written.
+        ExportError: a check failed. Nothing is left of the folder.
+    """
+    checkpoint = locate(asked.path, best=asked.best)
+    if asked.merge_lora and checkpoint.kind != "adapter":
+        raise InputError(f"{checkpoint.folder} has no adapters to merge: leave out --merge-lora")
+    folder = Path(os.path.abspath(checkpoint.folder))  # also of "." and "..", which have no names
+    out = asked.out or folder.with_name(f"{folder.name}-export")
+    with _aside(out) as aside:
+        if checkpoint.kind == "adapter" and not asked.merge_lora:
+            _export_adapters(asked, checkpoint, aside, say)
+        else:
+            _export_model(asked, checkpoint, aside, say)
+    return out
+
+
+@contextmanager
+def _aside(out: Path) -> Iterator[Path]:
+    """A folder beside `out` that gets its name in the end. If anything fails, nothing is left of it.
+
+    Raises:
+        OutputFolderError: `out` is taken, or cannot be written.
+    """
+    try:
+        taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
+        if taken or out.is_symlink():
+            raise OutputFolderError(f"{out} is there already, and is not overwritten: name another folder by --out")
+    except OutputFolderError:
+        raise
+    except (OSError, ValueError) as error:
+        raise _unwritable(out, error) from error
+    with nothing_left_of(str(out.parent)):
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
+        except OSError as error:
+            raise _unwritable(out, error) from error
+        try:
+            yield aside
+            mask = os.umask(0)
+            os.umask(mask)
+            aside.chmod(0o777 & ~mask)  # as mkdir makes them
+            aside.rename(out)
+        except BaseException as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            known = isinstance(error, RGEnvError)
+            if isinstance(error, OSError) and not known and error.errno in _CANNOT_WRITE:
+                raise OutputFolderError(f"cannot write {out}: {error.strerror}; nothing is left of it") from error
+            raise
+
+
+def _unwritable(out: Path, error: OSError | ValueError) -> OutputFolderError:
+    reason = error.strerror if isinstance(error, OSError) else error
+    return OutputFolderError(f"cannot write {str(out)[:200]}: {reason}; name another folder by --out")
+
+
+def _export_model(asked: Asked, checkpoint: Checkpoint, aside: Path, say: Callable[[str], None]) -> None:
+    companions = Companions(checkpoint, asked.base)
+    architecture = Architecture(companions.config())
+    tokenizer, dtype, lossless = _write_model(asked, checkpoint, companions, architecture, aside, say)
+    if asked.verify:  # whatever was read before is gone: the model that answers is the only one in memory
+        _check_answers(checkpoint, lambda: verify.load(aside, architecture, dtype), tokenizer, lossless, say)
+
+
+def _write_model(
+    asked: Asked,
+    checkpoint: Checkpoint,
+    companions: Companions,
+    architecture: Architecture,
+    aside: Path,
+    say: Callable[[str], None],
+) -> tuple[Any, torch.dtype, bool]:
+    """Write the folder, compare it with the checkpoint; the tokenizer, the type, and whether nothing was rounded."""
+    reference = None
+    if checkpoint.kind == "adapter":
+        reference, reader = _merged(checkpoint, companions, aside)
+    else:
+        reader = _reader(checkpoint.kind, checkpoint.weights)
+    say(f"exporting {checkpoint.folder}: {reader.described}{_step(checkpoint)}")
+    stored = reader.stored()
+    matched = architecture.match(stored)
+    for line in _told(matched):
+        say(line)
+    dtype = _dtype(asked, companions, stored, matched)
+    name = str(dtype).removeprefix("torch.")
+    tokenizer = companions.write(aside, name)
+    verify.prompt_ids(tokenizer, architecture.model.get_input_embeddings().weight.shape[0])
+    types = {key: stored[full].dtype for key, full in matched.names.items()}
+    layout: writer.Layout = {
+        key: (shape, dtype if types[key].is_floating_point else types[key])
+        for key, shape in architecture.wanted.items()
+    }
+    for kept, twin in matched.twins:
+        if not torch.equal(reader.read(matched.names[kept]), reader.read(twin)):
+            raise ExportError(f"config.json ties {kept} and {twin}, and the checkpoint has different values for them")
+    _check_space(writer.size(layout), aside)
+    names, read = matched.names, reader.read
+    files = writer.write(aside, layout, lambda key: _finite(key, read(names[key]), layout[key][1]))
+    count = sum(math.prod(shape) for shape in architecture.wanted.values())
+    written = f"{writer.size(layout) / 1e6:,.1f} MB in {len(files)} file{'' if len(files) == 1 else 's'}"
+    say(f"{len(layout)} tensors, {count / 1e6:,.2f} M parameters of {name}: {written}")
+    if asked.verify:
+        verify.load(aside, architecture, dtype)
+        difference = verify.Comparison(aside, architecture, reader, matched).run(tokenizer, reference)
+        same = f"logits on fixed prompts differ by {difference:.1g} of their size"
+        say(f"verified: each tensor is the trained one; {same}")
+    return tokenizer, dtype, all(kind == dtype for kind in types.values() if kind.is_floating_point)
+
+
+def _export_adapters(asked: Asked, checkpoint: Checkpoint, aside: Path, say: Callable[[str], None]) -> None:
+    companions = Companions(checkpoint, asked.base)
+    reader = _adapter_reader(checkpoint)
+    stored = reader.stored()
+    say(f"exporting {checkpoint.folder}: {reader.described}{_step(checkpoint)}")
+    dtype = DTYPES[asked.dtype] if asked.dtype else None
+    layout: writer.Layout = {
+        name: (entry.shape, dtype if dtype and entry.dtype.is_floating_point else entry.dtype)
+        for name, entry in sorted(stored.items())
+    }
+    if empty := [name for name, entry in stored.items() if entry.empty]:
+        raise ExportError(f"{empty[0]} is empty in the checkpoint, and there are no shards beside it to take it from")
+    adapters.copy_config(checkpoint.weights, aside)
+    tokenizer = companions.write(aside, None)
+    _check_space(writer.size(layout), aside)
+    writer.write(aside, layout, lambda key: _finite(key, reader.read(key), layout[key][1]), name=ADAPTER)
+    say(f"{len(layout)} tensors of adapters: {writer.size(layout) / 1e6:,.1f} MB; the base model is {companions.base}")
+    if not asked.verify:
+        return
+    base = adapters.base_model(companions.base_name)
+    model = adapters.adapted(base, aside)
+    written = SafetensorsReader(aside, ADAPTER)
+    for name in stored:
+        if not torch.equal(reader.read(name).to(layout[name][1]), written.read(name)):
+            raise ExportError(f"{name} was not exported as it is in the checkpoint")
+    with torch.no_grad():
+        ids, counts = verify.prompt_ids(tokenizer, base.get_input_embeddings().weight.shape[0])
+        found = verify.logits(model, ids, counts)
+    if not torch.isfinite(found).all():
+        raise ExportError("the base model with these adapters computes values that are not finite")
+    say("verified: each tensor is the trained one, and PEFT puts them on the base model")
+    lossless = dtype is None or all(entry.dtype == dtype for entry in stored.values())
+    _check_answers(checkpoint, lambda: model, tokenizer, lossless, say)
+
+
+def _merged(checkpoint: Checkpoint, companions: Companions, aside: Path) -> tuple[Any, Reader]:
+    """The trained model as PEFT has it, and its weights, merged."""
+    base = adapters.base_model(companions.base_name)
+    reader = _adapter_reader(checkpoint)
+    source = checkpoint.weights
+    if not isinstance(reader, SafetensorsReader):
+        source = aside / "adapters"
+        source.mkdir()
+        adapters.copy_config(checkpoint.weights, source)
+        stored = reader.stored()
+        writer.write(source, {key: (e.shape, e.dtype) for key, e in stored.items()}, reader.read, name=ADAPTER)
+    model = adapters.adapted(base, source)
+    if source != checkpoint.weights:
+        shutil.rmtree(source)
+    return model, adapters.MergedReader(model, reader.described)
+
+
+def _adapter_reader(checkpoint: Checkpoint) -> Reader:
+    """The adapters' file, or the shards beside it, where ZeRO-3 left it empty."""
+    whole = None
+    if has_weights(checkpoint.weights, ADAPTER):
+        whole = SafetensorsReader(checkpoint.weights, ADAPTER)
+        whole.described = "LoRA adapters"
+        if not any(entry.empty for entry in whole.stored().values()):
+            return whole
+    others = [(kind, folder) for kind, folder in checkpoint.also if kind != "plain"]
+    if others:
+        return adapters.AdapterReader(_reader(*others[0]))
+    if whole is None:
+        raise InputError(f"{checkpoint.weights} has adapter_config.json, and no {ADAPTER} beside it: copy it, too")
+    return whole
+
+
+def _reader(kind: Kind, folder: Path) -> Reader:
+    if kind == "deepspeed":
+        return ZeroReader(folder)
+    if kind == "dtensor":
+        return DTensorReader(folder)
+    return DistcpReader(folder) if kind == "distcp" else plain_reader(folder)
+
+
+def _dtype(asked: Asked, companions: Companions, stored: dict[str, Stored], matched: Matched) -> torch.dtype:
+    if asked.dtype:
+        return DTYPES[asked.dtype]
+    names = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES.values()}
+    first = stored[next(iter(matched.names.values()))].dtype
+    return names.get(companions.dtype_name() or "") or (first if first in names.values() else torch.float32)
+
+
+def _step(checkpoint: Checkpoint) -> str:
+    return "" if checkpoint.step is None else f", step {checkpoint.step}"
+
+
+def _finite(name: str, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`value` as `dtype`. Raises `ExportError` where it has, or gets, values that are not finite."""
+    if not value.is_floating_point() or not value.numel():
+        return value.to(dtype)
+    low, high = torch.aminmax(value)
+    if not (torch.isfinite(low) and torch.isfinite(high)):
+        raise ExportError(f"{name} has values in the checkpoint that are not finite (NaN, or infinite)")
+    limit = torch.finfo(dtype).max
+    if max(-low.item(), high.item()) > limit:
+        raise ExportError(f"{name} has values up to {max(-low.item(), high.item()):.3g}, too large for fp16: take bf16")
+    return value.to(dtype)
+
+
+def _check_space(needed: int, folder: Path) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed + _HEADROOM:
+        raise OutputFolderError(
+            f"{needed / 1e6:,.0f} MB are to be written to {folder.parent}, and {free / 1e6:,.0f} MB are free: make "
+            "room, or name another folder by --out"
+        )
+
+
+def _told(matched: Matched) -> Iterator[str]:
+    if matched.left_out:
+        more = f" and {len(matched.left_out) - 1} more" if len(matched.left_out) > 1 else ""
+        yield f"left out, as no part of the model: {matched.left_out[0]}{more}"
+
+
+def _check_answers(
+    checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: Any, lossless: bool, say: Callable[[str], None]
+) -> None:
+    """Compare with what the run recorded, or say why nothing is compared."""
+    from rg_env.training.export import recorded  # with verifiers, which takes seconds
+
+    of = recorded.recorded(checkpoint.run, checkpoint.step)
+    if isinstance(of, recorded.Recorded):
+        assert checkpoint.run is not None
+        told = recorded.compare(of, checkpoint.run, load, tokenizer, lossless=lossless)
+    else:
+        told = f"not compared with the run's accuracy: {of}"
+    say(told)

@@ -1,0 +1,155 @@
+"""What lies in a folder: which kind of checkpoint, of which step and run, and where its configuration may be."""
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from rg_env.errors import InputError
+from rg_env.training.export.readers import BIN, has_adapter, has_weights
+from rg_env.training.saved_weights import WEIGHTS
+
+Kind = Literal["plain", "deepspeed", "dtensor", "distcp", "adapter"]
+_STEP = re.compile(r"(?:checkpoint-|global_step_?)(\d+)")
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+_KINDS = (
+    f"a model folder ({WEIGHTS} or {BIN}), adapters (adapter_config.json), DeepSpeed's global_stepN, "
+    "model_world_size_N_rank_R.pt, .distcp files with their .metadata, or a run with checkpoint-N"
+)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is to be exported."""
+
+    folder: Path
+    """What it is called after."""
+    kind: Kind
+    weights: Path
+    """The folder with the files of that kind."""
+    also: tuple[tuple[Kind, Path], ...] = ()
+    """Other kinds that lie there too, and where."""
+    step: int | None = None
+    run: Path | None = None
+    """The folder of the run that left it, with its evaluations."""
+    companions: tuple[Path, ...] = field(default=())
+    """Folders that configuration and tokenizer may be in, the nearest first."""
+
+
+def locate(path: Path, *, best: bool = False) -> Checkpoint:
+    """The checkpoint at `path`; of a run the last one, or the one with the best recorded accuracy.
+
+    Raises:
+        InputError: there is none.
+    """
+    if not path.is_dir():
+        what = "is a file: give the folder that it is in" if path.exists() else "does not exist"
+        raise InputError(f"{path} {what}; a checkpoint is {_KINDS}")
+    numbered = [(int(match[1]), each) for each in path.iterdir() if (match := _CHECKPOINT.fullmatch(each.name))]
+    numbered = sorted((number, each) for number, each in numbered if each.is_dir())
+    own = _kinds_in(path)
+    if best and (own or not numbered):
+        raise InputError(f"{path} is no run with checkpoint-N to take the best of: leave out --best")
+    if numbered and not own:
+        chosen = _best(path, numbered) if best else numbered[-1][1]
+        return _checkpoint(chosen)
+    tracker = path / "latest_checkpointed_iteration.txt"  # verl's run
+    if not own and tracker.is_file():
+        try:
+            return _checkpoint(path / f"global_step_{int(tracker.read_text())}")
+        except ValueError as error:
+            raise InputError(f"{tracker} names no step: give the folder global_step_N itself") from error
+    return _checkpoint(path)
+
+
+def _checkpoint(folder: Path) -> Checkpoint:
+    if not folder.is_dir():
+        raise InputError(f"{folder} does not exist; a checkpoint is {_KINDS}")
+    inner = folder / "actor" if not _kinds_in(folder) and (folder / "actor").is_dir() else folder
+    kinds = _kinds_in(inner)
+    if not kinds:
+        if any(inner.glob("*.distcp")):
+            raise InputError(f"{inner} has .distcp files without their .metadata: it was not written to the end")
+        raise InputError(f"{folder} is no checkpoint: there is none of {_KINDS}")
+    kind, weights = next(iter(kinds.items()))
+    around = [weights, inner, inner / "huggingface", folder, folder / "huggingface"]
+    around += [weights.parent] if weights != inner or kind == "deepspeed" else []
+    run = next((each for each in (folder.parent, folder.parent.parent) if (each / "eval_results").is_dir()), None)
+    return Checkpoint(
+        folder=folder,
+        kind=kind,
+        weights=weights,
+        also=tuple(kinds.items())[1:],
+        step=_step(folder, weights),
+        run=run,
+        companions=tuple(dict.fromkeys(each for each in around if each.is_dir())),
+    )
+
+
+def _kinds_in(folder: Path) -> dict[Kind, Path]:
+    """Kind → where, the one to be taken first: adapters are all that was trained, shards have more digits than the
+    weights beside them, which ZeRO-3 may have left empty."""
+    found: dict[Kind, Path] = {}
+    adapter = folder / "lora_adapter" if (folder / "lora_adapter").is_dir() else folder  # as verl writes them
+    if has_adapter(adapter):
+        found["adapter"] = adapter
+    if shards := _deepspeed(folder):
+        found["deepspeed"] = shards
+    if any(folder.glob("model_world_size_*_rank_*.pt")):
+        found["dtensor"] = folder
+    for inner in (folder, *sorted(folder.glob("pytorch_model_fsdp_*"))):
+        if (inner / ".metadata").is_file():
+            found.setdefault("distcp", inner)
+    if has_weights(folder, WEIGHTS, BIN):
+        found["plain"] = folder
+    return found
+
+
+def _deepspeed(folder: Path) -> Path | None:
+    if any(folder.glob("*mp_rank_*_model_states.pt")) or any(folder.glob("*_optim_states.pt")):
+        return folder
+    if (folder / "latest").is_file():
+        try:
+            tag = (folder / "latest").read_text().strip()
+        except (OSError, ValueError) as error:
+            raise InputError(f"{folder / 'latest'} cannot be read: DeepSpeed names its folder there") from error
+        shards = folder / tag
+        if not tag or shards.parent != folder or not shards.is_dir():
+            raise InputError(f"{folder} lacks the folder {tag[:40]!r}, which DeepSpeed's file 'latest' names: copy it")
+        return shards
+    tagged = [each for each in folder.glob("global_step*") if _deepspeed(each)]
+    if len(tagged) > 1:
+        raise InputError(
+            f"{folder} has {len(tagged)} DeepSpeed folders, and no file 'latest' that says which: give one"
+        )
+    return tagged[0] if tagged else None
+
+
+def _step(folder: Path, weights: Path) -> int | None:
+    try:
+        step = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["global_step"]
+        if isinstance(step, int):
+            return step
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    names = (folder.name, weights.name, folder.parent.name)
+    return next((int(match[1]) for name in names if (match := _STEP.fullmatch(name))), None)
+
+
+def _best(run: Path, numbered: list[tuple[int, Path]]) -> Path:
+    found = []
+    for number, folder in numbered:
+        try:
+            text = (run / "eval_results" / f"eval_step_{number}.json").read_text(encoding="utf-8")
+            accuracy = json.loads(text)["accuracy"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if isinstance(accuracy, int | float):
+            found.append((accuracy, number, folder))
+    if not found:
+        raise InputError(
+            f"{run} recorded no accuracy at a step that it has a checkpoint of ({numbered[-1][1].name} is the last): "
+            "name one, or leave out --best"
+        )
+    return max(found)[2]

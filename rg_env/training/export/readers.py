@@ -1,0 +1,169 @@
+"""Weights by name, whatever the files are; and those in safetensors and .bin files."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from rg_env.errors import InputError
+from rg_env.training.export.pickles import Saved, read_into
+from rg_env.training.saved_weights import ADAPTER, WEIGHTS
+
+BIN = "pytorch_model.bin"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What is known of a tensor without reading it."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    alias_of: str | None = None
+    """The name that it shares its values with, where the files say so."""
+
+    @property
+    def empty(self) -> bool:
+        return 0 in self.shape
+
+
+class Reader(Protocol):
+    """The weights of a checkpoint."""
+
+    described: str
+    """What they are, for people: "ZeRO-3 shards of 2 processes"."""
+
+    def stored(self) -> dict[str, Stored]:
+        """All there is, by name."""
+
+    def read(self, name: str) -> torch.Tensor:
+        """One of them, whole, on the CPU; not to be changed."""
+
+
+class SafetensorsReader:
+    """Weights in safetensors files, one or several with an index. Raises `InputError` where they are damaged."""
+
+    def __init__(self, folder: Path, name: str = WEIGHTS):
+        self.described = "safetensors"
+        self._stored: dict[str, Stored] = {}
+        self._places: dict[str, tuple[Path, int]] = {}
+        for file in _files(folder, name):
+            for key, (entry, at) in _head(file).items():
+                if key in self._places:
+                    raise _twice(file, key, self._places[key][0])
+                self._stored[key], self._places[key] = entry, (file, at)
+
+    def stored(self) -> dict[str, Stored]:
+        return self._stored
+
+    def read(self, name: str) -> torch.Tensor:
+        entry, (path, at) = self._stored[name], self._places[name]
+        tensor = torch.empty(entry.shape, dtype=entry.dtype)
+        with path.open("rb", buffering=0) as file:
+            file.seek(at)
+            read_into(file, tensor.view(-1), path)
+        return tensor
+
+
+def _head(path: Path) -> dict[str, tuple[Stored, int]]:
+    """What a safetensors file has, by name, and at which byte (see `writer`)."""
+    try:
+        with safe_open(path, framework="pt"):  # checks that the head is right and the file as long as it says
+            pass
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            head = json.loads(file.read(length))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise InputError(f"{path} is truncated, damaged, or no safetensors file: copy it again") from error
+    head.pop("__metadata__", None)
+    for key, entry in head.items():
+        if entry["dtype"] not in _DTYPES:
+            raise InputError(f"{path}: {key} is of type {entry['dtype']}, which is not exported")
+    return {
+        key: (Stored(tuple(entry["shape"]), _DTYPES[entry["dtype"]]), 8 + length + entry["data_offsets"][0])
+        for key, entry in head.items()
+    }
+
+
+class BinReader:
+    """Weights that torch saved, in `pytorch_model.bin`, one file or several with an index."""
+
+    def __init__(self, folder: Path):
+        self.described = "pytorch_model.bin"
+        self._places: dict[str, Saved] = {}
+        for path in _files(folder, BIN):
+            file = Saved(path, _tensors)
+            for key in file.content:
+                if key in self._places:
+                    raise _twice(path, key, self._places[key].path)
+                self._places[key] = file
+
+    def stored(self) -> dict[str, Stored]:
+        found = {name: file.content[name] for name, file in self._places.items()}
+        return {name: Stored(tuple(tensor.shape), tensor.dtype) for name, tensor in found.items()}
+
+    def read(self, name: str) -> torch.Tensor:
+        file = self._places[name]
+        return file.whole(file.content[name])
+
+
+def _twice(path: Path, key: str, other: Path) -> InputError:
+    return InputError(f"{path}: {key} stands in {other.name} too: which one is meant?")
+
+
+def plain_reader(folder: Path) -> Reader:
+    """The weights of a model folder: safetensors, or what torch saved."""
+    found = next((name for name in (WEIGHTS, BIN) if has_weights(folder, name)), WEIGHTS)
+    return SafetensorsReader(folder) if found == WEIGHTS else BinReader(folder)
+
+
+def has_weights(folder: Path, *names: str) -> bool:
+    """Whether there is a file of one of these names, or the index of several."""
+    return any((folder / file).is_file() for name in names for file in (name, f"{name}.index.json"))
+
+
+def has_adapter(folder: Path) -> bool:
+    """Whether it says that it holds adapters."""
+    return (folder / "adapter_config.json").is_file() or has_weights(folder, ADAPTER)
+
+
+def _files(folder: Path, name: str) -> list[Path]:
+    # A folder with both is read as transformers does: from the single file.
+    if (folder / name).is_file():
+        return [folder / name]
+    index = folder / f"{name}.index.json"
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        files = [folder / part for part in sorted(names)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{index} cannot be read, or is no index of weights") from error
+    if strange := [file for file in files if file.parent != folder]:
+        raise InputError(f"{index} names a file elsewhere: {strange[0]}")
+    if missing := [file.name for file in files if not file.is_file()]:
+        raise InputError(f"{folder} lacks {missing[0]}, which {index.name} names: copy it again")
+    return files
+
+
+def _tensors(content: Any) -> dict[str, torch.Tensor]:
+    found = {name: value for name, value in dict(content).items() if isinstance(value, torch.Tensor)}
+    if not found:
+        raise KeyError("tensors by name")
+    return found
+
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+SAFETENSORS_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+"""What safetensors calls them."""

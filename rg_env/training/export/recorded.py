@@ -1,0 +1,175 @@
+"""Whether an exported model answers frozen problems as the run recorded: greedily, the same ones.
+
+A run's `eval_results/eval_step_N.json` says of each frozen problem whether its greedy answer was right after step N.
+The first 20 problems of the training tasks are built again from what the run wrote down, their hash is compared with
+the recorded one, and the export answers them. Code that a run's config names is not imported: such a run is not asked.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rg_env.core.config import parse_config
+from rg_env.core.config_files import read_config
+from rg_env.core.yaml12 import load as load_yaml
+from rg_env.errors import ExportError, InputError, RGEnvError
+from rg_env.inference.client import InProcessClient
+from rg_env.inference.engine import EmbeddedEngine
+from rg_env.inference.policy import TINY, best_device, tiny_mixture
+from rg_env.training.config import TrainConfig
+from rg_env.training.from_config import environment_arguments, gym
+
+PROBLEMS = 20
+SLACK = 2
+"""Verdicts by which the accuracy may differ where the weights were rounded, or another engine or device generated."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a run recorded of its model after a step."""
+
+    file: Path
+    correct: list[bool]
+    """Of the greedy answers to the first problems."""
+    questions: list[str]
+    prompts_sha256: str
+    """Of all problems of that environment."""
+    size: int
+    sampling: dict[str, Any]
+    settings: dict[str, Any]
+    """The run's config.yaml."""
+    exact: bool
+    """Whether the embedded engine answered in float32 on a CPU, so that the same weights give the same answers here."""
+
+
+def recorded(run: Path | None, step: int | None) -> Recorded | str:
+    """What can be asked again, or why nothing can."""
+    if run is None:
+        return "it lies in no run with evaluations"
+    file = run / "eval_results" / f"eval_step_{step}.json"
+    if step is None or not file.is_file():
+        return f"the run has no evaluation of step {step}" if step is not None else "its step is not known"
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        entry = next(entry for entry in found["questions"] if entry["part"] == "training")
+        first: dict[int, dict[str, Any]] = {}
+        for record in found["rollouts"]:
+            if record["part"] == "training":
+                first.setdefault(record["problem"], record)
+        asked = [first[problem] for problem in sorted(first)][:PROBLEMS]
+        if not asked or any(record.get("greedy_correct") is None for record in asked):
+            return f"the run recorded no greedy answers at step {step}"
+        settings = load_yaml((run / "config.yaml").read_text(encoding="utf-8"))
+        return Recorded(
+            file=file,
+            correct=[bool(record["greedy_correct"]) for record in asked],
+            questions=[record["question"] for record in asked],
+            prompts_sha256=entry["prompts_sha256"],
+            size=entry["n"],
+            sampling=found["sampling"],
+            settings=settings,
+            exact=_on_cpu(run, settings),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, yaml.YAMLError):
+        return f"{file.name} or config.yaml of the run cannot be read"
+
+
+def compare(of: Recorded, run: Path, load: Callable[[], Any], tokenizer: Any, *, lossless: bool) -> str:
+    """Ask the exported model, which `load` gives; returns what to tell, also where the problems cannot be asked again.
+
+    Args:
+        lossless: whether no weight was rounded.
+
+    Raises:
+        ExportError: the accuracy is not the recorded one.
+    """
+    env = _problems(of, run)
+    if isinstance(env, str):
+        return f"not compared with the run's accuracy: {env}"
+    return f"verified: {_ask(of, env, load(), tokenizer, lossless)}"
+
+
+def _problems(of: Recorded, run: Path) -> Any:
+    """The environment whose evaluation rows were asked; or, as text, why it cannot be built again."""
+    from rg_env.adapters.v0 import load_environment
+    from rg_env.training.resume_point import dataset_hash
+
+    try:
+        arguments = _arguments(of, run)
+        if isinstance(arguments, str):
+            return arguments
+        env = load_environment(**arguments)
+    except (RGEnvError, KeyError, TypeError, ValueError) as error:
+        return f"its problems cannot be built again: {' '.join(str(error).split())[:200]}"
+    if env.eval_dataset is None or dataset_hash(env.eval_dataset) != of.prompts_sha256:
+        return "its problems cannot be built again: those of today are others, by their hash"
+    return env
+
+
+def _ask(of: Recorded, env: Any, model: Any, tokenizer: Any, lossless: bool) -> str:
+    from rg_env.training.records import rollout_records
+
+    device = best_device()
+    engine = EmbeddedEngine(model.to(device), tokenizer, model_name="export", seed=0)
+    rows = env.eval_dataset.select(range(len(of.correct)))
+    names = ("presence_penalty", "frequency_penalty", "repetition_penalty")
+    penalties = {name: of.sampling[name] for name in names if of.sampling.get(name) is not None}
+    beyond = {"repetition_penalty": penalties.pop("repetition_penalty")} if "repetition_penalty" in penalties else {}
+    sampling = {"temperature": 0.0, "max_tokens": of.sampling["max_tokens"], **penalties, "extra_body": beyond}
+
+    async def ask() -> Any:
+        client = InProcessClient(engine)
+        try:
+            columns = {name: rows[name] for name in rows.column_names}
+            return await env.a_generate(columns, client=client, model="export", sampling_args=sampling, use_tqdm=False)
+        finally:
+            await client.close()
+
+    answers = rollout_records(asyncio.run(ask()))
+    if [answer["question"] for answer in answers] != of.questions:
+        raise ExportError(f"{of.file} names other questions than its hash: it was edited")
+    right, before, n = sum(bool(answer["correct"]) for answer in answers), sum(of.correct), len(answers)
+    slack = 0 if of.exact and lossless and device == "cpu" else SLACK
+    if abs(right - before) > slack:
+        raise ExportError(
+            f"of {n} frozen problems the export solves {right}, and the run recorded {before} in {of.file}"
+            + (f"; up to {slack} may differ by rounding: --dtype fp32 rounds nothing" if slack else "")
+        )
+    return f"{right} of {n} frozen problems right, answered greedily; the run recorded {before}"
+
+
+def _arguments(of: Recorded, run: Path) -> dict[str, Any] | str:
+    """Of `load_environment`. A run from a config is told by it; a script's by its mixture, prompt and manifest."""
+    if isinstance(of.settings.get("model"), dict):
+        config = parse_config(read_config(run / "config.yaml"), TrainConfig)
+        if config.imports:
+            return "its problems need code of its own (imports), which is not run here"
+        arguments = environment_arguments(config)
+        asked = gym(config.tasks)
+        mixture = tiny_mixture(asked) if config.model.name == TINY else asked
+        return {**arguments, "gym": mixture, "num_train_examples": 0, "manifest": None}
+    environment = of.settings["environment"]
+    split = json.loads((run / "manifest.json").read_text(encoding="utf-8"))["rows"]["splits"]["eval"]
+    return {
+        "gym": environment["gym"],
+        "system_prompt": environment["system_prompt"],
+        "num_train_examples": 0,
+        "num_eval_examples": of.size,
+        "eval_seed": split["seed"],
+    }
+
+
+def _on_cpu(run: Path, settings: dict[str, Any]) -> bool:
+    try:
+        engine = json.loads((run / "train_results.json").read_text(encoding="utf-8"))["engine"]
+        training = settings["training"]
+        if isinstance(settings["model"], dict):
+            training = load_yaml((run / "arguments.yaml").read_text(encoding="utf-8"))["training"]
+    except (OSError, ValueError, KeyError, TypeError, InputError, yaml.YAMLError):
+        return False
+    return bool(engine == "embedded" and training.get("use_cpu") and not (training.get("bf16") or training.get("fp16")))

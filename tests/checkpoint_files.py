@@ -1,0 +1,243 @@
+"""Checkpoints in the formats of the field's trainers, written without them: as they write them, but by one process.
+
+`tests/training/export/test_real_shards.py` compares what is read of these with what is read of the real ones.
+"""
+
+import contextlib
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from rg_env.tiny import POLICY_DIR
+
+State = Mapping[str, torch.Tensor]
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+
+
+class Bomb:
+    """A pickle of it runs a command that creates a file."""
+
+    def __init__(self, target: Path):
+        self.target = target
+
+    def __reduce__(self) -> Any:
+        return (os.system, (f"touch '{self.target}'",))
+
+
+def with_companions(folder: Path, model: Any) -> Path:
+    """`folder` with the model's configuration and the tiny policy's tokenizer, which has 768 tokens."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.config.save_pretrained(folder)
+    values = json.loads((folder / "config.json").read_text())
+    values |= {"architectures": [type(model).__name__], "dtype": str(model.dtype).removeprefix("torch.")}
+    (folder / "config.json").write_text(json.dumps(values))
+    for name in TOKENIZER:
+        shutil.copyfile(POLICY_DIR / name, folder / name)
+    return folder
+
+
+def weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    """All parameters, tied ones once."""
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def tied(model: nn.Module) -> dict[str, str]:
+    """Name → the one that it shares its parameter with."""
+    first: dict[int, str] = {}
+    found = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if first.setdefault(id(parameter), name) != name:
+            found[name] = first[id(parameter)]
+    return found
+
+
+# --- DeepSpeed
+
+
+@contextlib.contextmanager
+def _deepspeed_classes() -> Iterator[tuple[Any, Any]]:
+    """Classes that pickles name as DeepSpeed's, whether it is installed or not."""
+    names = {"deepspeed.runtime.zero.config": "ZeroStageEnum", "deepspeed.runtime.fp16.loss_scaler": "LossScaler"}
+    modules = {module: ModuleType(module) for module in ("deepspeed", *names)}
+    before = {module: sys.modules.get(module) for module in modules}
+    made = []
+    for module, name in names.items():
+        made.append(type(name, (), {"__module__": module, "__init__": _init, "__reduce__": _reduce}))
+        setattr(modules[module], name, made[-1])
+    sys.modules.update(modules)
+    try:
+        yield made[0], made[1]
+    finally:
+        for module, there in before.items():
+            if there is None:
+                del sys.modules[module]
+            else:
+                sys.modules[module] = there
+
+
+def _reduce(self: Any) -> Any:
+    return type(self), self.arguments
+
+
+def _init(self: Any, *arguments: Any) -> None:
+    self.arguments = arguments
+
+
+def write_zero(
+    folder: Path,
+    state: State,
+    *,
+    stage: int,
+    processes: int,
+    shared: Mapping[str, str] | None = None,
+    frozen: Sequence[str] = (),
+    buffers: State | None = None,
+    groups: int = 1,
+    padding: int = 0,
+    sub_groups: int = 1,
+    half: bool = False,
+) -> Path:
+    """`global_step5` and `latest` in `folder`; returns the former.
+
+    Args:
+        groups: of the optimizer (stages 1 and 2). padding: values between two parameters of a group.
+        sub_groups: vectors that a process has its parts in (stage 3). half: the module's weights are in bfloat16.
+    """
+    shards = folder / "global_step5"
+    shards.mkdir(parents=True)
+    (folder / "latest").write_text("global_step5")
+    buffers = buffers or {}
+    trained = {name: value.float() for name, value in state.items() if name not in frozen}
+    names = list(trained)
+    grouped = [names[first::groups] for first in range(groups)]
+    kept = {name: value.to(torch.bfloat16) if half else value for name, value in state.items()}
+    head = {
+        "module": {
+            **{name: torch.empty(0) if stage == 3 else value for name, value in kept.items()},
+            **{name: torch.empty(0) if stage == 3 else kept[of] for name, of in (shared or {}).items()},
+            **buffers,
+        },
+        "buffer_names": list(buffers),
+        "param_shapes": [{name: trained[name].shape for name in group} for group in grouped],
+        "frozen_param_shapes": {name: state[name].shape for name in frozen},
+        "shared_params": dict(shared or {}),
+        "mp_world_size": 1,
+        "dp_world_size": processes,
+        "ds_version": "0.19.8",
+    }
+    parts = [_split(state[name].flatten(), processes) for name in frozen]
+    for rank in range(processes if stage == 3 else 1):
+        fragments = {name: parts[i][rank] if stage == 3 else state[name] for i, name in enumerate(frozen)}
+        name = f"zero_pp_rank_{rank}_mp_rank_00" if stage == 3 else "mp_rank_00"
+        torch.save({**head, "frozen_param_fragments": fragments}, shards / f"{name}_model_states.pt")
+    if stage == 0:
+        return shards
+    prefix = "bf16_" if half else ""
+    with _deepspeed_classes() as (stage_enum, loss_scaler):
+        for rank in range(processes):
+            optimizer: dict[str, Any] = {"zero_stage": stage_enum(stage), "loss_scaler": loss_scaler()}
+            if stage == 3:
+                mine = torch.cat([_split(trained[name].flatten(), processes)[rank] for name in names])
+                flat = list(mine.tensor_split(sub_groups))
+                optimizer |= {"partition_count": processes, "fp32_flat_groups": [part.clone() for part in flat]}
+            else:
+                flat = [_vector([trained[name] for name in group], processes, padding) for group in grouped]
+                optimizer |= {
+                    "partition_count": [processes] * groups,
+                    "single_partition_of_fp32_groups": [_split(vector, processes)[rank] for vector in flat],
+                    "param_alignment_paddings": [[padding] * len(group) for group in grouped],
+                }
+            optimizer["base_optimizer_state"] = {"state": {0: {"exp_avg": torch.zeros_like(flat[0])}}}
+            path = shards / f"{prefix}zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+            torch.save({"optimizer_state_dict": optimizer, "ds_version": "0.19.8"}, path)
+    return shards
+
+
+def _split(vector: torch.Tensor, processes: int) -> list[torch.Tensor]:
+    share = -(-vector.numel() // processes)
+    padded = torch.cat([vector, vector.new_full((share * processes - vector.numel(),), math.nan)])
+    return [part.clone() for part in padded.split(share)]
+
+
+def _vector(tensors: Sequence[torch.Tensor], processes: int, padding: int) -> torch.Tensor:
+    """As ZeRO-1 and 2 flatten a group, padded to twice the number of processes."""
+    between = torch.full((padding,), math.nan)
+    vector = torch.cat([part for tensor in tensors for part in (tensor.flatten(), between)])
+    unit = 2 * processes
+    return torch.cat([vector, torch.full((-len(vector) % unit,), math.nan)])
+
+
+# --- FSDP
+
+
+def write_dtensors(folder: Path, state: State, *, processes: int, replicas: int = 1, dim: int = 0) -> Path:
+    """`model_world_size_N_rank_R.pt` with DTensors, split along `dim` over processes / replicas, as by verl."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for rank in range(processes):
+        dist.init_process_group("fake", rank=rank, world_size=processes, store=FakeStore())
+        try:
+            ways = processes // replicas
+            shape, names = ((replicas, ways), ("ddp", "fsdp")) if replicas > 1 else ((ways,), ("fsdp",))
+            mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+            saved: dict[str, Any] = {}
+            for name, value in state.items():
+                along = dim if value.ndim > dim else 0
+                parts = [*value.chunk(ways, dim=along)]
+                empty = value.narrow(along, 0, 0)
+                local = (parts + [empty] * (ways - len(parts)))[rank % ways].clone()
+                placements = [Replicate(), Shard(along)] if replicas > 1 else [Shard(along)]
+                saved[name] = DTensor.from_local(
+                    local, mesh, placements, run_check=False, shape=value.shape, stride=value.stride()
+                )
+            torch.save(saved, folder / f"model_world_size_{processes}_rank_{rank}.pt")
+        finally:
+            dist.destroy_process_group()
+    return folder
+
+
+def write_distcp(folder: Path, state: State, *, processes: int, prefix: str = "model.") -> Path:
+    """`.metadata` and a `.distcp` file a process, rows split over them."""
+    import io
+    import pickle
+
+    from torch.distributed.checkpoint import metadata as kinds
+    from torch.distributed.checkpoint.filesystem import _StorageInfo
+
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [io.BytesIO() for _ in range(processes)]
+    described: dict[str, Any] = {}
+    places: dict[Any, Any] = {}
+    for name, value in state.items():
+        chunks, at = [], 0
+        for rank, part in enumerate(value.chunk(processes)):
+            offsets = torch.Size([at, *[0] * (value.ndim - 1)])
+            start = files[rank].tell()
+            torch.save(part.clone(), files[rank])
+            chunks.append(kinds.ChunkStorageMetadata(offsets, part.shape))
+            length = files[rank].tell() - start
+            places[kinds.MetadataIndex(prefix + name, offsets, rank)] = _StorageInfo(
+                f"__{rank}_0.distcp", start, length
+            )
+            at += part.shape[0]
+        properties = kinds.TensorProperties(dtype=value.dtype)
+        described[prefix + name] = kinds.TensorStorageMetadata(properties, value.shape, chunks)
+    described["step"] = kinds.BytesStorageMetadata()
+    for rank, file in enumerate(files):
+        (folder / f"__{rank}_0.distcp").write_bytes(file.getvalue())
+    head = kinds.Metadata(described, storage_data=places, storage_meta=kinds.StorageMeta(checkpoint_id=folder))
+    (folder / ".metadata").write_bytes(pickle.dumps(head))
+    return folder

@@ -1,0 +1,187 @@
+"""LoRA adapters, merged or kept: what comes out computes what the model with its adapters did."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoint_files import TOKENIZER, weights, with_companions, write_zero
+from model_families import SERVED
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from rg_env.errors import ExportError, InputError
+
+Export = Callable[..., tuple[Path, list[str]]]
+IDS = torch.arange(3, 40).view(1, -1)
+ALL = {"target_modules": "all-linear"}
+
+
+@pytest.fixture
+def trained(make_model: Callable[..., Any], tmp_path: Path) -> Callable[..., tuple[Path, Any]]:
+    """A checkpoint with adapters that do something, and the model; keywords as for `LoraConfig`."""
+
+    def make(family: str = "qwen2, tied", **options: Any) -> tuple[Path, Any]:
+        base = make_model(SERVED[family])
+        save_file(weights(base), with_companions(tmp_path / "base", base) / "model.safetensors")
+        base = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
+        model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", r=4, **{**ALL, **options})).eval()
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                torch.manual_seed(len(name))
+                parameter.data += torch.randn_like(parameter) * 0.05
+        folder = tmp_path / "run" / "checkpoint-5"
+        model.save_pretrained(folder)
+        for name in TOKENIZER:
+            (folder / name).write_bytes((tmp_path / "base" / name).read_bytes())
+        return folder, model
+
+    return make
+
+
+def computed(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model(input_ids=IDS).logits
+    return found
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("qwen2, tied", {}),
+        ("llama, untied", {"use_rslora": True, "lora_alpha": 3}),
+        ("phi3, fused", {"rank_pattern": {"qkv_proj": 2}, "alpha_pattern": {"o_proj": 1}}),
+        ("llama, untied", {"use_dora": True}),
+        ("llama, untied", {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}),
+        ("llama, untied", {"target_modules": ["embed_tokens", "q_proj"]}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers` to `True`")
+def test_merged_adapters_compute_the_same(trained: Any, exported: Export, family: str, options: dict[str, Any]) -> None:
+    """As a plain model: the reference is the unmerged one, by PEFT."""
+    folder, model = trained(family, **options)
+    out, lines = exported(folder, merge_lora=True, dtype="fp32")
+    assert lines[0] == f"exporting {folder}: LoRA adapters, merged, step 5"
+    assert any(line.startswith("verified: each tensor is the trained one") for line in lines)
+    loaded = AutoModelForCausalLM.from_pretrained(out)
+    assert not (out / "adapter_config.json").exists()
+    torch.testing.assert_close(computed(loaded), computed(model), rtol=1e-4, atol=1e-4)
+    base = computed(AutoModelForCausalLM.from_pretrained(folder.parents[1] / "base"))
+    assert not torch.allclose(computed(model), base, atol=1e-2)
+
+
+def test_kept_adapters_are_the_same(trained: Any, exported: Export) -> None:
+    """A folder that PEFT loads, with the tokenizer beside; in the type asked for."""
+    folder, model = trained()
+    out, lines = exported(folder)
+    assert {path.name for path in out.iterdir()} == {"adapter_config.json", "adapter_model.safetensors", *TOKENIZER}
+    assert "verified: each tensor is the trained one, and PEFT puts them on the base model" in lines
+    base = AutoModelForCausalLM.from_pretrained(folder.parents[1] / "base", dtype=torch.float32)
+    assert torch.equal(computed(PeftModel.from_pretrained(base, out)), computed(model))
+    half, _ = exported(folder, dtype="bf16", out=folder.with_name("half"))
+    assert {tensor.dtype for tensor in load_file(half / "adapter_model.safetensors").values()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("merge", [True, False])
+@pytest.mark.parametrize("left", ["empty", "none"])
+def test_adapters_that_zero3_left_empty_come_from_its_shards(
+    trained: Any, exported: Export, left: str, merge: bool
+) -> None:
+    """Trainers that save adapters without gathering them leave tensors of size 0, or no file at all."""
+    folder, model = trained("llama, untied", target_modules=["q_proj", "down_proj"], modules_to_save=["lm_head"])
+    adapters = load_file(folder / "adapter_model.safetensors")
+    state = {name: value for name, value in weights(model).items() if "original_module" not in name}
+    frozen = [name for name in state if "lora_" not in name and "modules_to_save" not in name]
+    write_zero(folder, state, stage=3, processes=2, frozen=frozen)
+    (folder / "adapter_model.safetensors").unlink()
+    if left == "empty":
+        save_file({name: torch.empty(0) for name in adapters}, folder / "adapter_model.safetensors")
+    out, lines = exported(folder, merge_lora=merge, dtype="fp32")
+    assert "adapters in ZeRO-3 shards of 2 processes" in lines[0]
+    if merge:
+        found = computed(AutoModelForCausalLM.from_pretrained(out))
+        torch.testing.assert_close(found, computed(model), rtol=1e-4, atol=1e-4)
+        assert not (out / "adapters").exists()
+    else:
+        found = load_file(out / "adapter_model.safetensors")
+        assert found.keys() == adapters.keys()
+        assert all(torch.equal(found[name], value) for name, value in adapters.items())
+
+
+def edited(**changes: Any) -> Callable[[Path], Any]:
+    def edit(folder: Path) -> None:
+        file = folder / "adapter_config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+    return edit
+
+
+def with_tensors(change: Callable[[dict[str, torch.Tensor]], None]) -> Callable[[Path], Any]:
+    def edit(folder: Path) -> None:
+        state = load_file(folder / "adapter_model.safetensors")
+        change(state)
+        save_file(state, folder / "adapter_model.safetensors")
+
+    return edit
+
+
+def without_one(state: dict[str, torch.Tensor]) -> None:
+    del state[min(state)]
+
+
+def with_nan(state: dict[str, torch.Tensor]) -> None:
+    state[min(state)][0, 0] = torch.nan
+
+
+@pytest.mark.parametrize(
+    ("spoil", "merge", "kind", "words"),
+    [
+        (edited(base_model_name_or_path="/nowhere"), True, InputError, "has no config.json.*nor has|cannot load"),
+        (
+            lambda f: (f / "adapter_config.json").write_text("{"),
+            False,
+            InputError,
+            "missing, damaged, or names no model",
+        ),
+        (lambda f: (f / "adapter_model.safetensors").unlink(), True, InputError, "no adapter_model.safetensors beside"),
+        (with_tensors(without_one), True, ExportError, "is missing"),
+        (with_tensors(without_one), False, ExportError, "is missing"),
+        (with_tensors(with_nan), False, ExportError, "values in the checkpoint that are not finite"),
+        (with_tensors(with_nan), True, ExportError, "values in the checkpoint that are not finite"),
+        (with_tensors(lambda s: s.update({min(s): torch.empty(0)})), False, ExportError, "is empty in the checkpoint"),
+        (edited(r=9), True, InputError, "cannot put the adapters in"),
+        (edited(lora_bias=True), True, ExportError, r"q_proj\.lora_B\.bias is missing"),
+    ],
+)
+def test_what_is_wrong_with_adapters_is_told(
+    trained: Any, exported: Export, tmp_path: Path, spoil: Any, merge: bool, kind: Any, words: str
+) -> None:
+    """In one line, and nothing is left."""
+    folder, _ = trained()
+    spoil(folder)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(kind, match=words) as caught:
+        exported(folder, merge_lora=merge)
+    assert "\n" not in str(caught.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
+def test_a_tied_end_that_was_adapted_is_refused(trained: Any, exported: Export) -> None:
+    """Head and embedding are no longer the same, which the merged model could not say; kept adapters can."""
+    folder, _ = trained(target_modules=["q_proj"], modules_to_save=["lm_head"])
+    with pytest.raises(InputError, match="cannot be merged: the model ties head and embedding"):
+        exported(folder, merge_lora=True)
+    exported(folder)
+
+
+def test_a_model_without_adapters_has_none_to_merge(
+    make_model: Callable[..., Any], exported: Export, tmp_path: Path
+) -> None:
+    model = make_model(SERVED["qwen3"])
+    save_file(weights(model), with_companions(tmp_path / "m", model) / "model.safetensors")
+    with pytest.raises(InputError, match="has no adapters to merge: leave out --merge-lora"):
+        exported(tmp_path / "m", merge_lora=True)
