@@ -33,6 +33,7 @@ from rg_env.training.monitor_callback import MonitorCallback
 from rg_env.training.output import RunFiles
 from rg_env.training.plan import resolved
 from rg_env.training.recorder import Recorder
+from rg_env.training.resources import hardware
 from rg_env.training.summary import print_summary
 from rg_env.training.trainer import GRPOTrainer
 
@@ -206,8 +207,8 @@ def _describe(
         files.write_config(_resolved(evaluation, {}), f"arguments{suffix}.yaml")
     if goes_on:
         return
-    env = evaluation.trainer.env
-    files.write_manifest(getattr(env, "manifest", None), evaluation.plan.manifests(env))
+    env, processes = evaluation.trainer.env, evaluation.trainer.accelerator.num_processes
+    files.write_manifest(getattr(env, "manifest", None), evaluation.plan.manifests(env), hardware(processes))
 
 
 def _monitors(trainer: GRPOTrainer, config: MonitorsConfig | None, recorder: Recorder) -> MonitorCallback:
