@@ -34,5 +34,5 @@ def _push(options: argparse.Namespace) -> int:
     from rg_env.training.hub.push import Asked, preview, push
 
     asked = Asked(options.path, options.repo_id, options.private, options.optimizer_state, options.revision)
-    print(preview(asked) if options.dry_run else push(asked, lambda line: print(line, flush=True)))
+    print(preview(asked).rstrip() if options.dry_run else push(asked, lambda line: print(line, flush=True)))
     return 0

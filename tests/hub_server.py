@@ -25,6 +25,8 @@ from urllib.parse import unquote, urlsplit
 import yaml
 from huggingface_hub import ModelCardData
 
+CANARY = "hf_canaryCANARYcanaryCANARYcanary0123"
+"""A token, to be looked for where none may be."""
 REGULAR = (".json", ".jsonl", ".md", ".yaml", ".txt", ".jinja", ".gitattributes")
 
 
@@ -61,7 +63,7 @@ class Failure:
     method: str
     pattern: str
     status: int | None
-    """None: the connection is dropped, in the middle of the body if there is one."""
+    """None: the connection is dropped, in the middle of the body if there is one. Below 0: that status, with a page."""
     body: str = ""
     times: int = 1
 
@@ -149,6 +151,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(length)
         if failure:
             assert failure.status is not None
+            if failure.status < 0:
+                return self._send(-failure.status, b"<html>another server</html>")
             return self._json(failure.status, {"error": failure.body} if failure.body else {})
         with hub.lock:
             for method, pattern, action in _ROUTES:

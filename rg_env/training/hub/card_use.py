@@ -1,7 +1,9 @@
 """The sections of a card for its reader: how to load, evaluate and go on, what is not known, which files there are."""
 
 from collections.abc import Sequence
+from shlex import join
 
+from rg_env.core.checks import one_line
 from rg_env.evaluation.config import TINY
 from rg_env.evaluation.report.values import dict_of, text_of, whole_of
 from rg_env.training.hub.card_results import monitors, named_scores, truncation
@@ -50,7 +52,8 @@ def evaluate(subject: Subject) -> str:
     from_config = isinstance(record.config.get("model"), dict)
     if from_config:
         lines.append(f"rg-env train {name}/run/config.yaml --eval-only --checkpoint {name}    # the same questions")
-    tasks = " ".join(str(task.get("name")) for task in record.tasks if text_of(task.get("name")))
+    names = [one_line(task.get("name")) for task in record.tasks if text_of(task.get("name"))]
+    tasks = join(names)  # a command that somebody copies
     if tasks:
         lines.append(f"rg-env eval --models {name} --tasks {tasks}    # or others, beside other models")
     parts = [block("\n".join(lines), "bash")]

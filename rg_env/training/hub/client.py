@@ -130,10 +130,12 @@ class Hub:
             if isinstance(each.source, Path) and not each.source.is_file():
                 raise HubError(f"{each.source} was taken away meanwhile")
         with self._told(repo_id):
-            operations = [
-                *(CommitOperationAdd(each.path, _as_given(each.source)) for each in entries),
-                *(CommitOperationDelete(path, is_folder=False) for path in deleted),
-            ]
+            added = [CommitOperationAdd(each.path, _as_given(each.source)) for each in entries]
+            # Weights that a checkpoint has, too, would be sent twice at once: asked for before either is there.
+            once = {each.upload_info.sha256: each for each in added}
+            if len(once) < len(added):
+                self.api.preupload_lfs_files(repo_id, once.values(), revision=revision, free_memory=False)
+            operations = [*added, *(CommitOperationDelete(path, is_folder=False) for path in deleted)]
             self.api.create_commit(repo_id, operations, commit_message=message, revision=revision, parent_commit=parent)
 
     @contextmanager
@@ -155,11 +157,11 @@ class Hub:
                 return self._of_status(link, repo_id)
             if isinstance(link, OSError) and link.filename:
                 return HubError(f"{link.filename} cannot be read: {link.strerror}")
-        kinds = {name for link in _chain(error) for kind in type(link).__mro__ for name in [kind.__name__]}
+        kinds = {kind.__name__ for link in _chain(error) for kind in type(link).__mro__ if _is_known(kind)}
         strange = f"{self.endpoint} does not answer as the Hub does"
         if "JSONDecodeError" in kinds:
             return HubError(f"{strange}: is HF_ENDPOINT right?")
-        if kinds & {"Timeout", "TimeoutError", "TimeoutException", "ReadTimeoutError"}:
+        if kinds & {"Timeout", "TimeoutError", "TimeoutException"}:
             return HubError(f"{self.endpoint} does not answer: is the network there?")
         if kinds & {"ConnectionError", "NetworkError", "ProtocolError", "RequestException", "ProxyError", "SSLError"}:
             return HubError(f"the connection to {self.endpoint} failed or broke off: is the network there?")
@@ -200,6 +202,11 @@ class Hub:
 
 def _as_given(source: Path | bytes) -> str | bytes:
     return source if isinstance(source, bytes) else str(source)
+
+
+def _is_known(kind: type) -> bool:
+    """Whether a class of errors is of the HTTP library itself: below it a refused connection is a kind of time-out."""
+    return kind.__module__.partition(".")[0] in ("requests", "httpx", "builtins")
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -23,7 +23,7 @@ from rg_env.errors import InputError
 from rg_env.evaluation.config import TINY
 from rg_env.evaluation.report.values import read_json
 from rg_env.training.hub.card import CURVE
-from rg_env.training.hub.record import publishable, read_yaml
+from rg_env.training.hub.record import Record, publishable, read_yaml
 from rg_env.training.hub.subject import Subject
 
 _MODEL = (
@@ -60,7 +60,7 @@ def entries(subject: Subject) -> list[Entry]:
         run = subject.record.folder
         if (run / CURVE).is_file():
             found.append(Entry(CURVE, run / CURVE))
-        found += _run(subject, run)
+        found += _run(subject, subject.record)
     return found
 
 
@@ -98,10 +98,14 @@ def _of_model(subject: Subject, file: Path) -> Path | bytes:
     return file if changed == values else _json(changed)
 
 
-def _run(subject: Subject, run: Path) -> Iterator[Entry]:
-    for name in sorted(file.name for file in run.glob("*.yaml")):
-        if name.startswith(("config", "arguments")) and (values := read_yaml(run / name)) is not None:
-            yield Entry(f"run/{name}", to_yaml(publishable(values)).encode())
+def _run(subject: Subject, record: Record) -> Iterator[Entry]:
+    run = record.folder
+    yield Entry("run/config.yaml", to_yaml(record.config).encode())
+    if (run / "arguments.yaml").is_file():
+        yield Entry("run/arguments.yaml", to_yaml(record.arguments).encode())
+    for file in sorted(run.glob("*_from_step_*.yaml")):
+        if (values := read_yaml(file)) is not None:
+            yield Entry(f"run/{file.name}", to_yaml(publishable(values)).encode())
     results = run / "train_results.json"
     if results.is_file() and (values := read_json(results)) is not None:
         yield Entry("run/train_results.json", _json(publishable(values)))

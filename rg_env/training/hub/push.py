@@ -41,12 +41,17 @@ class Asked:
     """A branch; default: the main one."""
 
     @property
-    def command(self) -> str:
+    def command_words(self) -> list[str]:
         """The command that does it."""
         words = ["rg-env", "push", str(self.path), "--repo-id", self.repo_id]
         words += ["--private"] if self.private else []
         words += ["--optimizer-state", "full"] if self.optimizer_state == "full" else []
-        return join(words + (["--revision", self.revision] if self.revision else []))
+        return words + (["--revision", self.revision] if self.revision else [])
+
+    @property
+    def command(self) -> str:
+        """The same for a shell."""
+        return join(self.command_words)
 
 
 def preview(asked: Asked) -> str:

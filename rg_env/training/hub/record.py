@@ -17,7 +17,7 @@ import yaml
 
 from rg_env.core import yaml12
 from rg_env.errors import InputError
-from rg_env.evaluation.report.values import dict_of, json_lines, number_of, read_json, whole_of
+from rg_env.evaluation.report.values import dict_of, json_lines, number_of, read_json, text_of, whole_of
 
 _OWN_FOLDERS = (("output", "dir"), ("training", "output_dir"), ("training", "logging_dir"))
 """Where the run wrote on its machine, in its config."""
@@ -31,6 +31,8 @@ class Record:
     """A run, by its files."""
 
     folder: Path
+    model: str | None
+    """What was trained, as the config names it: a name on the hub, "tiny", a folder."""
     config: dict[str, Any]
     """config.yaml, as it is published (see `publishable`)."""
     arguments: dict[str, Any]
@@ -115,8 +117,10 @@ def read(folder: Path) -> Record:
             notes.append(f"eval_results/{file.name} is damaged: left out of the card")
         else:
             evaluations.append(found)
+    named = config.get("model")
     return Record(
         folder=folder,
+        model=text_of(named) or text_of(dict_of(named).get("name")),
         config=publishable(config),
         arguments=publishable(arguments or config),
         manifest=manifest,

@@ -11,7 +11,7 @@ from rg_env.evaluation.report.values import dict_of, read_json, text_of, whole_o
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.hub.licence import UNKNOWN, Licence
 from rg_env.training.hub.names import repo_problem
-from rg_env.training.hub.record import Record, read_yaml
+from rg_env.training.hub.record import Record
 from rg_env.training.hub.source import Source
 
 OptimizerState = Literal["none", "full"]
@@ -68,10 +68,7 @@ class Subject:
 
 def base_of(source: Source, record: Record | None) -> Base:
     """The model that the weights of `source` were trained from, as far as files say."""
-    raw = None
-    if record is not None:
-        model = (read_yaml(record.folder / "config.yaml") or {}).get("model")
-        raw = text_of(model) or text_of(dict_of(model).get("name"))
+    raw = record.model if record else None
     if raw is None and (source.folder / "adapter_config.json").is_file():
         raw = text_of(dict_of(read_json(source.folder / "adapter_config.json")).get("base_model_name_or_path"))
     if not raw:
