@@ -1,33 +1,28 @@
 """An export, from beginning to end: found, read, written aside, compared with the checkpoint, renamed."""
 
-import errno
 import math
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from rg_env.errors import ExportError, InputError, OutputFolderError, RGEnvError
+from rg_env.errors import ExportError, InputError
 from rg_env.training.export import adapters, verify, writer
 from rg_env.training.export.architecture import Architecture, Matched
 from rg_env.training.export.companions import Companions
+from rg_env.training.export.destination import check_space, written_aside
 from rg_env.training.export.distcp import DistcpReader
 from rg_env.training.export.dtensor import DTensorReader
 from rg_env.training.export.locate import Checkpoint, Kind, locate
 from rg_env.training.export.readers import Reader, SafetensorsReader, Stored, has_weights, plain_reader
 from rg_env.training.export.zero import ZeroReader
-from rg_env.training.output import nothing_left_of
-from rg_env.training.saved_weights import ADAPTER
+from rg_env.training.saved_weights import ADAPTER, WEIGHTS
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-_CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTEMPTY}
-_HEADROOM = 2**20
 
 
 @dataclass(frozen=True)
@@ -62,52 +57,12 @@ def export(asked: Asked, say: Callable[[str], None] = print) -> Path:
         raise InputError(f"{checkpoint.folder} has no adapters to merge: leave out --merge-lora")
     folder = Path(os.path.abspath(checkpoint.folder))  # also of "." and "..", which have no names
     out = asked.out or folder.with_name(f"{folder.name}-export")
-    with _aside(out) as aside:
+    with written_aside(out) as aside:
         if checkpoint.kind == "adapter" and not asked.merge_lora:
             _export_adapters(asked, checkpoint, aside, say)
         else:
             _export_model(asked, checkpoint, aside, say)
     return out
-
-
-@contextmanager
-def _aside(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that gets its name in the end. If anything fails, nothing is left of it.
-
-    Raises:
-        OutputFolderError: `out` is taken, or cannot be written.
-    """
-    try:
-        taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
-        if taken or out.is_symlink():
-            raise OutputFolderError(f"{out} is there already, and is not overwritten: name another folder by --out")
-    except OutputFolderError:
-        raise
-    except (OSError, ValueError) as error:
-        raise _unwritable(out, error) from error
-    with nothing_left_of(str(out.parent)):
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
-        except OSError as error:
-            raise _unwritable(out, error) from error
-        try:
-            yield aside
-            mask = os.umask(0)
-            os.umask(mask)
-            aside.chmod(0o777 & ~mask)  # as mkdir makes them
-            aside.rename(out)
-        except BaseException as error:
-            shutil.rmtree(aside, ignore_errors=True)
-            known = isinstance(error, RGEnvError)
-            if isinstance(error, OSError) and not known and error.errno in _CANNOT_WRITE:
-                raise OutputFolderError(f"cannot write {out}: {error.strerror}; nothing is left of it") from error
-            raise
-
-
-def _unwritable(out: Path, error: OSError | ValueError) -> OutputFolderError:
-    reason = error.strerror if isinstance(error, OSError) else error
-    return OutputFolderError(f"cannot write {str(out)[:200]}: {reason}; name another folder by --out")
 
 
 def _export_model(asked: Asked, checkpoint: Checkpoint, aside: Path, say: Callable[[str], None]) -> None:
@@ -149,7 +104,7 @@ def _write_model(
     for kept, twin in matched.twins:
         if not torch.equal(reader.read(matched.names[kept]), reader.read(twin)):
             raise ExportError(f"config.json ties {kept} and {twin}, and the checkpoint has different values for them")
-    _check_space(writer.size(layout), aside)
+    check_space(writer.size(layout), aside)
     names, read = matched.names, reader.read
     files = writer.write(aside, layout, lambda key: _finite(key, read(names[key]), layout[key][1]))
     count = sum(math.prod(shape) for shape in architecture.wanted.values())
@@ -157,10 +112,24 @@ def _write_model(
     say(f"{len(layout)} tensors, {count / 1e6:,.2f} M parameters of {name}: {written}")
     if asked.verify:
         verify.load(aside, architecture, dtype)
-        difference = verify.Comparison(aside, architecture, reader, matched).run(tokenizer, reference)
-        same = f"logits on fixed prompts differ by {difference:.1g} of their size"
-        say(f"verified: each tensor is the trained one; {same}")
+        whole = _whole_beside(checkpoint, architecture, say)
+        difference = verify.Comparison(aside, architecture, reader, matched, whole).run(tokenizer, reference)
+        told = "each tensor is the trained one" + (f", and that of {WEIGHTS} beside the shards" if whole else "")
+        say(f"verified: {told}; logits on fixed prompts differ by {difference:.1g} of their size")
     return tokenizer, dtype, all(kind == dtype for kind in types.values() if kind.is_floating_point)
+
+
+def _whole_beside(checkpoint: Checkpoint, architecture: Architecture, say: Callable[[str], None]) -> Path | None:
+    """The folder with the weights that the processes gathered when they saved their shards, if they are all there."""
+    folder = dict(checkpoint.also).get("plain")
+    if checkpoint.kind == "adapter" or folder is None or not has_weights(folder, WEIGHTS):
+        return None
+    try:
+        architecture.match(SafetensorsReader(folder).stored())
+    except ExportError as error:
+        say(f"{WEIGHTS} beside the shards is of no use: {error}")
+        return None
+    return folder
 
 
 def _export_adapters(asked: Asked, checkpoint: Checkpoint, aside: Path, say: Callable[[str], None]) -> None:
@@ -177,7 +146,7 @@ def _export_adapters(asked: Asked, checkpoint: Checkpoint, aside: Path, say: Cal
         raise ExportError(f"{empty[0]} is empty in the checkpoint, and there are no shards beside it to take it from")
     adapters.copy_config(checkpoint.weights, aside)
     tokenizer = companions.write(aside, None)
-    _check_space(writer.size(layout), aside)
+    check_space(writer.size(layout), aside)
     writer.write(aside, layout, lambda key: _finite(key, reader.read(key), layout[key][1]), name=ADAPTER)
     say(f"{len(layout)} tensors of adapters: {writer.size(layout) / 1e6:,.1f} MB; the base model is {companions.base}")
     if not asked.verify:
@@ -186,7 +155,7 @@ def _export_adapters(asked: Asked, checkpoint: Checkpoint, aside: Path, say: Cal
     model = adapters.adapted(base, aside)
     written = SafetensorsReader(aside, ADAPTER)
     for name in stored:
-        if not torch.equal(reader.read(name).to(layout[name][1]), written.read(name)):
+        if not written.holds(name, reader.read(name)):
             raise ExportError(f"{name} was not exported as it is in the checkpoint")
     with torch.no_grad():
         ids, counts = verify.prompt_ids(tokenizer, base.get_input_embeddings().weight.shape[0])
@@ -264,15 +233,6 @@ def _finite(name: str, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return value.to(dtype)
 
 
-def _check_space(needed: int, folder: Path) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < needed + _HEADROOM:
-        raise OutputFolderError(
-            f"{needed / 1e6:,.0f} MB are to be written to {folder.parent}, and {free / 1e6:,.0f} MB are free: make "
-            "room, or name another folder by --out"
-        )
-
-
 def _told(matched: Matched) -> Iterator[str]:
     if matched.left_out:
         more = f" and {len(matched.left_out) - 1} more" if len(matched.left_out) > 1 else ""
@@ -283,11 +243,13 @@ def _check_answers(
     checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: Any, lossless: bool, say: Callable[[str], None]
 ) -> None:
     """Compare with what the run recorded, or say why nothing is compared."""
-    from rg_env.training.export import recorded  # with verifiers, which takes seconds
+    if checkpoint.run is None:
+        say("not compared with the run's accuracy: it lies in no run with evaluations")
+        return
+    from rg_env.training.export import recorded  # with verifiers, which takes a second
 
     of = recorded.recorded(checkpoint.run, checkpoint.step)
     if isinstance(of, recorded.Recorded):
-        assert checkpoint.run is not None
         told = recorded.compare(of, checkpoint.run, load, tokenizer, lossless=lossless)
     else:
         told = f"not compared with the run's accuracy: {of}"

@@ -13,6 +13,8 @@ from rg_env.training.export.pickles import Saved, read_into
 from rg_env.training.saved_weights import ADAPTER, WEIGHTS
 
 BIN = "pytorch_model.bin"
+_PIECE = 2**20
+"""Values that are compared at a time: they stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,21 @@ class SafetensorsReader:
             file.seek(at)
             read_into(file, tensor.view(-1), path)
         return tensor
+
+    def holds(self, name: str, value: torch.Tensor) -> bool:
+        """Whether `value`, rounded to the stored type, is what is stored; neither is copied as a whole."""
+        entry, (path, at) = self._stored[name], self._places[name]
+        if tuple(value.shape) != entry.shape:
+            return False
+        flat, stored = value.reshape(-1), torch.empty(_PIECE, dtype=entry.dtype)
+        with path.open("rb", buffering=0) as file:
+            file.seek(at)
+            for piece in flat.split(_PIECE) if flat.numel() else ():
+                there = stored[: piece.numel()]
+                read_into(file, there, path)
+                if not torch.equal(piece.to(entry.dtype), there):
+                    return False
+        return True
 
 
 def _head(path: Path) -> dict[str, tuple[Stored, int]]:

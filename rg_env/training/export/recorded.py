@@ -47,10 +47,8 @@ class Recorded:
     """Whether the embedded engine answered in float32 on a CPU, so that the same weights give the same answers here."""
 
 
-def recorded(run: Path | None, step: int | None) -> Recorded | str:
+def recorded(run: Path, step: int | None) -> Recorded | str:
     """What can be asked again, or why nothing can."""
-    if run is None:
-        return "it lies in no run with evaluations"
     file = run / "eval_results" / f"eval_step_{step}.json"
     if step is None or not file.is_file():
         return f"the run has no evaluation of step {step}" if step is not None else "its step is not known"

@@ -111,10 +111,20 @@ def load(folder: Path, architecture: Architecture, dtype: torch.dtype) -> Any:
 
 
 class Comparison:
-    """An exported folder beside the checkpoint that it was made of."""
+    """An exported folder beside the checkpoint that it was made of.
 
-    def __init__(self, folder: Path, architecture: Architecture, reader: Reader, matched: Matched):
+    Args:
+        whole: a folder with the same weights in one piece, as trainers gather them beside their shards; None: there
+            is none. They must be what the shards make.
+    """
+
+    def __init__(
+        self, folder: Path, architecture: Architecture, reader: Reader, matched: Matched, whole: Path | None = None
+    ):
         self._architecture, self._reader, self._matched = architecture, reader, matched
+        self._gathered = None if whole is None else SafetensorsReader(whole)
+        self._names = {} if self._gathered is None else architecture.match(self._gathered.stored()).names
+        self._whole = whole
         self._written = SafetensorsReader(folder)
         self._checked: set[str] = set()
         self._tolerance = TOLERANCE[torch.float32]
@@ -150,11 +160,15 @@ class Comparison:
         kept = self._kept(name)
         value = self._reader.read(self._matched.names[kept])
         if kept not in self._checked:
-            there = self._written.read(kept)
-            if not torch.equal(value.to(there.dtype), there):
+            if not self._written.holds(kept, value):
                 raise ExportError(f"{kept} was not exported as it is in the checkpoint")
-            if there.dtype != value.dtype:
-                self._tolerance = max(self._tolerance, TOLERANCE[there.dtype])
+            if self._gathered and not self._gathered.holds(self._names[kept], value):
+                raise ExportError(
+                    f"{kept} is not the same in the shards and in {self._whole}, of which one is of another step or "
+                    "damaged: leave the right one there alone"
+                )
+            if (dtype := self._written.stored()[kept].dtype) != value.dtype:
+                self._tolerance = max(self._tolerance, TOLERANCE[dtype])
             self._checked.add(kept)
         return _computing(value)
 

@@ -1,10 +1,9 @@
 """`rg-env export`, as a user's shell sees it."""
 
+import contextlib
 import os
 import resource
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,19 +92,23 @@ def test_a_payload_is_one_line(rg_env: Command, make_model: Callable[..., Any], 
     assert not (tmp_path / "m-export").exists()
 
 
-def test_a_full_disk_leaves_nothing(checkpoint: Path, tmp_path: Path) -> None:
+@contextlib.contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """Within: this process writes no file beyond so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_leaves_nothing(rg_env: Command, checkpoint: Path, tmp_path: Path) -> None:
     """In mid-write, here by a limit of file sizes: one line, exit code 2, and everything as it was."""
     before = sorted(tmp_path.rglob("*"))
-    done = subprocess.run(
-        [sys.executable, "-m", "rg_env.cli", "export", str(checkpoint), "--no-verify"],
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)),
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2, done.stderr
-    assert done.stderr == f"error: cannot write {checkpoint}-export: File too large; nothing is left of it\n"
+    with files_up_to(200_000):
+        code, _, errors = rg_env("export", str(checkpoint), "--no-verify")
+    assert (code, errors) == (2, f"error: cannot write {checkpoint}-export: File too large; nothing is left of it\n")
     assert sorted(tmp_path.rglob("*")) == before
 
 

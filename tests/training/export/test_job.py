@@ -260,6 +260,28 @@ def test_another_tensor_in_the_folder_is_found(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_whole_weights_beside_shards_are_compared(
+    make_model: Callable[..., Any], exported: Export, tmp_path: Path
+) -> None:
+    """The processes gathered them when they saved: a second opinion on how the shards are put together."""
+    model = make_model(QWEN)
+    folder = with_companions(tmp_path / "m", model)
+    write_zero(folder, weights(model), stage=3, processes=3, shared=tied(model))
+    whole = {name: value.bfloat16() for name, value in weights(model).items()}
+    save_file(whole, folder / "model.safetensors")
+    out, lines = exported(folder)
+    assert any("the trained one, and that of model.safetensors beside the shards" in line for line in lines)
+    shutil.rmtree(out)
+    save_file({name: torch.empty(0) for name in whole}, folder / "model.safetensors")
+    _, lines = exported(folder, out=tmp_path / "other")
+    assert any(line.startswith("model.safetensors beside the shards is of no use: ") for line in lines)
+    whole["model.norm.weight"][5] += 0.5
+    save_file(whole, folder / "model.safetensors")
+    with pytest.raises(ExportError, match=r"model\.norm\.weight is not the same in the shards and in .*another step"):
+        exported(folder)
+    assert not out.exists()
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device"), ZeroDivisionError()])
 def test_whatever_ends_an_export_leaves_nothing(
     make_model: Callable[..., Any], exported: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Any

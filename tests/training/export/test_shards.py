@@ -13,7 +13,7 @@ from checkpoint_files import Bomb, write_distcp, write_dtensors
 from safetensors.torch import save_file
 
 from rg_env.errors import InputError
-from rg_env.training.export import pickles
+from rg_env.training.export import pickles, readers
 from rg_env.training.export.distcp import DistcpReader
 from rg_env.training.export.dtensor import DTensorReader
 from rg_env.training.export.readers import BinReader, SafetensorsReader, plain_reader
@@ -66,6 +66,24 @@ def test_plain_files_give_what_went_in(tmp_path: Path) -> None:
         places[name] = f"{number}.bin"
     (tmp_path / "several" / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": places}))
     same(plain_reader(tmp_path / "several"), STATE)
+
+
+def test_stored_values_are_compared_to_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces; the value that is compared is rounded, and its shape counts."""
+    monkeypatch.setattr(readers, "_PIECE", 4)
+    value = torch.randn(3, 3)
+    save_file({"a": value, "b": value.bfloat16(), "c": torch.zeros(0)}, tmp_path / "model.safetensors")
+    reader = SafetensorsReader(tmp_path)
+    assert reader.holds("a", value)
+    assert reader.holds("b", value)
+    assert reader.holds("c", torch.zeros(0))
+    assert not reader.holds("a", value.view(9))
+    assert not reader.holds("a", value.bfloat16())
+    for place in range(9):
+        other = value.clone()
+        other.view(-1)[place] += 1
+        assert not reader.holds("a", other)
+        assert not reader.holds("b", other)
 
 
 def test_a_tensor_that_is_a_view_is_read_as_such(tmp_path: Path) -> None:
