@@ -34,7 +34,7 @@ def head(subject: Subject) -> str:
 
 def _results(subject: Subject) -> Iterator[EvalResult]:
     after = subject.after
-    if after is None:
+    if after is None or subject.source.rounded_to:  # then they are figures of other weights
         return
     sampling = dict_of(after.get("sampling"))
     for part, name, scores in named_scores(after):

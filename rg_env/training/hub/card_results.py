@@ -65,7 +65,11 @@ def _about(before: Values | None, after: Values | None, subject: Subject) -> str
     lines[0] += f"{greedy}."
     if after is None:
         lines.append(f"**These weights, of step {subject.source.step}, were not evaluated**: only those before were.")
-    elif before is None:
+    elif rounded := subject.source.rounded_to:
+        lines.append(
+            f"**Measured before these weights were rounded to {code(rounded)}**: these are a little different."
+        )
+    if after is not None and before is None:
         lines.append("The model was not evaluated before training: there is nothing to compare with.")
     return " ".join(lines)
 

@@ -37,6 +37,15 @@ class Source:
     checkpoint: Path | None
     """The folder that training can go on from; None: there is none of these weights."""
 
+    @property
+    def rounded_to(self) -> str | None:
+        """Types of the weights where an export rounded them; None: they are what the run evaluated."""
+        if self.kind == "export" or (self.folder / "trainer_state.json").is_file():
+            return None
+        files = _files(self.folder, ADAPTER if self.kind == "adapter" else WEIGHTS)
+        found = {kind for file in files for kind in _read(file, _types)}
+        return ", ".join(sorted(found)) if found - {"F32"} else None
+
 
 def find(path: Path) -> Source:
     """What lies at `path`; of a run its last checkpoint.
@@ -112,6 +121,11 @@ def _has_empty(file: Path) -> bool:
     """Whether a tensor has no values, as ZeRO-3 can leave them. The file's length is checked by its reader."""
     with safe_open(file, framework="np") as weights:
         return any(0 in weights.get_slice(key).get_shape() for key in weights.keys())  # noqa: SIM118
+
+
+def _types(file: Path) -> set[str]:
+    with safe_open(file, framework="np") as weights:
+        return {weights.get_slice(key).get_dtype() for key in weights.keys()}  # noqa: SIM118
 
 
 def _read(file: Path, how: Callable[[Path], T]) -> T:

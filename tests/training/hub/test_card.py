@@ -11,6 +11,7 @@ import pytest
 import yaml
 from hub_runs import SMALL
 from huggingface_hub import ModelCard, ModelCardData
+from transformers import AutoModelForCausalLM
 
 from rg_env.core.manifest import split_hash
 from rg_env.core.statistics import paired_difference, share_interval
@@ -176,6 +177,21 @@ def test_what_is_missing_is_said(run: Path) -> None:
     assert read(run).notes == ["eval_results/eval_step_4.json is damaged: left out of the card"]
     shutil.rmtree(run / "eval_results")
     assert "nothing was measured" in card_of(run)
+
+
+@pytest.mark.slow
+def test_figures_of_rounded_weights_are_told_as_such(run: Path) -> None:
+    """An export in half precision was not evaluated by the run: no figure stands in the head; of one in full it was."""
+    for dtype in ("float32", "bfloat16"):
+        folder = run / f"checkpoint-4-{dtype}"
+        model = AutoModelForCausalLM.from_pretrained(run / "checkpoint-4", dtype=dtype)
+        model.save_pretrained(folder)
+        found = card_of(folder)
+        rounded = dtype == "bfloat16"
+        assert ("**Measured before these weights were rounded to `BF16`**" in found) == rounded
+        assert ("model-index" not in found) == rounded
+        assert "after 4 steps" in found
+    assert "rounded" not in card_of(run)
 
 
 @pytest.mark.slow
