@@ -9,6 +9,7 @@ rg-env probe --model M --tasks T ...  which tasks, at which levels, can teach a 
 rg-env plot FILE... [--title T]       a picture of results, or of learning curves
 rg-env report RUN_OR_RESULTS         one HTML page about a run or an evaluation, rollouts and all
 rg-env export CHECKPOINT [--out DIR]  a model folder that anyone can load, proven to be the trained model
+rg-env push RUN --repo-id USER/NAME   a trained model to the Hugging Face Hub, with a card made from the run's files
 rg-env serve --model DIR [--port N]  the embedded engine as an OpenAI-compatible server on 127.0.0.1
 rg-env doctor [CONFIG] [...]         would a training run start here? every failed line ends with the fix
 rg-env launch CONFIG|SCRIPT [...]    a vLLM server and the training run that uses it, as one
@@ -26,6 +27,7 @@ from rg_env import (
     launch_command,
     plot_command,
     probe_command,
+    push_command,
     report_command,
     slurm_command,
     sweep_command,
@@ -66,6 +68,7 @@ def run(arguments: Sequence[str]) -> int:
     probe_command.add(commands)
     report_command.add(commands)
     export_command.add(commands)
+    push_command.add(commands)
 
     serve = commands.add_parser("serve", help="serve a model folder over HTTP on 127.0.0.1, for any OpenAI client")
     serve.add_argument("--model", required=True, help="folder, name on the hub, or 'tiny'")

@@ -11,6 +11,7 @@
     ├── EngineError         (RuntimeError)     generation failed inside the embedded engine
     ├── ServerError         (ConnectionError)  the inference server is missing, or is not what it should be; exit code 2
     ├── ExportError         (RuntimeError)     what was or would be exported is not the trained model; nothing is left
+    ├── HubError            (ConnectionError)  an upload did not finish; the same command goes on with it
     ├── TrainingError       (RuntimeError)     a run cannot go on
     │   └── StoppedTogether                    the same, on all processes of a run at the same point
     └── MissingExtraError   (ImportError)      an optional dependency is not installed; gives the command; exit code 2
@@ -85,6 +86,10 @@ class ServerError(RGEnvError, ConnectionError):
 
 class ExportError(RGEnvError, RuntimeError):
     """What was exported, or would be, is not the trained model; nothing is left of it."""
+
+
+class HubError(RGEnvError, ConnectionError):
+    """An upload to the Hugging Face Hub did not finish: nothing there was changed, and the same command goes on."""
 
 
 class TrainingError(RGEnvError, RuntimeError):

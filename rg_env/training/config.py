@@ -23,6 +23,7 @@ from rg_env.training.config_monitors import MonitorsConfig
 from rg_env.training.config_sections import (
     CurriculumConfig,
     EngineConfig,
+    HubConfig,
     LoggingConfig,
     LoraConfig,
     ModelConfig,
@@ -58,6 +59,7 @@ class TrainConfig(Section):
     monitors: MonitorsConfig = MonitorsConfig()
     logging: LoggingConfig = LoggingConfig()
     output: OutputConfig = OutputConfig()
+    hub: HubConfig = HubConfig()
 
     _named = field_validator("tasks", mode="before")(
         named("{name: b, weight: 2}", "name it once, with the sum of weights")

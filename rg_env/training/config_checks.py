@@ -18,11 +18,13 @@ from rg_env.training.config_evaluation import contradictions, label_problem
 from rg_env.training.config_sections import CurriculumConfig
 from rg_env.training.from_config import gym, reward_list
 from rg_env.training.groups import check_groups
+from rg_env.training.hub.names import repo_problem
+from rg_env.training.step_counts import in_updates
 
 
 def problems(config: TrainConfig, processes: int = 1) -> list[Problem]:
     """All that is wrong with `config` for a run of so many processes; empty if nothing is."""
-    sized = [*_batch(config, processes), *_splits(config, processes)]
+    sized = [*_batch(config, processes), *_splits(config, processes), *_hub(config, processes)]
     return [*sized, *(problem for check in _CHECKS for problem in check(config))]
 
 
@@ -87,6 +89,25 @@ def _batch(config: TrainConfig, processes: int) -> Iterator[Problem]:
             num_generations=training.num_generations,
         ),
     )
+
+
+def _hub(config: TrainConfig, processes: int) -> Iterator[Problem]:
+    hub, save_every = config.hub, config.output.save_every
+    if hub.repo_id is None and hub.enabled:
+        yield Problem(("hub", "repo_id"), "hub.enabled needs it: USER/NAME, the repository to upload to")
+    if hub.repo_id is not None and (problem := repo_problem(hub.repo_id)):
+        yield Problem(("hub", "repo_id"), problem)
+    if hub.enabled and hub.every:
+        if not save_every:
+            yield Problem(("hub", "every"), "output.save_every is 0: there are no checkpoints to upload on the way")
+            return
+        updates = in_updates(config, processes)
+        if updates.hub.every % updates.output.save_every:
+            least = -(-hub.every // save_every) * save_every
+            yield Problem(
+                ("hub", "every"),
+                f"checkpoints are what is uploaded, and output.save_every is {save_every}: such as {least}",
+            )
 
 
 def _training(config: TrainConfig) -> Iterator[Problem]:

@@ -222,6 +222,22 @@ class LoggingConfig(Section):
     """Of each step, in rollouts.jsonl."""
 
 
+class HubConfig(Section):
+    """Publishing on the Hugging Face Hub, with a card made from the run's files, as `rg-env push` does it. An upload
+    that fails never ends a run: one line tells the command that finishes it."""
+
+    enabled: bool = False
+    """Upload the model when training has come to its end."""
+    repo_id: Text | None = None
+    """USER/NAME; made where it is not there. One that holds something else is not overwritten."""
+    private: bool = False
+    """Make it so that only its owner sees it."""
+    optimizer_state: Literal["none", "full"] = "none"
+    """"full": with all that training goes on from."""
+    every: Count = 0
+    """Steps between uploads on the way, of checkpoints: a multiple of output.save_every; 0: at the end only."""
+
+
 class OutputConfig(Section):
     """Where a run's files go."""
 

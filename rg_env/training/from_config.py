@@ -103,12 +103,14 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     """Train as `config` says. What is returned and raised: see `train`."""
     from rg_env.core.world import say
     from rg_env.inference.policy import load_policy
+    from rg_env.training.hub.background import check_hub
     from rg_env.training.output import run_folder
     from rg_env.training.run import train
     from rg_env.training.without_effect import without_effect
 
     given, config = config, in_updates(config, world_size())
     run_folder(config.output.dir, "check", resume)  # told before the model is loaded
+    check_hub(config.hub)
     if line := without_effect(given):
         say(line)
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
@@ -120,6 +122,7 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
         evaluation=evaluation_plan(config, policy),
         logging=config.logging,
         monitors=config.monitors,
+        hub=config.hub,
         resume=resume,
     )
 

@@ -109,14 +109,21 @@ class RunFiles:
     def write_config(self, settings: dict[str, Any], name: str = "config.yaml") -> None:
         self._write(name, to_yaml(_plain(settings)))
 
-    def write_manifest(self, rows: dict[str, Any] | None, evaluation: Sequence[dict[str, Any]] = ()) -> None:
-        """`rows`: the manifest of the training environment; `evaluation`: of others that are evaluated on."""
+    def write_manifest(
+        self,
+        rows: dict[str, Any] | None,
+        evaluation: Sequence[dict[str, Any]] = (),
+        hardware: dict[str, Any] | None = None,
+    ) -> None:
+        """`rows`: the manifest of the training environment; `evaluation`: of others that are evaluated on; `hardware`:
+        what it runs on (`resources.hardware`)."""
         self.write_json(
             "manifest.json",
             {
                 "versions": {name: v for name in _PACKAGES if (v := _version(name))},
                 "python": platform.python_version(),
                 "platform": platform.platform(),
+                **({"hardware": hardware} if hardware else {}),
                 "rows": rows,
                 **({"evaluation_rows": list(evaluation)} if evaluation else {}),
             },

@@ -63,12 +63,21 @@ def plan(config: TrainConfig) -> list[str]:
     every = config.output.save_every
     save = f"a checkpoint every {every} steps and at the end" if 0 < every < training.max_steps else "one checkpoint"
     lines.append(f"output      {config.output.dir or 'a fresh folder under outputs/'}, {save}")
+    if config.hub.enabled:
+        lines.append(f"upload      {_upload(config)}")
     return [*lines, *filter(None, [idle])]
 
 
 def evaluation_steps(every: int | None, max_steps: int) -> int:
     """Steps between two evaluations, a fifth of the run if `every` is None; 0: none on the way."""
     return max(1, max_steps // 5) if every is None else every
+
+
+def _upload(config: TrainConfig) -> str:
+    hub = config.hub
+    way = f"every {hub.every} steps and " if 0 < hub.every < config.training.max_steps else ""
+    state = ", with the optimizer's state" if hub.optimizer_state == "full" else ""
+    return f"{hub.repo_id} on the Hugging Face Hub{' (private)' if hub.private else ''}, {way}at the end{state}"
 
 
 def _tasks(tasks: Mapping[str, TaskConfig], rows: int, drawn: Collection[str] = ()) -> str:

@@ -9,12 +9,19 @@
 With `logging_steps` above 1 the first two are those of all steps since the last log.
 """
 
+import os
 import sys
 import time
 from typing import Any
 
 import torch
 from transformers import TrainerCallback
+
+
+def hardware(processes: int) -> dict[str, Any]:
+    """What this machine trains on, with so many processes: names of the GPUs in sight, and CPU cores."""
+    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    return {"gpus": names, "cpu_count": os.cpu_count(), "processes": processes}
 
 
 class StepMeter(TrainerCallback):

@@ -26,13 +26,15 @@ from rg_env.training.checkpoints import check_fit, chosen, step_of
 from rg_env.training.collective import on_main
 from rg_env.training.config import TrainConfig
 from rg_env.training.config_monitors import MonitorsConfig
-from rg_env.training.config_sections import LoggingConfig
+from rg_env.training.config_sections import HubConfig, LoggingConfig
 from rg_env.training.evaluation_plan import EvaluationPlan
 from rg_env.training.fixed_eval import FixedEvaluation
+from rg_env.training.hub.background import Uploads
 from rg_env.training.monitor_callback import MonitorCallback
 from rg_env.training.output import RunFiles
 from rg_env.training.plan import resolved
 from rg_env.training.recorder import Recorder
+from rg_env.training.resources import hardware
 from rg_env.training.summary import print_summary
 from rg_env.training.trainer import GRPOTrainer
 
@@ -46,6 +48,7 @@ def train(
     resume: str | Path | None = None,
     logging: LoggingConfig | None = None,
     monitors: MonitorsConfig | None = None,
+    hub: HubConfig | None = None,
 ) -> dict[str, Any]:
     """Train, with an evaluation on frozen problems before, now and then, and after.
 
@@ -61,6 +64,7 @@ def train(
             folder, if there is one.
         logging: what the console shows; services are named in `trainer.args` (see `services`).
         monitors: when the run speaks up, or ends itself (see `monitors`); default: all rules, and none ends it.
+        hub: where it is published (see `hub.background`); default: nowhere.
 
     Returns:
         What `train_results.json` holds; empty in all processes but the first.
@@ -92,6 +96,8 @@ def train(
     )
     trainer.add_callback(recorder)
     watch = _monitors(trainer, monitors, recorder)
+    uploads = Uploads(hub or HubConfig(), files.folder, main=main, say=recorder.console.line)
+    trainer.add_callback(uploads)
     trainer.remove_callback(PrinterCallback)  # the recorder shows the progress
     start = time.monotonic()
     failure: Exception | None = None
@@ -144,6 +150,8 @@ def train(
     with _kept_going(failure):
         plot_run(files.folder)
         print_summary(files.folder, results, before, after)
+    uploads.finish(complete=failure is None and not interruption.happened and not watch.stopped_by)
+    trainer.remove_callback(uploads)
     if failure:
         raise failure
     return results
@@ -206,8 +214,8 @@ def _describe(
         files.write_config(_resolved(evaluation, {}), f"arguments{suffix}.yaml")
     if goes_on:
         return
-    env = evaluation.trainer.env
-    files.write_manifest(getattr(env, "manifest", None), evaluation.plan.manifests(env))
+    env, processes = evaluation.trainer.env, evaluation.trainer.accelerator.num_processes
+    files.write_manifest(getattr(env, "manifest", None), evaluation.plan.manifests(env), hardware(processes))
 
 
 def _monitors(trainer: GRPOTrainer, config: MonitorsConfig | None, recorder: Recorder) -> MonitorCallback:

@@ -32,6 +32,7 @@ def in_updates(config: TrainConfig, processes: int) -> TrainConfig:
             }
         ),
         "output": config.output.model_copy(update={"save_every": updates(config.output.save_every)}),
+        "hub": config.hub.model_copy(update={"every": updates(config.hub.every)}),
         "logging": config.logging.model_copy(update={"examples_every": updates(config.logging.examples_every)}),
     }
     if (every := config.evaluation.every) is not None:

@@ -34,7 +34,7 @@ MOST_CHARACTERS = 80
 """Of a point's name."""
 _DIFFERENCES = 3
 """Shown of those between two sweeps."""
-_FREE = ("output", "logging", "engine.host", "engine.port")
+_FREE = ("output", "logging", "hub", "engine.host", "engine.port")
 """What may be another when a sweep goes on."""
 
 
@@ -93,7 +93,7 @@ def load_sweep(
 
     Raises:
         InputError: a file cannot be read; a word is no "key=value,value"; a value stands twice; a key is swept and
-            overridden; there are too many points.
+            overridden; there are too many points; two of them would be published in one repository.
         ConfigError: points whose config has mistakes: all mistakes of all points, a line each.
     """
     axes = parse_axes(words)
@@ -117,6 +117,12 @@ def load_sweep(
     for point, config in zip(points, configs, strict=True):
         if (other := seen.setdefault(_canonical(resolved(config)), point.name)) != point.name:
             raise InputError(f"{other} and {point.name} are the same run: leave one of them out")
+    published = [config.hub.repo_id for config in configs if config.hub.enabled]
+    if len(set(published)) < len(published):
+        raise InputError(
+            "hub.enabled: a repository holds one run, and several points have the same hub.repo_id: publish the best "
+            "one by rg-env push, or sweep hub.repo_id, too"
+        )
     return Sweep(axes, points, tuple(configs))
 
 

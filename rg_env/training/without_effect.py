@@ -101,6 +101,11 @@ def _ends_before(config: TrainConfig, keys: Keys) -> bool:
     return in_updates(config, world_size()).training.max_steps < config.monitors.window
 
 
+def _uploads_at_the_end(config: TrainConfig, keys: Keys) -> bool:
+    updates = in_updates(config, world_size())
+    return config.hub.enabled and updates.hub.every >= updates.training.max_steps
+
+
 _NEEDS: dict[str, tuple[Callable[[TrainConfig], bool], str]] = {
     "kl_spike": (
         lambda config: config.training.beta == 0 and not config.engine.importance_sampling_correction,
@@ -225,6 +230,12 @@ RULES = (
         lambda config, keys: not {"wandb", "trackio"} & set(config.logging.report_to),
         "logging.report_to names neither wandb nor trackio",
     ),
+    Rule(
+        ("hub.repo_id", "hub.private", "hub.optimizer_state", "hub.every"),
+        lambda config, keys: not config.hub.enabled,
+        "hub.enabled: false",
+    ),
+    Rule(("hub.every",), _uploads_at_the_end, "the run has no more steps"),
     Rule(
         ("logging.num_examples",), lambda config, keys: not config.logging.examples_every, "logging.examples_every: 0"
     ),

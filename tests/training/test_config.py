@@ -30,6 +30,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("run.yaml")
 
 
+UPLOADED = ["hub.enabled=true", "hub.repo_id=me/legs"]
 MISTAKES = [
     # keys
     ("trainig.max_steps=3", "unknown section 'trainig': did you mean 'training'"),
@@ -164,6 +165,12 @@ MISTAKES = [
     ("curriculum={tasks: {spell_backward: {}}, schedule: {5: 0, 05: 1}}", "names a step twice"),
     (["curriculum={tasks: {spell_backward: {}}}", "tasks.spell_backward.level=1"], "set by the curriculum"),
     (["curriculum={tasks: {spell_backward: {}}}", "splits.manifest=m.json"], "cannot be kept with a curriculum"),
+    ("hub.enabled=true", "hub.enabled needs it: USER/NAME"),
+    ("hub.repo_id=legs", "is no repository: USER/NAME"),
+    ("hub.repo_id=me/a--b", "is no repository that the Hub takes"),
+    ("hub.optimizer_state=some", "must be one of 'none' or 'full'"),
+    ([*UPLOADED, "hub.every=150"], "output.save_every is 100: such as 200"),
+    ([*UPLOADED, "hub.every=100", "output.save_every=0"], "there are no checkpoints to upload on the way"),
 ]  # fmt: skip
 
 
@@ -333,6 +340,14 @@ def test_the_plan_tells_when_checkpoints_are_made(base: Path) -> None:
         assert f"outputs/, {words}" in describe(load_train_config(base, [f"output.save_every={every}"]))
 
 
+def test_the_plan_tells_what_is_published(base: Path) -> None:
+    """And nothing where nothing is."""
+    assert "upload" not in describe(load_train_config(base)).partition("# The plan")[2]
+    asked = [*UPLOADED, "hub.private=true", "hub.every=100", "hub.optimizer_state=full"]
+    words = "me/legs on the Hugging Face Hub (private), every 100 steps and at the end, with the optimizer's state"
+    assert f"\n#   upload      {words}" in describe(load_train_config(base, asked))
+
+
 def test_the_plan_tells_of_curriculum_and_held_out_tasks(base: Path) -> None:
     config = load_train_config(
         base,
@@ -377,6 +392,7 @@ def test_every_field_of_every_section_says_what_it_is(schema: Any) -> None:
         "monitors",
         "logging",
         "output",
+        "hub",
     }
     for name, field in schema.model_fields.items():
         assert field.description or (schema is TrainConfig and name in described), name

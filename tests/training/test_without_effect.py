@@ -21,6 +21,7 @@ VLLM = "engine.kind=vllm"
 FEW_STEPS = "the run has fewer steps than monitors.window"
 NO_KL = "training.beta: 0, engine.importance_sampling_correction: false"
 NEVER = ["evaluation.before=false", "evaluation.after=false", "evaluation.every=0"]
+UPLOADED = ["hub.enabled=true", "hub.repo_id=me/x"]
 
 CASES: list[tuple[str | list[str], str, str, str | list[str]]] = [
     # what is given, the keys of it that do nothing, why, and with what they do something
@@ -110,6 +111,11 @@ CASES: list[tuple[str | list[str], str, str, str | list[str]]] = [
      "rewards.think_format=0.1"),
     (["logging.examples_every=0", "logging.num_examples=5"], "logging.num_examples", "logging.examples_every: 0",
      "logging.examples_every=1"),
+    ("hub.repo_id=me/x", "hub.repo_id", "hub.enabled: false", "hub.enabled=true"),
+    ("hub.private=true", "hub.private", "hub.enabled: false", UPLOADED),
+    ("hub.optimizer_state=full", "hub.optimizer_state", "hub.enabled: false", UPLOADED),
+    ("hub.every=100", "hub.every", "hub.enabled: false", UPLOADED),
+    (["hub.every=200", *UPLOADED], "hub.every", "the run has no more steps", "training.max_steps=201"),
 ]  # fmt: skip
 
 

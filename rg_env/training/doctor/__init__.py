@@ -54,7 +54,7 @@ def _checks(run: AskedRun) -> Iterator[Check]:
     yield gpus.check_torch(probe, reason, smi, run)
     yield _guarded("vllm", lambda: gpus.check_vllm(run))
     yield _guarded("flash-attn", gpus.check_flash_attn)
-    yield _guarded("hugging face", accounts.check_hub)
+    yield _guarded("hugging face", lambda: accounts.check_hub(run.uploads))
     yield _guarded("shared memory", lambda: machine.check_shared_memory(machine.shared_memory_size(), run))
     yield _guarded("ports", lambda: machine.check_ports(run))
 

@@ -11,14 +11,17 @@ from rg_env.training.doctor.check import Check
 _WANDB_HOST = "api.wandb.ai"
 
 
-def check_hub() -> Check:
-    """Hugging Face: needed for gated models and uploads only."""
+def check_hub(uploads: str | None = None) -> Check:
+    """Hugging Face: needed for gated models, and for `uploads`, to that repository."""
     if importlib.util.find_spec("huggingface_hub") is None:
         return Check("hugging face", "skipped", "huggingface_hub is not installed")
     from huggingface_hub import get_token
 
     if get_token():
         return Check("hugging face", "ok", "a token is there")
+    if uploads is not None:
+        fix = "HF_TOKEN in .env, or `hf auth login`; or hub.enabled=false"
+        return Check("hugging face", "failed", f"no token, and the run is to be uploaded to {uploads}", fix)
     return Check(
         "hugging face", "ok", "no token: public models only, no uploads (HF_TOKEN in .env, or `hf auth login`)"
     )

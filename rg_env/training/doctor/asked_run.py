@@ -52,6 +52,8 @@ class AskedRun:
     """Of the adapters that are trained instead of all weights; 0: all weights are."""
     frozen_bytes: int = 4
     """Of a weight beside adapters."""
+    uploads: str | None = None
+    """The repository on the Hub that the run is published in; None: nowhere."""
     asked: bool = True
     """Whether training was asked for at all: without the `train` extra the environment alone is no failure."""
     from_config: bool = False
@@ -77,6 +79,7 @@ class AskedRun:
             evaluated_answers=evaluation.rollouts_per_example + evaluation.greedy if made else 0,
             lora_rank=config.lora.r if config.lora else 0,
             frozen_bytes=2 if config.model.dtype == "bfloat16" else 4,
+            uploads=config.hub.repo_id if config.hub.enabled else None,
             from_config=True,
         )
 

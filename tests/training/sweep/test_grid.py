@@ -217,6 +217,15 @@ def test_a_value_that_does_not_fit_is_told_with_its_point(config: str, words: li
     assert "\n" not in str(caught.value)
 
 
+def test_points_are_not_published_in_one_repository(config: str) -> None:
+    """The second would be refused there, after its training."""
+    uploaded = ["hub.enabled=true", "hub.repo_id=me/legs"]
+    with pytest.raises(InputError, match=r"hub.enabled: a repository holds one run, .* rg-env push"):
+        load_sweep(config, uploaded, ["seed=0,1"])
+    load_sweep(config, [*uploaded, "hub.enabled=false"], ["seed=0,1"])
+    load_sweep(config, uploaded, ["seed=0"])
+
+
 def test_points_are_checked_for_the_processes_that_train(config: str) -> None:
     words = ["training.per_device_train_batch_size=2,4"]
     sizes = ["training.gradient_accumulation_steps=1", "training.num_generations=8"]

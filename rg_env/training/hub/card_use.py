@@ -1,0 +1,116 @@
+"""The sections of a card for its reader: how to load, evaluate and go on, what is not known, which files there are."""
+
+from collections.abc import Sequence
+from shlex import join
+
+from rg_env.core.checks import one_line
+from rg_env.evaluation.config import TINY
+from rg_env.evaluation.report.values import dict_of, text_of, whole_of
+from rg_env.training.hub.card_results import monitors, named_scores, truncation
+from rg_env.training.hub.markdown import block, code, text
+from rg_env.training.hub.subject import Subject
+
+_GRADING = {
+    "hardened": "right or not, by rg\\_env's own graders, which differ from Reasoning Gym's here and there "
+    "(`rg-env tasks --audit` says where)",
+    "partial": "real progress counted in part for the reward; accuracy is right or not",
+    "upstream": "by Reasoning Gym's own formulas, which forgive some wrong answers; answers are never run as code",
+}
+
+
+def load(subject: Subject) -> str:
+    """How to load it, in Python."""
+    repo, pinned = subject.repo_id, f", revision={subject.revision!r}" if subject.revision else ""
+    if subject.adapter:
+        base = repr(subject.base.name or "BASE_MODEL")
+        made = "from rg_env.tiny import POLICY_DIR  # pip install rg-env\n" if subject.base.name == TINY else ""
+        base = "POLICY_DIR" if subject.base.name == TINY else base
+        program = (
+            f"{made}from peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+            f'tokenizer = AutoTokenizer.from_pretrained("{repo}"{pinned})\n'
+            f"model = AutoModelForCausalLM.from_pretrained({base})\n"
+            f'model = PeftModel.from_pretrained(model, "{repo}"{pinned})\n'
+        )
+    else:
+        program = (
+            "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+            f'tokenizer = AutoTokenizer.from_pretrained("{repo}"{pinned})\n'
+            f'model = AutoModelForCausalLM.from_pretrained("{repo}"{pinned})\n'
+        )
+    chat = " It was trained in chat form, under the system prompt above: ask it by `tokenizer.apply_chat_template`."
+    return block(program, "python") + (f"\n{chat.strip()}" if subject.record else "")
+
+
+def evaluate(subject: Subject) -> str:
+    """How to ask it the same questions again, and how to go on training."""
+    record, name = subject.record, subject.name
+    revision = f" --revision {subject.revision}" if subject.revision else ""
+    lines = [f"hf download {subject.repo_id}{revision} --local-dir {name}"]
+    if record is None:
+        tasks = "leg_counting"
+        return block("\n".join([*lines, f"rg-env eval --models {name} --tasks {tasks}"]), "bash")
+    from_config = isinstance(record.config.get("model"), dict)
+    if from_config:
+        lines.append(f"rg-env train {name}/run/config.yaml --eval-only --checkpoint {name}    # the same questions")
+    names = [one_line(task.get("name")) for task in record.tasks if text_of(task.get("name"))]
+    tasks = join(names)  # a command that somebody copies
+    if tasks:
+        lines.append(f"rg-env eval --models {name} --tasks {tasks}    # or others, beside other models")
+    parts = [block("\n".join(lines), "bash")]
+    if subject.optimizer_state == "full" and subject.source.step is not None:
+        checkpoint = f"{name}/run/checkpoint-{subject.source.step}"
+        parts.append("The optimizer's state is here, too: training goes on as if it had never stopped.")
+        steps = whole_of(record.training.get("max_steps"))
+        more = " training.max_steps=MORE" if steps is not None and steps <= subject.source.step else ""
+        parts.append(block(f"rg-env train {name}/run/config.yaml --resume {checkpoint} output.dir=NEW{more}", "bash"))
+        if not from_config:
+            parts[-1] = f"Give `--resume {checkpoint}` to the script that trained it."
+    return "\n\n".join(parts)
+
+
+def limits(subject: Subject) -> str:
+    """What the figures do not say."""
+    return "\n".join(f"- {line}" for line in _limits(subject))
+
+
+def _limits(subject: Subject) -> Sequence[str]:
+    record = subject.record
+    if record is None:
+        return ["Nothing was measured by rg\\_env: these are weights and no more."]
+    lines = []
+    grading = text_of(record.config.get("grading"))
+    lines.append(f"Grading {code(grading)}: {_GRADING[grading]}." if grading in _GRADING else "Grading: not recorded.")
+    one = subject.after or record.before
+    if one:
+        n = [f"{whole_of(scores.get('n')) or 0} of {code(name)}" for _, name, scores in named_scores(one)]
+        lines.append(f"Questions behind the figures: {', '.join(n)}. Few questions mean wide intervals.")
+        told = truncation(one)
+        lines.append(f"{told[0].upper()}{told[1:]}." if told else "How many answers were cut off was not measured.")
+        if not dict_of(one.get("held_out")):
+            lines.append("Nothing was measured on tasks that it was not trained on.")
+    lines.append("What guessing would get, general abilities, other languages and safety were not measured.")
+    last, step = subject.last_step, subject.source.step
+    if record.results.get("interrupted"):
+        lines.append("The run was interrupted before its end.")
+    if rule := text_of(record.results.get("stopped_by")):
+        lines.append(f"The run was ended by the monitor {code(rule)}.")
+    if error := text_of(record.results.get("error")):
+        lines.append(f"The run ended with an error: {text(error)}.")
+    if last is not None and step is not None and step != last:
+        lines.append(f"These are the weights of step {step}; the run went on to step {last}.")
+    lines += [f"A monitor said: {line}" for line in monitors(record.results)]
+    return lines
+
+
+def files(paths: Sequence[str]) -> str:
+    """What lies where."""
+    has = {path.split("/")[0] for path in paths}
+    lines = ["- model, tokenizer and configuration: at the top"]
+    if "run" in has:
+        lines.append("- `run/`: the run's own files, with which everything above can be checked: config.yaml, "
+                     "manifest.json, metrics.jsonl, eval_results with all answers")  # fmt: skip
+    if any(path.startswith("run/checkpoint-") for path in paths):
+        lines.append("- `run/checkpoint-…`: all that training goes on from; its .pt files are read without executing "
+                     "anything in them")  # fmt: skip
+    lines.append("- `rg_env.json`: which run this is, for `rg-env push`")
+    return "\n".join(lines)

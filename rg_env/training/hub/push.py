@@ -1,0 +1,228 @@
+"""Publishing, from beginning to end: found, exported where needed, looked up, sent in one commit."""
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shlex import join
+from typing import TYPE_CHECKING
+
+from rg_env.core.checks import one_line
+from rg_env.errors import HubError, InputError
+from rg_env.training.hub.card import CARD, card
+from rg_env.training.hub.contents import Entry, check_secrets, entries
+from rg_env.training.hub.licence import licence_of
+from rg_env.training.hub.marker import MARKER, Marker, git_hash, weights_id
+from rg_env.training.hub.names import repo_problem, revision_problem
+from rg_env.training.hub.record import Record, read
+from rg_env.training.hub.source import Source, find
+from rg_env.training.hub.subject import OptimizerState, Subject, base_of
+
+if TYPE_CHECKING:
+    from rg_env.training.hub.client import Hub, Remote
+
+_UNTOUCHED = {".gitattributes"}
+"""What the Hub puts into a new repository."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be published, and where."""
+
+    path: Path
+    """A run (its last checkpoint), a checkpoint, or a model folder."""
+    repo_id: str
+    private: bool = False
+    optimizer_state: OptimizerState = "none"
+    """"full": with all that training goes on from."""
+    revision: str | None = None
+    """A branch; default: the main one."""
+
+    @property
+    def command_words(self) -> list[str]:
+        """The command that does it."""
+        words = ["rg-env", "push", str(self.path), "--repo-id", self.repo_id]
+        words += ["--private"] if self.private else []
+        words += ["--optimizer-state", "full"] if self.optimizer_state == "full" else []
+        return words + (["--revision", self.revision] if self.revision else [])
+
+    @property
+    def command(self) -> str:
+        """The same for a shell."""
+        return join(self.command_words)
+
+
+def preview(asked: Asked) -> str:
+    """What would be sent: each file with its size, and the card. Nothing is sent, and no token needed.
+
+    Raises:
+        InputError: there is nothing that can be published, or the names cannot be.
+    """
+    subject = _subject(asked, find(asked.path))
+    found = [] if subject.source.kind == "export" else entries(subject)
+    check_secrets(found)
+    text = card(subject, [each.path for each in found])
+    lines = [f"{each.size:>14,}  {each.path}" for each in (*found, Entry(CARD, text.encode()))]
+    total = sum(each.size for each in found)
+    if subject.source.kind == "export":
+        lines = [f"{subject.source.folder} is exported first (rg-env export), then sent: its files are not known yet"]
+    private = ", private" if asked.private else ""
+    branch = f", branch {asked.revision}" if asked.revision else ""
+    note = [f"(the licence of {subject.base.name} is looked up when it is sent)"] if _unknown(subject) else []
+    head = f"{len(found) + 1} files, {total / 1e6:,.1f} MB, to {asked.repo_id}{private}{branch}; nothing was sent"
+    return "\n".join([head, *lines, "", *note, text])
+
+
+def push(asked: Asked, say: Callable[[str], None] = print) -> str:
+    """Publish it; tell what is done by `say`, and return the address.
+
+    Raises:
+        InputError: there is nothing that can be published; no token, or one that may not; the repository holds
+            something else.
+        ExportError: it had to be exported, and that failed a check.
+        HubError: the upload did not finish; nothing in the repository has changed, and the same command goes on.
+    """
+    source = find(asked.path)
+    subject = _subject(asked, source)
+    from rg_env.training.hub.client import Hub
+
+    hub = Hub()
+    try:
+        for note in subject.record.notes if subject.record else ():
+            say(note)
+        with _exported(source, say) as exported:
+            subject = replace(subject, source=exported)
+            return _send(asked, subject, hub, say)
+    except HubError as error:
+        raise HubError(f"{error}; no file of {asked.repo_id} was changed. This goes on: {asked.command}") from error
+
+
+def _subject(asked: Asked, source: Source) -> Subject:
+    if problem := repo_problem(asked.repo_id):
+        raise InputError(f"--repo-id {one_line(asked.repo_id, 100)!r} {problem}")
+    if asked.revision is not None and (problem := revision_problem(asked.revision)):
+        raise InputError(f"--revision {one_line(asked.revision, 100)!r} {problem}")
+    if asked.optimizer_state == "full" and (source.checkpoint is None or source.run is None):
+        raise InputError(
+            f"{source.folder} has no state that training goes on from: name a checkpoint-N of a run, or leave out "
+            "--optimizer-state full"
+        )
+    record = read(source.run) if source.run else None
+    base = base_of(source, record)
+    return Subject(
+        asked.repo_id, source, record, asked.optimizer_state, asked.revision, licence_of(base.name, base.folder)
+    )
+
+
+def _unknown(subject: Subject) -> bool:
+    return subject.licence.id is None and subject.base.on_hub
+
+
+@contextmanager
+def _exported(source: Source, say: Callable[[str], None]) -> Iterator[Source]:
+    """The source, with a model folder or adapters; made first where it has shards, pickles or empty weights."""
+    if source.kind != "export":
+        yield source
+        return
+    from rg_env.training.export.job import Asked as ToExport
+    from rg_env.training.export.job import export
+
+    with tempfile.TemporaryDirectory(prefix=".rg-env-push-", dir=source.folder.absolute().parent) as folder:
+        out = export(ToExport(path=source.folder, out=Path(folder) / "model"), say)
+        yield replace(find(out), step=source.step, run=source.run, checkpoint=source.checkpoint)
+
+
+def _send(asked: Asked, subject: Subject, hub: "Hub", say: Callable[[str], None]) -> str:
+    remote = hub.look(asked.repo_id, asked.revision)
+    found = entries(subject)
+    run = _identity(subject.record, found)
+    _check_remote(asked, remote, run)
+    if _unknown(subject):
+        subject = replace(subject, licence=licence_of(subject.base.name, hub=hub.api))
+    text = card(subject, [each.path for each in found]).encode()
+    check_secrets([*found, Entry(CARD, text)], hub.token)
+    sent = [*found, Entry(CARD, text)]
+    card_hash = git_hash(text)
+    if edited := _edited(remote):
+        say(f"{CARD} was edited on the Hub and stays as it is: take it away there to have it written anew")
+        sent, card_hash = found, edited
+    marker = Marker(run, subject.source.step, card_hash, tuple(each.path for each in sent))
+    sent = [*sent, Entry(MARKER, marker.as_json())]
+    remote = _made(asked, hub, remote, say)
+    gone = _outdated(remote, {each.path for each in sent} | ({CARD} if edited else set()))
+    if gone and not remote.is_copy:
+        more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+        say(f"taking away what was pushed earlier and is not now: {gone[0]}{more}")
+    total = sum(each.size for each in sent)
+    say(f"sending {len(sent)} files, {total / 1e6:,.1f} MB, to {hub.url(asked.repo_id, asked.revision)}")
+    step = "" if subject.source.step is None else f"step {subject.source.step} of "
+    hub.commit(
+        asked.repo_id,
+        asked.revision,
+        sent,
+        gone,
+        message=f"{step[:1].upper()}{step[1:]}run {run[:12]}" if step else f"Weights {run[:12]}",
+        parent=remote.commit or remote.main,
+    )
+    return hub.url(asked.repo_id, asked.revision)
+
+
+def _identity(record: Record | None, found: list[Entry]) -> str:
+    if record is not None:
+        return record.id
+    weights = [each for each in found if each.path.endswith(".safetensors")]
+    return weights_id([(each.path, _sha256(each.source)) for each in weights])
+
+
+def _sha256(source: Path | bytes) -> str:
+    if isinstance(source, bytes):
+        return hashlib.sha256(source).hexdigest()
+    with source.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_remote(asked: Asked, remote: "Remote | None", run: str) -> None:
+    """Raise `InputError` where something else would be overwritten, or what is private shown to all."""
+    if remote is None:
+        return
+    if asked.private and not remote.private:
+        raise InputError(f"{asked.repo_id} exists and is public: make it private in its settings, or take another")
+    others = set(remote.files) - _UNTOUCHED
+    if remote.is_copy or not others or (remote.marker is not None and remote.marker.run == run):
+        return
+    where = asked.repo_id + (f" has a branch {asked.revision} that" if asked.revision else "")
+    what = "another run" if remote.marker else f"other files ({one_line(min(others), 60)} ...)"
+    raise InputError(
+        f"{where} holds {what}, which is not overwritten: take another --repo-id, or a branch of its own by "
+        f"--revision NAME{'' if asked.revision is None else ' that is new'}"
+    )
+
+
+def _made(asked: Asked, hub: "Hub", remote: "Remote | None", say: Callable[[str], None]) -> "Remote":
+    """The repository, and the branch, which are there now."""
+    if remote is None:
+        hub.create(asked.repo_id, private=asked.private)
+        say(f"made {asked.repo_id}{' (private)' if asked.private else ''}")
+    if asked.revision not in (None, "main") and (remote is None or remote.commit is None):
+        assert asked.revision is not None
+        hub.branch(asked.repo_id, asked.revision)
+        remote = None
+    found = remote or hub.look(asked.repo_id, asked.revision)
+    if found is None:
+        raise HubError(f"the Hub has no {asked.repo_id}, though it was made just now")
+    return found
+
+
+def _edited(remote: "Remote | None") -> str | None:
+    """Git's hash of the card that was pushed, where another one stands now."""
+    if remote is None or remote.is_copy or remote.marker is None:
+        return None
+    return remote.marker.card if remote.files.get(CARD) not in (None, remote.marker.card) else None
+
+
+def _outdated(remote: "Remote", sent: set[str]) -> list[str]:
+    """What is to be taken away: what an earlier push put there, and of a new branch all that it began with."""
+    ours = set(remote.files) - _UNTOUCHED if remote.is_copy else set(remote.marker.files if remote.marker else ())
+    return sorted((ours & set(remote.files)) - sent)
