@@ -176,26 +176,3 @@ def lose(server: RunningServer, kind: signal.Signals, folder: Path) -> None:
     results = json.loads((folder / "run" / "train_results.json").read_text())
     assert results["steps"] >= 2
     assert (folder / "run" / f"checkpoint-{results['steps']}" / "model.safetensors").is_file()
-
-
-def test_a_run_under_zero3_goes_on(server: RunningServer, tmp_path: Path) -> None:
-    """Two processes, from their shards; another number of processes, or none, is told before it starts."""
-    config = REPOSITORY / "configs" / "zero3_cpu.yaml"
-    launcher = [str(PYTHON.with_name("accelerate")), "launch", "--config-file", str(config)]
-    small = {"per_device_train_batch_size": 16}
-    first = start(tmp_path, server, *launcher, max_steps=2, **small)
-    output = finish(first)
-    assert first.returncode == 0, output[-3000:]
-    alone = start(tmp_path, server, max_steps=3, resume="auto", **small)
-    output = finish(alone)
-    assert alone.returncode == 2, output[-3000:]
-    assert "it is of 2 processes, and here are 1" in output
-    second = start(tmp_path, server, *launcher, max_steps=3, resume="auto", **small)
-    output = finish(second)
-    assert second.returncode == 0, output[-3000:]
-    assert "going on after step 2" in output
-    assert len(steps(tmp_path)) == 3
-    results = json.loads((tmp_path / "run" / "train_results.json").read_text())
-    assert results["resumed_from"].endswith("checkpoint-2")
-    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "checkpoint-3", dtype=torch.float32)
-    assert all(parameter.numel() for parameter in saved.parameters())

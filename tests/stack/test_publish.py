@@ -1,0 +1,78 @@
+"""From a run under ZeRO-3 to the hub and back, by the commands."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hub_runs import CONFIG, SMALL
+from hub_server import CANARY, HubServer
+from stack_server import REPOSITORY, RunningServer, cpu_environment
+from transformers import AutoModelForCausalLM
+
+BIN = Path(sys.executable).parent
+LAUNCH = (BIN / "accelerate", "launch", "--config-file", REPOSITORY / "configs" / "zero3_cpu.yaml", "--module")
+
+
+def test_a_run_under_zero3_is_published_and_goes_on(server: RunningServer, tmp_path: Path) -> None:
+    """Two processes train. What is downloaded is the run's to the byte, the model answers as the run recorded, and two
+    processes go on from the shards; one alone is told that it cannot."""
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    with HubServer() as hub:
+        hub.tokens = {CANARY: ("me", True)}
+        online = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": hub.url, "HF_TOKEN": CANARY, "HF_HOME": str(tmp_path / "hf")}
+
+        def call(*words: Any, code: int = 0) -> str:
+            done = subprocess.run(
+                [str(word) for word in words],
+                env=cpu_environment(**online),
+                cwd=tmp_path,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+                timeout=400,
+            )
+            assert done.returncode == code, done.stdout[-3000:]
+            return done.stdout
+
+        engine = ("engine.kind=vllm", f"engine.port={server.port}")
+        call(*LAUNCH, "rg_env.cli", "train", CONFIG, *engine, *SMALL, f"output.dir={run}", "training.max_steps=2")
+        said = call(BIN / "rg-env", "export", run, "--out", tmp_path / "exported")
+        assert "ZeRO-3 shards of 2 processes, step 2" in said
+        assert " frozen problems right" in said
+        call(BIN / "rg-env", "push", run, "--repo-id", "me/legs", "--optimizer-state", "full")
+        call(BIN / "hf", "download", "me/legs", "--local-dir", copy)
+
+    ours, theirs = contents(run / "checkpoint-2"), contents(copy / "run" / "checkpoint-2")
+    assert theirs == {path: content for path, content in ours.items() if path in theirs}
+    assert ours.keys() - theirs.keys() == {
+        "training_args.bin",
+        "zero_to_fp32.py",
+        "zero_to_torch.py",
+    }  # pickled, or code
+    assert (copy / "model.safetensors").read_bytes() == (tmp_path / "exported/model.safetensors").read_bytes()
+
+    config, asked = copy / "run/config.yaml", tmp_path / "asked"
+    only = ("--eval-only", "--checkpoint", copy, "engine.kind=embedded")
+    call(BIN / "rg-env", "train", config, *only, f"output.dir={asked}")
+    found = json.loads(next(asked.rglob("eval_step_*.json")).read_text())
+    recorded = json.loads((run / "eval_results/eval_step_2.json").read_text())
+    assert found["greedy_accuracy"] == pytest.approx(recorded["greedy_accuracy"], abs=1 / 12 + 1e-9)
+
+    further = (*engine, f"output.dir={copy / 'run'}", "training.max_steps=3", "--resume", "auto")
+    said = call(BIN / "rg-env", "train", config, *further, code=2)
+    assert "it is of 2 processes, and here are 1" in said
+    assert "going on after step 2" in call(*LAUNCH, "rg_env.cli", "train", config, *further)
+    results = json.loads((copy / "run/train_results.json").read_text())
+    assert results["steps"] == 3
+    assert results["resumed_from"].endswith("checkpoint-2")
+    saved = AutoModelForCausalLM.from_pretrained(copy / "run/checkpoint-3", dtype=torch.float32)
+    assert all(parameter.numel() for parameter in saved.parameters())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
