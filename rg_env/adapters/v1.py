@@ -123,8 +123,8 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     """Picks the evaluation questions."""
     level: int | None = None
     """Level of difficulty of all tasks of `gym` that do not set one."""
-    rewards: dict[str, Any] | list[Any] | None = None
-    """Names and weights (JSON on a command line); None: correctness 1, format 0.1."""
+    rewards: str | dict[str, Any] | list[Any] | None = None
+    """A name, or names and weights (JSON on a command line); None: correctness 1, format 0.1."""
     grading: str = "hardened"
     """`upstream` for the library's own formulas."""
     partial_credit: bool = False

@@ -167,6 +167,7 @@ def test_from_python(release: Release, environment: Callable[[Release], Path], t
     assert said["own"] == said["pickled"] == said["dumped"] == own
     assert said["bare"]["rewards"] == {"correctness": [0.0, 1.0], "format": [1.0, 0.1]}
     assert said["bare"]["metrics"] == {"accuracy": 0.0, **none, "status/wrong": 1.0}
+    assert said["one reward"] == {"format": [1.0, 1.0]}
     assert said["upstream"]["metrics"] == {
         "accuracy": 0.0, "status/partial": 0.0, "status/timed_out": 0.0, **none, "status/wrong": 1.0,
     }  # fmt: skip

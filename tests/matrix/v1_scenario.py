@@ -146,6 +146,7 @@ def main() -> None:
     ):
         found[name] = scored(type(task)(task.data, taskset.task), f"<answer>{task.data.answer}</answer>")
     found["bare"] = scored(type(task)(tasks()[0].data), "<answer>x</answer>")
+    found["one reward"] = scored(tasks(rewards="format")[0], "<answer>x</answer>")["rewards"]
     (task, *_) = tasks(gym="word_sorting", grading="upstream")
     found["upstream"] = scored(task, "<answer>x</answer>")
     print(json.dumps(found))
