@@ -1,7 +1,7 @@
 """A harness for Verifiers' v1 API that asks once, in this process: no sandbox, no program, no tools.
 
 Every request goes through the interception endpoint that Verifiers gives, so traces hold all there is to know. Other
-tasksets can use it too, by the id "rg-env".
+tasksets can use it too, by the id "rg-env", if their prompts are text.
 """
 
 import functools
