@@ -79,11 +79,11 @@ def _module_of(name: str) -> ModuleType:
     path = _LAZY[name]
     try:
         return import_module(path)
-    except (AttributeError, ImportError) as error:
+    except (AttributeError, ImportError, TypeError) as error:
         if not path.startswith("rg_env.adapters.v") or isinstance(error, RGEnvError):
             raise
-        # Each release of Verifiers has one of its two APIs, or both. What is missing may not look like an attribute
-        # that is not there: its loader would then say that this package exports no taskset.
+        # Each release of Verifiers has one of its two APIs, or both, and 0.1.14 an older v1. What is missing may not
+        # look like an attribute that is not there: its loader would then say that this package exports no taskset.
         raise MissingExtraError(f"rg_env.{name} {_other_api(path)}: {error}") from error
 
 
@@ -94,9 +94,20 @@ def _other_api(path: str) -> str:
         found = f"verifiers {version('verifiers')}"
     except PackageNotFoundError:
         return "needs verifiers, which is not installed (pip install verifiers)"
-    if path == "rg_env.adapters.v0":
+    is_v0 = path == "rg_env.adapters.v0"
+    if _has("verifiers", "SingleTurnEnv") if is_v0 else _has("verifiers.v1", "TaskData"):
+        return f"cannot be imported beside {found}"
+    if is_v0:
         return f"is of Verifiers' v0 API, which {found} lacks (0.1.2 to 0.3 have it; later: `vf-eval rg-env`)"
     return f"is of Verifiers' v1 API, which {found} lacks (0.2.1 and later have it)"
+
+
+def _has(module: str, name: str) -> bool:
+    """Whether the release has it; also where something else keeps it from being imported."""
+    try:
+        return hasattr(import_module(module), name)
+    except ImportError as error:
+        return not (error.name or "").startswith("verifiers")
 
 
 def __dir__() -> list[str]:

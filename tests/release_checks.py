@@ -44,7 +44,7 @@ def run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
 def check(found: list[dict[str, Any]], expected: dict[str, Any]) -> None:
     """Every question `ROLLOUTS` times, each with the very reward and metrics.
 
-    From 0.1.12 on an empty reply is an error to Verifiers itself: it is recorded, and scored as if nothing had come.
+    From 0.1.12 on an empty reply is an error to v0 of Verifiers: it is recorded, and scored as if nothing had come.
     """
     assert sorted(each["question"] for each in found) == sorted([*expected] * ROLLOUTS)
     for each in found:

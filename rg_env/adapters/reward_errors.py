@@ -23,8 +23,8 @@ _RECORDS = "_rg_env_records"
 _FUNCTIONS = ("reward_funcs", "funcs")  # verifiers up to 0.1.6, and from 0.1.9
 _GROUP_PARAMETERS = {"states", "prompts", "completions", "answers", "tasks", "infos"}
 
-
 _of_this_part: ContextVar[list[RewardError] | None] = ContextVar("reward_errors", default=None)
+"""Where errors go besides, within `reward_errors`."""
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import verifiers.v1 as vf
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from rg_env.core.asking import Asking
-from rg_env.core.dataset import build_rows
+from rg_env.core.dataset import build_rows, check_request
 from rg_env.core.extraction import extract
 from rg_env.core.imports import import_user_code
 from rg_env.core.metrics import Metric, metrics_of
@@ -123,8 +123,8 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     """Picks the evaluation questions."""
     level: int | None = None
     """Level of difficulty of all tasks of `gym` that do not set one."""
-    rewards: dict[str, Any] | list[Any] | None = None
-    """Names and weights (JSON on a command line); None: correctness 1, format 0.1."""
+    rewards: str | dict[str, Any] | list[Any] | None = None
+    """A name, or names and weights (JSON on a command line); None: correctness 1, format 0.1."""
     grading: str = "hardened"
     """`upstream` for the library's own formulas."""
     partial_credit: bool = False
@@ -144,7 +144,7 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
         if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
             try:
                 return json.loads(value)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise InputError(f"not JSON: {error}") from error
         return value
 
@@ -169,7 +169,7 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
                 f"gym and rewards are plain values here ({error}): register a function of your own with "
                 "@rg_env.reward, name its file under imports, and give its name"
             ) from error
-        _rubric_of(rubric)
+        check_request(_rubric_of(rubric).mixture, self.split, self._count, self._seed)
         self.task = self.task.model_copy()
         self.task._rubric = rubric
         return self
@@ -188,6 +188,10 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     def _count(self) -> int:
         return self.num_train_examples if self.split == "train" else self.num_eval_examples
 
+    @property
+    def _seed(self) -> int:
+        return self.seed if self.split == "train" else self.eval_seed
+
 
 class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig]):
     """The questions of one split."""
@@ -195,9 +199,8 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig
     def load(self) -> Iterator[ReasoningGymTask]:
         """The tasks in order, the same for equal configs. Raises as `core.dataset.build_rows`."""
         config = self.config
-        seed = config.seed if config.split == "train" else config.eval_seed
         mixture = _rubric_of(config.task._rubric).mixture
-        rows = build_rows(mixture, config.split, config._count, seed)
+        rows = build_rows(mixture, config.split, config._count, config._seed)
         for index, row in enumerate(config._asking.put_rows(rows)):
             *system, user = row["prompt"]
             data = ReasoningGymTaskData(

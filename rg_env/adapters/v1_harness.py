@@ -1,7 +1,7 @@
 """A harness for Verifiers' v1 API that asks once, in this process: no sandbox, no program, no tools.
 
 Every request goes through the interception endpoint that Verifiers gives, so traces hold all there is to know. Other
-tasksets can use it too, by the id "rg-env".
+tasksets can use it too, by the id "rg-env", if their prompts are text.
 """
 
 import functools
@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import openai
 import verifiers.v1 as vf
+from pydantic import Field
 
 from rg_env.core.prompts import build_messages
 
@@ -18,9 +19,9 @@ from rg_env.core.prompts import build_messages
 class SingleTurnHarnessConfig(vf.HarnessConfig):
     """Options of `SingleTurnHarness`."""
 
-    request_timeout: float | None = 3600.0
+    request_timeout: float | None = Field(3600.0, gt=0, allow_inf_nan=False)
     """Seconds that one answer may take; None: no limit."""
-    max_retries: int = 2
+    max_retries: int = Field(2, ge=0)
     """How often a request is repeated that failed for a reason that may pass (by the client of `openai`)."""
 
 

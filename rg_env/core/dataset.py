@@ -27,6 +27,9 @@ from rg_env.core.task_table import is_user_task
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError
 
+MAX_ROWS = 2**31
+"""More cannot be asked for."""
+
 
 def build_rows(
     mixture: object, split: Split, n: int, seed: int, *, cache: bool = True, processes: int | None = None
@@ -69,18 +72,25 @@ def build_splits(
     return train, evaluation, described
 
 
+def check_request(mixture: Mixture, split: Split, n: int, seed: int) -> None:
+    """All that can be checked of what is asked for without drawing a question. Raises `InputError`."""
+    if not is_count(n, MAX_ROWS):
+        raise InputError(
+            f"the number of {split} examples must be a whole number from 0 to {MAX_ROWS}, not {shortened(n)}"
+        )
+    if not is_count(abs(seed) if isinstance(seed, int) and not isinstance(seed, bool) else seed, 2**64):
+        raise InputError(f"seed must be a whole number within 64 bits, not {shortened(seed)}")
+    mixture.counts(n)
+
+
 _Part = tuple[Split, int, int]
 """Split, number of rows and seed."""
 
 
 def _build(mixture: Mixture, parts: list[_Part], cache: bool, processes: int | None) -> list[list[Row]]:
     """The rows of each part: from disk, or generated, all that are missing at once."""
-    for split, n, seed in parts:
-        if not is_count(n):
-            raise InputError(f"the number of {split} examples must be a whole number from 0 up, not {shortened(n)}")
-        if not is_count(abs(seed) if isinstance(seed, int) and not isinstance(seed, bool) else seed, 2**64):
-            raise InputError(f"seed must be a whole number within 64 bits, not {shortened(seed)}")
-        mixture.counts(n)
+    for part in parts:
+        check_request(mixture, *part)
     described = {part: _described(mixture, part) for part in parts if cache and part[1]}
     built = _kept(described)
     if len(built) < len(described):

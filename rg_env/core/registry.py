@@ -110,7 +110,7 @@ def resolve_rewards(spec: object = None) -> list[WeightedReward]:
     if spec is None:
         spec = DEFAULT_REWARDS
     if isinstance(spec, Mapping):
-        spec = [{"name": key, **value} if isinstance(value, Mapping) else (key, value) for key, value in spec.items()]
+        spec = [_named(key, value) for key, value in spec.items()]
     elif isinstance(spec, str) or callable(spec):
         spec = [spec]
     if not isinstance(spec, Sequence) or not spec:
@@ -121,6 +121,15 @@ def resolve_rewards(spec: object = None) -> list[WeightedReward]:
         if names.count(name) > 1:
             raise InputError(f"reward {name!r} is given twice: metrics are told apart by name")
     return resolved
+
+
+def _named(name: Any, value: Any) -> Any:
+    """An entry of a mapping from names, as one of a list."""
+    if not isinstance(value, Mapping):
+        return name, value
+    if value.get("name", name) != name:
+        raise InputError(f"reward {name!r}: its mapping names another, {shortened(value['name'])}")
+    return {"name": name, **value}
 
 
 def _resolve(item: Any) -> WeightedReward:

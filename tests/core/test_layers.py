@@ -105,3 +105,18 @@ def test_public_names_resolve() -> None:
     } <= set(dir(rg_env))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = rg_env.nothing
+
+
+def test_what_keeps_an_adapter_from_being_imported_is_told() -> None:
+    """Not that the release lacks an API which it has."""
+    code = """
+import sys, verifiers, rg_env
+sys.modules["datasets"] = None
+try:
+    rg_env.load_environment
+except ImportError as error:
+    print(error)
+"""
+    told = _run(code)
+    assert told.startswith("rg_env.load_environment cannot be imported beside verifiers 0.1.6.post0: ")
+    assert "datasets" in told

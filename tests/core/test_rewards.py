@@ -132,6 +132,7 @@ def custom(completion: Any) -> float:
         ([("correctness", 1), ["format", 0]], [("correctness", 1.0), ("format", 0.0)]),
         ({"correctness": 2, "brevity": -0.5}, [("correctness", 2.0), ("brevity", -0.5)]),
         ([{"name": "format", "weight": 0.3}, {"name": "brevity"}], [("format", 0.3), ("brevity", 1.0)]),
+        ({"format": {"name": "format", "weight": 0.3}}, [("format", 0.3)]),
         ([(custom, 0.5), "format"], [("custom", 0.5), ("format", 1.0)]),
     ],
 )
@@ -153,6 +154,7 @@ def test_rewards_can_be_given_in_many_forms(spec: Any, expected: list[tuple[str,
         (["format", "format"], "given twice"),
         ([{"weight": 1}], "needs a name"),
         ([{"name": "format", "wieght": 1}], "did you mean 'weight'"),
+        ({"correctness": {"name": "format"}}, "reward 'correctness': its mapping names another, 'format'"),
         ([lambda x: 0.0], "unknown parameter of reward '<lambda>' 'x'"),
     ],
 )

@@ -70,7 +70,12 @@ BAD = {
     "text that is no JSON": "not JSON",
     "a file that there is not": "imports: there is no file ",
     "two gradings": "grading='upstream' has partial credit of its own",
+    "text that nests without end": "not JSON",
+    "a seed that is too large": "seed must be a whole number within 64 bits",
+    "too many questions": "the number of eval examples must be a whole number from 0 to 2147483648, not 1000000000000",
+    "fewer questions than tasks": "1 examples are too few for 2 tasks",
 }
+BAD_HARNESS = ("greater than 0", "finite number", "greater than or equal to 0")
 SCENARIO = Path(__file__).with_name("v1_scenario.py")
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
@@ -146,6 +151,8 @@ def test_from_python(release: Release, environment: Callable[[Release], Path], t
     assert said["put"] == {name: put(**options) for name, options in PUT.items()}
     for name, problem in BAD.items():
         assert problem in said["bad"][name], name
+    for problem, told in zip(BAD_HARNESS, said["bad_harness"], strict=True):
+        assert problem in told
     assert said["gold"] == [True] * 16
     assert said["keys"] == [16, 16]
     none = {"status/wrong": 0.0, "status/no_answer": 0.0, "status/too_long": 0.0, "status/ungradable": 0.0}
@@ -156,6 +163,7 @@ def test_from_python(release: Release, environment: Callable[[Release], Path], t
     assert said["own"] == said["pickled"] == said["dumped"] == own
     assert said["bare"]["rewards"] == {"correctness": [0.0, 1.0], "format": [1.0, 0.1]}
     assert said["bare"]["metrics"] == {"accuracy": 0.0, **none, "status/wrong": 1.0}
+    assert said["one reward"] == {"format": [1.0, 1.0]}
     assert said["upstream"]["metrics"] == {
         "accuracy": 0.0, "status/partial": 0.0, "status/timed_out": 0.0, **none, "status/wrong": 1.0,
     }  # fmt: skip

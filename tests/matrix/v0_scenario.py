@@ -65,6 +65,19 @@ def text_of(message: Any) -> str:
     return str(content)
 
 
+def without_v1() -> list[str]:
+    """What is told of each name of the v1 API that this release lacks."""
+    told = []
+    for name in rg_env.__all__:
+        try:
+            getattr(rg_env, name)
+        except rg_env.MissingExtraError as error:
+            told.append(str(error))
+        except AttributeError:  # 0.2 has harnesses, and no environments
+            assert name == "SingleTurnEnv"
+    return told
+
+
 def main() -> None:
     spec = json.loads(sys.argv[1])
     found: dict[str, Any] = {}
@@ -77,7 +90,7 @@ def main() -> None:
             if not isinstance(cause, rg_env.RGEnvError):
                 raise
             found[name] = f"{type(cause).__name__}: {cause}"
-    print(json.dumps({"version": vf.__version__, "light": LIGHT, "found": found}))
+    print(json.dumps({"version": vf.__version__, "light": LIGHT, "found": found, "lacks": without_v1()}))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,12 @@ BAD = {
     "text that is no JSON": {"gym": "[leg_counting"},
     "a file that there is not": {"imports": ["nothing.py"]},
     "two gradings": {"grading": "upstream", "partial_credit": True},
+    "text that nests without end": {"gym": "[" * 100_000},
+    "a seed that is too large": {"eval_seed": 10**30},
+    "too many questions": {"num_eval_examples": 10**12},
+    "fewer questions than tasks": {"gym": ["leg_counting", "chain_sum"], "num_eval_examples": 1},
 }
+BAD_HARNESS = ({"request_timeout": 0}, {"request_timeout": float("nan")}, {"max_retries": -1})
 GOLD = [
     "leg_counting",
     "sudoku",
@@ -90,8 +95,17 @@ def put(task: Any) -> dict[str, Any]:
 
 
 def refused(**options: Any) -> str:
+    """What is told while the config is read: later, the commands would show a traceback."""
     try:
-        tasks(**options)
+        config(**options)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def harness_refused(**options: Any) -> str:
+    try:
+        loaders.harness_config_type("rg-env").model_validate({"id": "rg-env", **options})
     except ValueError as error:
         return str(error)
     return ""
@@ -116,6 +130,7 @@ def main() -> None:
     found: dict[str, Any] = {
         "put": {name: [put(task) for task in tasks(**options)] for name, options in PUT.items()},
         "bad": {name: refused(**options) for name, options in BAD.items()},
+        "bad_harness": [harness_refused(**options) for options in BAD_HARNESS],
         "v0": v0_refused(),
         "gold": asyncio.run(gold(tasks(gym=GOLD, num_eval_examples=2 * len(GOLD)))),
     }
@@ -131,6 +146,7 @@ def main() -> None:
     ):
         found[name] = scored(type(task)(task.data, taskset.task), f"<answer>{task.data.answer}</answer>")
     found["bare"] = scored(type(task)(tasks()[0].data), "<answer>x</answer>")
+    found["one reward"] = scored(tasks(rewards="format")[0], "<answer>x</answer>")["rewards"]
     (task, *_) = tasks(gym="word_sorting", grading="upstream")
     found["upstream"] = scored(task, "<answer>x</answer>")
     print(json.dumps(found))
