@@ -116,7 +116,8 @@ def _write_model(
         difference = verify.Comparison(aside, architecture, reader, matched, whole).run(tokenizer, reference)
         told = "each tensor is the trained one" + (f", and that of {WEIGHTS} beside the shards" if whole else "")
         say(f"verified: {told}; logits on fixed prompts differ by {difference:.1g} of their size")
-    return tokenizer, dtype, all(kind == dtype for kind in types.values() if kind.is_floating_point)
+    same = all(kind == dtype for kind in types.values() if kind.is_floating_point)
+    return tokenizer, dtype, same and reference is None  # merging rounds, too
 
 
 def _whole_beside(checkpoint: Checkpoint, architecture: Architecture, say: Callable[[str], None]) -> Path | None:
