@@ -52,7 +52,9 @@ def tasks(record: Record) -> str:
             text(", ".join(told)) if told else "",
             code(options, 400) if options != "{}" else "defaults",
         ])  # fmt: skip
-    parts = [table(["task", "weight", "levels", "options"], rows)] if rows else ["The run tells no tasks."]
+    parts = (
+        [table(["task", "weight", "levels", "options"], rows, numbers=False)] if rows else ["The run tells no tasks."]
+    )
     if curriculum := dict_of(record.config.get("curriculum")):
         named = ", ".join(code(name) for name in dict_of(curriculum.get("tasks")))
         parts.append(f"The levels of {named} changed while it was trained (a curriculum).")
@@ -84,7 +86,7 @@ def data(record: Record) -> str:
     if imports := dict_of(rows.get("imports")):
         files = ", ".join(code(name) for name in imports)
         more += f" Some tasks are the author's own ({files}): their code is not here."
-    return table(head, cells) + more
+    return table(head, cells, numbers=False) + more
 
 
 def settings(subject: Subject) -> str:

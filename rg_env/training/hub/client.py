@@ -103,7 +103,7 @@ class Hub:
     def create(self, repo_id: str, *, private: bool) -> None:
         """Make the repository. Raises as `look`, and `InputError`: the token may not, or somebody has that name."""
         with self._told(repo_id):
-            self.api.create_repo(repo_id, private=private)
+            self.api.create_repo(repo_id, private=private or None)  # None: as the organization has it by default
 
     def branch(self, repo_id: str, revision: str) -> None:
         """Make a branch, which begins as the main one. Raises as `create`."""

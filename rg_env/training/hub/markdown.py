@@ -42,9 +42,9 @@ def block(value: str, language: str = "text") -> str:
     return "\n".join([f"{fence}{language}", *lines, fence])
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Cells are Markdown; the first column is aligned left, others right."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True) -> str:
+    """Cells are Markdown; the first column is aligned left, others right if they hold numbers."""
+    lines = [head, ["---", *["---:" if numbers else "---"] * (len(head) - 1)], *rows]
     return "\n".join(map(_row, lines))
 
 

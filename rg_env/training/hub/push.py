@@ -1,6 +1,7 @@
 """Publishing, from beginning to end: found, exported where needed, looked up, sent in one commit."""
 
 import hashlib
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -90,11 +91,13 @@ def push(asked: Asked, say: Callable[[str], None] = print) -> str:
 
     hub = Hub()
     try:
-        for note in subject.record.notes if subject.record else ():
-            say(note)
+        remote = hub.look(asked.repo_id, asked.revision)
+        if subject.record is not None:  # told before an export, which can take long
+            _check_remote(asked, remote, subject.record.id)
+            for note in subject.record.notes:
+                say(note)
         with _exported(source, say) as exported:
-            subject = replace(subject, source=exported)
-            return _send(asked, subject, hub, say)
+            return _send(asked, replace(subject, source=exported), hub, remote, say)
     except HubError as error:
         raise HubError(f"{error}; no file of {asked.repo_id} was changed. This goes on: {asked.command}") from error
 
@@ -129,13 +132,15 @@ def _exported(source: Source, say: Callable[[str], None]) -> Iterator[Source]:
     from rg_env.training.export.job import Asked as ToExport
     from rg_env.training.export.job import export
 
-    with tempfile.TemporaryDirectory(prefix=".rg-env-push-", dir=source.folder.absolute().parent) as folder:
+    beside = source.folder.absolute().parent  # where there is room for weights, and not in memory
+    with tempfile.TemporaryDirectory(
+        prefix=".rg-env-push-", dir=beside if os.access(beside, os.W_OK) else None
+    ) as folder:
         out = export(ToExport(path=source.folder, out=Path(folder) / "model"), say)
         yield replace(find(out), step=source.step, run=source.run, checkpoint=source.checkpoint)
 
 
-def _send(asked: Asked, subject: Subject, hub: "Hub", say: Callable[[str], None]) -> str:
-    remote = hub.look(asked.repo_id, asked.revision)
+def _send(asked: Asked, subject: Subject, hub: "Hub", remote: "Remote | None", say: Callable[[str], None]) -> str:
     found = entries(subject)
     run = _identity(subject.record, found)
     _check_remote(asked, remote, run)

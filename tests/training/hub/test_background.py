@@ -1,18 +1,23 @@
 """`hub:` in a config: uploads beside training and at its end, none of which can end a run."""
 
 import os
+import signal
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hub_runs import train
+from hub_runs import CONFIG, SMALL, train
 from hub_server import CANARY, HubServer
 
 from rg_env.errors import InputError
+from rg_env.training.config import load_train_config
 from rg_env.training.config_sections import HubConfig
-from rg_env.training.doctor import accounts
+from rg_env.training.doctor import AskedRun, accounts
 from rg_env.training.hub import background
 from rg_env.training.hub.background import Uploads
 
@@ -46,10 +51,17 @@ def wait(uploads: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_publishes_itself(hub: HubServer, tmp_path: Path, capfd: Any) -> None:
-    """Beside training and at the end, as one run; nothing is left beside its folder, no token in its files."""
-    train(f"output.dir={tmp_path / 'run'}", *HUB, "hub.every=2", "hub.optimizer_state=full", "hub.private=true")
-    told = "".join(capfd.readouterr())
+def test_a_run_publishes_itself(hub: HubServer, tmp_path: Path) -> None:
+    """Beside training and at the end, as one run, by the main one of two processes alone; nothing is left beside its
+    folder, and no token in its files."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command += ["-m", "rg_env.cli", "train", str(CONFIG), *SMALL, f"output.dir={tmp_path / 'run'}"]
+    command += [*HUB, "hub.every=2", "hub.optimizer_state=full", "hub.private=true"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=200, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    told = f"{done.stdout}{done.stderr}"
+    assert done.returncode == 0, told
     assert f"\nhub: uploaded to {hub.url}/me/legs\n" in told
     assert f"\nhub: checkpoint-2 uploaded to {hub.url}/me/legs\n" in told
     assert hub.repos["me/legs"].private
@@ -121,6 +133,19 @@ def test_the_end_of_a_run_waits_but_not_for_ever(
 
 
 @pytest.mark.slow
+def test_an_interrupt_while_the_end_waits(hub: HubServer, uploads: Any, run: Path) -> None:
+    """The upload is ended, and the command told."""
+    made = uploads(private=True)
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with hub.lock, pytest.raises(KeyboardInterrupt):
+        made.finish(complete=True)
+    assert made._upload is None
+    assert made.lines[0].startswith("hub: not uploaded (interrupted); the run is not touched by that.")
+    assert made.lines[0].endswith(f"rg-env push {run} --repo-id me/legs --private")
+
+
+@pytest.mark.slow
 def test_a_run_that_did_not_come_to_its_end_is_not_published(hub: HubServer, uploads: Any, run: Path) -> None:
     """What is under way is ended, and the command told."""
     made = uploads(every=2, optimizer_state="full")
@@ -152,6 +177,8 @@ def test_without_a_token_a_run_does_not_begin(hub: HubServer, tmp_path: Path, mo
     with pytest.raises(InputError, match=r"^hub.enabled: there is no Hugging Face token: HF_TOKEN in .env"):
         train(f"output.dir={tmp_path / 'run'}", *HUB, "model.name=nobody/nothing")
     assert not (tmp_path / "run").exists()
+    assert AskedRun.of(load_train_config(CONFIG, HUB), 1).uploads == "me/legs"
+    assert AskedRun.of(load_train_config(CONFIG), 1).uploads is None
     found = accounts.check_hub("me/legs")
     assert (found.status, found.finding) == ("failed", "no token, and the run is to be uploaded to me/legs")
     assert "hub.enabled=false" in found.fix

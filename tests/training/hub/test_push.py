@@ -290,6 +290,26 @@ def test_a_model_folder_alone(hub: HubServer, pushed: Pushed, tmp_path: Path) ->
         pushed(folder)
 
 
+def test_the_licence_is_looked_up_on_the_hub(hub: HubServer, pushed: Pushed, run: Path, rg_env: Any) -> None:
+    """In the card of the base model; a dry run asks nobody, and says so."""
+    (run / "config.yaml").write_text((run / "config.yaml").read_text().replace("name: tiny", "name: org/base", 1))
+    card = b"---\nlicense: other\nlicense_name: base-1\nlicense_link: https://org.example/licence\n---\n# base\n"
+    hub.add("org/base", {"README.md": card})
+    shown = rg_env("push", str(run), "--repo-id", "me/legs", "--dry-run")[1]
+    assert "(the licence of org/base is looked up when it is sent)" in shown
+    assert hub.requests == []
+    pushed(run)
+    found = hub.repos["me/legs"].files()["README.md"].decode()
+    for line in ("license: other", "license_name: base-1", "base_model: org/base", "base_model_relation: finetune"):
+        assert f"\n{line}\n" in found
+    assert "Licence of the base model: `other` (base-1), as its card on the Hub says." in found
+    hub.fail("GET", "org/base", 500)
+    pushed(run)
+    found = hub.repos["me/legs"].files()["README.md"].decode()
+    assert "Its licence is not known from its files" in found
+    assert "\nlicense:" not in found
+
+
 def test_bad_input_is_one_line(hub: HubServer, run: Path, rg_env: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """Exit code 2, before anything is asked of the Hub."""
     (tmp_path / "empty").mkdir()

@@ -85,6 +85,22 @@ def test_shards_are_exported_first(
         assert torch.equal(value, model.state_dict()[name])
 
 
+def test_what_is_refused_is_told_before_an_export(hub: HubServer, pushed: Pushed, run: Path) -> None:
+    """And of a folder that shards are in, a run is known, too."""
+    hub.add("me/legs", {"model.bin": b"theirs"})
+    model = AutoModelForCausalLM.from_pretrained(run / "checkpoint-4", dtype=torch.float32)
+    (run / "checkpoint-4/model.safetensors").unlink()
+    torch.save(weights_of(model), run / "checkpoint-4/pytorch_model.bin")
+    with pytest.raises(InputError, match="holds other files"):
+        pushed(run)
+    _, lines = pushed(run, repo_id="me/other", optimizer_state="full")
+    assert any("exporting" in line for line in lines)
+    assert any("frozen problems right" in line for line in lines), "the export is checked against the run"
+    files = hub.repos["me/other"].files()
+    assert b"after 4 steps" in files["README.md"]
+    assert {"model.safetensors", "run/checkpoint-4/optimizer.pt", "run/checkpoint-4/pytorch_model.bin"} <= set(files)
+
+
 def test_a_payload_in_a_checkpoint_is_refused(hub: HubServer, pushed: Pushed, tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
     folder = with_companions(tmp_path / "checkpoint-5", model)
