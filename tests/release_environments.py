@@ -34,8 +34,9 @@ RELEASES = (
 
 
 def find_uv() -> str | None:
-    """uv, from the PATH or where setup.sh puts it."""
-    return shutil.which("uv") or shutil.which(ROOT / ".uv-bootstrap" / "bin" / "uv")
+    """uv, from where setup.sh looks for it: the PATH, the user's own programs, the checkout."""
+    places = (Path.home() / ".local" / "bin" / "uv", ROOT / ".uv-bootstrap" / "bin" / "uv")
+    return shutil.which("uv") or next((str(place) for place in places if shutil.which(place)), None)
 
 
 def uv(*arguments: object, **variables: str) -> str:

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import release_environments
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -229,6 +230,22 @@ def test_a_uv_that_is_too_old_is_replaced(machine: Machine) -> None:
     done = machine.setup()
     assert done.returncode == 0, done.stderr
     assert machine.syncs
+
+
+@pytest.mark.parametrize("place", ["bin", "home/.local/bin", "checkout/.uv-bootstrap/bin"])
+def test_the_tests_find_uv_wherever_this_script_does(
+    machine: Machine, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (machine.bin / "uv").unlink()
+    (tmp_path / place).mkdir(parents=True, exist_ok=True)
+    uv = executable(tmp_path / place / "uv", FAKE_UV)
+    done = machine.setup()
+    assert done.returncode == 0, done.stderr
+    assert machine.syncs, "the only uv there is was used"
+    monkeypatch.setenv("PATH", str(machine.bin))
+    monkeypatch.setenv("HOME", str(machine.home))
+    monkeypatch.setattr(release_environments, "ROOT", machine.checkout)
+    assert release_environments.find_uv() == str(uv)
 
 
 def test_python_is_downloaded_where_none_fits(machine: Machine) -> None:
