@@ -141,19 +141,32 @@ class Comparison:
         model = self._architecture.model
         ids, counts = prompt_ids(tokenizer, model.get_input_embeddings().weight.shape[0])
         if reference is None:
-            with lent(model, self._trained):
+            with lent(model, self._once_if_tied(self._trained)):
                 trained = logits(model, ids, counts)
         else:
             trained = logits(reference, ids, counts)
         for name in self._architecture.wanted:
             if name not in self._checked:  # experts that no token was sent to
                 self._trained(name)
-        with lent(model, lambda name: _computing(self._written.read(self._kept(name)))):
+        with lent(model, self._once_if_tied(lambda name: _computing(self._written.read(self._kept(name))))):
             written = logits(model, ids, counts)
         return check_logits(trained, written, self._tolerance)
 
     def _kept(self, name: str) -> str:
         return self._architecture.aliases.get(name, name)
+
+    def _once_if_tied(self, read: Callable[[str], torch.Tensor]) -> Callable[[str], torch.Tensor]:
+        """`read`, which keeps the weights that several modules have: embeddings, by far the largest, come once."""
+        tied, held = set(self._architecture.aliases.values()), dict[str, torch.Tensor]()
+
+        def weight(name: str) -> torch.Tensor:
+            kept = self._kept(name)
+            value = held[kept] if kept in held else read(kept)
+            if kept in tied:
+                held[kept] = value
+            return value
+
+        return weight
 
     def _trained(self, name: str) -> torch.Tensor:
         """A weight of the checkpoint, as it is computed with; compared with the exported one when it is first read."""

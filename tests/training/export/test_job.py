@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rg_env.errors import ExportError, InputError, OutputFolderError
 from rg_env.tiny import POLICY_DIR
-from rg_env.training.export import verify, writer
+from rg_env.training.export import readers, verify, writer
 
 Export = Callable[..., tuple[Path, list[str]]]
 QWEN = SERVED["qwen2, tied"]
@@ -237,6 +237,20 @@ def test_a_tied_head_that_is_stored_too_is_taken_once(
         out, _ = exported(folder, out=tmp_path / name)
         assert "lm_head.weight" not in load_file(out / "model.safetensors")
         same_model(out, model)
+
+
+def test_weights_that_modules_share_are_not_read_for_each(
+    make_model: Callable[..., Any], exported: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Embeddings are a quarter of a small model: once to be written, once to be compared, once as they were written."""
+    model = make_model(QWEN)
+    folder = with_companions(tmp_path / "checkpoint-5", model)
+    save_file(weights(model), folder / "model.safetensors")
+    names: list[str] = []
+    read = readers.SafetensorsReader.read
+    monkeypatch.setattr(readers.SafetensorsReader, "read", lambda self, name: names.append(name) or read(self, name))
+    exported(folder)
+    assert {names.count(name) for name in weights(model)} == {3}
 
 
 def test_another_tensor_in_the_folder_is_found(
