@@ -6,18 +6,13 @@ with ChatServer(lambda question: "<answer>1</answer>") as server:
 
 import asyncio
 import json
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
-import uvicorn
-from starlette.applications import Starlette
+from loopback import LoopbackServer
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-
-from rg_env.inference.server import HOST, bind
 
 Answer = Callable[[str], str]
 """From the last user message to the answer."""
@@ -25,7 +20,7 @@ Trouble = Callable[[int, dict[str, Any]], Response | float | None]
 """What goes wrong with a request, by its number from 0: another response, seconds to wait for, or nothing."""
 
 
-class ChatServer:
+class ChatServer(LoopbackServer):
     """Answers as `answer` says, except where there is trouble.
 
     Attributes:
@@ -41,25 +36,10 @@ class ChatServer:
         self.requests: list[dict[str, Any]] = []
         self.keys: set[str | None] = set()
         self.most = self._under_way = 0
-        self._listener = bind(port)
-        self.port = self._listener.getsockname()[1]
-        self.url = f"http://{HOST}:{self.port}/v1"
-        routes = [Route("/v1/chat/completions", self._chat, methods=["POST"]), Route("/v1/models", self._models)]
-        config = uvicorn.Config(Starlette(routes=routes), log_level="critical", timeout_graceful_shutdown=1)
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listener]}, daemon=True)
-
-    def __enter__(self) -> "ChatServer":
-        self._thread.start()
-        deadline = time.monotonic() + 20
-        while not self._server.started and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        self._thread.join(10)
-        self._listener.close()
+        super().__init__(
+            [Route("/v1/chat/completions", self._chat, methods=["POST"]), Route("/v1/models", self._models)], port
+        )
+        self.url = f"{self.address}/v1"
 
     def reset(self, answer: Answer, trouble: Trouble = lambda number, body: None) -> "ChatServer":
         """Begin anew, as another server would."""

@@ -1,0 +1,40 @@
+"""A Starlette application as a real HTTP server on loopback, in a thread of this process."""
+
+import threading
+import time
+from typing import Self
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from rg_env.inference.server import HOST, bind
+
+
+class LoopbackServer:
+    """Serves `routes` while it is entered.
+
+    Attributes:
+        port: a free one, unless it was named.
+    """
+
+    def __init__(self, routes: list[Route], port: int = 0):
+        self._listener = bind(port)
+        self.port = self._listener.getsockname()[1]
+        self.address = f"http://{HOST}:{self.port}"
+        self._server = uvicorn.Server(
+            uvicorn.Config(Starlette(routes=routes), log_level="critical", timeout_graceful_shutdown=1)
+        )
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listener]}, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        deadline = time.monotonic() + 20
+        while not self._server.started and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(10)
+        self._listener.close()

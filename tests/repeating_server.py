@@ -1,0 +1,58 @@
+"""A real HTTP server on loopback in front of a vf-vllm: what it sampled once, it can say again.
+
+with RepeatingServer(server.port) as between:
+    ...                # a run by between.port
+    between.repeat()   # equal requests get the answers of before, in the order they were asked for; others new ones
+
+A server has random numbers of its own. With those taken out, two runs that have the same state make the same weights.
+"""
+
+import asyncio
+from collections import defaultdict
+
+import httpx
+from loopback import LoopbackServer
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from rg_env.inference.server import HOST
+
+_TIMEOUT_S = 120.0
+
+
+class RepeatingServer(LoopbackServer):
+    """Stands before the server at `target`, on a port of its own.
+
+    Attributes:
+        repeated: how many answers were given again.
+    """
+
+    def __init__(self, target: int):
+        self._target = f"http://{HOST}:{target}"
+        self._said: dict[bytes, list[asyncio.Future[Response]]] = defaultdict(list)
+        self._left: dict[bytes, list[asyncio.Future[Response]]] = {}
+        self.repeated = 0
+        super().__init__([Route("/{path:path}", self._answer, methods=["GET", "POST"])])
+
+    def repeat(self) -> None:
+        """From now on."""
+        self._left = {asked: list(answers) for asked, answers in self._said.items()}
+
+    async def _answer(self, request: Request) -> Response:
+        asked = await request.body()
+        if request.url.path != "/v1/chat/completions":
+            return await self._of_target(request, asked)
+        if left := self._left.get(asked):
+            self.repeated += 1
+            return await left.pop(0)
+        answer = asyncio.ensure_future(self._of_target(request, asked))  # by when it was asked, not by when it is said
+        self._said[asked].append(answer)
+        return await answer
+
+    async def _of_target(self, request: Request, content: bytes) -> Response:
+        headers = {name: value for name, value in request.headers.items() if name not in ("host", "content-length")}
+        url = f"{self._target}{request.url.path}"
+        async with httpx.AsyncClient(timeout=_TIMEOUT_S) as client:
+            answer = await client.request(request.method, url, content=content, headers=headers)
+        return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
