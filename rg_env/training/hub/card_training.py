@@ -121,12 +121,13 @@ def _machine(record: Record) -> Iterator[tuple[str, str]]:
         yield "GPUs", ", ".join(f"{named.count(name)} x {name}" for name in dict.fromkeys(named)) or "none"
         yield "CPU cores", _whole(hardware.get("cpu_count")) or "not recorded"
         yield "processes", _whole(hardware.get("processes")) or "not recorded"
-    seconds = number_of(record.results.get("seconds"))
-    yield "time", f"{seconds:,.0f} s" if seconds is not None else "not known: the run was going on"
+    seconds, resumed = number_of(record.results.get("seconds")), text_of(record.results.get("resumed_from"))
+    label = "time since it was resumed" if resumed else "time"
+    yield label, f"{seconds:,.0f} s" if seconds is not None else "not known: the run was going on"
     for name, label in (("memory/peak_gpu_gb", "peak memory of a GPU"), ("memory/peak_rss_gb", "peak memory")):
         if (peak := record.peak(name)) is not None:
             yield label, f"{peak:.3f} GB"
-    if resumed := text_of(record.results.get("resumed_from")):
+    if resumed:
         yield "resumed from", code(resumed.rstrip("/").rpartition("/")[2])
     versions: Mapping[str, Any] = dict_of(record.manifest.get("versions"))
     if told := [f"{text(name)} {text(version)}" for name, version in versions.items()]:

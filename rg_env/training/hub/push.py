@@ -186,7 +186,7 @@ def _send(asked: Asked, subject: Subject, hub: "Hub", remote: "Remote | None", s
     total = sum(each.size for each in sent)
     say(f"sending {len(sent)} files, {total / 1e6:,.1f} MB, to {hub.url(asked.repo_id, asked.revision)}")
     step = "" if subject.source.step is None else f"step {subject.source.step} of "
-    hub.commit(
+    changed = hub.commit(
         asked.repo_id,
         asked.revision,
         sent,
@@ -194,6 +194,8 @@ def _send(asked: Asked, subject: Subject, hub: "Hub", remote: "Remote | None", s
         message=f"{step[:1].upper()}{step[1:]}run {run[:12]}" if step else f"Weights {run[:12]}",
         parent=remote.commit or remote.main,
     )
+    if not changed:
+        say("all of it was there already: nothing has changed")
     return hub.url(asked.repo_id, asked.revision)
 
 

@@ -147,6 +147,11 @@ def test_the_same_run_is_pushed_again(hub: HubServer, pushed: Pushed, run: Path)
     assert files["model.safetensors"] == (moved / "checkpoint-4/model.safetensors").read_bytes()
     assert any("taking away what was pushed earlier" in line for line in lines)
     assert json.loads(files["rg_env.json"])["step"] == 4
+    there = "all of it was there already: nothing has changed"
+    commits = len(repo.branches["main"])
+    assert there not in lines
+    assert pushed(moved)[1][-1] == there
+    assert len(repo.branches["main"]) == commits
 
 
 def test_a_card_that_was_edited_there_stays(hub: HubServer, pushed: Pushed, run: Path) -> None:

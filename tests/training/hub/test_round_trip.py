@@ -64,6 +64,9 @@ def test_a_download_answers_the_same_and_goes_on_exactly(
         assert ours == theirs
     pushed(run, optimizer_state="full")
     assert json.loads(hub.repos["me/legs"].files()["rg_env.json"])["step"] == 4, "it is the same run"
+    card = hub.repos["me/legs"].files()["README.md"].decode()
+    assert "| time since it was resumed | " in card, "not all of its time"
+    assert "| resumed from | `checkpoint-2` |" in card
 
 
 def test_shards_are_exported_first(
