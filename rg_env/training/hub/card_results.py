@@ -146,7 +146,7 @@ def truncation(evaluation: Values) -> str | None:
         return None
     limit = whole_of(dict_of(evaluation.get("sampling")).get("max_tokens"))
     of = f" of {limit} tokens" if limit else ""
-    return f"{share:.3f} of the sampled answers were cut off by the limit{of}"
+    return f"{f'{share:.3f}' if share else 'None'} of the sampled answers were cut off by the limit{of}"
 
 
 def monitors(values: Values) -> list[str]:

@@ -97,8 +97,8 @@ def settings(subject: Subject) -> str:
     rows = [(code(name), code(training[name])) for name in _SETTINGS if training.get(name) is not None]
     if adapter := subject.adapter:
         rows += [(code(f"lora: {name}"), code(_short(adapter[name]))) for name in _ADAPTER if name in adapter]
-    if (grading := text_of(record.config.get("grading"))) is not None:
-        rows.append((code("grading"), code(grading)))
+    if record.grading is not None:
+        rows.append((code("grading"), code(record.grading)))
     if engine := text_of(record.results.get("engine")):
         rows.append((code("engine"), code(engine)))
     return listed(rows) + "\n\nAll of them: `run/config.yaml`." if rows else "The run tells no settings."

@@ -91,7 +91,7 @@ def _asked(subject: Subject, record: Record) -> list[str]:
             words += [option, json.dumps(value)]
     others: dict[str, Any] = {
         "sampling.top_p": (number_of(sampling.get("top_p")), 1.0),
-        "grading": (text_of(record.config.get("grading")), "hardened"),
+        "grading": (record.grading, "hardened"),
         "prompt.system_prompt": (record.environment.get("system_prompt"), SYSTEM_PROMPT),
     }
     prompt = dict_of(record.config.get("prompt"))
@@ -110,7 +110,7 @@ def _limits(subject: Subject) -> Sequence[str]:
     if record is None:
         return ["Nothing was measured by rg\\_env: these are weights and no more."]
     lines = []
-    grading = text_of(record.config.get("grading"))
+    grading = record.grading
     lines.append(f"Grading {code(grading)}: {_GRADING[grading]}." if grading in _GRADING else "Grading: not recorded.")
     one = subject.after or record.before
     if one:

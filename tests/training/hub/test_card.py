@@ -149,11 +149,29 @@ def test_what_a_reader_is_to_know(trained: Path) -> None:
         "torch ",
     ):
         assert words in found, words
+    assert "0.000 of the" not in found, "none is"
     assert len(SMALL) > 1  # the run has a held-out task
     assert "Nothing was measured on tasks that it was not trained on" not in found
     earlier = card_of(trained / "checkpoint-2", optimizer_state="full")
     assert "These are the weights of step 2; the run went on to step 4." in earlier
     assert "output.dir=NEW\n" in earlier, "there are steps left to do"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grading", ["hardened", "upstream"])
+def test_a_run_of_a_script_says_how_it_was_graded(run: Path, grading: str) -> None:
+    """Its settings are those of the environment, in config.yaml; there is no config to run again."""
+    arguments = yaml.safe_load((run / "arguments.yaml").read_text())
+    arguments["environment"]["grading"] = grading
+    (run / "config.yaml").write_text(yaml.safe_dump(arguments))
+    (run / "arguments.yaml").unlink()
+    found = card_of(run, optimizer_state="full")
+    assert f"- Grading `{grading}`: " in found
+    assert f"| `grading` | `{grading}` |" in found
+    (line,) = (line for line in found.splitlines() if line.startswith("rg-env eval "))
+    assert ("grading=" in line) == (grading == "upstream")
+    assert "rg-env train" not in found
+    assert "Give `--resume legs/run/checkpoint-4` to the script that trained it." in found
 
 
 @pytest.mark.slow
@@ -203,7 +221,7 @@ def test_weights_of_no_known_step_have_no_figures(run: Path) -> None:
     shutil.copytree(POLICY_DIR, run / "half")
     found = card_of(run / "half")
     assert "**No file says after which step these weights were saved**" in found
-    assert "None" not in found
+    assert "of step None" not in found
     assert "model-index" not in found
 
 
