@@ -20,12 +20,13 @@ def main() -> None:
     parser.add_argument("repo_id", help="USER/NAME; made where it is not there")
     parser.add_argument("--private", action="store_true")
     parser.add_argument("--optimizer-state", choices=["none", "full"], default="none")
+    parser.add_argument("--revision", metavar="BRANCH", help="a branch, made where it is not there")
     parser.add_argument("--dry-run", action="store_true", help="send nothing")
     options = parser.parse_args()
 
     from rg_env.training.hub.push import Asked, preview, push
 
-    asked = Asked(options.run, options.repo_id, options.private, options.optimizer_state)
+    asked = Asked(options.run, options.repo_id, options.private, options.optimizer_state, options.revision)
     if options.dry_run:
         print(preview(asked).rstrip())
         return

@@ -255,6 +255,8 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
     }
     if isinstance(mixture := getattr(env, "mixture", None), Mixture):
         resolved["environment"]["gym"] = mixture.model_dump()["tasks"]
+        grading = getattr(env, "grading", "strict")
+        resolved["environment"]["grading"] = "hardened" if grading == "strict" else grading  # as a config calls it
     if trainer.curriculum is not None:
         resolved["curriculum"] = trainer.curriculum.config.model_dump()
     return {**settings, **resolved}

@@ -27,6 +27,7 @@ def test_the_config_tells_what_was_run(make_trainer: Any, tmp_path: Path) -> Non
     assert (config["note"], config["model"]) == ("x", "tiny")
     assert config["environment"]["rewards"]["correctness"] == 1.0
     assert config["environment"]["gym"][0]["name"] == "leg_counting"
+    assert config["environment"]["grading"] == "hardened"
     assert config["environment"]["first_prompt"][0]["role"] == "system"
     assert config["training"]["learning_rate"] == 1e-4
     assert "secret" not in text

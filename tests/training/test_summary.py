@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 from rich.console import Console
 
@@ -123,6 +124,20 @@ def test_the_picture_grows_with_the_tasks(tmp_path: Path, tasks: int, held_out: 
     lines = sum(counts.values())
     expected = 4.5 if lines == 1 else 5.3 + 0.22 * lines
     assert height == pytest.approx(expected, abs=0.02)
+
+
+def test_steps_are_whole_in_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a short run, too, where halves of them would have room."""
+    (tmp_path / "eval_results").mkdir()
+    for step in (0, 3):
+        values = json.dumps(evaluation(step, ["maze"]).as_json())
+        (tmp_path / "eval_results" / f"eval_step_{step}.json").write_text(values)
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *args, **kwargs: drawn.append(figure))
+    assert plot_run(tmp_path)
+    ticks = drawn[0].axes[0].get_xticks()
+    assert len(ticks) > 2
+    assert all(float(tick).is_integer() for tick in ticks)
 
 
 def test_a_folder_may_have_any_name(tmp_path: Path) -> None:

@@ -101,7 +101,8 @@ class Uploads(TrainerCallback):
                 command = self._asked(self._folder).command
                 self._say(f"hub: not uploaded, as training did not come to its end; this does it: {command}")
                 return
-            self._settle()
+            self._settle(at_end=True)
+            self._say(f"hub: uploading the run to {self._config.repo_id}, which can take a while")
             self._start(self._folder, beside_training=False)
             self._settle()
         except OSError as error:
@@ -151,8 +152,11 @@ class Uploads(TrainerCallback):
         self._upload = _Upload(asked, process, output, copy)
         atexit.register(self.stop)
 
-    def _settle(self) -> None:
-        """Wait for the upload under way, and say what became of it."""
+    def _settle(self, *, at_end: bool = False) -> None:
+        """Wait for the upload under way, and say what became of it.
+
+        `at_end`: that of the whole run follows; whoever finished this one later would put an earlier step in its place.
+        """
         if (upload := self._upload) is None:
             return
         try:
@@ -167,11 +171,15 @@ class Uploads(TrainerCallback):
         if code == 0 and lines:
             what = "" if upload.asked.path == self._folder else f"{upload.asked.path.name} "
             self._say(f"hub: {what}uploaded to {one_line(lines[-1])}")
-        elif code is None:
-            self._say(self._failed(upload.asked, f"it took more than {FINISH_TIMEOUT:.0f} s"))
         else:
             said = lines[-1].removeprefix("error: ") if lines else f"exit code {code}"
-            self._say(self._failed(upload.asked, one_line(said.partition("; no file of ")[0], 400)))
+            reason = one_line(said.partition("; no file of ")[0], 400)
+            if code is None:
+                reason = f"it took more than {FINISH_TIMEOUT:.0f} s"
+            if at_end:
+                self._say(f"hub: {upload.asked.path.name} not uploaded ({reason}); the whole run follows")
+            else:
+                self._say(self._failed(upload.asked, reason))
 
     def _failed(self, asked: Asked, reason: str) -> str:
         if asked.path != self._folder and not asked.path.exists():

@@ -31,7 +31,7 @@ def card(subject: Subject, paths: Sequence[str]) -> str:
         ("Load", card_use.load(subject)),
         ("Evaluate, go on", card_use.evaluate(subject)),
         ("Known limits", card_use.limits(subject)),
-        ("Files", card_use.files(paths)),
+        ("Files", card_use.files(subject, paths)),
     ]
     parts = [f"---\n{head(subject)}\n---", f"# {text(subject.name)}", _about(subject)]
     parts += [f"## {title}\n\n{body.strip()}" for title, body in sections]
@@ -42,7 +42,7 @@ def _about(subject: Subject) -> str:
     record, step = subject.record, subject.source.step
     what = "LoRA adapters" if subject.adapter else "A model"
     if record is None:
-        return f"{what}, published by rg\\_env from a folder that no training run of it left."
+        return f"{what}, published by rg\\_env. No files of the run that trained it lay beside it."
     names = [code(task.get("name")) for task in record.tasks]
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     on = f" on tasks of [Reasoning Gym](https://github.com/open-thought/reasoning-gym) ({shown})" if names else ""
@@ -54,4 +54,7 @@ def _about(subject: Subject) -> str:
 
 def _results(subject: Subject, paths: Sequence[str]) -> str:
     body = card_results.results(subject)
-    return f"{body}\n\n![Learning curve of the run]({CURVE})" if CURVE in paths else body
+    if CURVE not in paths:
+        return body
+    bars = "Bars of the accuracies: one standard error to each side. Reward: the mean of each training batch."
+    return f"{body}\n\n![Learning curve of the run]({CURVE})\n\n{bars}"

@@ -64,13 +64,18 @@ def _about(before: Values | None, after: Values | None, subject: Subject) -> str
     lines[0] += f" ({', '.join(told)})" if told else ""
     lines[0] += f"{greedy}."
     if after is None:
-        lines.append(f"**These weights, of step {subject.source.step}, were not evaluated**: only those before were.")
+        step = subject.source.step
+        lines.append(
+            "**No file says after which step these weights were saved**: only those before training are known."
+            if step is None
+            else f"**These weights, of step {step}, were not evaluated**: only those before were."
+        )
     elif rounded := subject.source.rounded_to:
         lines.append(
-            f"**Measured before these weights were rounded to {code(rounded)}**: these are a little different."
+            f"**Measured before these weights were rounded to {code(rounded)}**: how these answer was not measured."
         )
     if after is not None and before is None:
-        lines.append("The model was not evaluated before training: there is nothing to compare with.")
+        lines.append("No evaluation from before training is among the run's files: there is nothing to compare with.")
     return " ".join(lines)
 
 
@@ -141,7 +146,7 @@ def truncation(evaluation: Values) -> str | None:
         return None
     limit = whole_of(dict_of(evaluation.get("sampling")).get("max_tokens"))
     of = f" of {limit} tokens" if limit else ""
-    return f"{share:.3f} of the sampled answers were cut off by the limit{of}"
+    return f"{f'{share:.3f}' if share else 'None'} of the sampled answers were cut off by the limit{of}"
 
 
 def monitors(values: Values) -> list[str]:

@@ -97,8 +97,8 @@ def settings(subject: Subject) -> str:
     rows = [(code(name), code(training[name])) for name in _SETTINGS if training.get(name) is not None]
     if adapter := subject.adapter:
         rows += [(code(f"lora: {name}"), code(_short(adapter[name]))) for name in _ADAPTER if name in adapter]
-    if (grading := text_of(record.config.get("grading"))) is not None:
-        rows.append((code("grading"), code(grading)))
+    if record.grading is not None:
+        rows.append((code("grading"), code(record.grading)))
     if engine := text_of(record.results.get("engine")):
         rows.append((code("engine"), code(engine)))
     return listed(rows) + "\n\nAll of them: `run/config.yaml`." if rows else "The run tells no settings."
@@ -121,12 +121,13 @@ def _machine(record: Record) -> Iterator[tuple[str, str]]:
         yield "GPUs", ", ".join(f"{named.count(name)} x {name}" for name in dict.fromkeys(named)) or "none"
         yield "CPU cores", _whole(hardware.get("cpu_count")) or "not recorded"
         yield "processes", _whole(hardware.get("processes")) or "not recorded"
-    seconds = number_of(record.results.get("seconds"))
-    yield "time", f"{seconds:,.0f} s" if seconds is not None else "not known: the run was going on"
+    seconds, resumed = number_of(record.results.get("seconds")), text_of(record.results.get("resumed_from"))
+    label = "time since it was resumed" if resumed else "time"
+    yield label, f"{seconds:,.0f} s" if seconds is not None else "not known: the run was going on"
     for name, label in (("memory/peak_gpu_gb", "peak memory of a GPU"), ("memory/peak_rss_gb", "peak memory")):
         if (peak := record.peak(name)) is not None:
             yield label, f"{peak:.3f} GB"
-    if resumed := text_of(record.results.get("resumed_from")):
+    if resumed:
         yield "resumed from", code(resumed.rstrip("/").rpartition("/")[2])
     versions: Mapping[str, Any] = dict_of(record.manifest.get("versions"))
     if told := [f"{text(name)} {text(version)}" for name, version in versions.items()]:

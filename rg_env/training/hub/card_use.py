@@ -1,21 +1,28 @@
 """The sections of a card for its reader: how to load, evaluate and go on, what is not known, which files there are."""
 
+import json
 from collections.abc import Sequence
 from shlex import join
+from typing import Any
 
 from rg_env.core.checks import one_line
+from rg_env.core.prompts import SYSTEM_PROMPT
 from rg_env.evaluation.config import TINY
-from rg_env.evaluation.report.values import dict_of, text_of, whole_of
+from rg_env.evaluation.report.values import dict_of, number_of, text_of, whole_of
 from rg_env.training.hub.card_results import monitors, named_scores, truncation
 from rg_env.training.hub.markdown import block, code, text
+from rg_env.training.hub.record import Record
 from rg_env.training.hub.subject import Subject
 
+_INSTALL = "pip install 'rg-env[train]'"
 _GRADING = {
     "hardened": "right or not, by rg\\_env's own graders, which differ from Reasoning Gym's here and there "
     "(`rg-env tasks --audit` says where)",
     "partial": "real progress counted in part for the reward; accuracy is right or not",
     "upstream": "by Reasoning Gym's own formulas, which forgive some wrong answers; answers are never run as code",
 }
+_OPTIONS = ("config", "level", "levels")
+"""Of a task, by which its questions are harder or easier."""
 
 
 def load(subject: Subject) -> str:
@@ -45,17 +52,15 @@ def evaluate(subject: Subject) -> str:
     """How to ask it the same questions again, and how to go on training."""
     record, name = subject.record, subject.name
     revision = f" --revision {subject.revision}" if subject.revision else ""
-    lines = [f"hf download {subject.repo_id}{revision} --local-dir {name}"]
+    lines = [_INSTALL, f"hf download {subject.repo_id}{revision} --local-dir {name}"]
     if record is None:
         tasks = "leg_counting"
         return block("\n".join([*lines, f"rg-env eval --models {name} --tasks {tasks}"]), "bash")
     from_config = isinstance(record.config.get("model"), dict)
     if from_config:
         lines.append(f"rg-env train {name}/run/config.yaml --eval-only --checkpoint {name}    # the same questions")
-    names = [one_line(task.get("name")) for task in record.tasks if text_of(task.get("name"))]
-    tasks = join(names)  # a command that somebody copies
-    if tasks:
-        lines.append(f"rg-env eval --models {name} --tasks {tasks}    # or others, beside other models")
+    if asked := _asked(subject, record):
+        lines.append(f"rg-env eval --models {name} {join(asked)}    # beside other models, or with other tasks")
     parts = [block("\n".join(lines), "bash")]
     if subject.optimizer_state == "full" and subject.source.step is not None:
         checkpoint = f"{name}/run/checkpoint-{subject.source.step}"
@@ -68,6 +73,33 @@ def evaluate(subject: Subject) -> str:
     return "\n\n".join(parts)
 
 
+def _asked(subject: Subject, record: Record) -> list[str]:
+    """Arguments of `rg-env eval` for the tasks as they were trained on, with the prompt and the sampling of the run;
+    empty: the run tells no tasks. Values are JSON, which is YAML, so that none can end its line."""
+    named = [task for task in record.tasks if text_of(task.get("name"))]
+    options = {
+        one_line(task["name"]): {key: task[key] for key in _OPTIONS if task.get(key) not in (None, {})}
+        for task in named
+    }
+    if not options:
+        return []
+    plain = not any(options.values()) or len(options) < len(named)  # of two with one name neither is meant
+    words = ["--tasks", *options] if plain else [f"tasks={json.dumps(options)}"]
+    sampling = dict_of((subject.after or record.before or {}).get("sampling"))
+    for option, key in (("--max-tokens", "max_tokens"), ("--temperature", "temperature")):
+        if (value := number_of(sampling.get(key))) is not None and (key, value) != ("temperature", 1.0):
+            words += [option, json.dumps(value)]
+    others: dict[str, Any] = {
+        "sampling.top_p": (number_of(sampling.get("top_p")), 1.0),
+        "grading": (record.grading, "hardened"),
+        "prompt.system_prompt": (record.environment.get("system_prompt"), SYSTEM_PROMPT),
+    }
+    prompt = dict_of(record.config.get("prompt"))
+    others |= {"prompt.placement": (prompt.get("placement"), "system"), "prompt.preamble": (prompt.get("preamble"), "")}
+    words += [f"{key}={json.dumps(value)}" for key, (value, usual) in others.items() if value not in (None, usual)]
+    return words
+
+
 def limits(subject: Subject) -> str:
     """What the figures do not say."""
     return "\n".join(f"- {line}" for line in _limits(subject))
@@ -78,7 +110,7 @@ def _limits(subject: Subject) -> Sequence[str]:
     if record is None:
         return ["Nothing was measured by rg\\_env: these are weights and no more."]
     lines = []
-    grading = text_of(record.config.get("grading"))
+    grading = record.grading
     lines.append(f"Grading {code(grading)}: {_GRADING[grading]}." if grading in _GRADING else "Grading: not recorded.")
     one = subject.after or record.before
     if one:
@@ -102,10 +134,10 @@ def _limits(subject: Subject) -> Sequence[str]:
     return lines
 
 
-def files(paths: Sequence[str]) -> str:
+def files(subject: Subject, paths: Sequence[str]) -> str:
     """What lies where."""
     has = {path.split("/")[0] for path in paths}
-    lines = ["- model, tokenizer and configuration: at the top"]
+    lines = [f"- {'adapters' if subject.adapter else 'model'}, tokenizer and configuration: at the top"]
     if "run" in has:
         lines.append("- `run/`: the run's own files, with which everything above can be checked: config.yaml, "
                      "manifest.json, metrics.jsonl, eval_results with all answers")  # fmt: skip

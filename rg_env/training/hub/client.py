@@ -119,8 +119,10 @@ class Hub:
         *,
         message: str,
         parent: str,
-    ) -> None:
-        """Send files and take others away, in one commit on top of `parent`.
+    ) -> bool:
+        """Send files and take others away, in one commit on top of `parent`; none is made if all is as it should be.
+
+        Returns whether one was made.
 
         Raises:
             InputError: the token may not write there.
@@ -136,7 +138,10 @@ class Hub:
             if len(once) < len(added):
                 self.api.preupload_lfs_files(repo_id, once.values(), revision=revision, free_memory=False)
             operations = [*added, *(CommitOperationDelete(path, is_folder=False) for path in deleted)]
-            self.api.create_commit(repo_id, operations, commit_message=message, revision=revision, parent_commit=parent)
+            made = self.api.create_commit(
+                repo_id, operations, commit_message=message, revision=revision, parent_commit=parent
+            )
+            return bool(made.oid != parent)
 
     @contextmanager
     def _told(self, repo_id: str) -> Iterator[None]:

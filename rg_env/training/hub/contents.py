@@ -34,8 +34,8 @@ _MODEL = (
     "LICENSE*", "LICENCE*", "NOTICE*",
 )  # fmt: skip
 _RUN = ("metrics.jsonl", "manifest.json", "eval_results/eval_step_*.json")
-_NOT_OF_CHECKPOINT = ("training_args.bin", "*.py", ".*")
-"""A pickle that nothing here reads, and programs."""
+_NOT_OF_CHECKPOINT = ("training_args.bin", "*.py", ".*", "README.md")
+"""A pickle that nothing here reads, programs, and PEFT's empty card, which names folders of the machine."""
 _TEXTS = (".json", ".jsonl", ".yaml", ".jinja", ".txt", ".md")
 _SECRET_NAMES = ("TOKEN", "KEY", "SECRET", "PASSWORD")
 

@@ -33,7 +33,7 @@ def licence_of(base: str | None, folder: Path | None = None, hub: Any = None) ->
         hub: asked for the card of a model on the hub (an `HfApi`); None: nobody is asked.
     """
     if base == TINY:
-        return Licence("apache-2.0", told_by="its own package")
+        return Licence("apache-2.0", told_by="the package that it comes with")
     if folder is not None:
         return _of_folder(folder)
     if base is None or hub is None:

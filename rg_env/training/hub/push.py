@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rg_env.core.checks import one_line
 from rg_env.errors import HubError, InputError
-from rg_env.training.hub.card import CARD, card
+from rg_env.training.hub.card import CARD, CURVE, card
 from rg_env.training.hub.contents import Entry, check_secrets, entries
 from rg_env.training.hub.licence import licence_of
 from rg_env.training.hub.marker import MARKER, Marker, git_hash, weights_id
@@ -62,18 +62,23 @@ def preview(asked: Asked) -> str:
         InputError: there is nothing that can be published, or the names cannot be.
     """
     subject = _subject(asked, find(asked.path))
-    found = [] if subject.source.kind == "export" else entries(subject)
+    found, more, notes = entries(subject), "", [f"({each})" for each in _doubts(subject)]
+    if subject.source.kind == "export":  # what is in the folder now is not what is sent
+        found, more = [each for each in found if each.path == CURVE or "/" in each.path], " and the model's"
+        notes.append(
+            f"({subject.source.folder} is exported first (rg-env export): the model's files are not known yet)"
+        )
     check_secrets(found)
     text = card(subject, [each.path for each in found])
-    lines = [f"{each.size:>14,}  {each.path}" for each in (*found, Entry(CARD, text.encode()))]
-    total = sum(each.size for each in found)
-    if subject.source.kind == "export":
-        lines = [f"{subject.source.folder} is exported first (rg-env export), then sent: its files are not known yet"]
+    run = subject.record.id if subject.record else "0" * 64  # as long as what the weights are hashed to
+    sent = _with_card(subject, found, run, text.encode())
     private = ", private" if asked.private else ""
     branch = f", branch {asked.revision}" if asked.revision else ""
-    note = [f"(the licence of {subject.base.name} is looked up when it is sent)"] if _unknown(subject) else []
-    head = f"{len(found) + 1} files, {total / 1e6:,.1f} MB, to {asked.repo_id}{private}{branch}; nothing was sent"
-    return "\n".join([head, *lines, "", *note, text])
+    if _unknown(subject):
+        notes.append(f"(the licence of {subject.base.name} is looked up when it is sent)")
+    total = f"{len(sent)} files{more}, {sum(each.size for each in sent) / 1e6:,.1f} MB"
+    head = f"{total}, to {asked.repo_id}{private}{branch}; nothing was sent"
+    return "\n".join([head, *(f"{each.size:>14,}  {each.path}" for each in sent), "", *notes, text])
 
 
 def push(asked: Asked, say: Callable[[str], None] = print) -> str:
@@ -96,6 +101,8 @@ def push(asked: Asked, say: Callable[[str], None] = print) -> str:
             _check_remote(asked, remote, subject.record.id)
             for note in subject.record.notes:
                 say(note)
+        for note in _doubts(subject):
+            say(note)
         with _exported(source, say) as exported:
             return _send(asked, replace(subject, source=exported), hub, remote, say)
     except HubError as error:
@@ -117,6 +124,23 @@ def _subject(asked: Asked, source: Source) -> Subject:
     return Subject(
         asked.repo_id, source, record, asked.optimizer_state, asked.revision, licence_of(base.name, base.folder)
     )
+
+
+def _doubts(subject: Subject) -> Iterator[str]:
+    """Why a card says less than its reader would want to know: told to the one who publishes, in time."""
+    folder, run = subject.source.folder, subject.source.run
+    if subject.record is None:
+        yield f"no run is known of {folder}, so its card has no results: push the run, or a model in the run's folder"
+    elif subject.source.step is None:
+        name = f"checkpoint-N-{one_line(folder.name, 40)}"
+        yield f"nothing tells the step of {folder}, so its card has no results after training: call it {run}/{name}"
+
+
+def _with_card(subject: Subject, found: list[Entry], run: str, text: bytes, edited: str | None = None) -> list[Entry]:
+    """All that is sent. `edited`: git's hash of the card on the Hub, if that stays."""
+    sent = found if edited else [*found, Entry(CARD, text)]
+    marker = Marker(run, subject.source.step, edited or git_hash(text), tuple(each.path for each in sent))
+    return [*sent, Entry(MARKER, marker.as_json())]
 
 
 def _unknown(subject: Subject) -> bool:
@@ -148,13 +172,12 @@ def _send(asked: Asked, subject: Subject, hub: "Hub", remote: "Remote | None", s
         subject = replace(subject, licence=licence_of(subject.base.name, hub=hub.api))
     text = card(subject, [each.path for each in found]).encode()
     check_secrets([*found, Entry(CARD, text)], hub.token)
-    sent = [*found, Entry(CARD, text)]
-    card_hash = git_hash(text)
     if edited := _edited(remote):
         say(f"{CARD} was edited on the Hub and stays as it is: take it away there to have it written anew")
-        sent, card_hash = found, edited
-    marker = Marker(run, subject.source.step, card_hash, tuple(each.path for each in sent))
-    sent = [*sent, Entry(MARKER, marker.as_json())]
+    sent = _with_card(subject, found, run, text, edited)
+    there = remote.marker.step if remote and remote.marker and not remote.is_copy else None
+    if there is not None and subject.source.step is not None and there > subject.source.step:
+        say(f"step {subject.source.step} takes the place of a later one, step {there}")
     remote = _made(asked, hub, remote, say)
     gone = _outdated(remote, {each.path for each in sent} | ({CARD} if edited else set()))
     if gone and not remote.is_copy:
@@ -163,7 +186,7 @@ def _send(asked: Asked, subject: Subject, hub: "Hub", remote: "Remote | None", s
     total = sum(each.size for each in sent)
     say(f"sending {len(sent)} files, {total / 1e6:,.1f} MB, to {hub.url(asked.repo_id, asked.revision)}")
     step = "" if subject.source.step is None else f"step {subject.source.step} of "
-    hub.commit(
+    changed = hub.commit(
         asked.repo_id,
         asked.revision,
         sent,
@@ -171,6 +194,8 @@ def _send(asked: Asked, subject: Subject, hub: "Hub", remote: "Remote | None", s
         message=f"{step[:1].upper()}{step[1:]}run {run[:12]}" if step else f"Weights {run[:12]}",
         parent=remote.commit or remote.main,
     )
+    if not changed:
+        say("all of it was there already: nothing has changed")
     return hub.url(asked.repo_id, asked.revision)
 
 

@@ -68,6 +68,11 @@ class Record:
         return dict_of(self.arguments.get("environment"))
 
     @property
+    def grading(self) -> str | None:
+        """ "hardened", "partial" or "upstream"."""
+        return text_of(self.config.get("grading")) or text_of(self.environment.get("grading"))
+
+    @property
     def tasks(self) -> list[dict[str, Any]]:
         """Those it was trained on, with weight, config and levels, as the manifest has them."""
         tasks = dict_of(self.manifest.get("rows")).get("tasks")

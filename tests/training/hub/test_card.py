@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -135,6 +136,8 @@ def test_what_a_reader_is_to_know(trained: Path) -> None:
         "Trained from the tiny policy that ships with rg\\_env",
         "Licence of the base model: `apache-2.0`",
         "![Learning curve of the run](reward_curve.png)",
+        "Bars of the accuracies: one standard error to each side.",
+        "pip install 'rg-env[train]'\nhf download me/legs --local-dir legs\n",
         'AutoModelForCausalLM.from_pretrained("me/legs")',
         "rg-env train legs/run/config.yaml --eval-only --checkpoint legs ",
         "--resume legs/run/checkpoint-4 output.dir=NEW training.max_steps=MORE",
@@ -146,11 +149,29 @@ def test_what_a_reader_is_to_know(trained: Path) -> None:
         "torch ",
     ):
         assert words in found, words
+    assert "0.000 of the" not in found, "none is"
     assert len(SMALL) > 1  # the run has a held-out task
     assert "Nothing was measured on tasks that it was not trained on" not in found
     earlier = card_of(trained / "checkpoint-2", optimizer_state="full")
     assert "These are the weights of step 2; the run went on to step 4." in earlier
     assert "output.dir=NEW\n" in earlier, "there are steps left to do"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grading", ["hardened", "upstream"])
+def test_a_run_of_a_script_says_how_it_was_graded(run: Path, grading: str) -> None:
+    """Its settings are those of the environment, in config.yaml; there is no config to run again."""
+    arguments = yaml.safe_load((run / "arguments.yaml").read_text())
+    arguments["environment"]["grading"] = grading
+    (run / "config.yaml").write_text(yaml.safe_dump(arguments))
+    (run / "arguments.yaml").unlink()
+    found = card_of(run, optimizer_state="full")
+    assert f"- Grading `{grading}`: " in found
+    assert f"| `grading` | `{grading}` |" in found
+    (line,) = (line for line in found.splitlines() if line.startswith("rg-env eval "))
+    assert ("grading=" in line) == (grading == "upstream")
+    assert "rg-env train" not in found
+    assert "Give `--resume legs/run/checkpoint-4` to the script that trained it." in found
 
 
 @pytest.mark.slow
@@ -192,6 +213,40 @@ def test_figures_of_rounded_weights_are_told_as_such(run: Path) -> None:
         assert ("model-index" not in found) == rounded
         assert "after 4 steps" in found
     assert "rounded" not in card_of(run)
+
+
+@pytest.mark.slow
+def test_weights_of_no_known_step_have_no_figures(run: Path) -> None:
+    """An export under a name of its own, in the run's folder."""
+    shutil.copytree(POLICY_DIR, run / "half")
+    found = card_of(run / "half")
+    assert "**No file says after which step these weights were saved**" in found
+    assert "of step None" not in found
+    assert "model-index" not in found
+
+
+@pytest.mark.slow
+def test_the_commands_ask_as_the_run_did(run: Path, rg_env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`rg-env eval` with the tasks as hard as they were, the same prompt and room for the answer: the card's own line,
+    as a shell reads it, in the folder that the model was downloaded to."""
+    prompt = 'It\'s "one": $HOME\nthen <answer>your answer here</answer>.'
+    arguments = yaml.safe_load((run / "arguments.yaml").read_text())
+    arguments["environment"]["system_prompt"] = prompt
+    (run / "arguments.yaml").write_text(yaml.safe_dump(arguments))
+    (run / "checkpoint-4").rename(run / "legs")
+    monkeypatch.chdir(run)
+    found = card_of(run / "legs")
+    (line,) = (line for line in found.splitlines() if line.startswith("rg-env eval "))
+    words = shlex.split(line, comments=True)[1:]
+    code, out, err = rg_env(*words, "--dry-run")
+    assert code == 0, err
+    asked = yaml.safe_load(out)
+    trained_on = {task["name"]: task["config"] for task in read(run).tasks}
+    assert {name: task["config"] for name, task in asked["tasks"].items()} == trained_on
+    assert trained_on["leg_counting"]["max_animals"] == 3, "not as it is by default"
+    assert (asked["prompt"]["system_prompt"], asked["sampling"]["max_tokens"]) == (prompt, 60)
+    code, _, err = rg_env(*words, "-n", "2", "--output-dir", "asked")
+    assert code == 0, err
 
 
 @pytest.mark.slow

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from hub_runs import train
 from hub_server import CANARY, HubServer
+from safetensors.torch import load_file
 
 from rg_env.errors import HubError, InputError
 from rg_env.tiny import POLICY_DIR
@@ -77,8 +80,58 @@ def test_a_dry_run_sends_nothing_and_needs_no_token(
     assert out.endswith(card)
     listed = dict(reversed(line.split()) for line in out.partition("\n\n")[0].splitlines()[1:])
     sizes = {path: f"{len(content):,}" for path, content in files.items()}
-    assert listed == {path: size for path, size in sizes.items() if path not in ("rg_env.json", ".gitattributes")}
-    assert "to me/legs, private; nothing was sent" in out.splitlines()[0]
+    assert listed == {path: size for path, size in sizes.items() if path != ".gitattributes"}
+    total = sum(map(len, files.values())) - len(files[".gitattributes"])
+    assert out.splitlines()[0] == f"{len(listed)} files, {total / 1e6:,.1f} MB, to me/legs, private; nothing was sent"
+
+
+def test_a_dry_run_of_what_is_exported_first(pushed: Pushed, run: Path, hub: HubServer) -> None:
+    """It lists all but the model's files, and the card is the one that is sent."""
+    weights = load_file(run / "checkpoint-4/model.safetensors")
+    torch.save(weights, run / "checkpoint-4/pytorch_model.bin")
+    (run / "checkpoint-4/model.safetensors").unlink()
+    shown = preview(Asked(run, "me/legs"))
+    pushed(run)
+    files = hub.repos["me/legs"].files()
+    assert shown.endswith(files["README.md"].decode())
+    listed = {line.split()[-1] for line in shown.partition("\n\n")[0].splitlines()[1:]}
+    assert listed == {path for path in files if "/" in path} | {"README.md", "reward_curve.png", "rg_env.json"}
+    assert shown.startswith(f"{len(listed)} files and the model's, ")
+    assert "checkpoint-4 is exported first (rg-env export): the model's files are not known yet)" in shown
+
+
+def test_what_a_card_will_not_say_is_told_in_time(pushed: Pushed, run: Path, tmp_path: Path) -> None:
+    """Of an export that lies in no run, or under a name that tells no step; and how to mend it."""
+    elsewhere = Path(shutil.copytree(POLICY_DIR, tmp_path / "elsewhere/model"))
+    nameless = Path(shutil.copytree(POLICY_DIR, run / "half"))
+    for folder, words in (
+        (elsewhere, f"no run is known of {elsewhere}, so its card has no results: push the run, or "),
+        (nameless, f"nothing tells the step of {nameless}, so its card has no results after training: call it "),
+    ):
+        assert f"\n({words}" in preview(Asked(folder, "me/legs"))
+        assert pushed(folder, repo_id=f"me/{folder.name}")[1][0].startswith(words)
+    assert preview(Asked(nameless, "me/legs")).find(f"call it {run}/checkpoint-N-half)") > 0
+    named = nameless.rename(run / "checkpoint-4-half")
+    assert not [line for line in pushed(named, repo_id="me/named")[1] if "results" in line]
+
+
+def test_an_earlier_step_in_the_place_of_a_later_one_is_told(pushed: Pushed, run: Path) -> None:
+    told = "step 2 takes the place of a later one, step 4"
+    assert told not in pushed(run)[1]
+    assert told in pushed(run / "checkpoint-2")[1]
+    assert told not in pushed(run / "checkpoint-2")[1]
+
+
+def test_a_lora_runs_checkpoint_names_no_folder_of_the_machine(hub: HubServer, pushed: Pushed, tmp_path: Path) -> None:
+    """Not in the card that PEFT writes into each, either."""
+    run = tmp_path / "lora"
+    train(f"output.dir={run}", "lora={r: 2}", "training.max_steps=1", "evaluation.before=false", "evaluation.every=0")
+    assert str(POLICY_DIR) in (run / "checkpoint-1/README.md").read_text(), "PEFT names it"
+    pushed(run, optimizer_state="full")
+    files = hub.repos["me/legs"].files()
+    assert "run/checkpoint-1/adapter_model.safetensors" in files
+    assert not [path for path, content in files.items() if str(POLICY_DIR).encode() in content]
+    assert b"- adapters, tokenizer and configuration: at the top" in files["README.md"]
 
 
 def test_the_same_run_is_pushed_again(hub: HubServer, pushed: Pushed, run: Path) -> None:
@@ -94,6 +147,11 @@ def test_the_same_run_is_pushed_again(hub: HubServer, pushed: Pushed, run: Path)
     assert files["model.safetensors"] == (moved / "checkpoint-4/model.safetensors").read_bytes()
     assert any("taking away what was pushed earlier" in line for line in lines)
     assert json.loads(files["rg_env.json"])["step"] == 4
+    there = "all of it was there already: nothing has changed"
+    commits = len(repo.branches["main"])
+    assert there not in lines
+    assert pushed(moved)[1][-1] == there
+    assert len(repo.branches["main"]) == commits
 
 
 def test_a_card_that_was_edited_there_stays(hub: HubServer, pushed: Pushed, run: Path) -> None:

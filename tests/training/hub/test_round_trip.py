@@ -64,6 +64,9 @@ def test_a_download_answers_the_same_and_goes_on_exactly(
         assert ours == theirs
     pushed(run, optimizer_state="full")
     assert json.loads(hub.repos["me/legs"].files()["rg_env.json"])["step"] == 4, "it is the same run"
+    card = hub.repos["me/legs"].files()["README.md"].decode()
+    assert "| time since it was resumed | " in card, "not all of its time"
+    assert "| resumed from | `checkpoint-2` |" in card
 
 
 def test_shards_are_exported_first(
@@ -145,7 +148,8 @@ def test_the_command_in_a_process_of_its_own(hub: HubServer, trained: Path, tmp_
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == f"{hub.url}/me/legs"
     example = Path(__file__).parents[3] / "examples/publish.py"
-    words = [sys.executable, str(example), str(trained), "me/legs"]
+    words = [sys.executable, str(example), str(trained), "me/legs", "--revision", "other"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"{hub.url}/me/legs" in done.stdout
+    assert f"{hub.url}/me/legs/tree/other" in done.stdout
+    assert "model.safetensors" in hub.repos["me/legs"].files("other")
