@@ -354,3 +354,61 @@ def test_bad_input_is_one_line(hub: HubServer, run: Path, rg_env: Any, tmp_path:
     code, _, err = rg_env("push", str(run), *good)
     assert code == 1
     assert err.endswith(f"This goes on: rg-env push {run} --repo-id me/legs\n")
+
+
+def test_nothing_that_a_link_leads_to_elsewhere_is_sent(hub: HubServer, pushed: Pushed, run: Path) -> None:
+    """Such as somebody's key, under a name that is sent; a link within the run is followed."""
+    secret = run.parent / "id_rsa"
+    secret.write_text("not to be sent")
+    (run / "checkpoint-4/NOTICE").symlink_to(run / "manifest.json")
+    for name in ("checkpoint-4/LICENSE", "reward_curve.png", "eval_results/eval_step_9.json", "checkpoint-4/scaler.pt"):
+        (run / name).unlink(missing_ok=True)
+        (run / name).symlink_to(secret)
+        with pytest.raises(InputError, match=rf"{name} leads to {secret}, which is elsewhere"):
+            pushed(run, optimizer_state="full")
+        (run / name).unlink()
+    assert not hub.repos
+    pushed(run)
+    assert hub.repos["me/legs"].files()["NOTICE"] == (run / "manifest.json").read_bytes()
+
+
+def test_a_model_in_the_hubs_cache_is_sent(hub: HubServer, pushed: Pushed, tmp_path: Path) -> None:
+    """Its files are links to where the cache keeps them."""
+    blobs, folder = tmp_path / "models--a--b/blobs", tmp_path / "models--a--b/snapshots/abc"
+    shutil.copytree(POLICY_DIR, blobs)
+    folder.mkdir(parents=True)
+    for file in blobs.iterdir():
+        (folder / file.name).symlink_to(f"../../blobs/{file.name}")
+    pushed(folder)
+    assert hub.repos["me/legs"].files()["model.safetensors"] == (blobs / "model.safetensors").read_bytes()
+
+
+def test_of_a_checkpoint_only_its_own_files_are_sent(hub: HubServer, pushed: Pushed, run: Path) -> None:
+    """With the optimizer's state, too."""
+    for name in ("id_rsa", "secrets.json", "nohup.out", "run.sh", "wandb/debug.log", "__pycache__/x.pyc", ".env"):
+        (run / "checkpoint-4" / name).parent.mkdir(exist_ok=True)
+        (run / "checkpoint-4" / name).write_text("not to be sent")
+    shards = run / "checkpoint-4/global_step4/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"
+    shards.parent.mkdir()
+    shards.write_bytes(b"a shard")
+    pushed(run, optimizer_state="full")
+    files = hub.repos["me/legs"].files()
+    assert not [path for path, content in files.items() if content == b"not to be sent"]
+    assert files[f"run/{shards.relative_to(run)}"] == b"a shard"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "hf_" + "abCD" * 8 + "ef", "ghp_" + "a1B2" * 9, "AKIA" + "ABCD1234" * 2, "sk-proj-" + "a1B2" * 10,
+        "-----BEGIN OPENSSH PRIVATE KEY-----",
+    ],
+)  # fmt: skip
+def test_what_looks_like_a_key_is_not_sent(hub: HubServer, pushed: Pushed, run: Path, key: str) -> None:
+    """Though no variable has it: as an option of a config, or in an answer."""
+    with (run / "config.yaml").open("a") as file:
+        file.write(f"\nnotes: '{key}'\n")
+    with pytest.raises(InputError, match=r"^run/config.yaml holds what looks like a key \(.{5}\.\.\.\)") as told:
+        pushed(run)
+    assert key not in str(told.value)
+    assert not hub.repos
