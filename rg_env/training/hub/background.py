@@ -28,6 +28,8 @@ from rg_env.training.hub.push import Asked
 
 FINISH_TIMEOUT = 3600.0
 """Seconds that an upload may take when training has ended."""
+_GRACE = 10.0
+"""Seconds for an upload to end, and to take away what it exported, before it is killed."""
 _OF_LAUNCHERS = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "ACCELERATE_", "TORCHELASTIC_", "FSDP_")
 _RECORDS = ("*.yaml", "*.json", "*.png", "*.jsonl", "eval_results/*.json")
 
@@ -115,8 +117,7 @@ class Uploads(TrainerCallback):
     def stop(self) -> None:
         """End what is under way, and take its copy away."""
         if self._upload is not None:
-            self._upload.process.kill()
-            self._upload.process.wait()
+            _end(self._upload.process)
             self._clear()
 
     def _asked(self, path: Path) -> Asked:
@@ -158,8 +159,7 @@ class Uploads(TrainerCallback):
         try:
             code: int | None = upload.process.wait(FINISH_TIMEOUT)
         except subprocess.TimeoutExpired:
-            upload.process.kill()
-            upload.process.wait()
+            _end(upload.process)
             code = None
         upload.output.seek(0)
         lines = [line for line in upload.output.read().decode(errors="replace").split("\n") if line.strip()]
@@ -185,6 +185,15 @@ class Uploads(TrainerCallback):
         if self._upload.copy is not None:
             shutil.rmtree(self._upload.copy, ignore_errors=True)
         self._upload = None
+
+
+def _end(process: subprocess.Popen) -> None:
+    process.terminate()
+    try:
+        process.wait(_GRACE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _link_run(run: Path, checkpoint: Path, copy: Path) -> None:
