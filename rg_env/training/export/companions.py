@@ -139,7 +139,7 @@ def _adapted(checkpoint: Checkpoint) -> str | None:
     file = checkpoint.weights / "adapter_config.json"
     try:
         found = json.loads(file.read_text(encoding="utf-8"))["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{file} is missing, damaged, or names no model that the adapters belong to") from error
     return str(found) if found else None
 
