@@ -138,7 +138,7 @@ def _run(subject: Subject, record: Record) -> Iterator[Entry]:
         yield Entry("run/train_results.json", _json(publishable(values)))
     full = subject.optimizer_state == "full"
     for pattern in (*_RUN, *(["rollouts.jsonl"] if full else [])):
-        for file in sorted(run.glob(pattern)):
+        for file in filter(Path.is_file, sorted(run.glob(pattern))):
             content = _own(subject, file).read_bytes()  # it may grow meanwhile
             yield Entry(f"run/{file.relative_to(run).as_posix()}", content)
     if full:

@@ -11,7 +11,7 @@ from shlex import join
 from typing import TYPE_CHECKING
 
 from rg_env.core.checks import one_line
-from rg_env.errors import HubError, InputError
+from rg_env.errors import HubError, InputError, RGEnvError
 from rg_env.training.hub.card import CARD, card
 from rg_env.training.hub.contents import Entry, check_secrets, entries
 from rg_env.training.hub.licence import licence_of
@@ -99,7 +99,8 @@ def push(asked: Asked, say: Callable[[str], None] = print) -> str:
         with _exported(source, say) as exported:
             return _send(asked, replace(subject, source=exported), hub, remote, say)
     except HubError as error:
-        raise HubError(f"{error}; no file of {asked.repo_id} was changed. This goes on: {asked.command}") from error
+        changed = "and whether it arrived is not known" if error.unsure else f"no file of {asked.repo_id} was changed"
+        raise HubError(f"{error}; {changed}. This goes on: {asked.command}", unsure=error.unsure) from error
 
 
 def _subject(asked: Asked, source: Source) -> Subject:
@@ -163,14 +164,14 @@ def _send(asked: Asked, subject: Subject, hub: "Hub", remote: "Remote | None", s
     total = sum(each.size for each in sent)
     say(f"sending {len(sent)} files, {total / 1e6:,.1f} MB, to {hub.url(asked.repo_id, asked.revision)}")
     step = "" if subject.source.step is None else f"step {subject.source.step} of "
-    hub.commit(
-        asked.repo_id,
-        asked.revision,
-        sent,
-        gone,
-        message=f"{step[:1].upper()}{step[1:]}run {run[:12]}" if step else f"Weights {run[:12]}",
-        parent=remote.commit or remote.main,
-    )
+    parent = remote.commit or remote.main
+    message = f"{step[:1].upper()}{step[1:]}run {run[:12]}" if step else f"Weights {run[:12]}"
+    try:
+        hub.commit(asked.repo_id, asked.revision, sent, gone, message=message, parent=parent)
+    except HubError as error:
+        if not error.unsure:
+            raise
+        _check_arrived(asked, hub, parent, marker, error)
     return hub.url(asked.repo_id, asked.revision)
 
 
@@ -218,6 +219,18 @@ def _made(asked: Asked, hub: "Hub", remote: "Remote | None", say: Callable[[str]
     if found is None:
         raise HubError(f"the Hub has no {asked.repo_id}, though it was made just now")
     return found
+
+
+def _check_arrived(asked: Asked, hub: "Hub", parent: str, marker: Marker, error: HubError) -> None:
+    """Look what became of a commit whose answer is lost. Raises `HubError`: it is not there, or that is unknown."""
+    try:
+        found = hub.look(asked.repo_id, asked.revision)
+    except RGEnvError:
+        raise error from None
+    if found is None or found.commit in (None, parent):
+        raise HubError(str(error)) from error
+    if found.marker != marker:
+        raise HubError(f"{asked.repo_id} was changed by somebody else meanwhile") from error
 
 
 def _edited(remote: "Remote | None") -> str | None:
