@@ -209,7 +209,12 @@ def _check_remote(asked: Asked, remote: "Remote | None", run: str) -> None:
 def _made(asked: Asked, hub: "Hub", remote: "Remote | None", say: Callable[[str], None]) -> "Remote":
     """The repository, and the branch, which are there now."""
     if remote is None:
-        hub.create(asked.repo_id, private=asked.private)
+        try:
+            hub.create(asked.repo_id, private=asked.private)
+        except InputError:
+            if hub.look(asked.repo_id, asked.revision) is not None:  # another push made it just now
+                raise HubError(f"{asked.repo_id} was made by somebody else meanwhile") from None
+            raise
         say(f"made {asked.repo_id}{' (private)' if asked.private else ''}")
     if asked.revision not in (None, "main") and (remote is None or remote.commit is None):
         assert asked.revision is not None

@@ -174,6 +174,22 @@ def test_an_upload_that_is_ended_takes_its_export_away(
 
 
 @pytest.mark.slow
+def test_what_a_killed_run_left_is_taken_away(hub: HubServer, uploads: Any, run: Path) -> None:
+    """By the next one in its folder, but not while an upload, which outlives it, still needs it."""
+    first = uploads(every=2)
+    with hub.lock:
+        step(first, 2)
+        (copy,) = run.parent.glob(".run-hub-*")
+        uploads()
+        assert (copy / "checkpoint-2/model.safetensors").is_file()
+        first._upload.process.kill()
+        first._upload.process.wait()
+        uploads()
+        assert not copy.exists()
+    first.stop()
+
+
+@pytest.mark.slow
 def test_a_run_that_did_not_come_to_its_end_is_not_published(hub: HubServer, uploads: Any, run: Path) -> None:
     """What is under way is ended, and the command told."""
     made = uploads(every=2, optimizer_state="full")

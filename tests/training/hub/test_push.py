@@ -520,3 +520,23 @@ def test_a_token_that_cannot_be_one_is_told(hub: HubServer, run: Path, rg_env: A
     code, _, err = rg_env("push", str(run), "--repo-id", "me/legs")
     assert (code, hub.requests) == (2, [])
     assert err == f"error: the Hugging Face token has characters that no token has: {client.LOGIN}\n"
+
+
+def test_a_repository_that_another_push_makes_meanwhile(
+    hub: HubServer, pushed: Pushed, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one of somebody else: the same command goes on."""
+    create = hub_server._Handler.create
+
+    def both(self: Any, body: bytes) -> None:
+        hub.add("me/legs", {})
+        create(self, body)
+
+    with monkeypatch.context() as racing:
+        racing.setattr(hub_server._Handler, "create", both)
+        with pytest.raises(
+            HubError, match=r"me/legs was made by somebody else meanwhile; no file .* This goes on: rg-env"
+        ):
+            pushed(run)
+    pushed(run)
+    assert "model.safetensors" in hub.repos["me/legs"].files()
