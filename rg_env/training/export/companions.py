@@ -129,6 +129,10 @@ class Companions:
         (folder / "config.json").write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         for place in (*self._checkpoint.companions, self._config):
             if (place / "generation_config.json").is_file():
+                try:  # transformers passes over a damaged one, and vLLM does not start
+                    GenerationConfig.from_pretrained(place, local_files_only=True)
+                except Exception as error:
+                    raise InputError(f"{place / 'generation_config.json'} cannot be read: {_line(error)}") from error
                 shutil.copyfile(place / "generation_config.json", folder / "generation_config.json")
                 break
 

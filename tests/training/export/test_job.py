@@ -378,6 +378,8 @@ def test_what_is_no_checkpoint_is_told(make: Any, words: str, exported: Export, 
         (lambda folder: (folder / "config.json").write_text("{"), "config.json cannot be read"),
         (lambda folder: (folder / "config.json").write_text('{"model_type": "t5"}'), "describes no model that can be"),
         (lambda folder: (folder / "tokenizer.json").write_text("{"), "the tokenizer of .* cannot be loaded"),
+        (lambda folder: (folder / "generation_config.json").write_text("{"), "generation_config.json cannot be read"),
+        (lambda folder: (folder / "generation_config.json").write_text("[]"), "generation_config.json cannot be read"),
     ],
 )
 def test_companions_that_are_missing_or_damaged_are_told(
