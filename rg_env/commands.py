@@ -9,7 +9,8 @@ import select
 import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -50,6 +51,26 @@ def run_command(main: Callable[[], Any]) -> None:
         else:
             raise
     sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """What clusters, and terminals that are closed, end a job by ends it in good order too: servers are ended, half
+    files go, and how to go on is told."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        signal.getsignal(signal.SIGINT)(signal.SIGINT, frame)  # type: ignore[misc, operator]
+
+    # A shell's background jobs ignore SIGINT, and asyncio puts its own handler in the place of the default one alone.
+    new: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: interrupt}
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
+        new[signal.SIGHUP] = interrupt
+    before = {kind: signal.signal(kind, handler) for kind, handler in new.items()}
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
 
 
 def _output_is_closed() -> bool:

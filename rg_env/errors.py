@@ -89,7 +89,15 @@ class ExportError(RGEnvError, RuntimeError):
 
 
 class HubError(RGEnvError, ConnectionError):
-    """An upload to the Hugging Face Hub did not finish: nothing there was changed, and the same command goes on."""
+    """An upload to the Hugging Face Hub did not finish: the same command goes on.
+
+    Attributes:
+        unsure: whether it may have arrived all the same; else nothing there was changed.
+    """
+
+    def __init__(self, message: str, *, unsure: bool = False):
+        super().__init__(message)
+        self.unsure = unsure
 
 
 class TrainingError(RGEnvError, RuntimeError):

@@ -2,12 +2,9 @@
 
 import argparse
 import re
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from rg_env.commands import positive, require, seed, take_overrides_anywhere
+from rg_env.commands import positive, require, seed, sigterm_as_ctrl_c, take_overrides_anywhere
 from rg_env.errors import InputError
 
 
@@ -85,23 +82,6 @@ def run(options: argparse.Namespace) -> int:
     print_results(results)
     print(f"files in {folder}")
     return 0
-
-
-@contextmanager
-def sigterm_as_ctrl_c() -> Iterator[None]:
-    """What clusters end a job by ends servers in good order too, and tells how to go on."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        signal.getsignal(signal.SIGINT)(signal.SIGINT, frame)  # type: ignore[misc, operator]
-
-    # A shell's background jobs ignore SIGINT, and asyncio puts its own handler in the place of the default one alone.
-    new = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: interrupt}
-    before = {kind: signal.signal(kind, handler) for kind, handler in new.items()}
-    try:
-        yield
-    finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
 
 
 def _take_overrides_out_of_lists(options: argparse.Namespace) -> None:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rg_env.commands import require
+from rg_env.commands import require, sigterm_as_ctrl_c
 
 
 def add(commands: Any) -> None:
@@ -48,5 +48,6 @@ def _export(options: argparse.Namespace) -> int:
         best=options.best,
         base=options.base,
     )
-    print(export(asked, lambda line: print(line, flush=True)))
+    with sigterm_as_ctrl_c():
+        print(export(asked, lambda line: print(line, flush=True)))
     return 0

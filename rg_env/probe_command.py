@@ -5,8 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rg_env.commands import positive, require
-from rg_env.eval_command import sigterm_as_ctrl_c
+from rg_env.commands import positive, require, sigterm_as_ctrl_c
 
 
 def add(commands: Any) -> None:

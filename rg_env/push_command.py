@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rg_env.commands import require
+from rg_env.commands import require, sigterm_as_ctrl_c
 
 
 def add(commands: Any) -> None:
@@ -34,5 +34,6 @@ def _push(options: argparse.Namespace) -> int:
     from rg_env.training.hub.push import Asked, preview, push
 
     asked = Asked(options.path, options.repo_id, options.private, options.optimizer_state, options.revision)
-    print(preview(asked).rstrip() if options.dry_run else push(asked, lambda line: print(line, flush=True)))
+    with sigterm_as_ctrl_c():
+        print(preview(asked).rstrip() if options.dry_run else push(asked, lambda line: print(line, flush=True)))
     return 0

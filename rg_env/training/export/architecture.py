@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from transformers.modeling_utils import no_init_weights
 
 from rg_env.errors import ExportError, InputError
-from rg_env.training.export.readers import Stored
+from rg_env.training.export.readers import Stored, check_type
 
 _WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
 """What FSDP, activation checkpointing and torch.compile put into names."""
@@ -63,11 +63,16 @@ class Architecture:
         state = self.model.state_dict()
         return {name: tuple(value.shape) for name, value in state.items() if name not in self.aliases}
 
+    @cached_property
+    def _floating(self) -> dict[str, bool]:
+        return {name: value.is_floating_point() for name, value in self.model.state_dict().items()}
+
     def match(self, stored: Mapping[str, Stored]) -> "Matched":
         """Which stored tensor is which of the wanted ones.
 
         Raises:
             ExportError: one is missing, empty, twice there, of another shape; there are some that the model has not.
+            InputError: they are quantized.
         """
         clean: dict[str, str] = {}
         for name in stored:
@@ -107,6 +112,8 @@ class Architecture:
                     f"{full} has the shape {stored[full].shape}, and {self.wanted[name]} by config.json: is that the "
                     "configuration of another model?"
                 )
+            if self._floating[name]:
+                check_type(full, stored[full])
 
     def _prefix(self, names: Mapping[str, str]) -> str:
         """What stands before all names of the model, as trainers wrap it: "", "model.", "module.", ..."""

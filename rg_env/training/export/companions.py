@@ -129,6 +129,10 @@ class Companions:
         (folder / "config.json").write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         for place in (*self._checkpoint.companions, self._config):
             if (place / "generation_config.json").is_file():
+                try:  # transformers passes over a damaged one, and vLLM does not start
+                    GenerationConfig.from_pretrained(place, local_files_only=True)
+                except Exception as error:
+                    raise InputError(f"{place / 'generation_config.json'} cannot be read: {_line(error)}") from error
                 shutil.copyfile(place / "generation_config.json", folder / "generation_config.json")
                 break
 
@@ -139,7 +143,7 @@ def _adapted(checkpoint: Checkpoint) -> str | None:
     file = checkpoint.weights / "adapter_config.json"
     try:
         found = json.loads(file.read_text(encoding="utf-8"))["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{file} is missing, damaged, or names no model that the adapters belong to") from error
     return str(found) if found else None
 

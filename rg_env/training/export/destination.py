@@ -11,7 +11,10 @@ from pathlib import Path
 from rg_env.errors import OutputFolderError, RGEnvError
 from rg_env.training.output import nothing_left_of
 
-_CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTEMPTY}
+_CANNOT_WRITE = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EBUSY, errno.EINVAL),  # what the name stands for, in the end
+}
 _HEADROOM = 2**20
 
 
@@ -34,7 +37,7 @@ def written_aside(out: Path) -> Iterator[Path]:
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise _unwritable(out, error) from error
         try:
             yield aside

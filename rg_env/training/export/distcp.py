@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint import filesystem, metadata
 
+from rg_env.core.checks import one_line
 from rg_env.errors import InputError
 from rg_env.training.export.pickles import load_bytes
 from rg_env.training.export.readers import Stored
@@ -75,6 +76,8 @@ class DistcpReader:
             self._stored: dict[str, Stored] = {}
             for name, entry in found.state_dict_metadata.items():
                 if isinstance(entry, metadata.TensorStorageMetadata):
+                    if len({tuple(chunk.offsets) for chunk in entry.chunks}) < len(entry.chunks):
+                        raise ValueError(f"parts of {one_line(name)} have the same place")
                     self._stored[str(name)] = Stored(tuple(entry.size), entry.properties.dtype)
                     self._chunks[str(name)] = [
                         (chunk, found.storage_data[metadata.MetadataIndex(name, chunk.offsets)])
@@ -86,7 +89,8 @@ class DistcpReader:
                 for _, place in chunks:
                     ends[place.relative_path] = max(ends[place.relative_path], place.offset + place.length)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{folder / METADATA} is not what torch.distributed.checkpoint writes: {error}") from error
+            told = one_line(error)
+            raise InputError(f"{folder / METADATA} is not what torch.distributed.checkpoint writes: {told}") from error
         for file, end in ends.items():
             self._check_file(folder / file, end)
         self.described = f"torch.distributed.checkpoint, {len(files)} file{'' if len(files) == 1 else 's'}"
@@ -123,9 +127,9 @@ class DistcpReader:
 
     def _check_file(self, file: Path, end: int) -> None:
         if file.parent != self._folder:
-            raise InputError(f"{self._folder / METADATA} names a file elsewhere: {file}")
+            raise InputError(f"{self._folder / METADATA} names a file elsewhere: {one_line(file)}")
         if not file.is_file():
-            raise InputError(f"{self._folder} lacks {file.name}, which its {METADATA} names: copy all files")
+            raise InputError(f"{self._folder} lacks {one_line(file.name)}, which its {METADATA} names: copy all files")
         if file.stat().st_size < end:
             raise InputError(f"{file} is truncated: it has {file.stat().st_size:,} of at least {end:,} bytes")
 
@@ -137,7 +141,7 @@ def _metadata(file: Path) -> Any:
     except OSError as error:
         raise InputError(f"{file}: {error.strerror}: without it the .distcp files cannot be read: copy it") from error
     except _Strange as error:
-        raise InputError(f"{file} holds {error}, which no checkpoint needs; it was not executed") from error
+        raise InputError(f"{file} holds {one_line(error)}, which no checkpoint needs; it was not executed") from error
     except Exception as error:  # whatever a damaged pickle raises
         raise InputError(f"{file} is truncated, or damaged: copy it again") from error
     if not isinstance(found, metadata.Metadata):

@@ -25,15 +25,18 @@ class DTensorReader:
         found = {
             (int(match[1]), int(match[2])): path for path in folder.iterdir() if (match := FILE.fullmatch(path.name))
         }
+        if not found:
+            raise InputError(f"{folder} has no file model_world_size_N_rank_R.pt, with numbers: copy it again")
         sizes = {size for size, _ in found}
         if len(sizes) != 1:
             raise InputError(
                 f"{folder} has files of runs with {' and '.join(map(str, sorted(sizes)))} processes: leave one run's"
             )
         size = sizes.pop()
-        if missing := sorted(set(range(size)) - {rank for _, rank in found}):
+        missing = next((rank for rank in range(max(size, 1)) if (size, rank) not in found), None)
+        if missing is not None or not size:
             raise InputError(
-                f"{folder} lacks model_world_size_{size}_rank_{missing[0]}.pt ({len(found)} of {size} files are "
+                f"{folder} lacks model_world_size_{size}_rank_{missing}.pt ({len(found)} of {size} files are "
                 "there): copy all of them"
             )
         self._folder = folder
@@ -71,7 +74,7 @@ class DTensorReader:
         """
         if not placements:
             rank = int(mesh)
-            if rank >= len(self._files):
+            if not 0 <= rank < len(self._files):
                 raise InputError(f"{self._folder}: {name} is split over a process {rank}, of which there is no file")
             part = self._files[rank].content[name]
             local: torch.Tensor = part._local_tensor

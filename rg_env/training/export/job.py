@@ -18,7 +18,15 @@ from rg_env.training.export.destination import check_space, written_aside
 from rg_env.training.export.distcp import DistcpReader
 from rg_env.training.export.dtensor import DTensorReader
 from rg_env.training.export.locate import Checkpoint, Kind, locate
-from rg_env.training.export.readers import Reader, SafetensorsReader, Stored, has_weights, plain_reader
+from rg_env.training.export.readers import (
+    GuardedReader,
+    Reader,
+    SafetensorsReader,
+    Stored,
+    check_type,
+    has_weights,
+    plain_reader,
+)
 from rg_env.training.export.zero import ZeroReader
 from rg_env.training.saved_weights import ADAPTER, WEIGHTS
 
@@ -143,6 +151,8 @@ def _export_adapters(asked: Asked, checkpoint: Checkpoint, aside: Path, say: Cal
         name: (entry.shape, dtype if dtype and entry.dtype.is_floating_point else entry.dtype)
         for name, entry in sorted(stored.items())
     }
+    for name, entry in stored.items():
+        check_type(name, entry)
     if empty := [name for name, entry in stored.items() if entry.empty]:
         raise ExportError(f"{empty[0]} is empty in the checkpoint, and there are no shards beside it to take it from")
     adapters.copy_config(checkpoint.weights, aside)
@@ -202,11 +212,12 @@ def _adapter_reader(checkpoint: Checkpoint) -> Reader:
 
 
 def _reader(kind: Kind, folder: Path) -> Reader:
-    if kind == "deepspeed":
-        return ZeroReader(folder)
-    if kind == "dtensor":
-        return DTensorReader(folder)
-    return DistcpReader(folder) if kind == "distcp" else plain_reader(folder)
+    makers: dict[Kind, Callable[[Path], Reader]] = {
+        "deepspeed": ZeroReader,
+        "dtensor": DTensorReader,
+        "distcp": DistcpReader,
+    }
+    return GuardedReader(lambda: makers.get(kind, plain_reader)(folder), folder)
 
 
 def _dtype(asked: Asked, companions: Companions, stored: dict[str, Stored], matched: Matched) -> torch.dtype:

@@ -1,6 +1,7 @@
 """What lies in a folder: which kind of checkpoint, of which step and run, and where its configuration may be."""
 
 import json
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +44,13 @@ def locate(path: Path, *, best: bool = False) -> Checkpoint:
     Raises:
         InputError: there is none.
     """
+    try:
+        return _locate(path, best)
+    except OSError as error:
+        raise InputError(f"{str(path)[:200]} cannot be read: {error.strerror}") from error
+
+
+def _locate(path: Path, best: bool) -> Checkpoint:
     if not path.is_dir():
         what = "is a file: give the folder that it is in" if path.exists() else "does not exist"
         raise InputError(f"{path} {what}; a checkpoint is {_KINDS}")
@@ -115,7 +123,7 @@ def _deepspeed(folder: Path) -> Path | None:
         except (OSError, ValueError) as error:
             raise InputError(f"{folder / 'latest'} cannot be read: DeepSpeed names its folder there") from error
         shards = folder / tag
-        if not tag or shards.parent != folder or not shards.is_dir():
+        if tag in ("", "..") or shards.parent != folder or not shards.is_dir():
             raise InputError(f"{folder} lacks the folder {tag[:40]!r}, which DeepSpeed's file 'latest' names: copy it")
         return shards
     tagged = [each for each in folder.glob("global_step*") if _deepspeed(each)]
@@ -129,9 +137,9 @@ def _deepspeed(folder: Path) -> Path | None:
 def _step(folder: Path, weights: Path) -> int | None:
     try:
         step = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["global_step"]
-        if isinstance(step, int):
+        if isinstance(step, int) and not isinstance(step, bool):
             return step
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
     names = (folder.name, weights.name, folder.parent.name)
     return next((int(match[1]) for name in names if (match := _STEP.fullmatch(name))), None)
@@ -143,9 +151,9 @@ def _best(run: Path, numbered: list[tuple[int, Path]]) -> Path:
         try:
             text = (run / "eval_results" / f"eval_step_{number}.json").read_text(encoding="utf-8")
             accuracy = json.loads(text)["accuracy"]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
-        if isinstance(accuracy, int | float):
+        if isinstance(accuracy, int | float) and math.isfinite(accuracy):
             found.append((accuracy, number, folder))
     if not found:
         raise InputError(

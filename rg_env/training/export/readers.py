@@ -1,6 +1,8 @@
 """Weights by name, whatever the files are; and those in safetensors and .bin files."""
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -8,7 +10,8 @@ from typing import Any, Protocol
 import torch
 from safetensors import SafetensorError, safe_open
 
-from rg_env.errors import InputError
+from rg_env.core.checks import one_line
+from rg_env.errors import InputError, RGEnvError
 from rg_env.training.export.pickles import Saved, read_into
 from rg_env.training.saved_weights import ADAPTER, WEIGHTS
 
@@ -42,6 +45,42 @@ class Reader(Protocol):
 
     def read(self, name: str) -> torch.Tensor:
         """One of them, whole, on the CPU; not to be changed."""
+
+
+class GuardedReader:
+    """The reader that `make` gives of what lies in `folder`, which may hold anything: what no reader expects of its
+    files is an `InputError`, as what it does expect."""
+
+    def __init__(self, make: Callable[[], Reader], folder: Path):
+        self._folder = folder
+        with self._told():
+            self._reader = make()
+        self.described = self._reader.described
+
+    def stored(self) -> dict[str, Stored]:
+        with self._told():
+            found = self._reader.stored()
+            if strange := [name for name in found if not isinstance(name, str)]:
+                raise TypeError(f"the name {strange[0]!r}")
+            return found
+
+    def read(self, name: str) -> torch.Tensor:
+        with self._told():
+            return self._reader.read(name)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except RGEnvError:
+            raise
+        except OSError as error:
+            raise InputError(f"{self._folder} cannot be read: {error.strerror}") from error
+        except Exception as error:  # values of any kind, where others are expected
+            kind, line = type(error).__name__, one_line(error)
+            raise InputError(
+                f"{self._folder} has files that are damaged, or of a format that is not read here ({kind}: {line})"
+            ) from error
 
 
 class SafetensorsReader:
@@ -154,13 +193,20 @@ def _files(folder: Path, name: str) -> list[Path]:
     try:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         files = [folder / part for part in sorted(names)]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{index} cannot be read, or is no index of weights") from error
     if strange := [file for file in files if file.parent != folder]:
-        raise InputError(f"{index} names a file elsewhere: {strange[0]}")
+        raise InputError(f"{index} names a file elsewhere: {one_line(strange[0])}")
     if missing := [file.name for file in files if not file.is_file()]:
-        raise InputError(f"{folder} lacks {missing[0]}, which {index.name} names: copy it again")
+        raise InputError(f"{folder} lacks {one_line(missing[0])}, which {index.name} names: copy it again")
     return files
+
+
+def check_type(name: str, entry: Stored) -> None:
+    """Raise `InputError` where these are no floating-point weights that can be exported."""
+    if entry.dtype not in SAFETENSORS_NAMES or not entry.dtype.is_floating_point:
+        kind = one_line(entry.dtype).removeprefix("torch.")
+        raise InputError(f"{name} is of type {kind}, as quantized weights are, which are not exported")
 
 
 def _tensors(content: Any) -> dict[str, torch.Tensor]:

@@ -73,7 +73,7 @@ def recorded(run: Path, step: int | None) -> Recorded | str:
             settings=settings,
             exact=_on_cpu(run, settings),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, yaml.YAMLError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError, yaml.YAMLError):
         return f"{file.name} or config.yaml of the run cannot be read"
 
 
@@ -102,7 +102,7 @@ def _problems(of: Recorded, run: Path) -> Any:
         if isinstance(arguments, str):
             return arguments
         env = load_environment(**arguments)
-    except (RGEnvError, KeyError, TypeError, ValueError) as error:
+    except (RGEnvError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         return f"its problems cannot be built again: {' '.join(str(error).split())[:200]}"
     if env.eval_dataset is None or dataset_hash(env.eval_dataset) != of.prompts_sha256:
         return "its problems cannot be built again: those of today are others, by their hash"
@@ -169,6 +169,6 @@ def _on_cpu(run: Path, settings: dict[str, Any]) -> bool:
         training = settings["training"]
         if isinstance(settings["model"], dict):
             training = load_yaml((run / "arguments.yaml").read_text(encoding="utf-8"))["training"]
-    except (OSError, ValueError, KeyError, TypeError, InputError, yaml.YAMLError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, InputError, yaml.YAMLError):
         return False
     return bool(engine == "embedded" and training.get("use_cpu") and not (training.get("bf16") or training.get("fp16")))

@@ -70,9 +70,12 @@ class ZeroReader:
         self._sharded = bool(list(self._matching(_SHARDED)))
         models = self._by_rank(_SHARDED) if self._sharded else self._single_model()
         self._models = [Saved(path, lambda content: {**content}) for path in models]
+        _check_steps(models, [_whole(model.content.get("global_steps")) for model in self._models])
         head = self._models[0].content
         try:
             self._read_head(head)
+        except InputError:
+            raise
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InputError(f"{models[0]} is not what DeepSpeed writes: it lacks {error}") from error
         self._ranks: list[Saved] = []
@@ -168,7 +171,14 @@ class ZeroReader:
                 f"{self._folder} has the model files of {len(self._models)} processes, and {written} wrote it: copy all"
             )
         key = "fp32_flat_groups" if self._stage == 3 else "single_partition_of_fp32_groups"
-        self._ranks = [Saved(path, lambda content: list(content["optimizer_state_dict"][key])) for path in files]
+        steps: list[int | None] = []
+
+        def flats(content: Any) -> list[torch.Tensor]:
+            steps.append(_steps(content["optimizer_state_dict"]))
+            return list(content["optimizer_state_dict"][key])
+
+        self._ranks = [Saved(path, flats) for path in files]
+        _check_steps(files, steps)
         sizes = [[part.numel() for part in rank.content] for rank in self._ranks]
         for rank, path in zip(sizes, files, strict=True):
             if len(rank) != len(sizes[0]) or (self._stage == 3 and rank != sizes[0]):
@@ -224,10 +234,11 @@ class ZeroReader:
         found = self._matching(pattern)
         if any(part for _, part, _ in found):
             raise InputError(f"{self._folder} is of a model split by tensor parallelism, which is not read here")
-        ranks = [rank for rank, _, _ in found]
-        if missing := sorted(set(range(max(ranks, default=-1))) - set(ranks)):
+        ranks = {rank for rank, _, _ in found}
+        missing = next((rank for rank in range(max(ranks, default=-1)) if rank not in ranks), None)
+        if missing is not None:
             raise InputError(
-                f"{self._folder} lacks the file of process {missing[0]} (like {found[0][2].name}): copy all of them"
+                f"{self._folder} lacks the file of process {missing} (like {found[0][2].name}): copy all of them"
             )
         return [path for _, _, path in found]
 
@@ -238,3 +249,29 @@ class ZeroReader:
         if len(found) > 1:
             raise InputError(f"{self._folder} is of a model split by tensor parallelism, which is not read here")
         return [found[0][2]]
+
+
+def _check_steps(files: Sequence[Path], steps: Sequence[int | None]) -> None:
+    """Raise `InputError` where files are of different steps: their values have the same places, and fit together."""
+    told = [(file, step) for file, step in zip(files, steps, strict=True) if step is not None]
+    if other := [(file, step) for file, step in told if step != told[0][1]]:
+        raise InputError(
+            f"{other[0][0]} was saved after {other[0][1]} steps, and {told[0][0].name} after {told[0][1]}: files of "
+            "different checkpoints are mixed"
+        )
+
+
+def _steps(optimizer: Any) -> int | None:
+    """The updates that an optimizer has made, by its own count; None: it keeps none, or not in the usual place."""
+    base = optimizer.get("base_optimizer_state") or optimizer.get("optimizer_state_dict")
+    if not isinstance(base, dict):
+        return None
+    kept = [*dict(base.get("state") or {}).values(), *(base.get("param_groups") or [])]
+    found = [_whole(each.get("step")) for each in kept if isinstance(each, dict)]
+    return max((step for step in found if step is not None), default=None)
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.item()
+    return int(value) if isinstance(value, int | float) else None

@@ -6,6 +6,9 @@ of the run is published, made of hard links: checkpoints may be deleted, and met
 """
 
 import atexit
+import contextlib
+import fcntl
+import glob
 import os
 import shutil
 import subprocess
@@ -28,6 +31,8 @@ from rg_env.training.hub.push import Asked
 
 FINISH_TIMEOUT = 3600.0
 """Seconds that an upload may take when training has ended."""
+_GRACE = 10.0
+"""Seconds for an upload to end, and to take away what it exported, before it is killed."""
 _OF_LAUNCHERS = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "ACCELERATE_", "TORCHELASTIC_", "FSDP_")
 _RECORDS = ("*.yaml", "*.json", "*.png", "*.jsonl", "eval_results/*.json")
 
@@ -65,6 +70,8 @@ class Uploads(TrainerCallback):
         check_hub(config)
         self._config, self._folder, self._say = config, folder, say
         self._active = main and config.enabled
+        if self._active:
+            _clear_stale(folder)
         self._due: int | None = None
         self._upload: _Upload | None = None
 
@@ -116,8 +123,7 @@ class Uploads(TrainerCallback):
     def stop(self) -> None:
         """End what is under way, and take its copy away."""
         if self._upload is not None:
-            self._upload.process.kill()
-            self._upload.process.wait()
+            _end(self._upload.process)
             self._clear()
 
     def _asked(self, path: Path) -> Asked:
@@ -131,8 +137,9 @@ class Uploads(TrainerCallback):
         if beside_training:
             copy = Path(tempfile.mkdtemp(prefix=f".{self._folder.name}-hub-", dir=self._folder.absolute().parent))
             named = self._asked(copy / path.name)
-        output = tempfile.TemporaryFile()  # noqa: SIM115
+        output, lock = tempfile.TemporaryFile(), None  # noqa: SIM115
         try:
+            lock = _locked(copy)
             if copy is not None:
                 _link_run(self._folder, path, copy)
             program = [sys.executable, "-m", "rg_env.cli", *named.command_words[1:]]
@@ -142,6 +149,7 @@ class Uploads(TrainerCallback):
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=_environment(),
+                pass_fds=[] if lock is None else [lock],
                 start_new_session=True,  # Ctrl-C is for the trainer, which says what becomes of the upload
             )
         except BaseException:
@@ -149,6 +157,9 @@ class Uploads(TrainerCallback):
             if copy is not None:
                 shutil.rmtree(copy, ignore_errors=True)
             raise
+        finally:
+            if lock is not None:
+                os.close(lock)  # the upload has it, too
         self._upload = _Upload(asked, process, output, copy)
         atexit.register(self.stop)
 
@@ -162,8 +173,7 @@ class Uploads(TrainerCallback):
         try:
             code: int | None = upload.process.wait(FINISH_TIMEOUT)
         except subprocess.TimeoutExpired:
-            upload.process.kill()
-            upload.process.wait()
+            _end(upload.process)
             code = None
         upload.output.seek(0)
         lines = [line for line in upload.output.read().decode(errors="replace").split("\n") if line.strip()]
@@ -193,6 +203,39 @@ class Uploads(TrainerCallback):
         if self._upload.copy is not None:
             shutil.rmtree(self._upload.copy, ignore_errors=True)
         self._upload = None
+
+
+def _locked(copy: Path | None) -> int | None:
+    """A file descriptor with a lock on `copy`: it lasts as long as a process has it. None: there is nothing to lock,
+    or the file system has no locks."""
+    if copy is None:
+        return None
+    descriptor = os.open(copy, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _clear_stale(run: Path) -> None:
+    """Take away the copies that a run which was killed left behind: they hold the room of checkpoints that are gone.
+    Not one that an upload, which may outlive the run, is still at."""
+    for copy in run.absolute().parent.glob(f".{glob.escape(run.name)}-hub-????????"):
+        with contextlib.suppress(OSError):
+            if (lock := _locked(copy)) is not None:
+                shutil.rmtree(copy, ignore_errors=True)
+                os.close(lock)
+
+
+def _end(process: subprocess.Popen) -> None:
+    process.terminate()
+    try:
+        process.wait(_GRACE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _link_run(run: Path, checkpoint: Path, copy: Path) -> None:

@@ -68,4 +68,6 @@ def _asked(evaluation: dict[str, Any], part: str, name: str) -> list[Any]:
     asked = evaluation.get("questions")
     entries = [dict_of(entry) for entry in asked] if isinstance(asked, list) else []
     found = [entry for entry in entries if entry.get("part") == part]
-    return [e for e in found if name in ([e.get("label")] if part == "labelled" else e.get("tasks") or [])]
+    if part == "labelled":
+        return [entry for entry in found if entry.get("label") == name]
+    return [e for e in found if isinstance(tasks := e.get("tasks"), list | dict) and name in tasks]

@@ -7,8 +7,10 @@ sent again; where the Hub stores a file in chunks (Xet), nor are its chunks.
 
 import contextlib
 import logging
+import re
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -61,6 +63,8 @@ class Hub:
         token = get_token()
         if not token:
             raise InputError(f"there is no Hugging Face token: {LOGIN}")
+        if not token.isascii():
+            raise InputError(f"the Hugging Face token has characters that no token has: {LOGIN}")
         if constants.HF_HUB_OFFLINE:
             raise InputError("HF_HUB_OFFLINE is set: unset it to upload")
         self.token: str = token
@@ -162,6 +166,8 @@ class Hub:
                 return self._of_status(link, repo_id)
             if isinstance(link, OSError) and link.filename:
                 return HubError(f"{link.filename} cannot be read: {link.strerror}")
+        if _may_have_arrived(error):
+            return HubError(f"the connection to {self.endpoint} broke off while it made the commit", unsure=True)
         kinds = {kind.__name__ for link in _chain(error) for kind in type(link).__mro__ if _is_known(kind)}
         strange = f"{self.endpoint} does not answer as the Hub does"
         if "JSONDecodeError" in kinds:
@@ -172,6 +178,8 @@ class Hub:
             return HubError(f"the connection to {self.endpoint} failed or broke off: is the network there?")
         if isinstance(error, ValueError | RuntimeError):  # what the library makes of strange answers
             return HubError(f"{strange}: {self._clean(error)}")
+        if _is_of_library(error):  # it takes what it wants out of an answer, whatever that is
+            return HubError(f"{strange}: {type(error).__name__}, {self._clean(error)}")
         return None
 
     def _of_status(self, error: HfHubHTTPError, repo_id: str) -> RGEnvError:
@@ -212,6 +220,22 @@ def _as_given(source: Path | bytes) -> str | bytes:
 def _is_known(kind: type) -> bool:
     """Whether a class of errors is of the HTTP library itself: below it a refused connection is a kind of time-out."""
     return kind.__module__.partition(".")[0] in ("requests", "httpx", "builtins")
+
+
+def _is_of_library(error: Exception) -> bool:
+    """Whether it was raised in huggingface_hub itself."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return bool(frames) and str(frames[-1][0].f_globals.get("__name__")).partition(".")[0] == "huggingface_hub"
+
+
+def _may_have_arrived(error: Exception) -> bool:
+    """Whether an answer is missing to the request that changes the repository."""
+    for link in _chain(error):
+        with contextlib.suppress(RuntimeError):  # httpx's, where an error belongs to no request
+            url = str(getattr(getattr(link, "request", None), "url", ""))
+            if re.search(r"/api/models/[^/]+/[^/]+/commit/", url):
+                return True
+    return False
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -6,12 +6,14 @@ reward_curve.png               of the run
 run/                           the run's own files, and with the optimizer's state the checkpoint
                                and rollouts.jsonl: a folder to go on in
 
-Only what is named here is sent, whatever else lies beside it: no logs, no folders of services, no programs. Folders of
-the machine are taken out of configs, and a file with a key or token in it is refused.
+Only what is named here is sent, whatever else lies beside it: no logs, no folders of services, no programs, and nothing
+that a link leads to elsewhere. Folders of the machine are taken out of configs, and a file with a key or token in it is
+refused.
 """
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -34,10 +36,19 @@ _MODEL = (
     "LICENSE*", "LICENCE*", "NOTICE*",
 )  # fmt: skip
 _RUN = ("metrics.jsonl", "manifest.json", "eval_results/eval_step_*.json")
-_NOT_OF_CHECKPOINT = ("training_args.bin", "*.py", ".*", "README.md")
-"""A pickle that nothing here reads, programs, and PEFT's empty card, which names folders of the machine."""
+_STATE = (
+    *_MODEL, "pytorch_model*.bin", "pytorch_model.bin.index.json", "trainer_state.json", "resume.json",
+    "resume_state_*.pt", "optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth",
+    "latest", "global_step*/*_states.pt",
+)  # fmt: skip
+"""What training goes on from. Not training_args.bin, a pickle that nothing here reads."""
 _TEXTS = (".json", ".jsonl", ".yaml", ".jinja", ".txt", ".md")
 _SECRET_NAMES = ("TOKEN", "KEY", "SECRET", "PASSWORD")
+_KEYS = re.compile(
+    rb"\bhf_[A-Za-z]{34}\b|\bgh[opsu]_[A-Za-z0-9]{36}\b|\bgithub_pat_\w{60,}|\bAKIA[0-9A-Z]{16}\b"
+    rb"|\bsk-(?:ant-|proj-|or-v1-)?[A-Za-z0-9_-]{32,}|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+)
+"""Tokens and keys that are known by their looks."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +70,14 @@ def entries(subject: Subject) -> list[Entry]:
     if subject.record is not None:
         run = subject.record.folder
         if (run / CURVE).is_file():
-            found.append(Entry(CURVE, run / CURVE))
+            found.append(Entry(CURVE, _own(subject, run / CURVE)))
         found += _run(subject, subject.record)
     return found
 
 
 def check_secrets(found: list[Entry], token: str | None = None) -> None:
-    """Raise `InputError` where a text holds the value of a variable that looks like a key, or the Hub's token."""
+    """Raise `InputError` where a text holds the value of a variable that looks like a key, the Hub's token, or what
+    has the form of a key."""
     secrets = {f"${name}": value for name, value in os.environ.items() if _is_secret(name, value)}
     secrets |= {"the Hub's token": token} if token else {}
     for entry in found:
@@ -75,6 +87,9 @@ def check_secrets(found: list[Entry], token: str | None = None) -> None:
         for name, value in secrets.items():
             if value.encode() in content:
                 raise InputError(f"{entry.path} holds the value of {name}: take it out; nothing was sent")
+        if key := _KEYS.search(content):
+            shown = f"{key[0][:5].decode()}..."
+            raise InputError(f"{entry.path} holds what looks like a key ({shown}): take it out; nothing was sent")
 
 
 def _is_secret(name: str, value: str) -> bool:
@@ -88,8 +103,20 @@ def _model(subject: Subject) -> Iterator[Entry]:
             yield Entry(file.name, _of_model(subject, file))
 
 
+def _own(subject: Subject, file: Path) -> Path:
+    """`file`. Raises `InputError` where a link leads out of the folders that are published, as to somebody's keys."""
+    record, source = subject.record, subject.source
+    roots = [source.folder, *([record.folder] if record else []), *([source.checkpoint] if source.checkpoint else [])]
+    roots = [root.resolve() for root in roots]
+    roots += [root.parents[1] / "blobs" for root in roots if root.parent.name == "snapshots"]  # the Hub's own cache
+    if not any(file.resolve().is_relative_to(root) for root in roots):
+        raise InputError(f"{file} leads to {file.resolve()}, which is elsewhere: put the file itself there to send it")
+    return file
+
+
 def _of_model(subject: Subject, file: Path) -> Path | bytes:
-    """Adapters name their base model, which may be a folder of this machine."""
+    """Adapters name their base model, which may be a folder of this machine. Raises as `_own`."""
+    _own(subject, file)
     if file.name != "adapter_config.json":
         return file
     values = read_json(file) or {}
@@ -111,8 +138,9 @@ def _run(subject: Subject, record: Record) -> Iterator[Entry]:
         yield Entry("run/train_results.json", _json(publishable(values)))
     full = subject.optimizer_state == "full"
     for pattern in (*_RUN, *(["rollouts.jsonl"] if full else [])):
-        for file in sorted(run.glob(pattern)):
-            yield Entry(f"run/{file.relative_to(run).as_posix()}", file.read_bytes())  # it may grow meanwhile
+        for file in filter(Path.is_file, sorted(run.glob(pattern))):
+            content = _own(subject, file).read_bytes()  # it may grow meanwhile
+            yield Entry(f"run/{file.relative_to(run).as_posix()}", content)
     if full:
         yield from _checkpoint(subject)
 
@@ -121,10 +149,9 @@ def _checkpoint(subject: Subject) -> Iterator[Entry]:
     folder = subject.source.checkpoint
     assert folder is not None
     for file in sorted(folder.rglob("*")):
-        inner = file.relative_to(folder)
-        if file.is_file() and not any(fnmatchcase(part, no) for part in inner.parts for no in _NOT_OF_CHECKPOINT):
-            source = _of_model(subject, file) if len(inner.parts) == 1 else file
-            yield Entry(f"run/checkpoint-{subject.source.step}/{inner.as_posix()}", source)
+        inner = file.relative_to(folder).as_posix()
+        if file.is_file() and any(fnmatchcase(inner, pattern) for pattern in _STATE):
+            yield Entry(f"run/checkpoint-{subject.source.step}/{inner}", _of_model(subject, file))
 
 
 def _json(values: Mapping[str, Any]) -> bytes:

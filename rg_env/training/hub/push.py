@@ -11,7 +11,7 @@ from shlex import join
 from typing import TYPE_CHECKING
 
 from rg_env.core.checks import one_line
-from rg_env.errors import HubError, InputError
+from rg_env.errors import HubError, InputError, RGEnvError
 from rg_env.training.hub.card import CARD, CURVE, card
 from rg_env.training.hub.contents import Entry, check_secrets, entries
 from rg_env.training.hub.licence import licence_of
@@ -71,7 +71,7 @@ def preview(asked: Asked) -> str:
     check_secrets(found)
     text = card(subject, [each.path for each in found])
     run = subject.record.id if subject.record else "0" * 64  # as long as what the weights are hashed to
-    sent = _with_card(subject, found, run, text.encode())
+    sent, _ = _with_card(subject, found, run, text.encode())
     private = ", private" if asked.private else ""
     branch = f", branch {asked.revision}" if asked.revision else ""
     if _unknown(subject):
@@ -106,7 +106,8 @@ def push(asked: Asked, say: Callable[[str], None] = print) -> str:
         with _exported(source, say) as exported:
             return _send(asked, replace(subject, source=exported), hub, remote, say)
     except HubError as error:
-        raise HubError(f"{error}; no file of {asked.repo_id} was changed. This goes on: {asked.command}") from error
+        changed = "and whether it arrived is not known" if error.unsure else f"no file of {asked.repo_id} was changed"
+        raise HubError(f"{error}; {changed}. This goes on: {asked.command}", unsure=error.unsure) from error
 
 
 def _subject(asked: Asked, source: Source) -> Subject:
@@ -136,11 +137,13 @@ def _doubts(subject: Subject) -> Iterator[str]:
         yield f"nothing tells the step of {folder}, so its card has no results after training: call it {run}/{name}"
 
 
-def _with_card(subject: Subject, found: list[Entry], run: str, text: bytes, edited: str | None = None) -> list[Entry]:
-    """All that is sent. `edited`: git's hash of the card on the Hub, if that stays."""
+def _with_card(
+    subject: Subject, found: list[Entry], run: str, text: bytes, edited: str | None = None
+) -> tuple[list[Entry], Marker]:
+    """All that is sent, and its marker. `edited`: git's hash of the card on the Hub, if that stays."""
     sent = found if edited else [*found, Entry(CARD, text)]
     marker = Marker(run, subject.source.step, edited or git_hash(text), tuple(each.path for each in sent))
-    return [*sent, Entry(MARKER, marker.as_json())]
+    return [*sent, Entry(MARKER, marker.as_json())], marker
 
 
 def _unknown(subject: Subject) -> bool:
@@ -174,7 +177,7 @@ def _send(asked: Asked, subject: Subject, hub: "Hub", remote: "Remote | None", s
     check_secrets([*found, Entry(CARD, text)], hub.token)
     if edited := _edited(remote):
         say(f"{CARD} was edited on the Hub and stays as it is: take it away there to have it written anew")
-    sent = _with_card(subject, found, run, text, edited)
+    sent, marker = _with_card(subject, found, run, text, edited)
     there = remote.marker.step if remote and remote.marker and not remote.is_copy else None
     if there is not None and subject.source.step is not None and there > subject.source.step:
         say(f"step {subject.source.step} takes the place of a later one, step {there}")
@@ -186,14 +189,15 @@ def _send(asked: Asked, subject: Subject, hub: "Hub", remote: "Remote | None", s
     total = sum(each.size for each in sent)
     say(f"sending {len(sent)} files, {total / 1e6:,.1f} MB, to {hub.url(asked.repo_id, asked.revision)}")
     step = "" if subject.source.step is None else f"step {subject.source.step} of "
-    changed = hub.commit(
-        asked.repo_id,
-        asked.revision,
-        sent,
-        gone,
-        message=f"{step[:1].upper()}{step[1:]}run {run[:12]}" if step else f"Weights {run[:12]}",
-        parent=remote.commit or remote.main,
-    )
+    parent = remote.commit or remote.main
+    message = f"{step[:1].upper()}{step[1:]}run {run[:12]}" if step else f"Weights {run[:12]}"
+    try:
+        changed = hub.commit(asked.repo_id, asked.revision, sent, gone, message=message, parent=parent)
+    except HubError as error:
+        if not error.unsure:
+            raise
+        _check_arrived(asked, hub, parent, marker, error)
+        changed = True
     if not changed:
         say("all of it was there already: nothing has changed")
     return hub.url(asked.repo_id, asked.revision)
@@ -233,7 +237,12 @@ def _check_remote(asked: Asked, remote: "Remote | None", run: str) -> None:
 def _made(asked: Asked, hub: "Hub", remote: "Remote | None", say: Callable[[str], None]) -> "Remote":
     """The repository, and the branch, which are there now."""
     if remote is None:
-        hub.create(asked.repo_id, private=asked.private)
+        try:
+            hub.create(asked.repo_id, private=asked.private)
+        except InputError:
+            if hub.look(asked.repo_id, asked.revision) is not None:  # another push made it just now
+                raise HubError(f"{asked.repo_id} was made by somebody else meanwhile") from None
+            raise
         say(f"made {asked.repo_id}{' (private)' if asked.private else ''}")
     if asked.revision not in (None, "main") and (remote is None or remote.commit is None):
         assert asked.revision is not None
@@ -243,6 +252,18 @@ def _made(asked: Asked, hub: "Hub", remote: "Remote | None", say: Callable[[str]
     if found is None:
         raise HubError(f"the Hub has no {asked.repo_id}, though it was made just now")
     return found
+
+
+def _check_arrived(asked: Asked, hub: "Hub", parent: str, marker: Marker, error: HubError) -> None:
+    """Look what became of a commit whose answer is lost. Raises `HubError`: it is not there, or that is unknown."""
+    try:
+        found = hub.look(asked.repo_id, asked.revision)
+    except RGEnvError:
+        raise error from None
+    if found is None or found.commit in (None, parent):
+        raise HubError(str(error)) from error
+    if found.marker != marker:
+        raise HubError(f"{asked.repo_id} was changed by somebody else meanwhile") from error
 
 
 def _edited(remote: "Remote | None") -> str | None:

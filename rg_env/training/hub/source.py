@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 
 from safetensors import SafetensorError, safe_open
 
+from rg_env.core.checks import one_line
 from rg_env.errors import InputError
 
 T = TypeVar("T")
@@ -54,17 +55,18 @@ def find(path: Path) -> Source:
         InputError: no model, no run; or weights that are damaged.
     """
     try:
-        there = path.is_dir()
+        there, is_file = path.is_dir(), path.is_file()
     except (OSError, ValueError):  # a name too long, or with a null byte in it
-        there = False
+        there = is_file = False
     if not there:
-        raise InputError(f"{str(path)[:200]} {'is a file' if path.is_file() else 'does not exist'}: {_WHAT}")
+        raise InputError(f"{str(path)[:200]} {'is a file' if is_file else 'does not exist'}: {_WHAT}")
     kind = _kind(path)
     if kind is not None:
         runs = (path.parent, path.parent.parent)
         run = next((each for each in runs if is_run(each)), path if is_run(path) else None)
         return Source(path, kind, _step(path), run, _checkpoint(path))
     numbered = [(int(match[1]), each) for each in path.iterdir() if (match := _CHECKPOINT.fullmatch(each.name))]
+    numbered = [(number, each) for number, each in numbered if each.is_dir()]
     if not numbered:
         if is_run(path):
             raise InputError(f"{path} is a run without a checkpoint-N: there is no model in it yet")
@@ -131,9 +133,9 @@ def _types(file: Path) -> set[str]:
 def _read(file: Path, how: Callable[[Path], T]) -> T:
     try:
         return how(file)
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise InputError(f"{file} is missing or damaged: {' '.join(reason.split())[:200]}") from error
+        raise InputError(f"{one_line(file)} is missing or damaged: {' '.join(reason.split())[:200]}") from error
 
 
 def _step(folder: Path) -> int | None:
@@ -141,7 +143,7 @@ def _step(folder: Path) -> int | None:
         step = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["global_step"]
         if isinstance(step, int) and not isinstance(step, bool):
             return step
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
     match = _STEP.fullmatch(folder.name)
     return int(match[1] or match[2]) if match else None

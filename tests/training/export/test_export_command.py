@@ -3,6 +3,9 @@
 import contextlib
 import os
 import resource
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -118,3 +121,18 @@ def test_a_folder_that_may_not_be_written_is_told(rg_env: Command, checkpoint: P
     code, _, errors = rg_env("export", str(checkpoint), "--out", str(tmp_path / "locked" / "out"))
     assert (code, errors.count("\n")) == (2, 1)
     assert "Permission denied; name another folder by --out" in errors
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_in_mid_write_leaves_nothing(checkpoint: Path, tmp_path: Path, kind: signal.Signals) -> None:
+    """As clusters and terminals that are closed end programs; in a process of its own."""
+    program = (
+        "import os, sys; from rg_env import cli; from rg_env.training.export import job; finite = job._finite\n"
+        f"def end(*given): os.kill(os.getpid(), {kind.value}); return finite(*given)\n"
+        "job._finite = end; cli.main()"
+    )
+    before = sorted(tmp_path.rglob("*"))
+    command = [sys.executable, "-c", program, "export", str(checkpoint), "--out", str(tmp_path / "new" / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+    assert sorted(tmp_path.rglob("*")) == before

@@ -392,6 +392,8 @@ def test_what_is_no_checkpoint_is_told(make: Any, words: str, exported: Export, 
         (lambda folder: (folder / "config.json").write_text("{"), "config.json cannot be read"),
         (lambda folder: (folder / "config.json").write_text('{"model_type": "t5"}'), "describes no model that can be"),
         (lambda folder: (folder / "tokenizer.json").write_text("{"), "the tokenizer of .* cannot be loaded"),
+        (lambda folder: (folder / "generation_config.json").write_text("{"), "generation_config.json cannot be read"),
+        (lambda folder: (folder / "generation_config.json").write_text("[]"), "generation_config.json cannot be read"),
     ],
 )
 def test_companions_that_are_missing_or_damaged_are_told(
@@ -465,3 +467,60 @@ def test_a_disk_without_room_is_told_before(
     with pytest.raises(OutputFolderError, match=r"MB are to be written to .*, and 0 MB are free: make room"):
         exported(tmp_path / "m")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.complex64])
+def test_quantized_weights_are_refused(
+    dtype: torch.dtype, make_model: Callable[..., Any], exported: Export, tmp_path: Path
+) -> None:
+    """Also without the comparison: they would be written under a type that they are not of."""
+    model = make_model(QWEN)
+    folder = with_companions(tmp_path / "m", model)
+    torch.save({name: value.to(dtype) for name, value in weights(model).items()}, folder / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"^model\.embed_tokens\.weight is of type .*, as quantized weights are"):
+        exported(folder, verify=False)
+    assert not (tmp_path / "m-export").exists()
+
+
+def deep(file: Path) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("[" * 10**5)
+
+
+@pytest.mark.parametrize("name", ["m/trainer_state.json", "eval_results/eval_step_5.json", "config.yaml"])
+def test_damaged_records_of_a_run_do_not_matter(
+    name: str, make_model: Callable[..., Any], exported: Export, tmp_path: Path
+) -> None:
+    """Not even one whose parser gives up."""
+    model = make_model(QWEN)
+    save_file(weights(model), with_companions(tmp_path / "m", model) / "model.safetensors")
+    (tmp_path / "m").rename(tmp_path / "checkpoint-5") if "trainer" not in name else None
+    (tmp_path / "eval_results").mkdir()
+    deep(tmp_path / name)
+    _, lines = exported(tmp_path / ("m" if "trainer" in name else "checkpoint-5"))
+    assert any(line.startswith("not compared with the run's accuracy: ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("tag", "words"), [("x" * 5000, "cannot be read: File name too long"), ("..", "lacks the folder '..', which")]
+)
+def test_what_latest_may_not_name_is_told(tag: str, words: str, exported: Export, tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/latest").write_text(tag)
+    with pytest.raises(InputError, match=words):
+        exported(tmp_path / "m")
+    with pytest.raises(InputError, match="File name too long"):
+        exported(Path("x" * 5000))
+
+
+def test_a_folder_that_cannot_get_its_name_is_told(
+    make_model: Callable[..., Any], exported: Export, tmp_path: Path
+) -> None:
+    """One that is not there, and has one above it that is."""
+    model = make_model(QWEN)
+    save_file(weights(model), with_companions(tmp_path / "m", model) / "model.safetensors")
+    before = sorted(tmp_path.rglob("*"))
+    for out in (tmp_path / "new" / "..", tmp_path / "a\0b"):
+        with pytest.raises(OutputFolderError, match="cannot write "):
+            exported(tmp_path / "m", out=out, verify=False)
+        assert sorted(tmp_path.rglob("*")) == before

@@ -124,6 +124,16 @@ def test_where_nothing_can_be_compared_it_is_told(run: Path, exported: Export, s
     assert f"not compared with the run's accuracy: {words}" in exported(run)[1]
 
 
+@pytest.mark.parametrize("run", ["script"], indirect=True)
+@pytest.mark.parametrize("content", [None, "{", "[" * 10**5], ids=["missing", "damaged", "without end"])
+def test_a_script_without_its_manifest_is_told(run: Path, exported: Export, content: str | None) -> None:
+    """It says from which seed the problems are."""
+    file = run / "manifest.json"
+    file.unlink() if content is None else file.write_text(content)
+    _, lines = exported(run)
+    assert any(line.startswith("not compared with the run's accuracy: its problems cannot be") for line in lines)
+
+
 @pytest.mark.parametrize("run", ["config"], indirect=True)
 def test_code_that_a_run_names_is_not_run(run: Path, exported: Export, tmp_path: Path) -> None:
     """A run's folder may come from anywhere."""

@@ -1,5 +1,7 @@
 """Shards of FSDP's trainers, and plain files: the weights that went in, or one line that names the file."""
 
+import dataclasses
+import io
 import json
 import os
 import pickle
@@ -261,3 +263,93 @@ def test_the_payload_is_one(tmp_path: Path) -> None:
     """Python's own reader executes it: what is refused above is refused for a reason."""
     pickle.loads(pickle.dumps(Bomb(tmp_path / "executed")))
     assert (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("size", [0, 10**12])
+def test_no_processes_or_too_many_are_told(tmp_path: Path, size: int) -> None:
+    (tmp_path / f"model_world_size_{size}_rank_0.pt").touch()
+    with pytest.raises(InputError, match=rf"lacks model_world_size_{size}_rank_"):
+        DTensorReader(tmp_path)
+
+
+def rewritten(file: Path, change: Callable[[Any], Any]) -> None:
+    content = pickles.load_bytes(io.BytesIO(file.read_bytes()), file)
+    torch.save(change(content) or content, file)
+
+
+def mesh(content: Any) -> None:
+    for value in content.values():
+        value._spec.mesh.mesh = torch.tensor([[0, 1]])
+
+
+def no_spec(content: Any) -> None:
+    for value in content.values():
+        value._spec = None
+
+
+def changed(**values: Any) -> Callable[[Path], None]:
+    """Places of chunks in `.metadata`."""
+
+    def change(folder: Path) -> None:
+        found = pickle.loads((folder / ".metadata").read_bytes())
+        places = {key: dataclasses.replace(place, **values) for key, place in found.storage_data.items()}
+        (folder / ".metadata").write_bytes(pickle.dumps(dataclasses.replace(found, storage_data=places)))
+
+    return change
+
+
+def same_place(folder: Path) -> None:
+    from torch.distributed.checkpoint import metadata
+
+    found = pickle.loads((folder / ".metadata").read_bytes())
+    for entry in found.state_dict_metadata.values():
+        for chunk in getattr(entry, "chunks", ()):
+            chunk.offsets = torch.Size([0] * len(chunk.offsets))
+    found.storage_data = {
+        metadata.MetadataIndex(key.fqn, torch.Size([0] * len(key.offset))): place
+        for key, place in found.storage_data.items()
+    }
+    (folder / ".metadata").write_bytes(pickle.dumps(found))
+
+
+STRANGE: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "dtensors on another mesh": ("dtensor", lambda f: rewritten(f / "model_world_size_2_rank_0.pt", mesh)),
+    "dtensors without a layout": ("dtensor", lambda f: rewritten(f / "model_world_size_2_rank_0.pt", no_spec)),
+    "numbers": ("dtensor", lambda f: rewritten(f / "model_world_size_2_rank_1.pt", lambda c: dict.fromkeys(c, 3))),
+    "no names": ("bin", lambda f: torch.save({1: torch.ones(2)}, f / "pytorch_model.bin")),
+    "sparse": ("bin", lambda f: torch.save({"a": torch.eye(3).to_sparse()}, f / "pytorch_model.bin")),
+    "no values": ("bin", lambda f: torch.save({"a": torch.ones(3, device="meta")}, f / "pytorch_model.bin")),
+    "a chunk before the file": ("distcp", changed(offset=-5)),
+    "a chunk of less than nothing": ("distcp", changed(length=-5)),
+    "a chunk at no byte": ("distcp", changed(offset=1.5)),
+    "a name too long": ("distcp", changed(relative_path="x" * 5000)),
+    "a name of two lines": ("distcp", changed(relative_path="x\ny")),
+    "chunks in one place": ("distcp", same_place),
+    "an index without end": ("plain", lambda f: (f / "model.safetensors.index.json").write_text("[" * 10**5)),
+    "an index of names too long": (
+        "plain", lambda f: (f / "model.safetensors.index.json").write_text(f'{{"weight_map": {{"a": "{"x" * 999}"}}}}'),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", STRANGE)
+def test_whatever_stands_in_files_is_told(tmp_path: Path, what: str) -> None:
+    """In one line: no value of theirs ends in a traceback."""
+    from rg_env.training.export.job import _reader
+
+    kind, spoil = STRANGE[what]
+    if kind == "dtensor":
+        write_dtensors(tmp_path, STATE, processes=2)
+    elif kind == "distcp":
+        write_distcp(tmp_path, STATE, processes=2)
+    spoil(tmp_path)
+
+    def read() -> None:
+        reader = _reader("plain" if kind == "bin" else kind, tmp_path)  # type: ignore[arg-type]
+        for name in reader.stored():
+            reader.read(name)
+
+    with pytest.raises(InputError, match="have the same place" if "in one place" in what else ".") as caught:
+        read()
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1500

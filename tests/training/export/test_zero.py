@@ -148,3 +148,40 @@ def test_what_could_be_executed_is_refused(tmp_path: Path, file: str) -> None:
         ZeroReader(folder)
     assert "it was not executed" in str(caught.value)
     assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_shards_of_two_steps_are_told(tmp_path: Path, stage: int) -> None:
+    """Of the same shapes: they fit together, and are no model that ever was. By the optimizer's count, or the run's."""
+    folder = write_zero(tmp_path, STATE, stage=stage, processes=2)
+    for rank, step in enumerate((4, 8)):
+        content = torch.load(folder / optimizer(rank), weights_only=False)
+        base = {"state": {0: {"step": torch.tensor(float(step))}}, "param_groups": [{"lr": 0.1}]}
+        content["optimizer_state_dict"]["base_optimizer_state"] = base
+        torch.save(content, folder / optimizer(rank))
+    words = rf"{optimizer(1)} was saved after 8 steps, and {optimizer(0)} after 4: files of different checkpoints"
+    with pytest.raises(InputError, match=words):
+        ZeroReader(folder)
+    if stage == 3:
+        for file in folder.glob("*optim_states.pt"):
+            file.unlink()
+        for step, file in enumerate(sorted(folder.glob("*model_states.pt"))):
+            torch.save({**torch.load(file), "global_steps": step}, file)
+        with pytest.raises(InputError, match="was saved after 1 steps, and zero_pp_rank_0_mp_rank_00_model_states"):
+            ZeroReader(folder)
+
+
+def test_what_is_wrong_in_a_head_is_told_once(tmp_path: Path) -> None:
+    folder = write_zero(tmp_path, STATE, stage=1, processes=1)
+    file = folder / "mp_rank_00_model_states.pt"
+    torch.save({**torch.load(file), "mp_world_size": 2}, file)
+    with pytest.raises(InputError, match=rf"^{folder} is of a model split by tensor parallelism \(over 2 processes\)"):
+        ZeroReader(folder)
+
+
+def test_a_name_with_a_huge_number_is_no_reason_to_count(tmp_path: Path) -> None:
+    """In a file's name: up to it, in memory."""
+    folder = write_zero(tmp_path, STATE, stage=3, processes=2)
+    (folder / optimizer(10**12)).touch()
+    with pytest.raises(InputError, match="lacks the file of process 2 "):
+        ZeroReader(folder)

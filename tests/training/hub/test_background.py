@@ -11,8 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from hub_runs import CONFIG, SMALL, train
 from hub_server import CANARY, HubServer
+from safetensors.torch import load_file
 
 from rg_env.errors import InputError
 from rg_env.training.config import load_train_config
@@ -160,6 +162,48 @@ def test_an_interrupt_while_the_end_waits(hub: HubServer, uploads: Any, run: Pat
     assert made._upload is None
     assert made.lines[1].startswith("hub: not uploaded (interrupted); the run is not touched by that.")
     assert made.lines[1].endswith(f"rg-env push {run} --repo-id me/legs --private")
+
+
+@pytest.mark.slow
+def test_an_upload_that_is_ended_takes_its_export_away(
+    hub: HubServer, uploads: Any, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lies in the run's folder, and is as large as the model."""
+    program = (
+        "import os, signal, sys, time; from rg_env import cli; from rg_env.training.export import job\n"
+        "job._finite = lambda *given: time.sleep(60); sys.argv[0] = 'rg-env'; cli.main()"
+    )
+    (run.parent / "python").write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} -c "{program}" "$@"\n')
+    (run.parent / "python").chmod(0o755)
+    state = load_file(run / "checkpoint-4/model.safetensors")
+    torch.save(state, run / "checkpoint-4/pytorch_model.bin")
+    (run / "checkpoint-4/model.safetensors").unlink()
+    before = sorted(run.iterdir())
+    monkeypatch.setattr(sys, "executable", str(run.parent / "python"))
+    made = uploads()
+    made._start(run, beside_training=False)
+    deadline = time.monotonic() + 60
+    while not list(run.glob(".rg-env-push-*/.model.*.part/model.safetensors")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert sorted(run.iterdir()) != before
+    made.stop()
+    assert sorted(run.iterdir()) == before
+
+
+@pytest.mark.slow
+def test_what_a_killed_run_left_is_taken_away(hub: HubServer, uploads: Any, run: Path) -> None:
+    """By the next one in its folder, but not while an upload, which outlives it, still needs it."""
+    first = uploads(every=2)
+    with hub.lock:
+        step(first, 2)
+        (copy,) = run.parent.glob(".run-hub-*")
+        uploads()
+        assert (copy / "checkpoint-2/model.safetensors").is_file()
+        first._upload.process.kill()
+        first._upload.process.wait()
+        uploads()
+        assert not copy.exists()
+    first.stop()
 
 
 @pytest.mark.slow

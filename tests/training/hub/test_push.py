@@ -2,11 +2,14 @@
 
 import json
 import logging
+import re
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hub_server
 import pytest
 import torch
 from hub_runs import train
@@ -412,3 +415,186 @@ def test_bad_input_is_one_line(hub: HubServer, run: Path, rg_env: Any, tmp_path:
     code, _, err = rg_env("push", str(run), *good)
     assert code == 1
     assert err.endswith(f"This goes on: rg-env push {run} --repo-id me/legs\n")
+
+
+def test_nothing_that_a_link_leads_to_elsewhere_is_sent(hub: HubServer, pushed: Pushed, run: Path) -> None:
+    """Such as somebody's key, under a name that is sent; a link within the run is followed."""
+    secret = run.parent / "id_rsa"
+    secret.write_text("not to be sent")
+    (run / "checkpoint-4/NOTICE").symlink_to(run / "manifest.json")
+    for name in ("checkpoint-4/LICENSE", "reward_curve.png", "eval_results/eval_step_9.json", "checkpoint-4/scaler.pt"):
+        (run / name).unlink(missing_ok=True)
+        (run / name).symlink_to(secret)
+        with pytest.raises(InputError, match=rf"{name} leads to {secret}, which is elsewhere"):
+            pushed(run, optimizer_state="full")
+        (run / name).unlink()
+    assert not hub.repos
+    pushed(run)
+    assert hub.repos["me/legs"].files()["NOTICE"] == (run / "manifest.json").read_bytes()
+
+
+def test_a_model_in_the_hubs_cache_is_sent(hub: HubServer, pushed: Pushed, tmp_path: Path) -> None:
+    """Its files are links to where the cache keeps them."""
+    blobs, folder = tmp_path / "models--a--b/blobs", tmp_path / "models--a--b/snapshots/abc"
+    shutil.copytree(POLICY_DIR, blobs)
+    folder.mkdir(parents=True)
+    for file in blobs.iterdir():
+        (folder / file.name).symlink_to(f"../../blobs/{file.name}")
+    pushed(folder)
+    assert hub.repos["me/legs"].files()["model.safetensors"] == (blobs / "model.safetensors").read_bytes()
+
+
+def test_of_a_checkpoint_only_its_own_files_are_sent(hub: HubServer, pushed: Pushed, run: Path) -> None:
+    """With the optimizer's state, too."""
+    for name in ("id_rsa", "secrets.json", "nohup.out", "run.sh", "wandb/debug.log", "__pycache__/x.pyc", ".env"):
+        (run / "checkpoint-4" / name).parent.mkdir(exist_ok=True)
+        (run / "checkpoint-4" / name).write_text("not to be sent")
+    shards = run / "checkpoint-4/global_step4/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"
+    shards.parent.mkdir()
+    shards.write_bytes(b"a shard")
+    pushed(run, optimizer_state="full")
+    files = hub.repos["me/legs"].files()
+    assert not [path for path, content in files.items() if content == b"not to be sent"]
+    assert files[f"run/{shards.relative_to(run)}"] == b"a shard"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "hf_" + "abCD" * 8 + "ef", "ghp_" + "a1B2" * 9, "AKIA" + "ABCD1234" * 2, "sk-proj-" + "a1B2" * 10,
+        "-----BEGIN OPENSSH PRIVATE KEY-----",
+    ],
+)  # fmt: skip
+def test_what_looks_like_a_key_is_not_sent(hub: HubServer, pushed: Pushed, run: Path, key: str) -> None:
+    """Though no variable has it: as an option of a config, or in an answer."""
+    with (run / "config.yaml").open("a") as file:
+        file.write(f"\nnotes: '{key}'\n")
+    with pytest.raises(InputError, match=r"^run/config.yaml holds what looks like a key \(.{5}\.\.\.\)") as told:
+        pushed(run)
+    assert key not in str(told.value)
+    assert not hub.repos
+
+
+def answered(monkeypatch: pytest.MonkeyPatch, hub: HubServer, pattern: str, content: bytes) -> None:
+    """Requests that match `pattern` get `content`, with status 200."""
+    real = hub_server._Handler._answer
+
+    def answer(self: Any) -> None:
+        if not re.search(pattern, self.path):
+            return real(self)
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        return self._send(200, content)
+
+    for name in ("do_GET", "do_POST", "do_HEAD", "do_PUT"):
+        monkeypatch.setattr(hub_server._Handler, name, answer)
+
+
+@pytest.mark.parametrize("content", [b"null", b"[]", b"{}", b'{"id": 3, "siblings": [1]}', b"[" * 10**5, b"<html>"])
+@pytest.mark.parametrize("pattern", [r"models/me/legs(\?|$)", "repos/create", "preupload", "objects/batch", "/commit/"])
+def test_answers_of_another_server_are_one_line(
+    hub: HubServer, run: Path, rg_env: Any, monkeypatch: pytest.MonkeyPatch, pattern: str, content: bytes
+) -> None:
+    """Whatever the library looks for in them."""
+    answered(monkeypatch, hub, pattern, content)
+    code, _, err = rg_env("push", str(run), "--repo-id", "me/legs")
+    assert code == 1
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert CANARY not in err
+
+
+@pytest.mark.parametrize("look", [True, False], ids=["seen", "unseen"])
+def test_a_commit_whose_answer_is_lost_may_have_arrived(
+    hub: HubServer, pushed: Pushed, run: Path, monkeypatch: pytest.MonkeyPatch, look: bool
+) -> None:
+    """It is looked up; where that fails, it is not said that nothing was changed, and the same command finds it."""
+    real = hub_server._Handler.commit
+
+    def commit(self: Any, *given: Any) -> None:
+        monkeypatch.setattr(self, "_json", lambda *_: self.connection.shutdown(socket.SHUT_RDWR), raising=False)
+        real(self, *given)
+        self.close_connection = True
+        if not look:
+            hub.fail("GET", "models", 500)
+
+    with monkeypatch.context() as lost:
+        lost.setattr(hub_server._Handler, "commit", commit)
+        if look:
+            assert pushed(run)[0] == f"{hub.url}/me/legs"
+        else:
+            with pytest.raises(
+                HubError, match="broke off while it made the commit; and whether it arrived is not known"
+            ):
+                pushed(run)
+    assert "model.safetensors" in hub.repos["me/legs"].files()
+    sent = len(hub.sent())
+    pushed(run)
+    assert len(hub.sent()) == sent
+
+
+def test_the_token_goes_to_no_other_server(
+    hub: HubServer, pushed: Pushed, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the Hub, or what stands for it, says that something is elsewhere."""
+    real = hub_server._Handler._answer
+    with HubServer() as other:
+
+        def answer(self: Any) -> None:
+            if self.hub is other or "/preupload/" not in self.path:
+                return real(self)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            return self._send(307, b"", Location=f"{other.url}{self.path}")
+
+        for name in ("do_GET", "do_POST"):
+            monkeypatch.setattr(hub_server._Handler, name, answer)
+        with pytest.raises((HubError, InputError)):
+            pushed(run)
+        assert other.requests
+        assert not [request for request in other.requests if request.authorized]
+
+
+def test_damaged_files_are_one_line_or_left_out(hub: HubServer, pushed: Pushed, run: Path, rg_env: Any) -> None:
+    """Also where a parser gives up, where a folder stands for a file, or a file for a checkpoint."""
+    (run / "checkpoint-4/trainer_state.json").write_text("[" * 10**5)
+    (run / "checkpoint-9").touch()
+    file = run / "eval_results/eval_step_4.json"
+    values = json.loads(file.read_text())
+    file.write_text(json.dumps({**values, "questions": [3, {"part": "training", "tasks": 3}, {"part": "training"}]}))
+    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").mkdir()
+    pushed(run)
+    assert "run/metrics.jsonl" not in hub.repos["me/legs"].files()
+    for arguments in ([str(run / "checkpoint-4")], ["x" * 5000]):
+        weights = run / "checkpoint-4/model.safetensors"
+        weights.unlink(missing_ok=True)
+        weights.with_name("model.safetensors.index.json").write_text("[" * 10**5)
+        code, _, err = rg_env("push", *arguments, "--repo-id", "me/legs")
+        assert (code, err.count("\n")) == (2, 1)
+
+
+def test_a_token_that_cannot_be_one_is_told(hub: HubServer, run: Path, rg_env: Any, monkeypatch: Any) -> None:
+    """Before anything is asked."""
+    monkeypatch.setenv("HF_TOKEN", "hf_Жabcdefghijklmnopqrst")
+    code, _, err = rg_env("push", str(run), "--repo-id", "me/legs")
+    assert (code, hub.requests) == (2, [])
+    assert err == f"error: the Hugging Face token has characters that no token has: {client.LOGIN}\n"
+
+
+def test_a_repository_that_another_push_makes_meanwhile(
+    hub: HubServer, pushed: Pushed, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one of somebody else: the same command goes on."""
+    create = hub_server._Handler.create
+
+    def both(self: Any, body: bytes) -> None:
+        hub.add("me/legs", {})
+        create(self, body)
+
+    with monkeypatch.context() as racing:
+        racing.setattr(hub_server._Handler, "create", both)
+        with pytest.raises(
+            HubError, match=r"me/legs was made by somebody else meanwhile; no file .* This goes on: rg-env"
+        ):
+            pushed(run)
+    pushed(run)
+    assert "model.safetensors" in hub.repos["me/legs"].files()
