@@ -16,6 +16,7 @@ import json
 import re
 import socket
 import struct
+import sys
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -79,7 +80,7 @@ class HubServer:
         self.failures: list[Failure] = []
         self.lock = threading.RLock()
         handler = type("Handler", (_Handler,), {"hub": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server = _Server(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -109,6 +110,13 @@ class HubServer:
     def commit(self, before: list[Commit], files: dict[str, bytes]) -> Commit:
         told = repr((len(before), sorted((path, hashlib.sha1(data).hexdigest()) for path, data in files.items())))
         return Commit(hashlib.sha1(f"{told}{before[-1].oid if before else ''}".encode()).hexdigest(), files)
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that were ended in mid-answer are no news."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def git_hash(data: bytes) -> str:

@@ -44,8 +44,36 @@ def load(subject: Subject) -> str:
             f'tokenizer = AutoTokenizer.from_pretrained("{repo}"{pinned})\n'
             f'model = AutoModelForCausalLM.from_pretrained("{repo}"{pinned})\n'
         )
-    chat = " It was trained in chat form, under the system prompt above: ask it by `tokenizer.apply_chat_template`."
-    return block(program, "python") + (f"\n{chat.strip()}" if subject.record else "")
+    record = subject.record
+    asked = None if record is None else record.environment.get("first_prompt")
+    parts = [block(program + (_chat(record, asked) if record and _is_chat(asked) else ""), "python")]
+    if record is not None and not _is_chat(asked):
+        parts.append("It was trained in chat form, under the system prompt above: `tokenizer.apply_chat_template`.")
+    if not subject.adapter:
+        served = f"vllm serve {repo}" + (f" --revision {subject.revision}" if subject.revision else "")
+        parts.append(f"As a server: `{served}`.")
+    return "\n\n".join(parts)
+
+
+def _is_chat(value: object) -> bool:
+    """Whether these are messages, as a run writes down the first that it asked."""
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(each, dict) and all(isinstance(part, str) for part in each.values()) for each in value)
+
+
+def _chat(record: Record, messages: Any) -> str:
+    """The lines that ask what the run asked first, with the room for an answer that its evaluations gave."""
+    evaluation = record.evaluations[-1] if record.evaluations else {}
+    room = whole_of(dict_of(evaluation.get("sampling")).get("max_tokens"))
+    return (
+        f"\nmessages = {json.dumps(messages, indent=4, ensure_ascii=False)}\n"
+        "inputs = tokenizer.apply_chat_template(\n"
+        '    messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"\n'
+        ")\n"
+        f"answer = model.generate(**inputs{f', max_new_tokens={room}' if room else ''})\n"
+        'print(tokenizer.decode(answer[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))\n'
+    )
 
 
 def evaluate(subject: Subject) -> str:
@@ -67,7 +95,7 @@ def evaluate(subject: Subject) -> str:
         parts.append("The optimizer's state is here, too: training goes on as if it had never stopped.")
         steps = whole_of(record.training.get("max_steps"))
         more = " training.max_steps=MORE" if steps is not None and steps <= subject.source.step else ""
-        parts.append(block(f"rg-env train {name}/run/config.yaml --resume {checkpoint} output.dir=NEW{more}", "bash"))
+        parts.append(block(f"rg-env train {name}/run/config.yaml --resume auto output.dir={name}/run{more}", "bash"))
         if not from_config:
             parts[-1] = f"Give `--resume {checkpoint}` to the script that trained it."
     return "\n\n".join(parts)

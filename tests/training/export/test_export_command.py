@@ -123,7 +123,8 @@ def test_a_folder_that_may_not_be_written_is_told(rg_env: Command, checkpoint: P
     assert "Permission denied; name another folder by --out" in errors
 
 
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_in_mid_write_leaves_nothing(checkpoint: Path, tmp_path: Path, kind: signal.Signals) -> None:
     """As clusters and terminals that are closed end programs; in a process of its own."""
     program = (

@@ -140,7 +140,7 @@ def test_what_a_reader_is_to_know(trained: Path) -> None:
         "pip install 'rg-env[train]'\nhf download me/legs --local-dir legs\n",
         'AutoModelForCausalLM.from_pretrained("me/legs")',
         "rg-env train legs/run/config.yaml --eval-only --checkpoint legs ",
-        "--resume legs/run/checkpoint-4 output.dir=NEW training.max_steps=MORE",
+        "--resume auto output.dir=legs/run training.max_steps=MORE",
         "Grading `hardened`: right or not",
         "of the sampled answers were cut off by the limit of 60 tokens",
         "safety were not measured",
@@ -154,7 +154,7 @@ def test_what_a_reader_is_to_know(trained: Path) -> None:
     assert "Nothing was measured on tasks that it was not trained on" not in found
     earlier = card_of(trained / "checkpoint-2", optimizer_state="full")
     assert "These are the weights of step 2; the run went on to step 4." in earlier
-    assert "output.dir=NEW\n" in earlier, "there are steps left to do"
+    assert "output.dir=legs/run\n" in earlier, "there are steps left to do"
 
 
 @pytest.mark.slow
@@ -223,6 +223,21 @@ def test_weights_of_no_known_step_have_no_figures(run: Path) -> None:
     assert "**No file says after which step these weights were saved**" in found
     assert "of step None" not in found
     assert "model-index" not in found
+
+
+@pytest.mark.slow
+def test_the_program_asks_the_model(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the run asked first, in its prompt, as a reader would run it; text of others cannot end its line."""
+    arguments = yaml.safe_load((run / "arguments.yaml").read_text())
+    asked = arguments["environment"]["first_prompt"]
+    asked[0]["content"] = system = "Say \"so\":\n```\nthen ''' <answer>1</answer>."
+    (run / "arguments.yaml").write_text(yaml.safe_dump(arguments))
+    (program,) = re.findall(r"^````+python\n(.*?)^````+$", card_of(run), re.DOTALL | re.MULTILINE)
+    variables: dict[str, Any] = {}
+    exec(program.replace("me/legs", str(run / "checkpoint-4")), variables)
+    assert [message["content"] for message in variables["messages"]] == [system, asked[1]["content"]]
+    assert capsys.readouterr().out.strip()
+    assert variables["answer"].shape[1] <= variables["inputs"]["input_ids"].shape[1] + 60
 
 
 @pytest.mark.slow
