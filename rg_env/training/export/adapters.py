@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+from rg_env.core.checks import one_line
 from rg_env.errors import ExportError, InputError
 from rg_env.inference.policy import describe_model
 from rg_env.training.export.readers import Reader, Stored
-from rg_env.training.saved_weights import ADAPTER, weights_problem
+from rg_env.training.saved_weights import ADAPTER, read_shapes, weights_problem
 from rg_env.training.weight_sources import sources, unmergeable
 
 CONFIG = "adapter_config.json"
@@ -81,7 +82,7 @@ def adapted(model: Any, folder: Path) -> Any:
 
     Raises:
         InputError: PEFT cannot put them on it.
-        ExportError: some are missing or empty.
+        ExportError: some are missing, empty, or belong nowhere.
     """
     from peft import PeftModel
 
@@ -91,9 +92,18 @@ def adapted(model: Any, folder: Path) -> Any:
             found = PeftModel.from_pretrained(model, str(folder)).eval()
     except Exception as error:
         raise InputError(f"cannot put the adapters in {folder} on the base model: {_line(error)}") from error
-    if problem := weights_problem(folder, found):
+    if problem := weights_problem(folder, found) or _strange(folder, found):
         raise ExportError(f"{folder / ADAPTER}: {problem}")
     return found
+
+
+def _strange(folder: Path, model: Any) -> str | None:
+    """What PEFT passes over in silence: tensors that `model` has no place for."""
+    from peft import get_peft_model_state_dict
+
+    places = {*get_peft_model_state_dict(model, save_embedding_layers=False), *model.state_dict()}
+    strange = sorted(read_shapes(folder, ADAPTER)[0].keys() - places)
+    return f"{one_line(strange[0])} belongs nowhere in the base model ({len(strange)} such)" if strange else None
 
 
 def copy_config(source: Path, folder: Path) -> None:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import huggingface_hub
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
@@ -56,7 +57,7 @@ class Hub:
     """The Hub, by the token of the user.
 
     Raises:
-        InputError: there is no token, or the network is switched off.
+        InputError: there is no token, the network is switched off, or the address is not one to send it to.
     """
 
     def __init__(self) -> None:
@@ -69,6 +70,8 @@ class Hub:
             raise InputError("HF_HUB_OFFLINE is set: unset it to upload")
         self.token: str = token
         self.endpoint: str = constants.ENDPOINT  # HF_ENDPOINT, or the Hub's
+        if "@" in urlsplit(self.endpoint).netloc:  # it would be sent in the place of the token, and shown
+            raise InputError("HF_ENDPOINT has a user in it (USER@): leave that out, the Hub takes a token")
         self.api = HfApi(endpoint=self.endpoint, token=token, library_name="rg-env")
 
     def url(self, repo_id: str, revision: str | None) -> str:

@@ -136,6 +136,12 @@ def with_nan(state: dict[str, torch.Tensor]) -> None:
     state[min(state)][0, 0] = torch.nan
 
 
+def with_another(state: dict[str, torch.Tensor]) -> None:
+    """As of another kind of adapters, which PEFT passes over."""
+    name = next(name for name in state if name.endswith("q_proj.lora_A.weight"))
+    state[name.replace("lora_A", "lora_C")] = torch.ones(1)
+
+
 @pytest.mark.parametrize(
     ("spoil", "merge", "kind", "words"),
     [
@@ -149,6 +155,8 @@ def with_nan(state: dict[str, torch.Tensor]) -> None:
         (lambda f: (f / "adapter_model.safetensors").unlink(), True, InputError, "no adapter_model.safetensors beside"),
         (with_tensors(without_one), True, ExportError, "is missing"),
         (with_tensors(without_one), False, ExportError, "is missing"),
+        (with_tensors(with_another), True, ExportError, r"q_proj\.lora_C\.weight belongs nowhere .* \(1 such\)"),
+        (with_tensors(with_another), False, ExportError, r"q_proj\.lora_C\.weight belongs nowhere .* \(1 such\)"),
         (with_tensors(with_nan), False, ExportError, "values in the checkpoint that are not finite"),
         (with_tensors(with_nan), True, ExportError, "values in the checkpoint that are not finite"),
         (with_tensors(lambda s: s.update({min(s): torch.empty(0)})), False, ExportError, "is empty in the checkpoint"),

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hub_runs import train
 from hub_server import CANARY, HubServer
+from huggingface_hub import constants
 from safetensors.torch import load_file
 
 from rg_env.errors import HubError, InputError
@@ -290,6 +291,17 @@ def test_what_the_hub_refuses_is_one_line(
     assert (code, err) == (0, "")
     assert CANARY not in out
     assert all(CANARY.encode() not in content for content in hub.repos["me/legs"].files().values())
+
+
+def test_a_user_in_the_endpoint_is_refused(
+    hub: HubServer, pushed: Pushed, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their password would go in the place of the token; it is not shown."""
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url.replace("//", "//user:canary-word@"))
+    with pytest.raises(InputError, match="HF_ENDPOINT has a user in it") as caught:
+        pushed(run)
+    assert "canary-word" not in str(caught.value)
+    assert not hub.requests
 
 
 def test_the_token_goes_to_the_hub_alone(hub: HubServer, pushed: Pushed, run: Path) -> None:
