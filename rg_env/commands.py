@@ -53,6 +53,11 @@ def run_command(main: Callable[[], Any]) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def say(line: str) -> None:
+    """Print a line at once. It may quote what others wrote: what a terminal would obey is shown as its number."""
+    print(without_controls(line), flush=True)
+
+
 @contextmanager
 def sigterm_as_ctrl_c() -> Iterator[None]:
     """What clusters, and terminals that are closed, end a job by ends it in good order too: servers are ended, half

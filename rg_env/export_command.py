@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rg_env.commands import require, sigterm_as_ctrl_c
+from rg_env.commands import require, say, sigterm_as_ctrl_c
 
 
 def add(commands: Any) -> None:
@@ -49,5 +49,5 @@ def _export(options: argparse.Namespace) -> int:
         base=options.base,
     )
     with sigterm_as_ctrl_c():
-        print(export(asked, lambda line: print(line, flush=True)))
+        print(export(asked, say))
     return 0

@@ -25,6 +25,11 @@ def one_line(what: object, most: int = 200) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
 
 
+def reason_of(error: BaseException, most: int = 300) -> str:
+    """What an error of somebody else's code says, in one line as of `one_line`; its class where it says nothing."""
+    return one_line(error, most) or type(error).__name__
+
+
 def without_controls(text: str) -> str:
     """`text`, where what a terminal would obey, or could not show, is written as its number; lines stay lines."""
     kinds = ("Cc", "Cf", "Cs", "Zl", "Zp")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from rg_env.core.checks import one_line
+from rg_env.core.checks import one_line, reason_of
 from rg_env.errors import ExportError, InputError
 from rg_env.inference.policy import describe_model
 from rg_env.training.export.readers import Reader, Stored
@@ -74,7 +74,7 @@ def base_model(name: str) -> Any:
     try:
         return AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, **described.options).eval()
     except Exception as error:  # damaged files raise whatever their parser raises
-        raise InputError(f"the base model {name!r} cannot be loaded: {_line(error)}") from error
+        raise InputError(f"the base model {name!r} cannot be loaded: {reason_of(error)}") from error
 
 
 def adapted(model: Any, folder: Path) -> Any:
@@ -91,7 +91,7 @@ def adapted(model: Any, folder: Path) -> Any:
             warnings.simplefilter("ignore")  # of missing ones, which are an error below
             found = PeftModel.from_pretrained(model, str(folder)).eval()
     except Exception as error:
-        raise InputError(f"cannot put the adapters in {folder} on the base model: {_line(error)}") from error
+        raise InputError(f"cannot put the adapters in {folder} on the base model: {reason_of(error)}") from error
     if problem := weights_problem(folder, found) or _strange(folder, found):
         raise ExportError(f"{folder / ADAPTER}: {problem}")
     return found
@@ -118,7 +118,3 @@ def _file_name(name: str) -> str:
 
 def _without_name(match: re.Match[str]) -> str:
     return "" if match[1] == "modules_to_save" else f".{match[1]}"
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -11,6 +11,7 @@ from accelerate import init_empty_weights
 from transformers import AutoModelForCausalLM
 from transformers.modeling_utils import no_init_weights
 
+from rg_env.core.checks import reason_of
 from rg_env.errors import ExportError, InputError
 from rg_env.training.export.readers import Stored, check_type
 
@@ -35,7 +36,7 @@ class Architecture:
             with no_init_weights(), init_empty_weights(include_buffers=False):
                 model = AutoModelForCausalLM.from_config(self.config, dtype=torch.float32, trust_remote_code=False)
         except Exception as error:  # whatever a strange configuration makes its class raise
-            raise InputError(f"config.json describes no model that can be made here: {_line(error)}") from error
+            raise InputError(f"config.json describes no model that can be made here: {reason_of(error)}") from error
         model.tie_weights()
         return model.eval()
 
@@ -159,7 +160,3 @@ class Matched:
     """Wanted name, and a tied one's stored name: two tensors that must be equal."""
     left_out: Sequence[str]
     """Stored names that are not the model's."""
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

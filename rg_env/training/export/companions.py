@@ -10,6 +10,7 @@ import yaml
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.utils import logging
 
+from rg_env.core.checks import reason_of
 from rg_env.core.yaml12 import load as load_yaml
 from rg_env.errors import InputError
 from rg_env.inference.policy import TINY, describe_model
@@ -77,7 +78,7 @@ class Companions:
         try:
             return AutoConfig.from_pretrained(self._config, local_files_only=True, trust_remote_code=False)
         except Exception as error:  # damaged files raise whatever their parser raises
-            raise InputError(f"{self._config / 'config.json'} cannot be read: {_line(error)}") from error
+            raise InputError(f"{self._config / 'config.json'} cannot be read: {reason_of(error)}") from error
 
     def dtype_name(self) -> str | None:
         """What the run says that weights were loaded in, else what the configuration says: "bfloat16"."""
@@ -111,7 +112,7 @@ class Companions:
             return AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
         except Exception as error:
             shown = self._tokenizer or self.base
-            raise InputError(f"the tokenizer of {shown} cannot be loaded: {_line(error)}") from error
+            raise InputError(f"the tokenizer of {shown} cannot be loaded: {reason_of(error)}") from error
 
     def _write_config(self, folder: Path, dtype: str) -> None:
         if self._config is None:
@@ -128,12 +129,13 @@ class Companions:
         values |= dict.fromkeys(keys, dtype)
         (folder / "config.json").write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         for place in (*self._checkpoint.companions, self._config):
-            if (place / "generation_config.json").is_file():
+            file = place / "generation_config.json"
+            if file.is_file():
                 try:  # transformers passes over a damaged one, and vLLM does not start
                     GenerationConfig.from_pretrained(place, local_files_only=True)
                 except Exception as error:
-                    raise InputError(f"{place / 'generation_config.json'} cannot be read: {_line(error)}") from error
-                shutil.copyfile(place / "generation_config.json", folder / "generation_config.json")
+                    raise InputError(f"{file} cannot be read: {reason_of(error)}") from error
+                shutil.copyfile(file, folder / file.name)
                 break
 
 
@@ -161,7 +163,3 @@ def _run_config(checkpoint: Checkpoint) -> dict[str, Any]:
     except (OSError, ValueError, yaml.YAMLError):
         return {}
     return values if isinstance(values, dict) else {}
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

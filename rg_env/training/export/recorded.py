@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from rg_env.core.checks import reason_of
 from rg_env.core.config import parse_config
 from rg_env.core.config_files import read_config
 from rg_env.core.yaml12 import load as load_yaml
@@ -103,7 +104,7 @@ def _problems(of: Recorded, run: Path) -> Any:
             return arguments
         env = load_environment(**arguments)
     except (RGEnvError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        return f"its problems cannot be built again: {' '.join(str(error).split())[:200]}"
+        return f"its problems cannot be built again: {reason_of(error)}"
     if env.eval_dataset is None or dataset_hash(env.eval_dataset) != of.prompts_sha256:
         return "its problems cannot be built again: those of today are others, by their hash"
     return env

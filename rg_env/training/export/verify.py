@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
 
+from rg_env.core.checks import reason_of
 from rg_env.errors import ExportError
 from rg_env.training.export.architecture import Architecture, Matched
 from rg_env.training.export.readers import Reader, SafetensorsReader
@@ -98,7 +99,7 @@ def load(folder: Path, architecture: Architecture, dtype: torch.dtype) -> Any:
     try:
         model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **options)
     except Exception as error:
-        raise ExportError(f"what was exported cannot be loaded: {' '.join(str(error).split())[:300]}") from error
+        raise ExportError(f"what was exported cannot be loaded: {reason_of(error)}") from error
     missing = [name for name in info["missing_keys"] if name not in architecture.aliases]
     for names, what in (
         (missing, "missing"),

@@ -95,6 +95,16 @@ def test_a_payload_is_one_line(rg_env: Command, make_model: Callable[..., Any], 
     assert not (tmp_path / "m-export").exists()
 
 
+def test_names_in_a_checkpoint_are_shown_as_text(rg_env: Command, checkpoint: Path) -> None:
+    """Those that are only told, too: what a terminal would obey is written as its number."""
+    state = torch.load(_as_bin(checkpoint))
+    state = {f"module.{name}": value for name, value in state.items()} | {"red\x1b[31m": torch.zeros(1)}
+    torch.save(state, checkpoint / "pytorch_model.bin")
+    code, told, _ = rg_env("export", str(checkpoint), "--no-verify")
+    assert code == 0
+    assert "left out, as no part of the model: red\\x1b[31m\n" in told
+
+
 @contextlib.contextmanager
 def files_up_to(size: int) -> Iterator[None]:
     """Within: this process writes no file beyond so many bytes."""
