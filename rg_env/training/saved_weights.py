@@ -1,15 +1,46 @@
-"""What weights a folder holds, by the heads of its safetensors files, and whether they are a model's."""
+"""What weights a folder holds, by the heads of its safetensors files, and whether they are a model's.
+
+Imports no torch: what is published is looked at without it.
+"""
 
 import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
+
+from rg_env.core.checks import one_line
+from rg_env.errors import InputError
 
 WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 
 Shapes = dict[str, tuple[int, ...]]
+
+
+def weight_files(folder: Path, name: str) -> list[Path]:
+    """The file `name` in `folder`, or those that its index names; none where neither is there.
+
+    A folder with both is read as transformers does: from the single file.
+
+    Raises:
+        InputError: the index is damaged, or names files that are not there, or elsewhere.
+    """
+    index = folder / f"{name}.index.json"
+    if (folder / name).is_file():
+        return [folder / name]
+    if not index.is_file():
+        return []
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        files = [folder / part for part in sorted(names)]
+        missing = [file.name for file in files if not file.is_file()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"{index} cannot be read, or is no index of weights: copy it again") from error
+    if strange := [file for file in files if file.parent != folder]:
+        raise InputError(f"{index} names a file elsewhere: {one_line(strange[0])}")
+    if missing:
+        raise InputError(f"{folder} lacks {one_line(missing[0])}, which {index.name} names: copy it again")
+    return files
 
 
 def weights_damage(folder: Path) -> str | None:
@@ -50,21 +81,15 @@ def read_shapes(folder: Path, name: str) -> tuple[Shapes, str | None]:
     """Those in the file `name`, none if there is no such file; and why they cannot be read, if they cannot."""
     try:
         return _shapes_in(folder, name), None
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:  # of an index too
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return {}, f"its weights cannot be read: {' '.join(reason.split())}"
+    except (OSError, SafetensorError, InputError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        return {}, f"its weights cannot be read: {one_line(reason)}"
 
 
 def _shapes_in(folder: Path, name: str) -> Shapes:
-    # A folder with both is read as transformers does: from the single file.
-    files, index = [folder / name], folder / f"{name}.index.json"
-    if not files[0].exists() and index.exists():
-        files = [folder / part for part in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
-    elif not files[0].exists():
-        return {}
     found: Shapes = {}
-    for file in files:
-        with safe_open(file, framework="pt") as weights:  # checks that the file has the length its head says
+    for file in weight_files(folder, name):
+        with safe_open(file, framework="np") as weights:  # checks that the file has the length its head says
             found |= {key: tuple(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118
     return found
 
@@ -78,6 +103,7 @@ def _model_shapes(model: Any) -> list[tuple[list[str], tuple[int, ...]]]:
 
 
 def _adapter_shapes(model: Any) -> list[tuple[list[str], tuple[int, ...]]]:
+    import torch
     from peft import get_peft_model_state_dict
 
     whole = {name: torch.empty(full_shape(p), device="meta") for name, p in model.named_parameters()}

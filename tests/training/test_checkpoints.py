@@ -79,6 +79,11 @@ def indexed(path: Path) -> None:
     path.with_name(f"{path.name}.index.json").write_text('{"weight_map": ["a"]}')
 
 
+def deeply_indexed(path: Path) -> None:
+    path.unlink()
+    path.with_name(f"{path.name}.index.json").write_text("[" * 100_000)
+
+
 @pytest.mark.parametrize(
     ("file", "spoil", "words"),
     [
@@ -103,6 +108,7 @@ def indexed(path: Path) -> None:
         ("rng_state.pth", lambda path: torch.save({"else": 1}, path), "rng_state.pth is not what it should be"),
         ("resume_state_0.pt", lambda path: torch.save({}, path), "resume_state_0.pt is not what it should be"),
         ("model.safetensors", indexed, "weights cannot be read"),
+        ("model.safetensors", deeply_indexed, "weights cannot be read"),
         (weights_file(0), lambda path: path.write_bytes(b"?"), "its weights cannot be read"),
     ],
 )

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from rg_env.core.checks import one_line
 from rg_env.errors import InputError, RGEnvError
 from rg_env.training.export.pickles import Saved, read_into
-from rg_env.training.saved_weights import ADAPTER, WEIGHTS
+from rg_env.training.saved_weights import ADAPTER, WEIGHTS, weight_files
 
 BIN = "pytorch_model.bin"
 _PIECE = 2**20
@@ -90,7 +90,7 @@ class SafetensorsReader:
         self.described = "safetensors"
         self._stored: dict[str, Stored] = {}
         self._places: dict[str, tuple[Path, int]] = {}
-        for file in _files(folder, name):
+        for file in weight_files(folder, name):
             for key, (entry, at) in _head(file).items():
                 if key in self._places:
                     raise _twice(file, key, self._places[key][0])
@@ -149,7 +149,7 @@ class BinReader:
     def __init__(self, folder: Path):
         self.described = "pytorch_model.bin"
         self._places: dict[str, Saved] = {}
-        for path in _files(folder, BIN):
+        for path in weight_files(folder, BIN):
             file = Saved(path, _tensors)
             for key in file.content:
                 if key in self._places:
@@ -183,23 +183,6 @@ def has_weights(folder: Path, *names: str) -> bool:
 def has_adapter(folder: Path) -> bool:
     """Whether it says that it holds adapters."""
     return (folder / "adapter_config.json").is_file() or has_weights(folder, ADAPTER)
-
-
-def _files(folder: Path, name: str) -> list[Path]:
-    # A folder with both is read as transformers does: from the single file.
-    if (folder / name).is_file():
-        return [folder / name]
-    index = folder / f"{name}.index.json"
-    try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        files = [folder / part for part in sorted(names)]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f"{index} cannot be read, or is no index of weights") from error
-    if strange := [file for file in files if file.parent != folder]:
-        raise InputError(f"{index} names a file elsewhere: {one_line(strange[0])}")
-    if missing := [file.name for file in files if not file.is_file()]:
-        raise InputError(f"{folder} lacks {one_line(missing[0])}, which {index.name} names: copy it again")
-    return files
 
 
 def check_type(name: str, entry: Stored) -> None:

@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from rg_env.core.checks import one_line
 from rg_env.errors import InputError
+from rg_env.training.saved_weights import ADAPTER, WEIGHTS, weight_files
 
 T = TypeVar("T")
 Kind = Literal["model", "adapter", "export"]
@@ -18,7 +19,6 @@ Kind = Literal["model", "adapter", "export"]
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _STEP = re.compile(r"checkpoint-(\d+)(?:-\w+)?|global_step_?(\d+)")
-WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 _OTHERS = ("*.bin", "*.pt", "*.distcp", ".metadata", "latest", "global_step*", "actor", "adapter_config.json")
 """By which a folder is known that `rg-env export` may read."""
 _WHAT = "give the folder of a run, a checkpoint-N of one, or a model folder (config.json, model.safetensors)"
@@ -43,7 +43,7 @@ class Source:
         """Types of the weights where an export rounded them; None: they are what the run evaluated."""
         if self.kind == "export" or (self.folder / "trainer_state.json").is_file():
             return None
-        files = _files(self.folder, ADAPTER if self.kind == "adapter" else WEIGHTS)
+        files = weight_files(self.folder, ADAPTER if self.kind == "adapter" else WEIGHTS)
         found = {kind for file in files for kind in _read(file, _types)}
         return ", ".join(sorted(found)) if found - {"F32"} else None
 
@@ -94,29 +94,13 @@ def _kind(folder: Path) -> Kind | None:
         return "adapter"
     if (folder / "config.json").is_file() and _whole(folder, WEIGHTS):
         return "model"
-    return "export" if any(any(folder.glob(each)) for each in _OTHERS) or _files(folder, WEIGHTS) else None
+    return "export" if any(any(folder.glob(each)) for each in _OTHERS) or weight_files(folder, WEIGHTS) else None
 
 
 def _whole(folder: Path, name: str) -> bool:
     """Whether all weights are there, in full. Raises `InputError` where a file of them is damaged."""
-    files = _files(folder, name)
+    files = weight_files(folder, name)
     return bool(files) and not any(_read(file, _has_empty) for file in files)
-
-
-def _files(folder: Path, name: str) -> list[Path]:
-    index = folder / f"{name}.index.json"
-    if (folder / name).is_file():
-        return [folder / name]
-    if not index.is_file():
-        return []
-    return [folder / part for part in _read(index, lambda file: sorted(set(_weight_map(file))))]
-
-
-def _weight_map(file: Path) -> list[str]:
-    parts = list(json.loads(file.read_text(encoding="utf-8"))["weight_map"].values())
-    if any(Path(part).name != part for part in parts):  # such as ../elsewhere
-        raise ValueError("it names files outside of its folder")
-    return parts
 
 
 def _has_empty(file: Path) -> bool:
@@ -133,9 +117,9 @@ def _types(file: Path) -> set[str]:
 def _read(file: Path, how: Callable[[Path], T]) -> T:
     try:
         return how(file)
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise InputError(f"{one_line(file)} is missing or damaged: {' '.join(reason.split())[:200]}") from error
+    except (OSError, SafetensorError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise InputError(f"{file} is damaged, or cannot be read: {one_line(reason)}") from error
 
 
 def _step(folder: Path) -> int | None:

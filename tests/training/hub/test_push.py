@@ -400,7 +400,7 @@ def test_bad_input_is_one_line(hub: HubServer, run: Path, rg_env: Any, tmp_path:
         ([str(tmp_path / "nowhere"), *good], "does not exist: give the folder of a run"),
         ([str(run / "config.yaml"), *good], "is a file: give the folder of a run"),
         ([str(tmp_path / "empty"), *good], "is neither a run nor a model"),
-        ([str(half), *good], "model.safetensors is missing or damaged"),
+        ([str(half), *good], "model.safetensors is damaged, or cannot be read"),
         ([str(no_config), *good], "manifest.json is damaged"),
         ([str(bare), *good], "is a run without a checkpoint-N"),
         ([str(exported), *good, "--optimizer-state", "full"], "has no state that training goes on from"),
