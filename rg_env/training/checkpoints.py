@@ -6,7 +6,6 @@ without it are searched for anything but what DeepSpeed writes. `training_args.b
 
 import json
 import pickle
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from transformers.trainer import TrainerState, safe_globals
 
 from rg_env.core.manifest import check_manifest
 from rg_env.errors import InputError
+from rg_env.training.checkpoint_folders import checkpoints_in, named_step
 from rg_env.training.curriculum import read_state
 from rg_env.training.export.pickles import DEEPSPEED_TYPES
 from rg_env.training.previous_policy import damage as previous_damage
@@ -24,17 +24,8 @@ from rg_env.training.resume_point import CURRICULUM, FACTS, facts, state_file
 from rg_env.training.saved_weights import weights_damage, weights_problem
 
 AUTO = "auto"
-_FOLDER = re.compile(r"checkpoint-(\d+)")
 _RANDOM = ("python", "numpy", "cpu")
 """What transformers takes up from its file of random numbers."""
-
-
-def checkpoints_in(folder: Path) -> list[Path]:
-    """The folders checkpoint-N in it, the newest first."""
-    if not folder.is_dir():
-        return []
-    numbered = [(int(match[1]), path) for path in folder.iterdir() if (match := _FOLDER.fullmatch(path.name))]
-    return [path for _, path in sorted(numbered, reverse=True)]
 
 
 def chosen(resume: str | Path, folder: Path) -> tuple[Path | None, list[str]]:
@@ -46,11 +37,10 @@ def chosen(resume: str | Path, folder: Path) -> tuple[Path | None, list[str]]:
     if str(resume) != AUTO:
         path = Path(resume)
         if path.parent.resolve() == folder.resolve():
-            newer = [other.name for other in checkpoints_in(folder) if other.name != path.name]
-            newer = [name for name in newer if _number(name) > _number(path.name)]
-            if newer:
+            newest = next(iter(checkpoints_in(folder)), path)
+            if (named_step(newest) or 0) > (named_step(path) or 0):
                 raise InputError(
-                    f"{folder} has checkpoints after {path.name}, {newer[0]} the newest: go on from that one "
+                    f"{folder} has checkpoints after {path.name}, {newest.name} the newest: go on from that one "
                     f"(--resume {AUTO}), or give another output folder"
                 )
         problem = _damage(path)
@@ -223,8 +213,3 @@ def _check_adapter(path: Path, here: Any) -> None:
                 f"cannot go on from {path}: its adapter has {name}={there.get(name)}, and here it is "
                 f"{getattr(here, name, None)}: give the same"
             )
-
-
-def _number(name: str) -> int:
-    match = _FOLDER.fullmatch(name)
-    return int(match[1]) if match else 0

@@ -8,10 +8,10 @@ The trainer brings what generates; nothing of an optimizer is made. A model that
 same greedy answers here, and with the embedded engine and the seed of that run the same sampled ones.
 """
 
-import re
 from pathlib import Path
 
 from rg_env.errors import InputError, OutputFolderError
+from rg_env.training.checkpoint_folders import named_step
 from rg_env.training.evaluation_plan import EvaluationPlan
 from rg_env.training.fixed_eval import FixedEvaluation
 from rg_env.training.output import RunFiles
@@ -59,5 +59,4 @@ def evaluate_only(
 
 def step_of_model(name: str | Path) -> int:
     """The step that a model was saved after, by the name of its folder: N for checkpoint-N, 0 for any other."""
-    found = re.fullmatch(r"checkpoint-(\d+)", Path(name).name)
-    return int(found[1]) if found else 0
+    return named_step(Path(name)) or 0

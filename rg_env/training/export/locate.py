@@ -1,19 +1,18 @@
 """What lies in a folder: which kind of checkpoint, of which step and run, and where its configuration may be."""
 
-import json
-import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from rg_env.errors import InputError
+from rg_env.evaluation.report.values import dict_of, number_of, read_json
+from rg_env.training.checkpoint_folders import checkpoints_in, named_step, saved_step
 from rg_env.training.export.readers import BIN, has_adapter, has_weights
 from rg_env.training.saved_weights import WEIGHTS
 
 Kind = Literal["plain", "deepspeed", "dtensor", "distcp", "adapter"]
 _STEP = re.compile(r"(?:checkpoint-|global_step_?)(\d+)")
-_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _KINDS = (
     f"a model folder ({WEIGHTS} or {BIN}), adapters (adapter_config.json), DeepSpeed's global_stepN, "
     "model_world_size_N_rank_R.pt, .distcp files with their .metadata, or a run with checkpoint-N"
@@ -34,7 +33,7 @@ class Checkpoint:
     step: int | None = None
     run: Path | None = None
     """The folder of the run that left it, with its evaluations."""
-    companions: tuple[Path, ...] = field(default=())
+    companions: tuple[Path, ...] = ()
     """Folders that configuration and tokenizer may be in, the nearest first."""
 
 
@@ -54,14 +53,12 @@ def _locate(path: Path, best: bool) -> Checkpoint:
     if not path.is_dir():
         what = "is a file: give the folder that it is in" if path.exists() else "does not exist"
         raise InputError(f"{path} {what}; a checkpoint is {_KINDS}")
-    numbered = [(int(match[1]), each) for each in path.iterdir() if (match := _CHECKPOINT.fullmatch(each.name))]
-    numbered = sorted((number, each) for number, each in numbered if each.is_dir())
+    checkpoints = checkpoints_in(path)
     own = _kinds_in(path)
-    if best and (own or not numbered):
+    if best and (own or not checkpoints):
         raise InputError(f"{path} is no run with checkpoint-N to take the best of: leave out --best")
-    if numbered and not own:
-        chosen = _best(path, numbered) if best else numbered[-1][1]
-        return _checkpoint(chosen)
+    if checkpoints and not own:
+        return _checkpoint(_best(path, checkpoints) if best else checkpoints[0])
     tracker = path / "latest_checkpointed_iteration.txt"  # verl's run
     if not own and tracker.is_file():
         try:
@@ -135,29 +132,23 @@ def _deepspeed(folder: Path) -> Path | None:
 
 
 def _step(folder: Path, weights: Path) -> int | None:
-    try:
-        step = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["global_step"]
-        if isinstance(step, int) and not isinstance(step, bool):
-            return step
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        pass
+    if (step := saved_step(folder)) is not None:
+        return step
     names = (folder.name, weights.name, folder.parent.name)
     return next((int(match[1]) for name in names if (match := _STEP.fullmatch(name))), None)
 
 
-def _best(run: Path, numbered: list[tuple[int, Path]]) -> Path:
+def _best(run: Path, checkpoints: list[Path]) -> Path:
     found = []
-    for number, folder in numbered:
-        try:
-            text = (run / "eval_results" / f"eval_step_{number}.json").read_text(encoding="utf-8")
-            accuracy = json.loads(text)["accuracy"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            continue
-        if isinstance(accuracy, int | float) and math.isfinite(accuracy):
-            found.append((accuracy, number, folder))
+    for folder in checkpoints:
+        step = named_step(folder)
+        file = run / "eval_results" / f"eval_step_{step}.json"
+        accuracy = number_of(dict_of(read_json(file)).get("accuracy")) if file.is_file() else None
+        if accuracy is not None:
+            found.append((accuracy, step, folder))
     if not found:
         raise InputError(
-            f"{run} recorded no accuracy at a step that it has a checkpoint of ({numbered[-1][1].name} is the last): "
+            f"{run} recorded no accuracy at a step that it has a checkpoint of ({checkpoints[0].name} is the last): "
             "name one, or leave out --best"
         )
     return max(found)[2]

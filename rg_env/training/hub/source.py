@@ -1,6 +1,5 @@
 """What is to be published: the weights, what kind they are, and the run that left them."""
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,14 +10,15 @@ from safetensors import SafetensorError, safe_open
 
 from rg_env.core.checks import one_line
 from rg_env.errors import InputError
+from rg_env.training.checkpoint_folders import checkpoints_in, saved_step
 from rg_env.training.saved_weights import ADAPTER, WEIGHTS, weight_files
 
 T = TypeVar("T")
 Kind = Literal["model", "adapter", "export"]
 """A whole model folder; adapters; or something that is to be exported as one of these first."""
 
-_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _STEP = re.compile(r"checkpoint-(\d+)(?:-\w+)?|global_step_?(\d+)")
+"""Also what an export of a checkpoint is called."""
 _OTHERS = ("*.bin", "*.pt", "*.distcp", ".metadata", "latest", "global_step*", "actor", "adapter_config.json")
 """By which a folder is known that `rg-env export` may read."""
 _WHAT = "give the folder of a run, a checkpoint-N of one, or a model folder (config.json, model.safetensors)"
@@ -65,13 +65,11 @@ def find(path: Path) -> Source:
         runs = (path.parent, path.parent.parent)
         run = next((each for each in runs if is_run(each)), path if is_run(path) else None)
         return Source(path, kind, _step(path), run, _checkpoint(path))
-    numbered = [(int(match[1]), each) for each in path.iterdir() if (match := _CHECKPOINT.fullmatch(each.name))]
-    numbered = [(number, each) for number, each in numbered if each.is_dir()]
-    if not numbered:
+    folder = next(iter(checkpoints_in(path)), None)
+    if folder is None:
         if is_run(path):
             raise InputError(f"{path} is a run without a checkpoint-N: there is no model in it yet")
         raise InputError(f"{path} is neither a run nor a model: {_WHAT}")
-    folder = max(numbered)[1]
     if (kind := _kind(folder)) is None:
         raise InputError(f"{folder} holds no model: copy it again, or name another checkpoint of the run")
     return Source(folder, kind, _step(folder), path, _checkpoint(folder))
@@ -123,11 +121,7 @@ def _read(file: Path, how: Callable[[Path], T]) -> T:
 
 
 def _step(folder: Path) -> int | None:
-    try:
-        step = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["global_step"]
-        if isinstance(step, int) and not isinstance(step, bool):
-            return step
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        pass
+    if (step := saved_step(folder)) is not None:
+        return step
     match = _STEP.fullmatch(folder.name)
     return int(match[1] or match[2]) if match else None
