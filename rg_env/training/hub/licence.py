@@ -1,13 +1,15 @@
 """The licence of a base model, by its own card or configuration. What is not said there is not known."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from rg_env.core import yaml12
+from rg_env.errors import InputError
 from rg_env.evaluation.config import TINY
-from rg_env.evaluation.report.values import dict_of, text_of
+from rg_env.evaluation.report.values import dict_of, read_json, text_of
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,11 @@ def _of_folder(folder: Path) -> Licence:
             found = _of_head(dict_of(yaml12.load(text[4:].partition("\n---")[0])), "its own card")
             if found.id:
                 return found
-    except Exception:  # no file, or one that somebody else's tool wrote: yaml raises what it likes
+    except (OSError, ValueError, yaml.YAMLError):  # no card, or a damaged one: its configuration may say
         pass
     try:
-        return _of_head(dict_of(json.loads((folder / "config.json").read_text(encoding="utf-8"))), "its config.json")
-    except (OSError, ValueError):
+        return _of_head(dict_of(read_json(folder / "config.json")), "its config.json")
+    except InputError:  # it is not there
         return UNKNOWN
 
 

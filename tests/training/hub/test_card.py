@@ -17,7 +17,6 @@ from transformers import AutoModelForCausalLM
 from rg_env.core.manifest import split_hash
 from rg_env.core.statistics import paired_difference, share_interval
 from rg_env.tiny import POLICY_DIR
-from rg_env.training.hub.card import card
 from rg_env.training.hub.licence import licence_of
 from rg_env.training.hub.markdown import block, code, table, text
 from rg_env.training.hub.push import Asked, preview
@@ -330,8 +329,11 @@ def test_the_licence_is_the_base_models_own_word(tmp_path: Path) -> None:
     (folder / "README.md").write_text("---\nlicense: other\nlicense_name: llama3.2\nlicense_link: LICENSE\n---\n# x\n")
     found = licence_of("base", folder)
     assert (found.id, found.name, found.link) == ("other", "llama3.2", "LICENSE")
-    (folder / "README.md").write_text("---\n\t: [\n---\n")
-    assert licence_of("base", folder).id == "mit"
+    for damaged in (b"---\n\t: [\n---\n", b"---\nlicense: " + b"[" * 10**5 + b"\n---\n", b"---\n\xff\n---\n"):
+        (folder / "README.md").write_bytes(damaged)
+        assert licence_of("base", folder).id == "mit"
+    (folder / "config.json").write_text("[" * 10**5)
+    assert licence_of("base", folder).id is None
 
 
 def test_folders_of_the_machine_are_left_out_of_settings() -> None:
@@ -360,4 +362,3 @@ def test_a_model_without_a_run_claims_nothing() -> None:
     found = card_of(POLICY_DIR)
     assert "No file says which model it was trained from" in found
     assert "trained by GRPO" not in found
-    assert card is not None
