@@ -3,7 +3,7 @@
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ def _export_model(asked: Asked, checkpoint: Checkpoint, aside: Path, say: Callab
     architecture = Architecture(companions.config())
     tokenizer, dtype, lossless = _write_model(asked, checkpoint, companions, architecture, aside, say)
     if asked.verify:  # whatever was read before is gone: the model that answers is the only one in memory
-        _check_answers(checkpoint, lambda: verify.load(aside, architecture, dtype), tokenizer, lossless, say)
+        say(_answers(checkpoint, lambda: verify.load(aside, architecture, dtype), tokenizer, lossless))
 
 
 def _write_model(
@@ -98,8 +98,8 @@ def _write_model(
     say(f"exporting {checkpoint.folder}: {reader.described}{_step(checkpoint)}")
     stored = reader.stored()
     matched = architecture.match(stored)
-    for line in _told(matched):
-        say(line)
+    if left := matched.left_out:
+        say(f"left out, as no part of the model: {left[0]}" + (f" and {len(left) - 1} more" if left[1:] else ""))
     dtype = _dtype(asked, companions, stored, matched)
     name = str(dtype).removeprefix("torch.")
     tokenizer = companions.write(aside, name)
@@ -119,7 +119,7 @@ def _write_model(
     written = f"{writer.size(layout) / 1e6:,.1f} MB in {len(files)} file{'' if len(files) == 1 else 's'}"
     say(f"{len(layout)} tensors, {count / 1e6:,.2f} M parameters of {name}: {written}")
     if asked.verify:
-        verify.load(aside, architecture, dtype)
+        verify.load(aside, architecture, dtype)  # raises where `from_pretrained` gives another model
         whole = _whole_beside(checkpoint, architecture, say)
         difference = verify.Comparison(aside, architecture, reader, matched, whole).run(tokenizer, reference)
         told = "each tensor is the trained one" + (f", and that of {WEIGHTS} beside the shards" if whole else "")
@@ -175,7 +175,7 @@ def _export_adapters(asked: Asked, checkpoint: Checkpoint, aside: Path, say: Cal
         raise ExportError("the base model with these adapters computes values that are not finite")
     say("verified: each tensor is the trained one, and PEFT puts them on the base model")
     lossless = dtype is None or all(entry.dtype == dtype for entry in stored.values())
-    _check_answers(checkpoint, lambda: model, tokenizer, lossless, say)
+    say(_answers(checkpoint, lambda: model, tokenizer, lossless))
 
 
 def _merged(checkpoint: Checkpoint, companions: Companions, aside: Path) -> tuple[Any, Reader]:
@@ -200,7 +200,6 @@ def _adapter_reader(checkpoint: Checkpoint) -> Reader:
     whole = None
     if has_weights(checkpoint.weights, ADAPTER):
         whole = SafetensorsReader(checkpoint.weights, ADAPTER)
-        whole.described = "LoRA adapters"
         if not any(entry.empty for entry in whole.stored().values()):
             return whole
     others = [(kind, folder) for kind, folder in checkpoint.also if kind != "plain"]
@@ -228,6 +227,15 @@ def _dtype(asked: Asked, companions: Companions, stored: dict[str, Stored], matc
     return names.get(companions.dtype_name() or "") or (first if first in names.values() else torch.float32)
 
 
+def _answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: Any, lossless: bool) -> str:
+    """How the export's answers compare with what the run recorded, or why they are not compared."""
+    if checkpoint.run is None:
+        return "not compared with the run's accuracy: it lies in no run with evaluations"
+    from rg_env.training.export.recorded import compared  # with verifiers, which takes a second
+
+    return compared(checkpoint.run, checkpoint.step, load, tokenizer, lossless=lossless)
+
+
 def _step(checkpoint: Checkpoint) -> str:
     return "" if checkpoint.step is None else f", step {checkpoint.step}"
 
@@ -243,26 +251,3 @@ def _finite(name: str, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if max(-low.item(), high.item()) > limit:
         raise ExportError(f"{name} has values up to {max(-low.item(), high.item()):.3g}, too large for fp16: take bf16")
     return value.to(dtype)
-
-
-def _told(matched: Matched) -> Iterator[str]:
-    if matched.left_out:
-        more = f" and {len(matched.left_out) - 1} more" if len(matched.left_out) > 1 else ""
-        yield f"left out, as no part of the model: {matched.left_out[0]}{more}"
-
-
-def _check_answers(
-    checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: Any, lossless: bool, say: Callable[[str], None]
-) -> None:
-    """Compare with what the run recorded, or say why nothing is compared."""
-    if checkpoint.run is None:
-        say("not compared with the run's accuracy: it lies in no run with evaluations")
-        return
-    from rg_env.training.export import recorded  # with verifiers, which takes a second
-
-    of = recorded.recorded(checkpoint.run, checkpoint.step)
-    if isinstance(of, recorded.Recorded):
-        told = recorded.compare(of, checkpoint.run, load, tokenizer, lossless=lossless)
-    else:
-        told = f"not compared with the run's accuracy: {of}"
-    say(told)

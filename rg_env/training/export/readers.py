@@ -87,7 +87,7 @@ class SafetensorsReader:
     """Weights in safetensors files, one or several with an index. Raises `InputError` where they are damaged."""
 
     def __init__(self, folder: Path, name: str = WEIGHTS):
-        self.described = "safetensors"
+        self.described = "LoRA adapters" if name == ADAPTER else "safetensors"
         self._stored: dict[str, Stored] = {}
         self._places: dict[str, tuple[Path, int]] = {}
         for file in weight_files(folder, name):

@@ -48,11 +48,34 @@ class Recorded:
     """Whether the embedded engine answered in float32 on a CPU, so that the same weights give the same answers here."""
 
 
-def recorded(run: Path, step: int | None) -> Recorded | str:
-    """What can be asked again, or why nothing can."""
+class _CannotAsk(Exception):
+    """Why nothing can be compared, in words: the export is as good as the other checks say."""
+
+
+def compared(run: Path, step: int | None, load: Callable[[], Any], tokenizer: Any, *, lossless: bool) -> str:
+    """Ask the exported model what its run asked after that step; returns what to tell, or why nothing is compared.
+
+    Args:
+        load: gives the model, which takes memory, when it is asked.
+        lossless: whether no weight was rounded.
+
+    Raises:
+        ExportError: the accuracy is not the recorded one.
+    """
+    try:
+        of = _recorded(run, step)
+        env = _problems(of, run)
+    except _CannotAsk as reason:
+        return f"not compared with the run's accuracy: {reason}"
+    return f"verified: {_ask(of, env, load(), tokenizer, lossless)}"
+
+
+def _recorded(run: Path, step: int | None) -> Recorded:
+    if step is None:
+        raise _CannotAsk("its step is not known")
     file = run / "eval_results" / f"eval_step_{step}.json"
-    if step is None or not file.is_file():
-        return f"the run has no evaluation of step {step}" if step is not None else "its step is not known"
+    if not file.is_file():
+        raise _CannotAsk(f"the run has no evaluation of step {step}")
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         entry = next(entry for entry in found["questions"] if entry["part"] == "training")
@@ -62,7 +85,7 @@ def recorded(run: Path, step: int | None) -> Recorded | str:
                 first.setdefault(record["problem"], record)
         asked = [first[problem] for problem in sorted(first)][:PROBLEMS]
         if not asked or any(record.get("greedy_correct") is None for record in asked):
-            return f"the run recorded no greedy answers at step {step}"
+            raise _CannotAsk(f"the run recorded no greedy answers at step {step}")
         settings = load_yaml((run / "config.yaml").read_text(encoding="utf-8"))
         return Recorded(
             file=file,
@@ -75,38 +98,20 @@ def recorded(run: Path, step: int | None) -> Recorded | str:
             exact=_on_cpu(run, settings),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError, yaml.YAMLError):
-        return f"{file.name} or config.yaml of the run cannot be read"
-
-
-def compare(of: Recorded, run: Path, load: Callable[[], Any], tokenizer: Any, *, lossless: bool) -> str:
-    """Ask the exported model, which `load` gives; returns what to tell, also where the problems cannot be asked again.
-
-    Args:
-        lossless: whether no weight was rounded.
-
-    Raises:
-        ExportError: the accuracy is not the recorded one.
-    """
-    env = _problems(of, run)
-    if isinstance(env, str):
-        return f"not compared with the run's accuracy: {env}"
-    return f"verified: {_ask(of, env, load(), tokenizer, lossless)}"
+        raise _CannotAsk(f"{file.name} or config.yaml of the run cannot be read") from None
 
 
 def _problems(of: Recorded, run: Path) -> Any:
-    """The environment whose evaluation rows were asked; or, as text, why it cannot be built again."""
+    """The environment whose evaluation rows were asked, built again."""
     from rg_env.adapters.v0 import load_environment
     from rg_env.training.resume_point import dataset_hash
 
     try:
-        arguments = _arguments(of, run)
-        if isinstance(arguments, str):
-            return arguments
-        env = load_environment(**arguments)
+        env = load_environment(**_arguments(of, run))
     except (RGEnvError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        return f"its problems cannot be built again: {reason_of(error)}"
+        raise _CannotAsk(f"its problems cannot be built again: {reason_of(error)}") from error
     if env.eval_dataset is None or dataset_hash(env.eval_dataset) != of.prompts_sha256:
-        return "its problems cannot be built again: those of today are others, by their hash"
+        raise _CannotAsk("its problems cannot be built again: those of today are others, by their hash")
     return env
 
 
@@ -142,12 +147,12 @@ def _ask(of: Recorded, env: Any, model: Any, tokenizer: Any, lossless: bool) -> 
     return f"{right} of {n} frozen problems right, answered greedily; the run recorded {before}"
 
 
-def _arguments(of: Recorded, run: Path) -> dict[str, Any] | str:
+def _arguments(of: Recorded, run: Path) -> dict[str, Any]:
     """Of `load_environment`. A run from a config is told by it; a script's by its mixture, prompt and manifest."""
     if isinstance(of.settings.get("model"), dict):
         config = parse_config(read_config(run / "config.yaml"), TrainConfig)
         if config.imports:
-            return "its problems need code of its own (imports), which is not run here"
+            raise _CannotAsk("its problems need code of its own (imports), which is not run here")
         arguments = environment_arguments(config)
         asked = gym(config.tasks)
         mixture = tiny_mixture(asked) if config.model.name == TINY else asked

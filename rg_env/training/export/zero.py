@@ -67,10 +67,10 @@ class ZeroReader:
     def __init__(self, folder: Path):
         self._folder = folder
         optimizer = self._by_rank(_OPTIMIZER)
-        self._sharded = bool(list(self._matching(_SHARDED)))
+        self._sharded = bool(self._matching(_SHARDED))
         models = self._by_rank(_SHARDED) if self._sharded else self._single_model()
         self._models = [Saved(path, lambda content: {**content}) for path in models]
-        _check_steps(models, [_whole(model.content.get("global_steps")) for model in self._models])
+        _check_steps(models, [_count(model.content.get("global_steps")) for model in self._models])
         head = self._models[0].content
         try:
             self._read_head(head)
@@ -267,11 +267,11 @@ def _steps(optimizer: Any) -> int | None:
     if not isinstance(base, dict):
         return None
     kept = [*dict(base.get("state") or {}).values(), *(base.get("param_groups") or [])]
-    found = [_whole(each.get("step")) for each in kept if isinstance(each, dict)]
+    found = [_count(each.get("step")) for each in kept if isinstance(each, dict)]
     return max((step for step in found if step is not None), default=None)
 
 
-def _whole(value: Any) -> int | None:
+def _count(value: Any) -> int | None:
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
     return int(value) if isinstance(value, int | float) else None
