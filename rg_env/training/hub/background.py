@@ -41,8 +41,10 @@ def check_hub(config: HubConfig) -> None:
     """Raise `InputError` where uploads are asked for that cannot be made: told before a model is loaded."""
     if not config.enabled:
         return
-    if config.repo_id is None or (problem := repo_problem(config.repo_id)):
-        raise InputError(f"hub.repo_id {'is missing: USER/NAME' if config.repo_id is None else problem}")
+    if config.repo_id is None:
+        raise InputError("hub.repo_id is missing: USER/NAME")
+    if problem := repo_problem(config.repo_id):
+        raise InputError(f"hub.repo_id {problem}")
     if not get_token():
         raise InputError(f"hub.enabled: there is no Hugging Face token: {LOGIN}; or hub.enabled=false")
 

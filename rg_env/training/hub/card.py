@@ -46,10 +46,9 @@ def _about(subject: Subject) -> str:
     names = [code(task.get("name")) for task in record.tasks]
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     on = f" on tasks of [Reasoning Gym](https://github.com/open-thought/reasoning-gym) ({shown})" if names else ""
-    at = "" if step is None else f" These are the weights after step {step}"
-    last = subject.last_step
-    at += "." if not at or last is None else f" of {last}."
-    return f"{what}, trained by GRPO{on} with rg\\_env.{at if at != '.' else ''}"
+    of = "" if subject.last_step is None else f" of {subject.last_step}"
+    at = "" if step is None else f" These are the weights after step {step}{of}."
+    return f"{what}, trained by GRPO{on} with rg\\_env.{at}"
 
 
 def _results(subject: Subject, paths: Sequence[str]) -> str:

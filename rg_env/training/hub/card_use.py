@@ -82,8 +82,7 @@ def evaluate(subject: Subject) -> str:
     revision = f" --revision {subject.revision}" if subject.revision else ""
     lines = [_INSTALL, f"hf download {subject.repo_id}{revision} --local-dir {name}"]
     if record is None:
-        tasks = "leg_counting"
-        return block("\n".join([*lines, f"rg-env eval --models {name} --tasks {tasks}"]), "bash")
+        return block("\n".join([*lines, f"rg-env eval --models {name} --tasks leg_counting"]), "bash")
     from_config = isinstance(record.config.get("model"), dict)
     if from_config:
         lines.append(f"rg-env train {name}/run/config.yaml --eval-only --checkpoint {name}    # the same questions")
@@ -91,13 +90,14 @@ def evaluate(subject: Subject) -> str:
         lines.append(f"rg-env eval --models {name} {join(asked)}    # beside other models, or with other tasks")
     parts = [block("\n".join(lines), "bash")]
     if subject.optimizer_state == "full" and subject.source.step is not None:
-        checkpoint = f"{name}/run/checkpoint-{subject.source.step}"
         parts.append("The optimizer's state is here, too: training goes on as if it had never stopped.")
         steps = whole_of(record.training.get("max_steps"))
         more = " training.max_steps=MORE" if steps is not None and steps <= subject.source.step else ""
-        parts.append(block(f"rg-env train {name}/run/config.yaml --resume auto output.dir={name}/run{more}", "bash"))
-        if not from_config:
-            parts[-1] = f"Give `--resume {checkpoint}` to the script that trained it."
+        parts.append(
+            block(f"rg-env train {name}/run/config.yaml --resume auto output.dir={name}/run{more}", "bash")
+            if from_config
+            else f"Give `--resume {name}/run/checkpoint-{subject.source.step}` to the script that trained it."
+        )
     return "\n\n".join(parts)
 
 

@@ -17,9 +17,9 @@ from rg_env.training.hub.contents import Entry, check_secrets, entries
 from rg_env.training.hub.licence import licence_of
 from rg_env.training.hub.marker import MARKER, Marker, git_hash, weights_id
 from rg_env.training.hub.names import repo_problem, revision_problem
-from rg_env.training.hub.record import Record, read
+from rg_env.training.hub.record import Record, read_record
 from rg_env.training.hub.source import Source, find
-from rg_env.training.hub.subject import OptimizerState, Subject, base_of
+from rg_env.training.hub.subject import OptimizerState, Subject
 
 if TYPE_CHECKING:
     from rg_env.training.hub.client import Hub, Remote
@@ -74,7 +74,7 @@ def preview(asked: Asked) -> str:
     sent, _ = _with_card(subject, found, run, text.encode())
     private = ", private" if asked.private else ""
     branch = f", branch {asked.revision}" if asked.revision else ""
-    if _unknown(subject):
+    if _licence_is_on_hub(subject):
         notes.append(f"(the licence of {subject.base.name} is looked up when it is sent)")
     total = f"{len(sent)} files{more}, {sum(each.size for each in sent) / 1e6:,.1f} MB"
     head = f"{total}, to {asked.repo_id}{private}{branch}; nothing was sent"
@@ -120,11 +120,9 @@ def _subject(asked: Asked, source: Source) -> Subject:
             f"{source.folder} has no state that training goes on from: name a checkpoint-N of a run, or leave out "
             "--optimizer-state full"
         )
-    record = read(source.run) if source.run else None
-    base = base_of(source, record)
-    return Subject(
-        asked.repo_id, source, record, asked.optimizer_state, asked.revision, licence_of(base.name, base.folder)
-    )
+    record = read_record(source.run) if source.run else None
+    subject = Subject(asked.repo_id, source, record, asked.optimizer_state, asked.revision)
+    return replace(subject, licence=licence_of(subject.base.name, subject.base.folder))
 
 
 def _doubts(subject: Subject) -> Iterator[str]:
@@ -146,7 +144,8 @@ def _with_card(
     return [*sent, Entry(MARKER, marker.as_json())], marker
 
 
-def _unknown(subject: Subject) -> bool:
+def _licence_is_on_hub(subject: Subject) -> bool:
+    """Whether only the card of the base model can tell it."""
     return subject.licence.id is None and subject.base.on_hub
 
 
@@ -171,7 +170,7 @@ def _send(asked: Asked, subject: Subject, hub: "Hub", remote: "Remote | None", s
     found = entries(subject)
     run = _identity(subject.record, found)
     _check_remote(asked, remote, run)
-    if _unknown(subject):
+    if _licence_is_on_hub(subject):
         subject = replace(subject, licence=licence_of(subject.base.name, hub=hub.api))
     text = card(subject, [each.path for each in found]).encode()
     check_secrets([*found, Entry(CARD, text)], hub.token)

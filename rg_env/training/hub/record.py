@@ -99,7 +99,7 @@ class Record:
         return max(values, default=None)
 
 
-def read(folder: Path) -> Record:
+def read_record(folder: Path) -> Record:
     """The record of the run in `folder`.
 
     Raises:

@@ -47,7 +47,7 @@ class Subject:
 
     @cached_property
     def base(self) -> Base:
-        return base_of(self.source, self.record)
+        return _base_of(self.source, self.record)
 
     @property
     def adapter(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class Subject:
         return whole_of(self.record.results.get("steps")) if self.record else None
 
 
-def base_of(source: Source, record: Record | None) -> Base:
+def _base_of(source: Source, record: Record | None) -> Base:
     """The model that the weights of `source` were trained from, as far as files say."""
     raw = record.model if record else None
     if raw is None and (source.folder / "adapter_config.json").is_file():

@@ -20,7 +20,7 @@ from rg_env.tiny import POLICY_DIR
 from rg_env.training.hub.licence import licence_of
 from rg_env.training.hub.markdown import block, code, table, text
 from rg_env.training.hub.push import Asked, preview
-from rg_env.training.hub.record import publishable, read
+from rg_env.training.hub.record import publishable, read_record
 from rg_env.training.hub.source import find
 
 NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
@@ -194,7 +194,7 @@ def test_what_is_missing_is_said(run: Path) -> None:
     assert "**These weights, of step 4, were not evaluated**" in found
     assert "not known: the run was going on" in found
     assert "model-index" not in found
-    assert read(run).notes == ["eval_results/eval_step_4.json is damaged: left out of the card"]
+    assert read_record(run).notes == ["eval_results/eval_step_4.json is damaged: left out of the card"]
     shutil.rmtree(run / "eval_results")
     assert "nothing was measured" in card_of(run)
 
@@ -255,7 +255,7 @@ def test_the_commands_ask_as_the_run_did(run: Path, rg_env: Any, monkeypatch: py
     code, out, err = rg_env(*words, "--dry-run")
     assert code == 0, err
     asked = yaml.safe_load(out)
-    trained_on = {task["name"]: task["config"] for task in read(run).tasks}
+    trained_on = {task["name"]: task["config"] for task in read_record(run).tasks}
     assert {name: task["config"] for name, task in asked["tasks"].items()} == trained_on
     assert trained_on["leg_counting"]["max_animals"] == 3, "not as it is by default"
     assert (asked["prompt"]["system_prompt"], asked["sampling"]["max_tokens"]) == (prompt, 60)
@@ -329,10 +329,10 @@ def test_the_licence_is_the_base_models_own_word(tmp_path: Path) -> None:
     (folder / "README.md").write_text("---\nlicense: other\nlicense_name: llama3.2\nlicense_link: LICENSE\n---\n# x\n")
     found = licence_of("base", folder)
     assert (found.id, found.name, found.link) == ("other", "llama3.2", "LICENSE")
-    for damaged in (b"---\n\t: [\n---\n", b"---\nlicense: " + b"[" * 10**5 + b"\n---\n", b"---\n\xff\n---\n"):
+    for damaged in (b"---\n\t: [\n---\n", b"---\nlicense: " + b"[" * 20_000 + b"\n---\n", b"---\n\xff\n---\n"):
         (folder / "README.md").write_bytes(damaged)
         assert licence_of("base", folder).id == "mit"
-    (folder / "config.json").write_text("[" * 10**5)
+    (folder / "config.json").write_text("[" * 20_000)
     assert licence_of("base", folder).id is None
 
 
