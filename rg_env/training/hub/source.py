@@ -17,7 +17,7 @@ T = TypeVar("T")
 Kind = Literal["model", "adapter", "export"]
 """A whole model folder; adapters; or something that is to be exported as one of these first."""
 
-_STEP = re.compile(r"checkpoint-(\d+)(?:-\w+)?|global_step_?(\d+)")
+_STEP = re.compile(r"checkpoint-(\d+)(?:-.+)?|global_step_?(\d+)")
 """Also what an export of a checkpoint is called."""
 _OTHERS = ("*.bin", "*.pt", "*.distcp", ".metadata", "latest", "global_step*", "actor", "adapter_config.json")
 """By which a folder is known that `rg-env export` may read."""

@@ -107,15 +107,15 @@ def test_a_dry_run_of_what_is_exported_first(pushed: Pushed, run: Path, hub: Hub
 def test_what_a_card_will_not_say_is_told_in_time(pushed: Pushed, run: Path, tmp_path: Path) -> None:
     """Of an export that lies in no run, or under a name that tells no step; and how to mend it."""
     elsewhere = Path(shutil.copytree(POLICY_DIR, tmp_path / "elsewhere/model"))
-    nameless = Path(shutil.copytree(POLICY_DIR, run / "half"))
+    nameless = Path(shutil.copytree(POLICY_DIR, run / "half-2.0"))
     for folder, words in (
         (elsewhere, f"no run is known of {elsewhere}, so its card has no results: push the run, or "),
         (nameless, f"nothing tells the step of {nameless}, so its card has no results after training: call it "),
     ):
         assert f"\n({words}" in preview(Asked(folder, "me/legs"))
         assert pushed(folder, repo_id=f"me/{folder.name}")[1][0].startswith(words)
-    assert preview(Asked(nameless, "me/legs")).find(f"call it {run}/checkpoint-N-half)") > 0
-    named = nameless.rename(run / "checkpoint-4-half")
+    assert preview(Asked(nameless, "me/legs")).find(f"call it {run}/checkpoint-N-half-2.0)") > 0
+    named = nameless.rename(run / "checkpoint-4-half-2.0")
     assert not [line for line in pushed(named, repo_id="me/named")[1] if "results" in line]
 
 
