@@ -8,6 +8,7 @@
 `pickles`     torch's files, read without executing anything in them
 `readers`     weights by name, one module a format: `readers` itself (safetensors, .bin), `zero` (DeepSpeed), `dtensor`
               (a file a process, as verl writes), `distcp` (torch.distributed.checkpoint), `adapters` (LoRA)
+`formats`     which of them a checkpoint has
 `architecture`  which weights the configuration wants, and which of the checkpoint's they are
 `writer`      safetensors files, written tensor by tensor
 `destination`   the folder they go to: whole, or not there

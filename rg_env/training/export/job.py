@@ -15,19 +15,9 @@ from rg_env.training.export import adapters, verify, writer
 from rg_env.training.export.architecture import Architecture, Matched
 from rg_env.training.export.companions import Companions
 from rg_env.training.export.destination import check_space, written_aside
-from rg_env.training.export.distcp import DistcpReader
-from rg_env.training.export.dtensor import DTensorReader
-from rg_env.training.export.locate import Checkpoint, Kind, locate
-from rg_env.training.export.readers import (
-    GuardedReader,
-    Reader,
-    SafetensorsReader,
-    Stored,
-    check_type,
-    has_weights,
-    plain_reader,
-)
-from rg_env.training.export.zero import ZeroReader
+from rg_env.training.export.formats import adapter_reader, reader_of
+from rg_env.training.export.locate import Checkpoint, locate
+from rg_env.training.export.readers import Reader, SafetensorsReader, Stored, check_type, has_weights
 from rg_env.training.saved_weights import ADAPTER, WEIGHTS
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -94,7 +84,7 @@ def _write_model(
     if checkpoint.kind == "adapter":
         reference, reader = _merged(checkpoint, companions, aside)
     else:
-        reader = _reader(checkpoint.kind, checkpoint.weights)
+        reader = reader_of(checkpoint.kind, checkpoint.weights)
     say(f"exporting {checkpoint.folder}: {reader.described}{_step(checkpoint)}")
     stored = reader.stored()
     matched = architecture.match(stored)
@@ -143,7 +133,7 @@ def _whole_beside(checkpoint: Checkpoint, architecture: Architecture, say: Calla
 
 def _export_adapters(asked: Asked, checkpoint: Checkpoint, aside: Path, say: Callable[[str], None]) -> None:
     companions = Companions(checkpoint, asked.base)
-    reader = _adapter_reader(checkpoint)
+    reader = adapter_reader(checkpoint)
     stored = reader.stored()
     say(f"exporting {checkpoint.folder}: {reader.described}{_step(checkpoint)}")
     dtype = DTYPES[asked.dtype] if asked.dtype else None
@@ -181,7 +171,7 @@ def _export_adapters(asked: Asked, checkpoint: Checkpoint, aside: Path, say: Cal
 def _merged(checkpoint: Checkpoint, companions: Companions, aside: Path) -> tuple[Any, Reader]:
     """The trained model as PEFT has it, and its weights, merged."""
     base = adapters.base_model(companions.base_name)
-    reader = _adapter_reader(checkpoint)
+    reader = adapter_reader(checkpoint)
     source = checkpoint.weights
     if not isinstance(reader, SafetensorsReader):
         source = aside / "adapters"
@@ -193,30 +183,6 @@ def _merged(checkpoint: Checkpoint, companions: Companions, aside: Path) -> tupl
     if source != checkpoint.weights:
         shutil.rmtree(source)
     return model, adapters.MergedReader(model, reader.described)
-
-
-def _adapter_reader(checkpoint: Checkpoint) -> Reader:
-    """The adapters' file, or the shards beside it, where ZeRO-3 left it empty."""
-    whole = None
-    if has_weights(checkpoint.weights, ADAPTER):
-        whole = SafetensorsReader(checkpoint.weights, ADAPTER)
-        if not any(entry.empty for entry in whole.stored().values()):
-            return whole
-    others = [(kind, folder) for kind, folder in checkpoint.also if kind != "plain"]
-    if others:
-        return adapters.AdapterReader(_reader(*others[0]))
-    if whole is None:
-        raise InputError(f"{checkpoint.weights} has adapter_config.json, and no {ADAPTER} beside it: copy it, too")
-    return whole
-
-
-def _reader(kind: Kind, folder: Path) -> Reader:
-    makers: dict[Kind, Callable[[Path], Reader]] = {
-        "deepspeed": ZeroReader,
-        "dtensor": DTensorReader,
-        "distcp": DistcpReader,
-    }
-    return GuardedReader(lambda: makers.get(kind, plain_reader)(folder), folder)
 
 
 def _dtype(asked: Asked, companions: Companions, stored: dict[str, Stored], matched: Matched) -> torch.dtype:

@@ -18,6 +18,7 @@ from rg_env.errors import InputError
 from rg_env.training.export import pickles, readers
 from rg_env.training.export.distcp import DistcpReader
 from rg_env.training.export.dtensor import DTensorReader
+from rg_env.training.export.formats import reader_of
 from rg_env.training.export.readers import BinReader, SafetensorsReader, plain_reader
 
 STATE = {
@@ -335,8 +336,6 @@ STRANGE: dict[str, tuple[str, Callable[[Path], Any]]] = {
 @pytest.mark.parametrize("what", STRANGE)
 def test_whatever_stands_in_files_is_told(tmp_path: Path, what: str) -> None:
     """In one line: no value of theirs ends in a traceback."""
-    from rg_env.training.export.job import _reader
-
     kind, spoil = STRANGE[what]
     if kind == "dtensor":
         write_dtensors(tmp_path, STATE, processes=2)
@@ -345,7 +344,7 @@ def test_whatever_stands_in_files_is_told(tmp_path: Path, what: str) -> None:
     spoil(tmp_path)
 
     def read() -> None:
-        reader = _reader("plain" if kind == "bin" else kind, tmp_path)  # type: ignore[arg-type]
+        reader = reader_of("plain" if kind == "bin" else kind, tmp_path)  # type: ignore[arg-type]
         for name in reader.stored():
             reader.read(name)
 
