@@ -21,6 +21,11 @@ from rg_env.training.export.readers import Reader, SafetensorsReader, Stored, ch
 from rg_env.training.saved_weights import ADAPTER, WEIGHTS
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+_TOO_SMALL = {
+    torch.float16: "fp16: take bf16",
+    torch.bfloat16: "bf16: take fp32",
+    torch.float32: "fp32: is that what was trained?",
+}
 
 
 @dataclass(frozen=True)
@@ -213,7 +218,7 @@ def _finite(name: str, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     low, high = torch.aminmax(value)
     if not (torch.isfinite(low) and torch.isfinite(high)):
         raise ExportError(f"{name} has values in the checkpoint that are not finite (NaN, or infinite)")
-    limit = torch.finfo(dtype).max
-    if max(-low.item(), high.item()) > limit:
-        raise ExportError(f"{name} has values up to {max(-low.item(), high.item()):.3g}, too large for fp16: take bf16")
+    largest = max(-low.item(), high.item())
+    if largest > torch.finfo(dtype).max:
+        raise ExportError(f"{name} has values up to {largest:.3g}, too large for {_TOO_SMALL[dtype]}")
     return value.to(dtype)

@@ -130,6 +130,19 @@ def test_a_disk_without_room_is_told_before(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_values_too_large_for_the_type_say_which_takes_them(
+    make_model: Callable[..., Any], exported: Export, tmp_path: Path
+) -> None:
+    """The largest of bfloat16 are a little below those of float32."""
+    model = make_model(QWEN)
+    state = weights(model)
+    state["model.norm.weight"][3] = 3.4e38
+    save_file(state, with_companions(tmp_path / "m", model) / "model.safetensors")
+    for dtype, wider in (("fp16", "bf16"), ("bf16", "fp32")):
+        with pytest.raises(ExportError, match=rf"up to 3\.4e\+38, too large for {dtype}: take {wider}"):
+            exported(tmp_path / "m", dtype=dtype, verify=False)
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.complex64])
 def test_quantized_weights_are_refused(
     dtype: torch.dtype, make_model: Callable[..., Any], exported: Export, tmp_path: Path
