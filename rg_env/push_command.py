@@ -13,7 +13,8 @@ def add(commands: Any) -> None:
         "push",
         help="publish a trained model on the Hugging Face Hub, with a card made from the run's files",
         usage="rg-env push RUN|DIR --repo-id USER/NAME [--private] [--optimizer-state none|full] [options]",
-        epilog="Needs a token that may write (HF_TOKEN, or `hf auth login`). What broke off goes on by the same line.",
+        epilog="Needs a token that may write (HF_TOKEN, or `hf auth login`). An upload that broke off goes on by the "
+        "same command.",
     )
     push.add_argument(
         "path", metavar="RUN|DIR", type=Path, help="a run (its last checkpoint), a checkpoint, or a model"
