@@ -68,26 +68,54 @@ def export(asked: Asked, say: Callable[[str], None] = print) -> Path:
     return out
 
 
+@dataclass(frozen=True)
+class _Trained:
+    """The weights to be exported, and what they become."""
+
+    reader: Reader
+    model: Any
+    """Of merged adapters, as PEFT has it; else None: it is never whole in memory."""
+    stored: dict[str, Stored]
+    matched: Matched
+    dtype: torch.dtype
+
+    def type_of(self, name: str) -> torch.dtype:
+        """Of that parameter of the export: masks and counts stay what they are."""
+        kind = self.stored[self.matched.names[name]].dtype
+        return self.dtype if kind.is_floating_point else kind
+
+    @property
+    def lossless(self) -> bool:
+        """Whether nothing is rounded; merging rounds, too."""
+        kinds = [self.stored[name].dtype for name in self.matched.names.values()]
+        return self.model is None and all(kind == self.dtype for kind in kinds if kind.is_floating_point)
+
+
 def _export_model(asked: Asked, checkpoint: Checkpoint, aside: Path, say: Callable[[str], None]) -> None:
     companions = Companions(checkpoint, asked.base)
     architecture = Architecture(companions.config())
-    tokenizer, dtype, lossless = _write_model(asked, checkpoint, companions, architecture, aside, say)
-    if asked.verify:  # whatever was read before is gone: the model that answers is the only one in memory
+    trained = _trained(asked, checkpoint, companions, architecture, aside, say)
+    dtype, lossless = trained.dtype, trained.lossless
+    tokenizer = companions.write(aside, _name(dtype))
+    verify.prompt_ids(tokenizer, architecture.model.get_input_embeddings().weight.shape[0])
+    _write_weights(trained, architecture, aside, say)
+    if asked.verify:
+        _compare_weights(trained, checkpoint, architecture, tokenizer, aside, say)
+        del trained  # then the model that answers is the only one in memory
         say(_answers(checkpoint, lambda: verify.load(aside, architecture, dtype), tokenizer, lossless))
 
 
-def _write_model(
+def _trained(
     asked: Asked,
     checkpoint: Checkpoint,
     companions: Companions,
     architecture: Architecture,
     aside: Path,
     say: Callable[[str], None],
-) -> tuple[Any, torch.dtype, bool]:
-    """Write the folder, compare it with the checkpoint; the tokenizer, the type, and whether nothing was rounded."""
-    reference = None
+) -> _Trained:
+    model = None
     if checkpoint.kind == "adapter":
-        reference, reader = _merged(checkpoint, companions, aside)
+        model, reader = _merged(checkpoint, companions, aside)
     else:
         reader = reader_of(checkpoint.kind, checkpoint.weights)
     say(f"exporting {checkpoint.folder}: {reader.described}{_step(checkpoint)}")
@@ -95,32 +123,36 @@ def _write_model(
     matched = architecture.match(stored)
     if left := matched.left_out:
         say(f"left out, as no part of the model: {left[0]}" + (f" and {len(left) - 1} more" if left[1:] else ""))
-    dtype = _dtype(asked, companions, stored, matched)
-    name = str(dtype).removeprefix("torch.")
-    tokenizer = companions.write(aside, name)
-    verify.prompt_ids(tokenizer, architecture.model.get_input_embeddings().weight.shape[0])
-    types = {key: stored[full].dtype for key, full in matched.names.items()}
-    layout: writer.Layout = {
-        key: (shape, dtype if types[key].is_floating_point else types[key])
-        for key, shape in architecture.wanted.items()
-    }
     for kept, twin in matched.twins:
         if not torch.equal(reader.read(matched.names[kept]), reader.read(twin)):
             raise ExportError(f"config.json ties {kept} and {twin}, and the checkpoint has different values for them")
+    return _Trained(reader, model, stored, matched, _dtype(asked, companions, stored, matched))
+
+
+def _write_weights(trained: _Trained, architecture: Architecture, aside: Path, say: Callable[[str], None]) -> None:
+    layout: writer.Layout = {name: (shape, trained.type_of(name)) for name, shape in architecture.wanted.items()}
     check_space(writer.size(layout), aside)
-    names, read = matched.names, reader.read
-    files = writer.write(aside, layout, lambda key: _finite(key, read(names[key]), layout[key][1]))
+    names, read = trained.matched.names, trained.reader.read
+    files = writer.write(aside, layout, lambda name: _finite(name, read(names[name]), trained.type_of(name)))
     count = sum(math.prod(shape) for shape in architecture.wanted.values())
     written = f"{writer.size(layout) / 1e6:,.1f} MB in {len(files)} file{'' if len(files) == 1 else 's'}"
-    say(f"{len(layout)} tensors, {count / 1e6:,.2f} M parameters of {name}: {written}")
-    if asked.verify:
-        verify.load(aside, architecture, dtype)  # raises where `from_pretrained` gives another model
-        whole = _whole_beside(checkpoint, architecture, say)
-        difference = verify.Comparison(aside, architecture, reader, matched, whole).run(tokenizer, reference)
-        told = "each tensor is the trained one" + (f", and that of {WEIGHTS} beside the shards" if whole else "")
-        say(f"verified: {told}; logits on fixed prompts differ by {difference:.1g} of their size")
-    same = all(kind == dtype for kind in types.values() if kind.is_floating_point)
-    return tokenizer, dtype, same and reference is None  # merging rounds, too
+    say(f"{len(layout)} tensors, {count / 1e6:,.2f} M parameters of {_name(trained.dtype)}: {written}")
+
+
+def _compare_weights(
+    trained: _Trained,
+    checkpoint: Checkpoint,
+    architecture: Architecture,
+    tokenizer: Any,
+    aside: Path,
+    say: Callable[[str], None],
+) -> None:
+    verify.load(aside, architecture, trained.dtype)  # raises where `from_pretrained` gives another model
+    whole = _whole_beside(checkpoint, architecture, say)
+    comparison = verify.Comparison(aside, architecture, trained.reader, trained.matched, whole)
+    difference = comparison.run(tokenizer, trained.model)
+    told = "each tensor is the trained one" + (f", and that of {WEIGHTS} beside the shards" if whole else "")
+    say(f"verified: {told}; logits on fixed prompts differ by {difference:.1g} of their size")
 
 
 def _whole_beside(checkpoint: Checkpoint, architecture: Architecture, say: Callable[[str], None]) -> Path | None:
@@ -193,7 +225,7 @@ def _merged(checkpoint: Checkpoint, companions: Companions, aside: Path) -> tupl
 def _dtype(asked: Asked, companions: Companions, stored: dict[str, Stored], matched: Matched) -> torch.dtype:
     if asked.dtype:
         return DTYPES[asked.dtype]
-    names = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES.values()}
+    names = {_name(dtype): dtype for dtype in DTYPES.values()}
     first = stored[next(iter(matched.names.values()))].dtype
     return names.get(companions.dtype_name() or "") or (first if first in names.values() else torch.float32)
 
@@ -205,6 +237,10 @@ def _answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: Any, lo
     from rg_env.training.export.recorded import compared  # with verifiers, which takes a second
 
     return compared(checkpoint.run, checkpoint.step, load, tokenizer, lossless=lossless)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _step(checkpoint: Checkpoint) -> str:
