@@ -4,6 +4,7 @@ import io
 import json
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -126,18 +127,21 @@ def test_the_picture_grows_with_the_tasks(tmp_path: Path, tasks: int, held_out: 
     assert height == pytest.approx(expected, abs=0.02)
 
 
-def test_steps_are_whole_in_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a short run, too, where halves of them would have room."""
+@pytest.mark.parametrize(("last", "apart"), [(3, 1), (25, 5), (60, 10)])
+def test_steps_are_whole_and_round_in_the_picture(
+    last: int, apart: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a short run halves would have room, of a longer one every third step."""
     (tmp_path / "eval_results").mkdir()
-    for step in (0, 3):
+    for step in (0, last):
         values = json.dumps(evaluation(step, ["maze"]).as_json())
         (tmp_path / "eval_results" / f"eval_step_{step}.json").write_text(values)
     drawn: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *args, **kwargs: drawn.append(figure))
     assert plot_run(tmp_path)
     ticks = drawn[0].axes[0].get_xticks()
-    assert len(ticks) > 2
-    assert all(float(tick).is_integer() for tick in ticks)
+    assert {*range(0, last, apart)} <= {*ticks}
+    assert {float(after - before) for before, after in pairwise(ticks)} == {apart}
 
 
 def test_a_folder_may_have_any_name(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
 from rg_env.core.checks import is_count, is_number
 from rg_env.errors import InputError
@@ -23,6 +22,7 @@ from rg_env.evaluation.pictures.drawing import (
     GREY,
     MARKERS,
     bare,
+    label_whole_steps,
     label_width,
     legend,
     save,
@@ -128,7 +128,7 @@ def curves_picture(curves: Sequence[Curve], output: Path, title: str | None = No
         smooth = f"\n(thick: mean over {window} steps)" if metric == "reward" and window > 1 else ""
         axes.set_ylabel(f"{_PANELS[metric]}{smooth}", fontsize=9)
         axes.set_xlabel("optimizer step", fontsize=9)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        label_whole_steps(axes)
         if metric == "eval/accuracy":
             axes.set_ylim(-0.02, 1.02)
         bare(axes, "both")

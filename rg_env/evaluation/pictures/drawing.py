@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from rg_env.errors import InputError, OutputFolderError
 
@@ -20,6 +21,11 @@ GREY = "#777777"
 SUFFIXES = (".png", ".svg", ".pdf")
 _MOST_LABEL = 48
 """Characters."""
+
+
+def label_whole_steps(axes: Axes) -> None:
+    """Numbers on the x axis at round steps: there are no halves, and evaluations are rarely made every third."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
 def percent(share: float, digits: int = 1) -> str:

@@ -6,9 +6,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from rg_env.evaluation.pictures.drawing import COLORS, GREY
+from rg_env.evaluation.pictures.drawing import COLORS, GREY, label_whole_steps
 
 _BLUE, _ORANGE, _GREEN, _PURPLE, *_ = COLORS
 
@@ -76,7 +75,7 @@ def _draw_curve(axes: Axes, steps: list[dict[str, Any]], evaluations: list[dict[
                 label=f"{label} ({points[0][1]['n']} frozen problems)",
             )
     axes.set(xlabel="optimizer step", ylabel="reward, accuracy")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    label_whole_steps(axes)
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)

@@ -7,11 +7,10 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
 from rg_env.core.folders import written_aside
 from rg_env.core.labels import described
-from rg_env.evaluation.pictures.drawing import COLORS, GREY
+from rg_env.evaluation.pictures.drawing import COLORS, GREY, label_whole_steps
 from rg_env.evaluation.sweep.comparison import Comparison, Group
 
 _BEFORE: dict[str, Any] = {"marker": "o", "markersize": 6, "markerfacecolor": "white", "linestyle": "none", "zorder": 3}
@@ -99,7 +98,7 @@ def _draw_curves(axes: Axes, groups: list[Group]) -> None:
     if any(len(group.finished) > 1 for group in groups):
         axes.set_title("mean, and a band from the lowest to the highest seed", fontsize=8)
     axes.set(xlabel="optimizer step", ylabel="accuracy, sampled")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    label_whole_steps(axes)
     axes.set_ylim(-0.02, 1.02)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
