@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from rg_env.core.checks import without_controls
-from rg_env.errors import MissingExtraError, RGEnvError, StoppedTogether, from_interrupt
+from rg_env.errors import InputError, MissingExtraError, RGEnvError, StoppedTogether, from_interrupt
 
 _NO_BUG = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """A full disk, a quota, a limit of file sizes, a device that fails."""
@@ -59,7 +59,7 @@ def say(line: str) -> None:
 
 
 @contextmanager
-def sigterm_as_ctrl_c() -> Iterator[None]:
+def end_signals_as_ctrl_c() -> Iterator[None]:
     """What clusters, and terminals that are closed, end a job by ends it in good order too: servers are ended, half
     files go, and how to go on is told."""
 
@@ -147,15 +147,25 @@ def require(package: str, extra: str) -> None:
 
 
 def load_keys() -> None:
-    """Read `.env` in the working folder into the environment, where it has no such variable yet."""
+    """Read `.env` in the working folder into the environment, where it has no such variable yet.
+
+    Raises:
+        InputError: it cannot be read.
+    """
     try:
         from dotenv import dotenv_values
     except ImportError:  # part of the extras train and eval
         return
     # Not load_dotenv: an empty HF_TOKEN in the environment would hide the one that `hf auth login` stored.
-    for name, value in dotenv_values(".env").items():
-        if value:
-            os.environ.setdefault(name, value)
+    try:
+        for name, value in dotenv_values(".env").items():
+            if value:
+                os.environ.setdefault(name, value)
+    except (OSError, ValueError) as error:  # somebody else's, or no text
+        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise InputError(
+            f".env in this folder cannot be read ({reason}): mend it, or work in another folder"
+        ) from error
 
 
 def prepare_process() -> None:

@@ -4,7 +4,7 @@ import argparse
 import re
 from typing import Any
 
-from rg_env.commands import positive, require, seed, sigterm_as_ctrl_c, take_overrides_anywhere
+from rg_env.commands import end_signals_as_ctrl_c, positive, require, seed, take_overrides_anywhere
 from rg_env.errors import InputError
 
 
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.evaluation.evaluate import run_evaluation
     from rg_env.evaluation.summary_table import print_results
 
-    with sigterm_as_ctrl_c():
+    with end_signals_as_ctrl_c():
         results, folder = run_evaluation(config, resume=options.resume)
     print_results(results)
     print(f"files in {folder}")

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rg_env.commands import require, say, sigterm_as_ctrl_c
+from rg_env.commands import end_signals_as_ctrl_c, require, say
 
 
 def add(commands: Any) -> None:
@@ -48,6 +48,6 @@ def _export(options: argparse.Namespace) -> int:
         best=options.best,
         base=options.base,
     )
-    with sigterm_as_ctrl_c():
+    with end_signals_as_ctrl_c():
         print(export(asked, say))
     return 0

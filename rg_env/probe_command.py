@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rg_env.commands import positive, require, sigterm_as_ctrl_c
+from rg_env.commands import end_signals_as_ctrl_c, positive, require
 
 
 def add(commands: Any) -> None:
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     for package in ("scipy", "matplotlib"):  # before anything is asked
         require(package, "eval")
     config = eval_config_of([f"{key}={json.dumps(value)}" for key, value in given.items()])
-    with sigterm_as_ctrl_c():
+    with end_signals_as_ctrl_c():
         results, folder = run_evaluation(config, resume=options.resume)
     advice = judge(results, next(iter(config.models)))
     print_advice(advice)

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rg_env.commands import require, say, sigterm_as_ctrl_c
+from rg_env.commands import end_signals_as_ctrl_c, require, say
 
 
 def add(commands: Any) -> None:
@@ -35,6 +35,6 @@ def _push(options: argparse.Namespace) -> int:
     from rg_env.training.hub.push import Asked, preview, push
 
     asked = Asked(options.path, options.repo_id, options.private, options.optimizer_state, options.revision)
-    with sigterm_as_ctrl_c():
+    with end_signals_as_ctrl_c():
         print(preview(asked).rstrip() if options.dry_run else push(asked, say))
     return 0

@@ -178,6 +178,31 @@ def test_keys_come_from_dotenv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("WANDB_API_KEY")
 
 
+@pytest.mark.parametrize("content", [b"RG_ENV_TEST_KEY=\xff\xfe", b"RG_ENV_TEST_KEY=a\x00b"])
+def test_an_env_file_that_is_no_text_is_told(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / ".env").write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        run_command(lambda: 0)
+    assert caught.value.code == 2
+    told = "error: .env in this folder cannot be read (it is no text in UTF-8): mend it, or work in another folder\n"
+    assert capsys.readouterr().err == told
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
+def test_somebody_elses_env_file_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / ".env").touch(mode=0)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        run_command(lambda: 0)
+    assert caught.value.code == 2
+    assert ".env in this folder cannot be read (Permission denied): " in capsys.readouterr().err
+
+
 def test_errors_are_shown_without_codes_of_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """They may quote what a model, a server or a file says; lines, and letters of all languages, stay as they are."""
     with pytest.raises(SystemExit):
