@@ -9,6 +9,7 @@
 
     uv run --script benchmarks/scoring.py                         # every task; about two minutes after the first start
     .venv/bin/python benchmarks/scoring.py --workers              # what a worker pool adds, and whether the loop waits
+    .venv/bin/python benchmarks/scoring.py --times                # the longest that any answer takes, task by task
 
 The head above is inline script metadata (PEP 723): uv makes an environment for this file alone, because `.venv` has
 Verifiers 0.1.6, whose wheel has no `ReasoningGymEnv`, and 0.4.0 has none any more. Both sides run in one process.
@@ -17,6 +18,10 @@ Per entry three completions: its gold answer, another entry's, and reasoning wit
 may reach upstream's side, for graders of nine of its tasks run it as code. Its reward function regenerates the entry
 for each score. Sides take turns in windows of equal length, and the best window counts. `--check`: exit code 1 if a
 target is missed.
+
+`--times`: CPU time of one score, for the answers of `long_answers.py` at the greatest length that is graded: at the
+default options of each task and at its highest working level. What takes long is measured five times, and the least
+counts.
 """
 
 import argparse
@@ -37,14 +42,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from long_answers import answers
+
 from rg_env.core import library, scoring
+from rg_env.core.draws import Draws
+from rg_env.core.extraction import Extraction
 from rg_env.core.graders import gold_answer
+from rg_env.core.levels import options_at, working_levels
 from rg_env.core.task_table import load_table
 from rg_env.core.workers import WorkerPool
+from rg_env.errors import GenerationError
 
 MEAN_RATIO, LEAST_RATIO = 20.0, 0.5
 OVERHEAD_MS, GAP_MS = 0.2, 5.0
 """Targets of the project: at least this often as fast, at most this much."""
+
+ANSWER_MS, ANSWER_TO_LONG_GOLD_MS, LONG_GOLD = 50.0, 100.0, 100_000
+"""At most this much CPU time for any answer; the second where the gold answer has more characters than the third."""
 
 WINDOWS = 5
 KINDS = 3
@@ -232,6 +246,60 @@ def compare_all(tasks: list[str], count: int, seconds: float) -> bool:
     return verdict(text, not below, f">= {LEAST_RATIO:g} for every task") and met
 
 
+def answer_ms(answer: str, info: dict[str, str]) -> float:
+    """CPU time of one score; of five where the first takes more than 5 ms, the least."""
+    best = math.inf
+    for _ in range(5):
+        begin = time.process_time()
+        scoring.score_extraction(Extraction("ok", answer), info)
+        best = min(best, 1000 * (time.process_time() - begin))
+        if best < 5:
+            break
+    return best
+
+
+def measure_times(tasks: list[str], count: int, step: int) -> bool:
+    """Print the longest that an answer takes, for each task and level; whether all are within their limits.
+
+    Of `count` entries the one with the longest gold answer is taken, and of the answers every `step`th, fewer where
+    they are very long.
+    """
+    draws = Draws()
+    met = True
+    slowest = (0.0, "")
+    print(f"{'task':<28}{'level':>8}{'gold':>10}{'graded':>10}{'answers':>9}{'most, ms':>10}  by")
+    for task in tasks:
+        for level in [None, *working_levels(task)[-1:]]:
+            config = {} if level is None else options_at(task, level)
+            try:
+                entries = [json.loads(item.entry) for item in draws.items(task, count, 0, config)]
+            except GenerationError as error:
+                print(f"{task:<28}{level!s:>8}  left out: {error}", flush=True)
+                draws = Draws()
+                continue
+            entry = max(entries, key=lambda entry: len(str(entry["answer"])))
+            gold, length = gold_answer(task, entry) or "1", len(str(entry["answer"]))
+            info = {"rg_task": task, "config": json.dumps(config), "entry": json.dumps(entry), "grading": "partial"}
+            answer_ms(gold, info)  # reads word lists, once
+            most = max(scoring.MAX_ANSWER_CHARS, 2 * length)
+            results = [
+                (answer_ms(text, info), text) for text in list(answers(gold, most))[:: step * max(1, most // 50_000)]
+            ]
+            worst, text = max(results)
+            limit = ANSWER_MS if length <= LONG_GOLD else ANSWER_TO_LONG_GOLD_MS
+            met = met and worst <= limit
+            name = "default" if level is None else str(level)
+            slowest = max(slowest, (worst, f"{task}, level {name}"))
+            columns = f"{name:>8}{length:>10}{most:>10}{len(results):>9}{worst:>10.1f}"
+            print(
+                f"{task:<28}{columns}  {text[:20]!r}...{text[-10:]!r}{'' if worst <= limit else '  OVER'}", flush=True
+            )
+    target = (
+        f"<= {ANSWER_MS:g} ms, {ANSWER_TO_LONG_GOLD_MS:g} ms where the gold answer has over {LONG_GOLD:,} characters"
+    )
+    return verdict(f"\nlongest: {slowest[0]:.1f} ms ({slowest[1]})", met, target)
+
+
 HOSTILE = [
     "9**9**9**9", "[0 for _ in iter(int, 1)]", "'x' * 10**11", "[[0] * 10**6 for _ in range(10**6)]",
     "__import__('os')._exit(3)", "__import__('os').system('true')",
@@ -315,6 +383,8 @@ def main() -> int:
     parser.add_argument("--entries", type=int, default=8, help="entries a task")
     parser.add_argument("--seconds", type=float, default=0.2, help="for each task and side, about")
     parser.add_argument("--workers", action="store_true", help="measure the worker pool instead")
+    parser.add_argument("--times", action="store_true", help="measure the longest that any answer takes instead")
+    parser.add_argument("--step", type=int, default=10, help="with --times: measure each n-th of some 6,600 answers")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=200, help="batches with --workers")
     parser.add_argument("--check", action="store_true", help="exit code 1 if a target is missed")
@@ -325,6 +395,9 @@ def main() -> int:
         parser.error(f"no such tasks: {', '.join(unknown)}")
     if options.workers:
         return 0 if measure_workers(options.batch, options.rounds) or not options.check else 1
+    if options.times:
+        met = measure_times(options.tasks or sorted(load_table()), options.entries, max(1, options.step))
+        return 0 if met or not options.check else 1
     if importlib.util.find_spec("verifiers.legacy") is None:
         parser.error("this environment's verifiers has no ReasoningGymEnv: uv run --script benchmarks/scoring.py")
     os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"

@@ -1,7 +1,7 @@
 """The `rg-env` command: parsing only. What the subcommands do stands in the layers below.
 
 rg-env tasks [NAME] [--show N]       the tasks, or one task's options and examples
-rg-env tasks --audit [--measure]     what is known of the tasks' graders
+rg-env tasks --audit                 what was measured of the tasks' graders
 rg-env train CONFIG [key=value ...]  train as a config says; --dry-run: what it comes to; --sweep: a grid of runs
 rg-env compare FOLDER                the runs of a sweep, side by side
 rg-env eval CONFIG [key=value ...]   models on tasks, with intervals: endpoints, checkpoints, adapters
@@ -54,11 +54,7 @@ def run(arguments: Sequence[str]) -> int:
     tasks.add_argument("name", nargs="*", help="a task; several with --audit")
     tasks.add_argument("--level", type=int, help="of difficulty, for one task")
     tasks.add_argument("--show", type=positive, default=0, metavar="N", help="print N example rows of one task")
-    tasks.add_argument("--audit", action="store_true", help="the table of graders: gold answers, agreement, floors")
-    tasks.add_argument("--measure", action="store_true", help="with --audit: measure anew (minutes for all tasks)")
-    tasks.add_argument("--items", type=positive, default=100, help="with --measure: questions a seed; default: 100")
-    tasks.add_argument("--seeds", type=positive, default=3, help="with --measure: how many; default: 3")
-    tasks.add_argument("--write", action="store_true", help="with --measure: keep the figures in the package")
+    tasks.add_argument("--audit", action="store_true", help="the table of graders: gold answers, agreement, exploits")
     tasks.set_defaults(run=_tasks)
 
     train_command.add(commands)
@@ -112,17 +108,7 @@ def _tasks(options: argparse.Namespace) -> int:
     from rg_env.core import describe
 
     if options.audit:
-        fine = describe.show_audit(
-            lambda line: print(line, flush=True),
-            options.name,
-            measure=options.measure,
-            items=options.items,
-            seeds=options.seeds,
-            write=options.write,
-        )
-        return 0 if fine else 1
-    if options.measure or options.write:
-        raise InputError("--measure and --write belong to --audit")
+        return 0 if describe.show_audit(lambda line: print(line, flush=True), options.name) else 1
     if len(options.name) > 1:
         raise InputError(f"one task at a time, not {len(options.name)} (several go with --audit)")
     if not options.name and (options.level is not None or options.show):

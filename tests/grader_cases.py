@@ -3,8 +3,9 @@
 from functools import cache
 from typing import Any
 
+from honest_answers import entries_of
+
 from rg_env.core.graders import grade
-from rg_env.core.graders.audit import entries_of
 
 ENTRIES = 4
 

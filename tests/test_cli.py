@@ -34,15 +34,16 @@ def test_tasks_shows_one_at_a_level(rg_env: Callable[..., tuple[int, str, str]])
     assert harder.count("\nanswer: ") == 2
 
 
-def test_the_audit_is_shown_and_measured(rg_env: Callable[..., tuple[int, str, str]]) -> None:
-    """The table as shipped has every task; a measurement of one is fine."""
+def test_the_audit_is_shown(rg_env: Callable[..., tuple[int, str, str]]) -> None:
+    """The table as shipped has every task, or those that are named; tasks that a constant answers are marked."""
     code, table, _ = rg_env("tasks", "--audit")
     assert code == 0
-    assert "105 tasks: " in table.splitlines()[-1]
-    code, one, _ = rg_env("tasks", "chain_sum", "--audit", "--measure", "--items", "5", "--seeds", "1")
+    assert "\n105 tasks: " in table
+    assert "syllogism 0.5" in table.splitlines()[-1]
+    code, one, _ = rg_env("tasks", "chain_sum", "gcd", "--audit")
     assert code == 0
-    assert "5/5" in one
-    assert "1 tasks: 5 of 5 gold answers score 1.0" in one
+    assert [line.split()[0] for line in one.splitlines() if line[:1].isalpha()] == ["task", "chain_sum", "gcd"]
+    assert "\n2 tasks: 600 of 600 gold answers score 1.0" in one
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_the_audit_is_shown_and_measured(rg_env: Callable[..., tuple[int, str, s
         (["tasks", "fizzbuzz"], "Reasoning Gym never had it"),
         (["tasks", "leg_counting", "gcd"], "one task at a time"),
         (["tasks", "--show", "2"], "need the name of a task"),
-        (["tasks", "--measure"], "belong to --audit"),
+        (["tasks", "--audit", "--measure"], "unrecognized arguments: --measure"),
         (["tasks", "leg_counting", "--level", "99"], "level"),
         (["tasks", "leg_counting", "--show", "0"], "not at least 1"),
         (["tasks", "nothing", "--audit"], "unknown task 'nothing'"),

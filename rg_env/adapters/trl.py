@@ -33,6 +33,7 @@ from rg_env.core.manifest import Manifest
 from rg_env.core.metrics import Metric, metrics_of, needs_workers
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
 from rg_env.core.rewards import Rollout, WeightedReward, check_offered, resolve_rewards
+from rg_env.core.splits import SplitBy
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError, unknown_name
 
@@ -76,6 +77,7 @@ def load_environment(
     manifest: str | Path | Manifest | None = None,
     preamble: str | None = None,
     few_shot: Sequence[Mapping[str, Any]] | None = None,
+    split_by: SplitBy = "problem",
     **unknown: Any,
 ) -> Environment:
     """The parameters are those of `adapters.v0.ReasoningGymEnv`. Raises `InputError` for what cannot work."""
@@ -97,7 +99,7 @@ def load_environment(
     if num_train_examples == 0 and num_eval_examples == 0:
         raise InputError("num_train_examples and num_eval_examples are both 0: there is nothing to do")
     train, evaluation, described = build_splits(
-        mixture, num_train_examples, num_eval_examples, seed, eval_seed, manifest=manifest
+        mixture, num_train_examples, num_eval_examples, seed, eval_seed, split_by=split_by, manifest=manifest
     )
     scorer = Scorer(metrics, _GRADING_THREADS if needs_workers(mixture, asking.grading) else 0)
     return Environment(

@@ -24,6 +24,7 @@ from rg_env.core.dataset import Row, build_splits
 from rg_env.core.manifest import Manifest
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
 from rg_env.core.rewards import resolve_rewards
+from rg_env.core.splits import SplitBy
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError, unknown_name
 
@@ -59,10 +60,12 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         grading: str = "hardened",
         manifest: str | Path | Manifest | None = None,
         preamble: str | None = None,
+        split_by: SplitBy = "problem",
         **kwargs: Any,
     ) -> None:
         """`gym`: anything `Mixture.parse` takes. `rewards`: anything `resolve_rewards` takes. `seed` picks the training
-        rows, `eval_seed` the evaluation rows. `prompt_placement`: "user" puts `system_prompt` before the question, for
+        rows, `eval_seed` the evaluation rows, and `split_by` says what decides the split of a row: its "problem", or
+        its "question" (see `core.splits`). `prompt_placement`: "user" puts `system_prompt` before the question, for
         chat templates that reject a system role, and "user_after" behind it. `preamble`: a system message besides,
         before a `system_prompt` that stands there. `partial_credit`: real progress counts, instead of right or not.
         `grading`: "hardened", or "upstream" for the library's own formulas (see `core.scoring`). `manifest`: the
@@ -91,7 +94,7 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         if num_train_examples == 0 and num_eval_examples == 0:
             raise InputError("num_train_examples and num_eval_examples are both 0: there is nothing to do")
         train, evaluation, self.manifest = build_splits(
-            self.mixture, num_train_examples, num_eval_examples, seed, eval_seed, manifest=manifest
+            self.mixture, num_train_examples, num_eval_examples, seed, eval_seed, split_by=split_by, manifest=manifest
         )
         parser = parser or vf.Parser()
         super().__init__(
@@ -174,6 +177,7 @@ def load_environment(
     grading: str = "hardened",
     manifest: str | Path | Manifest | None = None,
     preamble: str | None = None,
+    split_by: SplitBy = "problem",
     **kwargs: Any,
 ) -> ReasoningGymEnv:
     """What `vf.load_environment("rg-env", ...)` calls; parameters as for `ReasoningGymEnv`."""
@@ -191,6 +195,7 @@ def load_environment(
         grading=grading,
         manifest=manifest,
         preamble=preamble,
+        split_by=split_by,
         **kwargs,
     )
 

@@ -27,7 +27,7 @@ from rg_env.core.metrics import Metric, metrics_of
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages
 from rg_env.core.rewards import Rollout, WeightedReward, check_offered, resolve_rewards
 from rg_env.core.scoring import score_extraction_async
-from rg_env.core.splits import question_hash
+from rg_env.core.splits import SplitBy, question_hash
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError
 
@@ -114,13 +114,15 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     gym: str | dict[str, Any] | list[Any] = "leg_counting"
     """A task, or a mixture: names and mappings with name, weight, config, level and levels (JSON on a command line)."""
     split: Literal["train", "eval"] = "eval"
-    """Which questions: no question is in both splits, whatever the seeds. Set `train` for training."""
+    """Which questions: no problem is in both splits, whatever the seeds. Set `train` for training."""
     num_train_examples: int = Field(2000, ge=0)
     num_eval_examples: int = Field(200, ge=0)
     seed: int = 0
     """Picks the training questions."""
     eval_seed: int = 0
     """Picks the evaluation questions."""
+    split_by: SplitBy = "problem"
+    """What decides the split of a row: its problem, or (`question`) its text alone."""
     level: int | None = None
     """Level of difficulty of all tasks of `gym` that do not set one."""
     rewards: str | dict[str, Any] | list[Any] | None = None
@@ -169,7 +171,7 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
                 f"gym and rewards are plain values here ({error}): register a function of your own with "
                 "@rg_env.reward, name its file under imports, and give its name"
             ) from error
-        check_request(_rubric_of(rubric).mixture, self.split, self._count, self._seed)
+        check_request(_rubric_of(rubric).mixture, self.split, self._count, self._seed, self.split_by)
         self.task = self.task.model_copy()
         self.task._rubric = rubric
         return self
@@ -200,7 +202,7 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig
         """The tasks in order, the same for equal configs. Raises as `core.dataset.build_rows`."""
         config = self.config
         mixture = _rubric_of(config.task._rubric).mixture
-        rows = build_rows(mixture, config.split, config._count, config._seed)
+        rows = build_rows(mixture, config.split, config._count, config._seed, split_by=config.split_by)
         for index, row in enumerate(config._asking.put_rows(rows)):
             *system, user = row["prompt"]
             data = ReasoningGymTaskData(

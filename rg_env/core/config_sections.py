@@ -66,7 +66,8 @@ class PromptConfig(Section):
     """How a question is put."""
 
     system_prompt: str = SYSTEM_PROMPT
-    """How to answer; the answer is read from the last <answer>...</answer>. Empty: the question alone."""
+    """How to answer; the answer is read from the last <answer>...</answer> outside of thinking. Empty: the question
+    alone."""
     placement: Placement = "system"
     """Where `system_prompt` stands: "system" message, or in the "user" turn before ("user") or after the question
     ("user_after")."""

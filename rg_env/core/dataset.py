@@ -1,20 +1,21 @@
 """Rows: questions with all that is needed to score an answer to them, split into training and evaluation.
 
-A row is `{"question": str, "answer": str, "info": {"rg_task", "config", "entry", "share"}}`, all values of `info` text:
-the whole library entry as JSON (so that scoring never generates again), and the share of the task among the rows, as
-"37/200". The task's key is `rg_task` because verifiers 0.3 reads `info["task"]` itself and wants another thing there.
+A row is `{"question": str, "answer": str, "info": {"rg_task", "config", "entry", "problem", "share"}}`, all values of
+`info` text: the whole library entry as JSON (so that scoring never generates again), the key of the problem that is
+asked (`core.problem_keys`), and the share of the task among the rows, as "37/200". The task's key is `rg_task` because
+verifiers 0.3 reads `info["task"]` itself and wants another thing there.
 
-Which split a question belongs to is decided by the question itself (`core.splits`): training and evaluation rows are
-disjoint whatever the seeds. The items of a task are walked from a starting point derived from the seed, and the
-distinct questions of the wanted split are kept until there are enough (`core.selection`). The same tasks, numbers and
-seeds give the same rows in any process and on any number of cores (`core.generation`), and the second time they come
-from disk (`core.row_cache`).
+Which split a row belongs to is decided by its problem (`core.splits`): training and evaluation rows ask different
+problems whatever the seeds; within a split rows differ by question. The items of a task are walked from a starting
+point derived from the seed, and the distinct questions of the wanted split are kept until there are enough
+(`core.selection`). The same tasks, numbers and seeds give the same rows in any process and on any number of cores
+(`core.generation`), and the second time they come from disk (`core.row_cache`).
 """
 
 import random
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rg_env.core import row_cache
 from rg_env.core.checks import is_count, shortened
@@ -22,7 +23,7 @@ from rg_env.core.generation import Request, generate
 from rg_env.core.imports import sources
 from rg_env.core.manifest import Manifest, check_manifest, make_manifest, read_manifest
 from rg_env.core.selection import Row as Row
-from rg_env.core.splits import Split
+from rg_env.core.splits import Split, SplitBy
 from rg_env.core.task_table import is_user_task
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError
@@ -32,17 +33,25 @@ MAX_ROWS = 2**31
 
 
 def build_rows(
-    mixture: object, split: Split, n: int, seed: int, *, cache: bool = True, processes: int | None = None
+    mixture: object,
+    split: Split,
+    n: int,
+    seed: int,
+    *,
+    split_by: SplitBy = "problem",
+    cache: bool = True,
+    processes: int | None = None,
 ) -> list[Row]:
     """`n` distinct questions of `split`; `mixture` is anything that `Mixture.parse` takes.
 
-    Tasks share the rows by weight and are shuffled together by `seed`. `cache`: look for the rows on disk, and keep
-    them there. `processes`: generate in at most this many (default: one per core).
+    Tasks share the rows by weight and are shuffled together by `seed`. `split_by`: what decides the split, "problem" or
+    "question"; by question, the same problem may be in both splits in other words or order. `cache`: look for the rows
+    on disk, and keep them there. `processes`: generate in at most this many (default: one per core).
 
     Raises `InputError` for options that the library refuses and for a task that does not have enough distinct
     questions, and `GenerationError` for a draw that takes too long.
     """
-    return _build(Mixture.parse(mixture), [(split, n, seed)], cache, processes)[0]
+    return _build(Mixture.parse(mixture), [(split, n, seed)], split_by, cache, processes)[0]
 
 
 def build_splits(
@@ -52,6 +61,7 @@ def build_splits(
     seed: int,
     eval_seed: int = 0,
     *,
+    split_by: SplitBy = "problem",
     cache: bool = True,
     processes: int | None = None,
     manifest: str | Path | Manifest | None = None,
@@ -65,15 +75,17 @@ def build_splits(
     mixture = Mixture.parse(gym)
     expected = None if manifest is None else read_manifest(manifest)  # before rows are drawn
     parts: list[_Part] = [("train", num_train, seed), ("eval", num_eval, eval_seed)]
-    train, evaluation = _build(mixture, parts, cache, processes)
-    described = make_manifest(mixture, {"train": (train, seed), "eval": (evaluation, eval_seed)})
+    train, evaluation = _build(mixture, parts, split_by, cache, processes)
+    described = make_manifest(mixture, {"train": (train, seed), "eval": (evaluation, eval_seed)}, split_by)
     if expected is not None:
         check_manifest(expected, described)
     return train, evaluation, described
 
 
-def check_request(mixture: Mixture, split: Split, n: int, seed: int) -> None:
+def check_request(mixture: Mixture, split: Split, n: int, seed: int, split_by: object = "problem") -> None:
     """All that can be checked of what is asked for without drawing a question. Raises `InputError`."""
+    if split_by not in get_args(SplitBy):
+        raise InputError(f'split_by must be "problem" or "question", not {shortened(split_by)}')
     if not is_count(n, MAX_ROWS):
         raise InputError(
             f"the number of {split} examples must be a whole number from 0 to {MAX_ROWS}, not {shortened(n)}"
@@ -87,18 +99,18 @@ _Part = tuple[Split, int, int]
 """Split, number of rows and seed."""
 
 
-def _build(mixture: Mixture, parts: list[_Part], cache: bool, processes: int | None) -> list[list[Row]]:
+def _build(mixture: Mixture, parts: list[_Part], by: SplitBy, cache: bool, processes: int | None) -> list[list[Row]]:
     """The rows of each part: from disk, or generated, all that are missing at once."""
     for part in parts:
-        check_request(mixture, *part)
-    described = {part: _described(mixture, part) for part in parts if cache and part[1]}
+        check_request(mixture, *part, by)
+    described = {part: _described(mixture, part, by) for part in parts if cache and part[1]}
     built = _kept(described)
     if len(built) < len(described):
         with row_cache.building(list(described.values())):
             built = _kept(described)  # by now another process may have built them: the ranks of a run start together
-            _build_missing(mixture, parts, processes, built, described)
+            _build_missing(mixture, parts, by, processes, built, described)
     else:
-        _build_missing(mixture, parts, processes, built, described)
+        _build_missing(mixture, parts, by, processes, built, described)
     return [built[part] for part in parts]
 
 
@@ -110,24 +122,25 @@ def _kept(described: Mapping[_Part, Mapping[str, Any]]) -> dict[_Part, list[Row]
 def _build_missing(
     mixture: Mixture,
     parts: list[_Part],
+    by: SplitBy,
     processes: int | None,
     built: dict[_Part, list[Row]],
     described: Mapping[_Part, Mapping[str, Any]],
 ) -> None:
     missing = [part for part in parts if part not in built]
-    built.update(_generate(mixture, missing, processes))
+    built.update(_generate(mixture, missing, by, processes))
     for part in missing:
         if part in described:
             row_cache.store(described[part], built[part])
 
 
-def _generate(mixture: Mixture, parts: list[_Part], processes: int | None) -> dict[_Part, list[Row]]:
+def _generate(mixture: Mixture, parts: list[_Part], by: SplitBy, processes: int | None) -> dict[_Part, list[Row]]:
     """Parts with the same seed share one walk through the items, so that no item is drawn twice."""
     requests = []
     for seed in dict.fromkeys(part[2] for part in parts):
         counts = {split: mixture.counts(n) for split, n, own in parts if own == seed}
         requests += [
-            Request(task, seed, {split: numbers[i] for split, numbers in counts.items()})
+            Request(task, seed, {split: numbers[i] for split, numbers in counts.items()}, by)
             for i, task in enumerate(mixture.tasks)
         ]
     found = list(zip(requests, generate(requests, processes), strict=True))
@@ -143,9 +156,9 @@ def _generate(mixture: Mixture, parts: list[_Part], processes: int | None) -> di
     return built
 
 
-def _described(mixture: Mixture, part: _Part) -> dict[str, Any]:
+def _described(mixture: Mixture, part: _Part, by: SplitBy) -> dict[str, Any]:
     """What the rows of `part` depend on."""
     split, n, seed = part
     tasks = [[task.name, count, task.config] for task, count in zip(mixture.tasks, mixture.counts(n), strict=True)]
     own = {"imports": sorted(sources().values())} if any(map(is_user_task, mixture.names)) else {}
-    return {"tasks": tasks, "split": split, "seed": seed, **own}
+    return {"tasks": tasks, "split": split, "seed": seed, "by": by, **own}

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 
+from rg_env.core import problem_keys
 from rg_env.core.dataset import build_rows
 from rg_env.core.graders import audit
 from rg_env.core.task_table import load_table, shipped_table
@@ -50,6 +51,7 @@ def one_task(name: str, level: int | None = None, show: int = 0, seed: int = 0) 
         lines.append("levels (attribute: from 0 to):")
         lines += [f"  {attribute}: {len(steps) - 1}" for attribute, steps in entry["levels"].items()]
     lines += [f"  level {broken} does not work: {reason}" for broken, reason in entry["broken_levels"].items()]
+    lines.append(f"problem, which decides the split: {problem_keys.described(spec.name)}")
     lines += ["measured with the default options:", f"  {audit.HEADER}"]
     lines += [f"  {text}" for text in audit.line(measured).splitlines()]
     for number, row in enumerate(build_rows(gym, "train", show, seed) if show else [], start=1):
@@ -58,37 +60,18 @@ def one_task(name: str, level: int | None = None, show: int = 0, seed: int = 0) 
     return "\n".join(lines)
 
 
-def show_audit(
-    show: Callable[[str], None],
-    tasks: Sequence[str] = (),
-    *,
-    measure: bool = False,
-    items: int = 100,
-    seeds: int = 3,
-    write: bool = False,
-) -> bool:
-    """Give the audit of `tasks` (all, if none are named) to `show`, a line a task; returns whether all are fine.
-
-    Args:
-        measure: draw and grade anew, instead of showing the table as shipped; takes minutes for all tasks.
-        items: questions for each of `seeds` seeds.
-        write: keep what was measured in the table, task by task.
+def show_audit(show: Callable[[str], None], tasks: Sequence[str] = ()) -> bool:
+    """Give the shipped audit of `tasks` (default: all) to `show`, a line a task; returns whether all are fine.
 
     Raises:
         UnknownNameError: there is no such task.
     """
     names = list(Mixture.parse(list(tasks)).names) if tasks else sorted(shipped_table())
-    kept = {} if measure else audit.kept()
-    audits = []
+    kept = audit.kept()
+    audits = [kept[name] for name in names]
     show(audit.HEADER)
-    for name in names:
-        result = audit.audit(name, items, range(seeds)) if measure else kept[name]
-        if measure and write:
-            audit.keep([result])
-        audits.append(result)
+    for result in audits:
         show(audit.line(result))
-        for text in [] if result.fine else result.examples:
-            show(f"    ! {text}")
     golds = sum(result.items - result.without_gold for result in audits)
     wrong = sum(result.gold_wrong for result in audits)
     show(
@@ -99,4 +82,7 @@ def show_audit(
         f"{sum(result.unexplained for result in audits)} of them unexplained; "
         f"{sum(not result.fine for result in audits)} not fine"
     )
+    guessable = [f"{result.task} {result.constant:.2f}" for result in audits if result.constant > audit.GUESSABLE]
+    if guessable:
+        show(f"* one fixed answer is right on more than {audit.GUESSABLE:g} of the rows: {', '.join(guessable)}")
     return all(result.fine for result in audits)

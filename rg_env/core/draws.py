@@ -7,6 +7,7 @@ have. Questions may repeat, and come from both splits: rows for users are `core.
 import atexit
 import select
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,8 @@ class Draws:
     def __init__(self) -> None:
         self._process = RowProcess()
         self._replies: list[Any] = []
+        self.passed_over: Counter[str] = Counter()
+        """By task, how many draws gave no question; why is in `core.mends.LEFT_OUT`."""
         atexit.register(self._process.end)
         self._reply("the start of a process")
 
@@ -35,9 +38,11 @@ class Draws:
         while len(found) < n:
             count = n - len(found)
             job = {"task": task, "config": dict(config or {}), "seed": seed, "first": first, "count": count}
-            self._process.send({**job, "splits": ["train", "eval"]})
+            self._process.send({**job, "splits": ["train", "eval"], "by": "problem"})
             replies = [self._reply(f"a draw of {task!r}") for _ in range(count)]
-            found += [Item(*reply) for reply in replies if isinstance(reply, list)]
+            questions = [Item(*reply) for reply in replies if isinstance(reply, list)]
+            self.passed_over[task] += count - len(questions)
+            found += questions
             first += count
             if not found and first > 1000:
                 raise InputError(f"task {task!r} gives no question in {first} draws")

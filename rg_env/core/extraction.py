@@ -1,8 +1,17 @@
 """From a completion to the answer in it.
 
-The rule: the last well-formed `<answer>...</answer>`. Well-formed means an opening tag and the next closing tag, with
-no tag between them, so that of several openings the innermost counts. One pass over the tags: linear time, whatever the
-text. Nothing else in the text counts as an answer.
+The rule: the last well-formed `<answer>...</answer>` outside of thinking. Well-formed means an opening tag and the next
+closing tag, with no `<answer>` between them, so that of several openings the innermost counts. Thinking is
+
+- what follows a `<think>`, up to the next `</think>`, or to the end of a reply that was cut before it;
+- all that precedes a `</think>` without a `<think>`: many chat templates put the opening tag into the prompt.
+
+A `<think>` inside an answer is the answer's text. Nothing else in the completion counts as an answer, and these four
+tags have no other spelling: `<thinking>`, `<THINK>` and `<answer >` are plain text. One pass over the tags: linear
+time, whatever the text.
+
+Not covered: a reply cut while thinking whose `<think>` is in the prompt has no tag of thinking at all, so an answer in
+it counts. A server with a reasoning parser separates the two.
 """
 
 import re
@@ -10,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-_TAG = re.compile(r"<(/?)answer>")
+_TAG = re.compile(r"</?(?:answer|think)>")
 
 
 @dataclass(frozen=True)
@@ -27,12 +36,21 @@ def extract(completion: object) -> Extraction:
     text = completion_text(completion)
     opened: int | None = None
     span: tuple[int, int] | None = None
-    for tag in _TAG.finditer(text):
-        if not tag.group(1):
-            opened = tag.end()
-        elif opened is not None:
-            span = opened, tag.start()
-            opened = None
+    thinking = False
+    for match in _TAG.finditer(text):
+        tag = match.group()
+        if tag == "<answer>":
+            opened = None if thinking else match.end()
+        elif tag == "</answer>":
+            if opened is not None:
+                span = opened, match.start()
+                opened, thinking = None, False  # tags of thinking since the opening were the answer's text
+        elif tag == "<think>":
+            thinking = True
+        elif thinking:
+            thinking = False
+        else:
+            opened = span = None
     answer = text[slice(*span)].strip() if span else ""
     return Extraction("ok", answer) if answer else Extraction("no_answer", None)
 

@@ -21,7 +21,7 @@ from rg_env.core.imports import sources
 from rg_env.core.items import Item, item_seed
 from rg_env.core.row_process import RowProcess
 from rg_env.core.selection import Row, Selection
-from rg_env.core.splits import EVAL_SHARE, Split
+from rg_env.core.splits import EVAL_SHARE, Split, SplitBy
 from rg_env.core.task_table import is_user_task
 from rg_env.core.tasks import TaskSpec
 from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
@@ -57,6 +57,8 @@ class Request:
     spec: TaskSpec
     seed: int
     counts: Mapping[Split, int]
+    by: SplitBy = "problem"
+    """What decides the split of an item."""
 
 
 def generate(requests: Sequence[Request], processes: int | None = None) -> list[dict[Split, list[Row]]]:
@@ -83,7 +85,7 @@ class _Work:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.counts = {split: n for split, n in request.counts.items() if n}
-        self.selection = Selection(request.spec.name, request.spec.config_json, tuple(self.counts))
+        self.selection = Selection(request.spec.name, request.spec.config_json, tuple(self.counts), request.by)
         self.planned = 0
         self.draw_s = _DRAW_MS.get(request.spec.name, 0.3) / 1000
         self._timed = False
@@ -102,13 +104,22 @@ class _Work:
             self.selection.offer(item)
             for split in self.missing():
                 if self.selection.exhausted(split):
-                    found = len(self.selection.rows(split))
-                    raise TooFewQuestionsError(
-                        f"task {self.request.spec.name!r} has too few distinct questions: {self.counts[split]} asked "
-                        f"for the {split} split, {found} found in {self.selection.draws} draws; ask for fewer, or make "
-                        f"its config wider",
-                        found,
-                    )
+                    raise self._too_few(split)
+
+    def _too_few(self, split: Split) -> TooFewQuestionsError:
+        found, problems = len(self.selection.rows(split)), self.selection.problems(split)
+        of, remedy = "", "ask for fewer, or make its config wider"
+        if (self.request.by == "problem" and problems < found) or not found:
+            of = f", which ask {problems} problem{'' if problems == 1 else 's'}"
+            remedy = (
+                "ask for fewer, make its config wider, or divide by question instead of by problem (splits.by: "
+                "question in a config, split_by elsewhere)"
+            )
+        return TooFewQuestionsError(
+            f"task {self.request.spec.name!r} has too few distinct questions: {self.counts[split]} asked for the "
+            f"{split} split, {found} found in {self.selection.draws} draws{of}; {remedy}",
+            found,
+        )
 
     def timed(self, seconds: float, draws: int) -> None:
         """What a chunk took."""
@@ -243,6 +254,7 @@ class _Pool:
                 "first": first,
                 "count": count,
                 "splits": list(work.counts),
+                "by": request.by,
             }
         )
 

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 from rg_env.core import library
 from rg_env.core.graders.gold import gold_answer
 from rg_env.core.mends import is_item
+from rg_env.core.problem_keys import problem_key
+from rg_env.core.splits import Split, SplitBy, question_hash, split_of
 from rg_env.core.task_table import is_user_task
 from rg_env.core.user_tasks import checked_entry
 from rg_env.errors import InputError
@@ -38,6 +40,12 @@ class Item(NamedTuple):
     """The gold answer in a form that scores 1.0; None where the library stores none."""
     entry: str
     """The library's whole entry as JSON."""
+    problem: str
+    """The key of the problem that the question asks (`core.problem_keys`)."""
+
+    def split(self, by: SplitBy) -> Split:
+        """The split that it belongs to."""
+        return split_of(self.problem if by == "problem" else question_hash(self.question))
 
 
 class DrawFailed(InputError):
@@ -82,10 +90,11 @@ class ItemStream:
             self._repeated = True
         if not is_item(self.task, entry):
             return None
-        gold = gold_answer(self.task, entry)
+        gold = gold_answer(self.task, entry, self.config)
         if gold is not None and not gold.strip():
             return None
-        return Item(entry["question"], gold, json.dumps(entry, default=library.to_plain))
+        text = json.dumps(entry, default=library.to_plain)
+        return Item(entry["question"], gold, text, problem_key(self.task, json.loads(text)))
 
     def _entry(self, seed: int, within: int) -> Any:
         # list_functions draws from the global generator, pool_matrix and snippets of codeio from numpy's too.

@@ -17,7 +17,9 @@ from rg_env.errors import InputError, unknown_name
 
 PROBE_ITEMS = 4
 PROBE_S = 8.0
-"""A level that does not give `PROBE_ITEMS` items in this many seconds, beside the import, counts as broken."""
+"""A level that does not give `PROBE_ITEMS` items in this many seconds, beside the import, counts as broken ..."""
+PROBE_DRAWS = 500
+"""... and so does one that does not give them in this many draws: others make no row (`core.mends.is_item`)."""
 
 
 def resolve_levels(task: str, level: object, levels: object) -> dict[str, Any]:
@@ -119,6 +121,7 @@ def probe_levels(tasks: Iterable[str] | None = None) -> dict[str, dict[str, str]
 def _probe(task: str, options: Mapping[str, Any]) -> str:
     """Why no items come from `task` with `options`; empty if they do."""
     from rg_env.core import library
+    from rg_env.core.mends import is_item
 
     receiver, sender = os.pipe()
     child = os.fork()
@@ -126,10 +129,15 @@ def _probe(task: str, options: Mapping[str, Any]) -> str:
         signal.setitimer(signal.ITIMER_REAL, PROBE_S)  # its default action ends the process, inside C code too
         reason = ""
         try:
-            dataset = library.create(task, options, seed=1, size=500)
+            dataset = library.create(task, options, seed=1, size=PROBE_DRAWS)
             with library.quiet():
-                for index in range(PROBE_ITEMS):
-                    dataset[index]
+                found = 0
+                for index in range(PROBE_DRAWS):
+                    found += is_item(task, dataset[index])
+                    if found == PROBE_ITEMS:
+                        break
+                else:
+                    reason = f"{found} questions in {PROBE_DRAWS} draws"
         except Exception as error:
             cause = error.__cause__ or error
             reason = f"{type(cause).__name__}: {' '.join(str(cause).split())}".rstrip(": ")

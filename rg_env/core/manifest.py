@@ -3,23 +3,24 @@
     train, evaluation, manifest = build_splits("maze", 2000, 200, seed=1)
     build_splits("maze", 2000, 200, seed=1, manifest="outputs/RUN/manifest.json")    # those rows, or an InputError
 
-A manifest holds versions, hashes of the user's own code where tasks are theirs, tasks, and for each split its seed, its
-size and the hash of every question in order. Entries are not hashed: they follow from these, as long as the version of
-reasoning-gym is the same.
+A manifest holds versions, hashes of the user's own code where tasks are theirs, tasks, what decided the split of a row
+(`split_by`; manifests of releases before there was a choice have none, which means "question"), and for each split its
+seed, its size and, in order, the hash of every question and the key of its problem. Entries are not hashed: they follow
+from these, as long as the version of reasoning-gym is the same.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rg_env.core.checks import is_count, shortened
 from rg_env.core.imports import sources
 from rg_env.core.selection import Row
-from rg_env.core.splits import Split, question_hash
+from rg_env.core.splits import Split, SplitBy, question_hash
 from rg_env.core.task_table import is_user_task
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError
@@ -27,13 +28,16 @@ from rg_env.errors import InputError
 Manifest = Mapping[str, Any]
 
 
-def make_manifest(mixture: Mixture, splits: Mapping[str, tuple[Iterable[Row], int]]) -> dict[str, Any]:
+def make_manifest(
+    mixture: Mixture, splits: Mapping[str, tuple[Sequence[Row], int]], split_by: SplitBy = "problem"
+) -> dict[str, Any]:
     """The manifest of `splits`, each given as its rows and their seed."""
     own = {os.path.basename(name): source for name, source in sources().items()}
     return {
         "versions": {name: version(name) for name in ("rg-env", "reasoning-gym")},
         **({"imports": own} if any(map(is_user_task, mixture.names)) else {}),
         "tasks": [_task(task.model_dump()) for task in mixture.tasks],
+        "split_by": split_by,
         "splits": {split: _split(rows, seed) for split, (rows, seed) in splits.items()},
     }
 
@@ -72,8 +76,14 @@ def split_hash(manifest: Manifest, split: Split) -> str:
 
     The same for runs that differ in the other split or in the version of rg-env alone.
     """
-    parts = [manifest["versions"]["reasoning-gym"], manifest["tasks"], manifest["splits"][split]]
+    rows = {key: value for key, value in manifest["splits"][split].items() if key != "problems"}
+    parts = [manifest["versions"]["reasoning-gym"], manifest["tasks"], rows]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def split_by_of(manifest: Manifest) -> SplitBy:
+    """What decided the split of its rows."""
+    return manifest.get("split_by", "question")
 
 
 def check_manifest(expected: str | Path | Manifest, actual: Manifest) -> None:
@@ -88,6 +98,12 @@ def _difference(wanted: Manifest, found: Manifest) -> str:
     theirs, ours = (manifest["versions"]["reasoning-gym"] for manifest in (wanted, found))
     if theirs != ours:
         return f"it was made with reasoning-gym {theirs}, and {ours} is installed"
+    theirs, ours = map(split_by_of, (wanted, found))
+    if theirs != ours:
+        return (
+            f"its rows were divided by {theirs}, and here by {ours}: set splits.by (split_by outside of a config) to "
+            f"{theirs}"
+        )
     names = [[str(task.get("name")) for task in manifest["tasks"]] for manifest in (wanted, found)]
     if names[0] != names[1]:
         return f"its tasks are {shortened(names[0])}, and here {shortened(names[1])}"
@@ -116,6 +132,8 @@ def _difference(wanted: Manifest, found: Manifest) -> str:
 
 def _is_manifest(value: object) -> bool:
     match value:
+        case {"split_by": by} if by not in get_args(SplitBy):
+            return False
         case {"versions": {"reasoning-gym": str()}, "tasks": [*tasks], "splits": {"train": train, "eval": evaluation}}:
             return all(isinstance(task, Mapping) for task in tasks) and all(map(_is_split, (train, evaluation)))
     return False
@@ -123,8 +141,11 @@ def _is_manifest(value: object) -> bool:
 
 def _is_split(value: object) -> bool:
     match value:
-        case {"seed": int(), "size": size, "question_hashes": [*hashes]}:
-            return is_count(size) and len(hashes) == size and all(isinstance(text, str) for text in hashes)
+        case {"seed": int(), "size": size, "question_hashes": [*hashes], **rest}:
+            problems = rest.get("problems", hashes)
+            if not is_count(size) or not isinstance(problems, list) or not len(hashes) == len(problems) == size:
+                return False
+            return all(isinstance(text, str) for text in [*hashes, *problems])
     return False
 
 
@@ -132,11 +153,12 @@ def _task(task: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in task.items() if key not in ("level", "levels") or value not in (None, {})}
 
 
-def _split(rows: Iterable[Row], seed: int) -> dict[str, Any]:
+def _split(rows: Sequence[Row], seed: int) -> dict[str, Any]:
     hashes = [question_hash(row["question"]) for row in rows]
     return {
         "seed": seed,
         "size": len(hashes),
         "sha256": hashlib.sha256("\n".join(hashes).encode()).hexdigest(),
         "question_hashes": hashes,
+        "problems": [row["info"]["problem"] for row in rows],
     }

@@ -7,8 +7,11 @@
 - basic_arithmetic looks for the divisors of numbers of up to 24 digits one by one, which can take days. Here they are
   found by factoring: the items are the same.
 - time_intervals fills dates that an item does not have with today's: here with a fixed day.
-- propositional_logic draws premises that contradict each other one time in five: any answer follows, so these are no
-  items.
+- Questions without one right answer, or with one for free, are no items, see `LEFT_OUT`: premises of
+  propositional_logic contradict each other one time in five, so that any conclusion follows, and lead to nothing new
+  more than every other time; one in six of syllogism has another answer with existential import than without; 4 % of
+  quantum_lock have a shorter solution if a press without effect toggles the light; in 24 % of tsumego no move
+  captures a stone; one in six of aiw asks about somebody whom it has not mentioned.
 
 Nothing of this touches the user's process: `mend` is called by `core.row_child` alone.
 """
@@ -24,8 +27,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from rg_env.core import library
-from rg_env.core.graders.logic import contradictory
+from rg_env.core.graders.board_games import captures
+from rg_env.core.graders.corrections import syllogism_follows
+from rg_env.core.graders.graphs import is_shortest_lock
+from rg_env.core.graders.premises import Premises
 
+_WHOSE_SISTERS = re.compile(r"How many sisters does (\w+)'s brother have")
 _UNREPEATABLE = re.compile(
     # clocks
     r"\.now\(|today\(|utcnow|\btime\.|from time |localtime|strftime\(\)|sleep\("
@@ -65,12 +72,42 @@ def mend(task: str) -> None:
             setattr(module, _MENDED, True)
 
 
+LEFT_OUT = {
+    "aiw": "it asks for the sisters of somebody of whom it says nothing",
+    "codeio": "the snippet of code failed",
+    "propositional_logic": "the premises contradict each other, or lead to nothing in two variables that is new",
+    "quantum_lock": "a press without effect would make the shortest sequence shorter, if it toggles the light",
+    "tsumego": "no move captures a white stone",
+    "syllogism": "the answer depends on existential import: whether every term has a member",
+}
+"""By task, why some of the library's entries are no questions."""
+
+
+def left_out(task: str, entry: Mapping[str, Any]) -> str:
+    """Why the drawn `entry` is no question, as `LEFT_OUT` says; empty if it is one."""
+    metadata = entry["metadata"]
+    match task:
+        case "aiw":
+            asked = _WHOSE_SISTERS.search(entry["question"])
+            fails = asked is not None and not entry["question"].startswith(f"{asked[1]} ")
+        case "codeio":
+            fails = not (metadata["input_data"] or metadata["output_data"])
+        case "propositional_logic":
+            fails = Premises(metadata).conclusion() is None
+        case "quantum_lock":
+            fails = not is_shortest_lock(entry)
+        case "syllogism":
+            fails = syllogism_follows(entry) is None
+        case "tsumego":
+            fails = not captures(metadata["board"])
+        case _:
+            fails = False
+    return LEFT_OUT[task] if fails else ""
+
+
 def is_item(task: str, entry: Mapping[str, Any]) -> bool:
     """Whether the drawn `entry` is a question at all."""
-    metadata = entry["metadata"]
-    if task == "codeio":
-        return bool(metadata["input_data"] or metadata["output_data"])
-    return task != "propositional_logic" or not contradictory(entry)
+    return not left_out(task, entry)
 
 
 def _mend_basic_arithmetic(module: Any) -> None:

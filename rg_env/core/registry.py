@@ -10,7 +10,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, get_args, overload
 
 from rg_env.core.checks import is_number, shortened
 from rg_env.core.rollout import Rollout
@@ -168,17 +168,19 @@ def _with_options(name: str, function: RewardFunction, options: Any) -> RewardFu
     if not isinstance(options, Mapping):
         raise InputError(f"reward {name!r}: options must be a mapping, not {shortened(options)}")
     own = {
-        parameter.name: parameter.default
+        parameter.name: parameter
         for parameter in inspect.signature(function).parameters.values()
         if parameter.name not in PARAMETERS and parameter.default is not parameter.empty
     }
     for option, value in options.items():
         if option not in own:
             raise unknown_name(f"option of reward {name!r}", option, own).at("options", str(option))
-        kind = ""
+        default, kind = own[option].default, ""
+        if value is None and type(None) in get_args(own[option].annotation):
+            continue
         if option in _AT_LEAST_0 and not (is_number(value) and value >= 0):
             kind = "number from 0 up"
-        elif is_number(own[option]) and not is_number(value):
+        elif is_number(default) and not is_number(value):
             kind = "finite number"
         if kind:
             problem = f"reward {name!r}: option {option!r} must be a {kind}, not {shortened(value)}"

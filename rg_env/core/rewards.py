@@ -95,12 +95,21 @@ def cosine(
     correct_long: float = 0.5,
     wrong_short: float = -1.0,
     wrong_long: float = -0.5,
+    exceeded: float | None = -10.0,
 ) -> float:
-    """Follows half a cosine from the `short` value at 0 tokens to the `long` one at `max_tokens`, right and wrong
-    replies apart: short is better when right, and worse when wrong (Yeo et al., 2025, arXiv:2502.03373)."""
+    """Follows half a cosine from the `short` value at 0 tokens towards the `long` one at `max_tokens`, for right and
+    wrong replies separately: short is better when right, and worse when wrong. From `max_tokens` on, right or not, it
+    is `exceeded`; None means the `long` value there too.
+
+    Source: Yeo et al., 2025, arXiv:2502.03373, where the five values are r_0^c, r_L^c, r_0^w, r_L^w and r_e. The paper
+    has 2, 1, -10, 0 and -10 for them; only the last is the default here, since other rewards stay within [-1, 1].
+    """
+    used = _used(rollout, max_tokens)
+    if used == 1.0 and exceeded is not None:
+        return exceeded
     correct = rollout.score.status == "correct"
     short, long = (correct_short, correct_long) if correct else (wrong_short, wrong_long)
-    return long + (short - long) * (1 + math.cos(math.pi * _used(rollout, max_tokens))) / 2
+    return long + (short - long) * (1 + math.cos(math.pi * used)) / 2
 
 
 @reward

@@ -41,6 +41,7 @@ _STALE_S = 86_400.0
 """Unfinished files older than this were left by a build that was killed."""
 _SUFFIX, _TMP, _LOCK = ".json.gz", ".tmp", ".lock"
 _SOURCES = ("items", "library", "mends", "row_child", "selection", "splits", "dataset", "generation", "user_tasks")
+_SOURCE_FOLDERS = ("graders", "problem_keys")  # gold answers come from graders
 
 _logger = logging.getLogger(__name__)
 
@@ -142,7 +143,8 @@ def _sources() -> str:
     core = Path(__file__).parent
     digest = hashlib.sha256()
     paths = [core / f"{name}.py" for name in _SOURCES]
-    paths += [core / "slow_draws.json", *sorted((core / "graders").glob("*.py"))]  # gold answers come from graders
+    paths += [core / "slow_draws.json"]
+    paths += [path for folder in _SOURCE_FOLDERS for path in sorted((core / folder).glob("*.py"))]
     for path in paths:
         digest.update(path.read_bytes())
     return digest.hexdigest()

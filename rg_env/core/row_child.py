@@ -1,10 +1,10 @@
 """The program of a generation process: takes jobs as JSON lines on stdin, gives items as JSON lines on stdout.
 
 Started by `core.generation` with a fixed hash seed. It imports the user's code, where a task is theirs, and says
-`{"ready": true}`. A job is `{"task", "config", "seed", "first", "count", "splits"}`; the reply is one line for each of
-the `count` draws, in order: `[question, gold, entry]`, `null` for a draw that gives no question of these splits,
-`{"failed": text}` for one that the library fails on. What it refuses altogether is `{"error": text}`. The end of stdin
-ends the process: it does not outlive its parent.
+`{"ready": true}`. A job is `{"task", "config", "seed", "first", "count", "splits", "by"}`; the reply is one line for
+each of the `count` draws, in order: `[question, gold, entry, problem]`, `null` for a draw that gives no question of
+these splits, `{"failed": text}` for one that the library fails on. What it refuses altogether is `{"error": text}`. The
+end of stdin ends the process: it does not outlive its parent.
 """
 
 import json
@@ -19,7 +19,7 @@ from rg_env.core import library
 from rg_env.core.imports import import_same
 from rg_env.core.items import DrawFailed, ItemStream
 from rg_env.core.mends import mend
-from rg_env.core.splits import split_of
+from rg_env.core.splits import SplitBy
 from rg_env.core.task_table import is_user_task, load_table
 from rg_env.errors import InputError
 
@@ -53,17 +53,17 @@ def main(sources: Mapping[str, str]) -> None:
             streams[key] = ItemStream(task, job["config"], job["seed"])
         try:
             for index in range(job["first"], job["first"] + job["count"]):
-                _send(replies, _draw(streams[key], index, job["splits"]))
+                _send(replies, _draw(streams[key], index, job["splits"], job["by"]))
         except InputError as error:
             _send(replies, {"error": str(error)})
 
 
-def _draw(stream: ItemStream, index: int, splits: list[str]) -> Any:
+def _draw(stream: ItemStream, index: int, splits: list[str], by: SplitBy) -> Any:
     try:
         item = stream.draw(index)
     except DrawFailed as error:
         return {"failed": str(error)}
-    return item if item and split_of(item.question) in splits else None
+    return item if item and item.split(by) in splits else None
 
 
 def _read_jobs(jobs: "queue.SimpleQueue[dict[str, Any]]") -> None:

@@ -38,6 +38,7 @@ from rg_env.core.config_sections import (
 )
 from rg_env.core.imports import import_user_code
 from rg_env.core.rewards import resolve_rewards
+from rg_env.core.splits import SplitBy
 from rg_env.core.task_table import load_table
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError
@@ -119,6 +120,9 @@ class EvalConfig(Section):
     """Answers to each question; above 1, pass@k is reported."""
     eval_seed: Seed = 0
     """Which questions: runs of training evaluate on those of 0."""
+    split_by: SplitBy = "problem"
+    """What decides which questions are for evaluation, as `splits.by` of training. Problems (questions) that a
+    checkpoint of ours was trained on are left out for it, and counted."""
     seed: Seed = 0
     """Of the sampling, where models are served here by the embedded engine."""
     grading: Literal["hardened", "partial", "upstream"] = "hardened"

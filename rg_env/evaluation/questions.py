@@ -18,7 +18,7 @@ from rg_env.core.manifest import make_manifest, split_hash
 from rg_env.core.prompts import Messages, build_messages
 from rg_env.core.scoring import Grading, in_worker, score
 from rg_env.core.selection import Row
-from rg_env.core.splits import question_hash
+from rg_env.core.splits import SplitBy, question_hash
 from rg_env.core.task_table import load_table
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError
@@ -50,6 +50,11 @@ class TaskQuestions:
         return [question_hash(row["question"]) for row in self.rows]
 
     @property
+    def problems(self) -> list[str]:
+        """The key of what each question asks."""
+        return [row["info"]["problem"] for row in self.rows]
+
+    @property
     def category(self) -> str:
         return load_table()[self.spec["name"]]["category"]
 
@@ -72,7 +77,30 @@ class TaskQuestions:
         return build_messages(self.rows[number]["question"], text, prompt.placement, preamble=prompt.preamble)
 
 
-def draw(name: str, spec: dict[str, Any], n: int, seed: int, prompt: PromptConfig, grading: Grading) -> TaskQuestions:
+@dataclass(frozen=True)
+class Trained:
+    """What a model was trained on, as far as the manifest of its run tells."""
+
+    questions: frozenset[str] = frozenset()
+    """Hashes of questions."""
+    problems: frozenset[str] = frozenset()
+    """Keys of the problems that they ask; none where the manifest is of a release that kept none."""
+
+    def among(self, task: TaskQuestions) -> frozenset[str]:
+        """Hashes of the questions of `task` that it was trained on, in these or in other words."""
+        asked = zip(task.hashes, task.problems, strict=True)
+        return frozenset(each for each, problem in asked if each in self.questions or problem in self.problems)
+
+
+def draw(
+    name: str,
+    spec: dict[str, Any],
+    n: int,
+    seed: int,
+    prompt: PromptConfig,
+    grading: Grading,
+    split_by: SplitBy = "problem",
+) -> TaskQuestions:
     """`n` questions of the evaluation split, the same ones everywhere.
 
     Raises:
@@ -80,9 +108,9 @@ def draw(name: str, spec: dict[str, Any], n: int, seed: int, prompt: PromptConfi
         GenerationError: a draw takes too long.
     """
     mixture = Mixture.parse(spec)
-    drawn = build_rows(mixture, "eval", n, seed)
+    drawn = build_rows(mixture, "eval", n, seed, split_by=split_by)
     rows: list[Row] = [{**row, "info": {**row["info"], "grading": grading}} for row in drawn]
-    manifest = make_manifest(mixture, {"eval": (rows, seed)})
+    manifest = make_manifest(mixture, {"eval": (rows, seed)}, split_by)
     floor = None if in_worker(mixture.names[0], grading) else _floor(rows)
     return TaskQuestions(name, spec, seed, rows, prompt, manifest, floor)
 
@@ -96,10 +124,11 @@ def _floor(rows: list[Row]) -> float:
     return max(shares, default=0.0)
 
 
-def trained_on(model: str) -> frozenset[str]:
-    """Hashes of the questions that a checkpoint of ours was trained on, by the manifest of its run; empty for others.
+def trained_on(model: str) -> Trained:
+    """What a checkpoint of ours was trained on, by the manifest of its run; empty for others.
 
-    By construction there is none of them among evaluation questions: this holds where somebody made their own rows.
+    By construction none of it is among evaluation questions, unless they were divided otherwise (`split_by`) than those
+    of the run, or somebody made rows of their own.
 
     Raises:
         InputError: the manifest is damaged: there is no telling.
@@ -114,7 +143,8 @@ def trained_on(model: str) -> frozenset[str]:
                 continue
             try:
                 rows = json.loads(text)["rows"]
-                return frozenset() if rows is None else frozenset(rows["splits"]["train"]["question_hashes"])
-            except (ValueError, KeyError, TypeError) as error:
+                train = {"question_hashes": []} if rows is None else rows["splits"]["train"]
+                return Trained(frozenset(train["question_hashes"]), frozenset(train.get("problems", ())))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise InputError(f"{file} is damaged: what {model} was trained on cannot be left out") from error
-    return frozenset()
+    return Trained()

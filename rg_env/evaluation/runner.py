@@ -23,7 +23,7 @@ from rg_env.evaluation.asking import CallFailed, EndpointFailed, Reply, ask
 from rg_env.evaluation.benchmarks import Benchmark
 from rg_env.evaluation.config import EvalConfig, EvalModel
 from rg_env.evaluation.models import Ready, embedded, endpoint, folds_system, require_torch
-from rg_env.evaluation.questions import TaskQuestions, draw, trained_on
+from rg_env.evaluation.questions import TaskQuestions, Trained, draw, trained_on
 from rg_env.evaluation.recording import Records
 from rg_env.evaluation.rollout_file import RolloutFile
 from rg_env.evaluation.servers import can_serve, default_gpus, serving
@@ -92,7 +92,7 @@ def questions_of(config: EvalConfig) -> list[TaskQuestions]:
     """The questions of all tasks. Raises `InputError` and `GenerationError` as `draw`."""
     grading = GRADINGS[config.grading]
     return [
-        draw(name, config.gym(name), config.count(name), config.eval_seed, config.prompt, grading)
+        draw(name, config.gym(name), config.count(name), config.eval_seed, config.prompt, grading, config.split_by)
         for name in config.tasks
     ]
 
@@ -101,8 +101,9 @@ def make_pairs(config: EvalConfig, tasks: list[TaskQuestions]) -> list[Pair]:
     """All models on all tasks, without the questions that a checkpoint was trained on."""
     pairs = []
     for name, model in config.models.items():
-        left_out = frozenset() if model.url else trained_on(model.model)
-        pairs += [Pair(name, task, Tally(task.hashes, config.rollouts_per_example, left_out)) for task in tasks]
+        trained = Trained() if model.url else trained_on(model.model)
+        times = config.rollouts_per_example
+        pairs += [Pair(name, task, Tally(task.hashes, times, trained.among(task))) for task in tasks]
     return pairs
 
 

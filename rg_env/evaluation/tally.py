@@ -88,7 +88,10 @@ class Tally:
             InputError: no question is left that the model was not trained on.
         """
         if not self.asked:
-            raise InputError("no question is left that the model was not trained on: take another eval_seed")
+            raise InputError(
+                "no question is left that the model was not trained on: take another eval_seed, or divide questions as "
+                "its training did (split_by)"
+            )
         shares = [[float(each) for each in answers] for answers in self.correct().values()]
         accuracy, _ = mean_and_error(shares)
         rewards = self._by_question(self._reward)

@@ -35,7 +35,7 @@ from rg_env.core.splits import split_of
 from rg_env.errors import OutputFolderError, RGEnvError
 from rg_env.tiny import SYSTEM_PROMPT, TASKS
 from rg_env.tiny.measure import measure, render_prompt
-from rg_env.tiny.questions import take
+from rg_env.tiny.questions import problem_of, take
 from rg_env.tiny.solutions import blurted_guess, worked_solution
 from rg_env.tiny.tokenizer import END, train_tokenizer
 
@@ -144,9 +144,9 @@ def build(out: Path, *, seed: int = 0, recipe: Recipe | None = None) -> None:
 
 
 def training_entries(recipe: Recipe, seed: int) -> dict[str, list[dict[str, Any]]]:
-    """Task → Reasoning Gym entries, none of which is an evaluation question."""
+    """Task → Reasoning Gym entries, none of which asks a problem of the evaluation split."""
     entries = {task: take(task, "train", seed=seed, count=count) for task, count in recipe.questions.items()}
-    assert all(split_of(entry["question"]) == "train" for task in entries for entry in entries[task])
+    assert all(split_of(problem_of(task, entry)) == "train" for task in entries for entry in entries[task])
     return entries
 
 

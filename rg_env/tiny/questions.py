@@ -1,11 +1,13 @@
 """Questions of one task from one split, as Reasoning Gym makes them and `rg_env.core.splits` divides them."""
 
 import itertools
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import reasoning_gym
 
+from rg_env.core.problem_keys import problem_key
 from rg_env.core.splits import Split, split_of
 from rg_env.tiny import TASKS
 
@@ -13,12 +15,17 @@ _CHUNK = 1024
 
 
 def questions(task: str, split: Split, seed: int) -> Iterator[dict[str, Any]]:
-    """Entries of `task` under its config in `TASKS`, without end, only those whose question belongs to `split`."""
+    """Entries of `task` under its config in `TASKS`, without end, only those whose problem belongs to `split`."""
     # Reasoning Gym draws item i of seed s from Random(s + i): chunks whose seeds are a chunk apart go on seamlessly.
     for start in itertools.count(seed, _CHUNK):
         for entry in reasoning_gym.create_dataset(task, size=_CHUNK, seed=start, **TASKS[task]):
-            if split_of(entry["question"]) == split:
+            if split_of(problem_of(task, entry)) == split:
                 yield entry
+
+
+def problem_of(task: str, entry: dict[str, Any]) -> str:
+    """The key of the problem that an entry asks, as rows have it."""
+    return problem_key(task, json.loads(json.dumps(entry)))
 
 
 def take(task: str, split: Split, seed: int, count: int) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from pydantic import Field, field_validator
 
 from rg_env.core.config import Section
 from rg_env.core.config_sections import Above0, Count, From0, Positive, Seed, Share, TaskOptions, Text, named
+from rg_env.core.splits import SplitBy
 
 
 class ModelConfig(Section):
@@ -27,7 +28,7 @@ class TaskConfig(TaskOptions):
 
 
 class SplitsConfig(Section):
-    """Which questions. Training and evaluation never share one, whatever the seeds."""
+    """Which questions. Training and evaluation never ask the same problem, whatever the seeds."""
 
     num_train_examples: Positive = 2000
     """Distinct training questions, over all tasks by weight."""
@@ -37,6 +38,10 @@ class SplitsConfig(Section):
     """Picks the training questions; default: the run's seed."""
     eval_seed: Seed = 0
     """Picks the evaluation questions: the same for runs that differ in their seed."""
+    by: SplitBy = "problem"
+    """What decides whether a question is for training or for evaluation: the problem that it asks, whatever its words
+    and order, or ("question") its text alone, which lets the same problem be in both. "question" reproduces runs of
+    releases before there was a choice, and gives more rows of tasks with few problems."""
     manifest: Text | None = None
     """The manifest.json of a run: train on exactly its rows, or refuse."""
 

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from rg_env.core.levels import options_at, working_levels
+from rg_env.core.manifest import split_by_of
 from rg_env.core.tasks import Mixture
 from rg_env.errors import GenerationError, InputError
 from rg_env.training.config_sections import CurriculumConfig
@@ -97,6 +98,7 @@ class Curriculum:
 
     def __init__(self, config: CurriculumConfig, env: "ReasoningGymEnv", seed: int, *, gym: Any = None) -> None:
         self.config, self.seed = config, seed
+        self._split_by = split_by_of(env.manifest)
         self.say: Callable[[str], Any] = lambda line: print(line, flush=True)
         """Takes lines for the user."""
         self.prepare: Prepare = env.put_rows
@@ -248,6 +250,7 @@ class Curriculum:
                 {"name": name, "config": self._options[name][level]},
                 seed=self.seed,
                 prepare=lambda rows: self.prepare(rows),
+                split_by=self._split_by,
                 end=self.state.tasks[name].ends.get(level),
                 say=lambda line: self.say(line),
             )

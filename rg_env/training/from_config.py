@@ -53,6 +53,7 @@ def environment_arguments(config: TrainConfig) -> dict[str, Any]:
         "num_eval_examples": splits.num_eval_examples,
         "seed": config.seed if splits.seed is None else splits.seed,
         "eval_seed": splits.eval_seed,
+        "split_by": splits.by,
         "manifest": splits.manifest,
         "system_prompt": prompt.system_prompt,
         "prompt_placement": prompt.placement,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rg_env.core.dataset import Row, build_rows
+from rg_env.core.splits import SplitBy
 from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
 
 FIRST_ROWS = 128
@@ -26,6 +27,7 @@ class QuestionPool:
         name: what lines and errors call it.
         spec: the task, as `Mixture.parse` takes it.
         seed: picks the questions.
+        split_by: what decides which of them are for training (`core.splits`).
         prepare: makes rows of a training dataset from them; those that it leaves out are too long.
         end: how many there are, where that is known from an earlier run: how long it is worth to look for more depends
             on the machine's speed, and a run that goes on must start over where the first one did.
@@ -39,12 +41,14 @@ class QuestionPool:
         *,
         seed: int,
         prepare: Prepare,
+        split_by: SplitBy = "problem",
         end: int | None = None,
         say: Callable[[str], Any] = print,
     ) -> None:
         self.end = end
         """How many distinct ones there are, once that is known."""
         self._name, self._spec, self._seed, self._prepare, self._say = name, spec, seed, prepare, say
+        self._split_by: SplitBy = split_by
         self._known: set[str] = set()
         self._questions: list[dict[str, Any]] = []
         self._told_too_long = False
@@ -89,7 +93,7 @@ class QuestionPool:
             )
 
     def _build(self, n: int) -> list[Row]:
-        return build_rows(self._spec, "train", n, self._seed)
+        return build_rows(self._spec, "train", n, self._seed, split_by=self._split_by)
 
     def _ends(self, found: int, reason: str = "") -> None:
         self.end = found

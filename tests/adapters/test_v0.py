@@ -68,8 +68,8 @@ def test_verifiers_loads_it_by_name() -> None:
         {"role": "user", "content": row["question"]},
     ]
     assert all(isinstance(value, str) for value in row["info"].values())
-    assert {split_of(q) for q in env.dataset["question"]} == {"train"}
-    assert {split_of(q) for q in env.eval_dataset["question"]} == {"eval"}
+    assert {split_of(info["problem"]) for info in env.dataset["info"]} == {"train"}
+    assert {split_of(info["problem"]) for info in env.eval_dataset["info"]} == {"eval"}
     assert env.mixture.names == ["leg_counting"]
     assert env.manifest["splits"]["eval"]["size"] == 200
     statuses = ["status/wrong", "status/no_answer", "status/too_long", "status/ungradable"]

@@ -6,7 +6,6 @@ import pytest
 
 from rg_env.core.dataset import build_rows
 from rg_env.core.draws import Draws
-from rg_env.core.splits import split_of
 from rg_env.errors import InputError
 
 
@@ -20,7 +19,7 @@ def test_items_are_those_of_the_rows(draws: Draws, task: str) -> None:
     """The training rows' entries, in any process: one of these tasks depends on the hash seed, one on a mend, one on
     the global random state."""
     rows = build_rows(task, "train", 5, seed=4, cache=False)
-    items = [item for item in draws.items(task, 40, seed=4) if split_of(item.question) == "train"]
+    items = [item for item in draws.items(task, 40, seed=4) if item.split("problem") == "train"]
     assert {row["info"]["entry"] for row in rows} <= {item.entry for item in items}
 
 

@@ -1,5 +1,6 @@
 """Extraction of the answer."""
 
+import re
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from rg_env.core.extraction import Extraction, completion_text, extract
 
 NONE = Extraction("no_answer", None)
-PIECES = st.sampled_from(["<answer>", "</answer>", "a", " ", "\n", "<answer", "answer>", "<", "42", "</think>"])
+TAGS = ["<answer>", "</answer>", "<think>", "</think>"]
+PIECES = st.sampled_from([*TAGS, "a", " ", "\n", "<answer", "answer>", "<", "42", "<THINK>", "</think"])
+TEXTS = st.lists(PIECES, max_size=30).map("".join)
 
 
 @pytest.mark.parametrize(
@@ -41,33 +44,100 @@ def test_the_last_well_formed_answer_counts(text: str, answer: str | None) -> No
     assert extract(text) == (NONE if answer is None else Extraction("ok", answer))
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<think>is it <answer>4</answer>?</think> I give up.", None),
+        ("<think>is it <answer>4</answer>?</think><answer>5</answer>", "5"),
+        ("<think>one</think><answer>5</answer>", "5"),
+        ("<answer>5</answer><think>sure? <answer>4</answer></think>", "5"),
+        ("<think>a</think><answer>5</answer><think>b</think>", "5"),
+        ("<think>a</think><answer>5</answer><think>b</think><answer>6</answer>", "6"),
+        # The reply was cut while thinking.
+        ("<think>is it <answer>4</answer>? Let me", None),
+        ("<answer>5</answer><think>is it <answer>4</answer>? Let me", "5"),
+        ("<think>a</think><think><answer>4</answer>", None),
+        # The template has opened the block in the prompt.
+        ("is it <answer>4</answer>?</think> I give up.", None),
+        ("is it <answer>4</answer>?</think><answer>5</answer>", "5"),
+        ("in <answer> tags, then.</think>5</answer>", None),
+        ("<think>a</think>is it <answer>4</answer>?</think>", None),
+        # Tags that are mentioned, or not in pairs.
+        ("<think>I must <think> first</think><answer>5</answer>", "5"),
+        ("<think>write <answer> after</think>5</answer>", None),
+        ("<think>write <answer> after</think><answer>5</answer>", "5"),
+        ("<answer>use <think> here</answer>", "use <think> here"),
+        ("<answer>use <think> here</answer> not <answer>5</answer>", "5"),
+        ("<answer><think>2 + 3</think>5</answer>", "<think>2 + 3</think>5"),
+        ("<answer>first <think>is it <answer>4</answer>?</think>", None),
+        ("<answer>a<think>b</answer>c</think>", None),
+        # Other names are text.
+        ("<thinking><answer>4</answer></thinking>", "4"),
+        ("<reasoning><answer>4</answer></reasoning>", "4"),
+        ("<THINK><answer>4</answer></THINK>", "4"),
+        ("<|think|><answer>4</answer>", "4"),
+    ],
+)
+def test_an_answer_in_thinking_does_not_count(text: str, answer: str | None) -> None:
+    """Closed, cut or opened in the prompt: what the model only thinks is not its answer."""
+    assert extract(text) == (NONE if answer is None else Extraction("ok", answer))
+
+
 def _reference(text: str) -> str | None:
-    """The rule said another way: of all (opening, next closing) pairs without a tag between, the last."""
-    pairs = []
-    for start in range(len(text)):
-        if text.startswith("<answer>", start):
-            inside = text[start + 8 :].split("</answer>", 1)
-            if len(inside) == 2 and "<answer>" not in inside[0]:
-                pairs.append(inside[0])
-    return (pairs[-1].strip() or None) if pairs else None
+    """The rule as a grammar: at each place a block of thinking, else an answer, else one character."""
+    answers: list[str] = []
+    at = 0
+    while at < len(text):
+        block = re.compile(r"<think>.*?(?:</think>|$)", re.DOTALL).match(text, at)
+        answer = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL).match(text, at)
+        stray = None
+        if answer:  # without the blocks in it, a closing tag of thinking belongs to an opening one before the answer
+            blank = re.sub(r"<think>.*?</think>", lambda block: " " * len(block[0]), answer[1], flags=re.DOTALL)
+            stray = blank.partition("<think>")[0].find("</think>")
+        if block:
+            at = block.end()
+        elif answer and stray == -1:
+            answers.append(answer[1])
+            at = answer.end()
+        elif text.startswith("</think>", at):
+            answers.clear()
+            at += len("</think>")
+        else:
+            at += 1
+    return (answers[-1].strip() or None) if answers else None
 
 
-@given(st.lists(PIECES, max_size=30).map("".join))
+@given(TEXTS)
 def test_extraction_equals_its_definition(text: str) -> None:
     """One pass over the tags finds what a naive search finds."""
     assert extract(text).answer == _reference(text)
 
 
+@given(TEXTS, TEXTS)
+def test_only_what_follows_a_block_counts(thought: str, reply: str) -> None:
+    """Whatever was thought, and whether the block was opened in the reply or in the prompt."""
+    thought = re.sub("</?think>", "", thought)
+    assert extract(f"<think>{thought}") == extract(f"<think>{thought}</think>") == extract(f"{thought}</think>") == NONE
+    assert extract(f"<think>{thought}</think>{reply}") == extract(f"{thought}</think>{reply}") == extract(reply)
+
+
 @given(st.text(), st.text())
 def test_a_stated_answer_is_found(before: str, answer: str) -> None:
-    """Whatever stands before, an answer between tags at the end is the one extracted."""
-    if "answer>" not in answer:
+    """Whatever comes before, an answer between tags at the end is the one extracted."""
+    if "answer>" not in answer and not any(tag in before + answer for tag in TAGS):
         expected = answer.strip()
         assert extract(f"{before}<answer>{answer}</answer>") == (Extraction("ok", expected) if expected else NONE)
 
 
 @pytest.mark.parametrize(
-    "text", ["<answer>" * 20_000, "</answer>" * 20_000, "<answer></answer>" * 20_000, "<" * 500_000]
+    "text",
+    [
+        *(tag * 20_000 for tag in TAGS),
+        "<answer></answer>" * 20_000,
+        "<think><answer>" * 20_000,
+        "<answer>4</answer></think>" * 20_000,
+        "<" * 500_000,
+    ],
 )
 def test_extraction_takes_linear_time(text: str) -> None:
     """20,000 tags take milliseconds."""
@@ -97,3 +167,23 @@ def test_extraction_takes_linear_time(text: str) -> None:
 def test_completions_come_in_many_forms(completion: Any, text: str) -> None:
     """Text, messages as mappings or objects, content as text, parts or nothing."""
     assert completion_text(completion) == text
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXTS | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["role", "content", "text", "type"]), inner, max_size=4)
+        | st.fixed_dictionaries({"role": st.just("assistant"), "content": inner})
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON)
+def test_no_completion_raises(completion: Any) -> None:
+    """Whatever a server sends as a message, there is a text, and an answer of it or none."""
+    text = completion_text(completion)
+    assert isinstance(text, str)
+    assert extract(completion) == extract(text)
+    assert extract(completion).answer is None or extract(completion).answer in text

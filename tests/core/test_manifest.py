@@ -155,3 +155,31 @@ def test_a_split_is_known_by_one_hash() -> None:
         split_hash(changed(lambda it: it["versions"].update({"reasoning-gym": "9"})), "eval"),
     ]
     assert len({known, *others}) == 6
+
+
+def test_rows_divided_by_question_are_told_from_those_divided_by_problem() -> None:
+    """A manifest of a release before there was a choice means by question, and its rows can be had so."""
+    older = build_splits(GYM, 6, 3, seed=1, split_by="question")[2]
+    assert (older["split_by"], made()["split_by"]) == ("question", "problem")
+    del older["split_by"]
+    for split in older["splits"].values():
+        del split["problems"]
+    with pytest.raises(InputError, match=r"divided by question, and here by problem: set splits\.by .* to question"):
+        build_splits(GYM, 6, 3, seed=1, manifest=older)
+    again = build_splits(GYM, 6, 3, seed=1, split_by="question", manifest=older)[2]
+    assert split_hash(again, "train") == split_hash(older, "train")
+    with pytest.raises(InputError, match='split_by must be "problem" or "question", not \'both\''):
+        build_splits(GYM, 6, 3, seed=1, split_by="both")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda it: it.update(split_by="row"),
+        lambda it: it["splits"]["eval"]["problems"].pop(),
+        lambda it: it["splits"]["eval"].update(problems=3),
+    ],
+)
+def test_a_manifest_whose_problems_are_damaged_is_refused(change: Callable[[dict[str, Any]], Any]) -> None:
+    with pytest.raises(InputError, match="of another form"):
+        read_manifest(changed(change))

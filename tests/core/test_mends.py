@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from rg_env.core.mends import is_item
+from rg_env.core.mends import is_item, left_out
 
 
 def _run(code: str) -> None:
@@ -83,8 +83,31 @@ assert mends.is_item("maze", {"metadata": {}})
     _run(code)
 
 
-def test_a_question_that_any_answer_is_right_to_is_none() -> None:
-    """Premises that contradict each other: everything follows from them."""
+def test_a_question_without_a_new_conclusion_is_none() -> None:
+    """Premises that contradict each other, and those that lead to nothing that one of them does not say."""
     sound = {"variables": ["P", "Q"], "premises": ["P", "(P → Q)"]}
     assert is_item("propositional_logic", {"metadata": sound})
     assert not is_item("propositional_logic", {"metadata": {**sound, "premises": [*sound["premises"], "¬Q"]}})
+    assert not is_item("propositional_logic", {"metadata": {**sound, "premises": ["P", "Q"]}})
+
+
+def test_questions_with_two_answers_are_no_items() -> None:
+    """Where existential import, or what a press without effect does, decides; `left_out` has the reason."""
+    bees = {"premise1": "All bees are ants", "premise2": "All ants are cats", "conclusion": "Some cats are bees"}
+    assert "existential import" in left_out("syllogism", {"metadata": bees})
+    assert not left_out("syllogism", {"metadata": {**bees, "conclusion": "All bees are cats"}})
+    buttons = [
+        {"name": "A", "type": "add", "value": 4, "active_state": "green"},
+        {"name": "B", "type": "multiply", "value": 2, "active_state": "any"},
+    ]
+    lock = {"initial_value": 0, "initial_state": "red", "target_value": 4, "buttons": buttons}
+    assert not left_out("quantum_lock", {"metadata": {**lock, "solution_path": ["B", "A"]}})
+    lock |= {"target_value": 8, "solution_path": ["B", "A", "B", "B", "B"]}
+    assert "press" in left_out("quantum_lock", {"metadata": lock})
+    board = [list(row) for row in ("XO..X", ".....", "X....", ".....", ".....")]
+    assert "captures" in left_out("tsumego", {"metadata": {"board": board}})
+    board[1][1] = "X"
+    assert not left_out("tsumego", {"metadata": {"board": board}})
+    family = "Jennifer has 6 sisters and she also has 4 brothers. How many sisters does {}'s brother have?"
+    assert "says nothing" in left_out("aiw", {"question": family.format("William"), "metadata": {}})
+    assert not left_out("aiw", {"question": family.format("Jennifer"), "metadata": {}})

@@ -3,10 +3,13 @@
 import dataclasses
 import math
 import pickle
+import re
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sample_rows import SORTING
 
 from rg_env.core import registry
@@ -218,10 +221,13 @@ def said(text: str, tokens: int | None = None, status: Status = "correct") -> Ro
         ({"name": "format", "when": "answered"}, make("no_answer", 0.0), 0.0),
         ("cosine", said("x", 0), 1.0),
         ("cosine", said("x", 256), 0.75),
-        ("cosine", said("x", 512), 0.5),
-        ("cosine", said("x", 9999), 0.5),
+        ("cosine", said("x", 512), -10.0),
+        ("cosine", said("x", 9999, "wrong"), -10.0),
+        ({"name": "cosine", "options": {"exceeded": -2}}, said("x", 512), -2.0),
+        ({"name": "cosine", "options": {"exceeded": None}}, said("x", 512), 0.5),
+        ({"name": "cosine", "options": {"exceeded": None}}, said("x", 9999), 0.5),
+        ({"name": "cosine", "options": {"exceeded": None}}, said("x", 512, "no_answer"), -0.5),
         ("cosine", said("x", 0, "wrong"), -1.0),
-        ("cosine", said("x", 512, "no_answer"), -0.5),
         ("repetition_penalty", said("one two three four five"), 0.0),
         ("repetition_penalty", said("a b c d " * 3), 4 / 9 - 1),
         ("repetition_penalty", said("too short"), 0.0),
@@ -236,6 +242,78 @@ def test_lengths_repetition_and_gates(spec: Any, rollout: Rollout, value: float)
     """Each at its ends and in between, clamped beyond them; a closed gate pays nothing."""
     (resolved,) = resolve_rewards([spec])
     assert resolved.value(rollout, {}) == pytest.approx(value)
+
+
+def paid(name: str, rollout: Rollout, **options: Any) -> float:
+    (resolved,) = resolve_rewards([{"name": name, "options": options}])
+    return resolved.value(rollout, {})
+
+
+TOKENS = st.integers(0, 3000)
+LIMITS = st.integers(1, 2000)
+
+
+@given(TOKENS, LIMITS, st.sampled_from(["correct", "wrong", "no_answer", "too_long"]))
+def test_cosine_is_the_papers(tokens: int, limit: int, status: Status) -> None:
+    """Yeo et al., 2025, arXiv:2502.03373: CosFn(t, T, a, b) = a + (b - a)(1 + cos(pi t / T)) / 2, with its values."""
+    short, long = (2.0, 1.0) if status == "correct" else (-10.0, 0.0)
+    expected = long + (short - long) * (1 + math.cos(tokens * math.pi / limit)) / 2 if tokens < limit else -10.0
+    values = {"correct_short": 2.0, "correct_long": 1.0, "wrong_short": -10.0, "wrong_long": 0.0}
+    assert paid("cosine", said("x", tokens, status), max_tokens=limit, **values) == pytest.approx(expected, abs=1e-12)
+
+
+@given(TOKENS, LIMITS, st.data())
+def test_the_overlong_penalty_is_dapos(tokens: int, limit: int, data: st.DataObject) -> None:
+    """Yu et al., 2025, arXiv:2503.14476, equation 13, with L_max = limit and L_cache = cache."""
+    cache = data.draw(st.integers(1, limit))
+    if tokens <= limit - cache:
+        expected = 0.0
+    elif tokens <= limit:
+        expected = ((limit - cache) - tokens) / cache
+    else:
+        expected = -1.0
+    assert paid("overlong_penalty", said("x", tokens), max_tokens=limit, margin=cache) == pytest.approx(expected)
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=40), st.integers(1, 5))
+def test_the_repetition_penalty_counts_what_came_before(words: list[str], size: int) -> None:
+    """Yeo et al., 2025: the share of n-grams that are the same as an earlier one, as a penalty."""
+    grams = [words[i : i + size] for i in range(len(words) - size + 1)]
+    repeated = sum(gram in grams[:i] for i, gram in enumerate(grams))
+    expected = -repeated / len(grams) if grams else 0.0
+    assert paid("repetition_penalty", said("\n".join(words)), ngram=size) == pytest.approx(expected)
+
+
+@given(TOKENS, LIMITS, st.sampled_from(["correct", "wrong"]))
+def test_length_and_brevity_are_straight_lines(tokens: int, limit: int, status: Status) -> None:
+    """From 1 to 0 at the limit, where they stay."""
+    rollout = said("x", tokens, status)
+    assert paid("length", rollout, max_tokens=limit) == pytest.approx(max(0, limit - tokens) / limit)
+    assert paid("brevity", rollout) == pytest.approx(max(0, 512 - tokens) / 512 if status == "correct" else 0)
+
+
+@given(st.lists(st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", " ", "\n", "12", "so"]), max_size=9))
+def test_the_forms_are_those_of_a_whole_text(pieces: list[str]) -> None:
+    """Both rewards of form, said as one pattern each."""
+    text = "".join(pieces)
+    rollout = dataclasses.replace(make(), text=text, extraction=extract(text))
+    inner = r"(?:(?!</?(?:think|answer)>).)*"
+    thought, stated = f"<think>{inner}</think>", rf"<answer>\s*(?!</answer>)\S{inner}</answer>"
+    whole = re.fullmatch(rf"\s*{thought}\s*{stated}{inner}", text, re.DOTALL)
+    assert paid("think_format", rollout) == float(whole is not None)
+    assert paid("format", rollout) == float(extract(text).answer is not None)
+
+
+@pytest.mark.parametrize("name", ["correctness", "format", "think_format", "partial"])
+def test_an_answer_that_was_only_thought_pays_nothing(name: str) -> None:
+    """In a closed block, in one that was cut, and in one that the prompt opened."""
+    gold = "<answer>['1', '2', '3', '4']</answer>"
+    for text in (f"<think>so {gold}</think> I give up.", f"<think>so {gold}", f"so {gold}</think> I give up."):
+        rollout = Rollout.of(prompt="?", completion=text, answer="", info=SORTING)
+        assert rollout.score.status == "no_answer"
+        assert paid(name, rollout) == 0
+        rollout = Rollout.of(prompt="?", completion=f"<think>so</think>{gold}", answer="", info=SORTING)
+        assert paid(name, rollout) == 1
 
 
 @pytest.mark.parametrize(
@@ -278,6 +356,9 @@ def test_partial_pays_progress_whatever_the_grading() -> None:
         ({"name": "length", "options": {"tokens": 5}}, "option of reward 'length' 'tokens'.*max_tokens"),
         ({"name": "length", "options": {"max_tokens": "many"}}, "'max_tokens' must be a number from 0 up, not 'many'"),
         ({"name": "length", "options": {"max_tokens": math.nan}}, "must be a number from 0 up, not nan"),
+        ({"name": "length", "options": {"max_tokens": None}}, "must be a number from 0 up, not None"),
+        ({"name": "cosine", "options": {"exceeded": "never"}}, "'exceeded' must be a finite number, not 'never'"),
+        ({"name": "cosine", "options": {"wrong_long": None}}, "'wrong_long' must be a finite number, not None"),
         ({"name": "length", "options": 3}, "options must be a mapping, not 3"),
     ],
 )

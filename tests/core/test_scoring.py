@@ -217,11 +217,17 @@ def test_model_text_never_reaches_a_grader_that_runs_it(monkeypatch: pytest.Monk
 
 
 def test_gold_answers_that_stand_in_the_metadata() -> None:
-    """graph_color, rubiks_cube and propositional_logic keep theirs elsewhere; some entries have none."""
+    """graph_color and rubiks_cube keep theirs elsewhere, propositional_logic some; some entries have none."""
     assert gold_answer("graph_color", {"answer": None, "metadata": {"possible_answer": {0: 1}}}) == '{"0": 1}'
     assert gold_answer("rubiks_cube", {"answer": None, "metadata": {"example_correct_answer": ""}}) is None
-    logic = {"answer": None, "metadata": {"variables": ["P", "Q"], "example_answer": "P"}}
-    assert gold_answer("propositional_logic", logic) is None
+    logic = {"variables": ["P", "Q", "R"], "premises": ["P", "(P → Q)"]}
+    examples = {"(Q ∨ R)": "(Q ∨ R)", "P": "Q", "(P ∧ Q)": "Q"}  # the stored one, where it is right
+    assert {
+        stored: gold_answer("propositional_logic", {"answer": None, "metadata": {**logic, "example_answer": stored}})
+        for stored in examples
+    } == examples
+    idle = {**logic, "premises": ["P", "Q"], "example_answer": "(P ∧ Q)"}
+    assert gold_answer("propositional_logic", {"answer": None, "metadata": idle}) is None
     assert gold_answer("maze", {"answer": 3, "metadata": {}}) == "3"
 
 

@@ -1,19 +1,21 @@
 """Which items become rows."""
 
+import json
 from collections import Counter
 
 import pytest
 
 from rg_env.core import selection
 from rg_env.core.items import Item
-from rg_env.core.selection import Selection
-from rg_env.core.splits import Split, split_of
+from rg_env.core.selection import BALANCED, Selection
+from rg_env.core.splits import Split, question_hash, split_of
 
 
 def _items(answers: str, split: Split = "train") -> list[Item]:
     """Items with these one-letter answers, y and n, and distinct questions of `split`."""
-    questions = (text for text in (f"question {i}" for i in range(100_000)) if split_of(text) == split)
-    return [Item(next(questions), {"y": "Yes", "n": "No"}[answer], "{}") for answer in answers]
+    questions = (text for text in (f"question {i}" for i in range(100_000)) if split_of(question_hash(text)) == split)
+    texts = [(next(questions), {"y": "Yes", "n": "No"}[answer]) for answer in answers]
+    return [Item(question, gold, "{}", question_hash(question)) for question, gold in texts]
 
 
 def _answers(task: str, items: list[Item]) -> str:
@@ -30,15 +32,105 @@ def test_repeats_are_left_out() -> None:
     for item in (first, first._replace(question=f" {first.question}\n"), None, second, *_items("y", "eval")):
         chosen.offer(item)
     assert [row["question"] for row in chosen.rows("train")] == [first.question, second.question]
-    assert chosen.rows("train")[0]["info"] == {"rg_task": "maze", "config": '{"a": 1}', "entry": "{}"}
+    info = {"rg_task": "maze", "config": '{"a": 1}', "entry": "{}", "problem": first.problem}
+    assert chosen.rows("train")[0]["info"] == info
     assert (len(chosen.rows("eval")), chosen.draws) == (1, 5)
+
+
+def test_the_problem_decides_the_split_unless_the_question_shall() -> None:
+    """Two wordings of one problem come into one split, both as rows; by question each goes its own way."""
+    (one,), (other,) = _items("y"), _items("y", "eval")
+    other = other._replace(problem=one.problem)
+    by_problem, by_question = (Selection("leg_counting", "{}", ("train", "eval"), by) for by in ("problem", "question"))
+    for item in (one, other):
+        by_problem.offer(item)
+        by_question.offer(item)
+    assert [len(by_problem.rows(split)) for split in ("train", "eval")] == [2, 0]
+    assert [by_problem.problems(split) for split in ("train", "eval")] == [1, 0]
+    assert [len(by_question.rows(split)) for split in ("train", "eval")] == [1, 1]
 
 
 def test_answers_take_turns() -> None:
     """Rows of a balanced task hold its answers equally often, in the order of the draws; others stay as drawn."""
     assert _answers("syllogism", _items("yyyynyyn")) == "ynyny"
     assert _answers("syllogism", _items("yyyynyynnn")) == "ynynynyny"
-    assert _answers("maze", _items("yyyyn")) == "yyyyn"
+    assert _answers("leg_counting", _items("yyyyn")) == "yyyyn"
+
+
+def test_an_answer_waits_while_it_has_its_share() -> None:
+    """With many answers, one that is frequent gets one row in five, and the rest stay in the order of the draws."""
+    assert BALANCED["maze"] == 5
+    chosen = Selection("maze", "{}", ("train",))
+    for item, gold in zip(_items("y" * 13), "1121314151617", strict=True):
+        chosen.offer(item._replace(gold=gold))
+    assert "".join(row["answer"] for row in chosen.rows("train")) == "1234516 7".replace(" ", "")
+
+
+def test_several_answers_can_be_right() -> None:
+    """A row of propositional_logic takes from the share of each literal that is right on it."""
+    both = json.dumps({"metadata": {"variables": ["P", "Q"], "premises": ["(P ↔ Q)", "(P ∨ Q)"]}})
+    one = json.dumps({"metadata": {"variables": ["P", "Q"], "premises": ["P", "(Q → ¬P)"]}})
+    neither = json.dumps({"metadata": {"variables": ["P", "Q", "R"], "premises": ["(P → Q)", "(Q → R)"]}})
+    entries = [both, both, one, one, *[neither] * 6]
+    chosen = Selection("propositional_logic", "{}", ("train",))
+    for item, entry in zip(_items("y" * len(entries)), entries, strict=True):
+        chosen.offer(item._replace(entry=entry))
+    assert [row["info"]["entry"] for row in chosen.rows("train")] == [
+        both,
+        one,
+        *[neither] * 4,
+        both,
+        one,
+        *[neither] * 2,
+    ]
+
+
+def test_gaps_want_either_sign_equally_often() -> None:
+    """In modulo_grid, where one sign fills nine gaps in ten as drawn; grids with gaps of both are taken as drawn."""
+    chosen = Selection("modulo_grid", "{}", ("train",))
+    for number, grid in enumerate(["❌✅❌", "❌❌❌", "❌✅✅", "❌❌❌", "✅❌✅"]):
+        question = f"{number}\n\n❔{grid[1]}❔"
+        chosen.offer(_items("y")[0]._replace(question=question, gold=grid))
+    assert [row["answer"] for row in chosen.rows("train")] == ["❌✅❌", "❌✅✅", "❌❌❌", "✅❌✅", "❌❌❌"]
+
+
+@pytest.mark.parametrize(
+    ("task", "question", "copied", "other"),
+    [
+        ("string_insertion", "according to the pattern: ABCDE", "ABCDE", "ABCDAEB"),
+        ("string_manipulation", "list of rules:\nabcab", "abcab", "ab"),
+        ("pool_matrix", "a kernel size of 1:\n1 2\n3 4\n", "1.0 2.0\n3.0 4.0", "2.5"),
+    ],
+)
+def test_copies_of_the_question_are_one_row_in_five(task: str, question: str, copied: str, other: str) -> None:
+    """Of tasks in which nothing is to be done to many of the strings and grids that the library draws."""
+    assert BALANCED[task] == 5
+    chosen = Selection(task, "{}", ("train",))
+    for number, (item, gold) in enumerate(zip(_items("y" * 13), [copied] * 3 + [other] * 10, strict=True)):
+        chosen.offer(item._replace(question=f"{number}. {question}", gold=gold))
+    assert [row["answer"] == copied for row in chosen.rows("train")] == [i % 5 == 0 for i in range(13)]
+
+
+def test_an_island_that_is_all_the_land_is_one_row_in_five() -> None:
+    """There the ones need only be counted."""
+    chosen = Selection("largest_island", "{}", ("train",))
+    entry = json.dumps({"metadata": {"grid": [[1, 1, 0], [0, 0, 1]]}})
+    for item, gold in zip(_items("y" * 13), [*"333", *"2222222222"], strict=True):
+        chosen.offer(item._replace(entry=entry, gold=gold))
+    assert [row["answer"] == "3" for row in chosen.rows("train")] == [i % 5 == 0 for i in range(13)]
+
+
+def test_graphs_with_few_edges_are_rare() -> None:
+    """One row in ten of graph_color has a graph that a fixed colouring fits by chance."""
+    entries = []
+    for edges in [3, 3, 3, *[6] * 12]:
+        puzzle = {"vertices": list(range(10)), "edges": [[0, i + 1] for i in range(edges)], "color_options": [1, 2, 3]}
+        entries.append(json.dumps({"metadata": {"puzzle": puzzle, "difficulty": {"num_vertices": [10, 10]}}}))
+    chosen = Selection("graph_color", "{}", ("train",))
+    for item, entry in zip(_items("y" * len(entries)), entries, strict=True):
+        chosen.offer(item._replace(entry=entry))
+    sparse = [row["info"]["entry"] == entries[0] for row in chosen.rows("train")]
+    assert (len(sparse), sum(sparse), sparse[0], sparse[10]) == (14, 2, True, True)
 
 
 def test_more_rows_begin_with_the_same() -> None:

@@ -63,8 +63,8 @@ def test_any_number_of_processes_gives_the_same_rows(own_sums: Path, monkeypatch
     assert build_splits(gym, 60, 20, seed=3, cache=False, processes=2) == one
     own = [row for row in train if row["info"]["rg_task"] == "own_sums"]
     assert len(own) == 30
-    assert {split_of(row["question"]) for row in train} == {"train"}
-    assert {split_of(row["question"]) for row in evaluation} == {"eval"}
+    assert {split_of(row["info"]["problem"]) for row in train} == {"train"}
+    assert {split_of(row["info"]["problem"]) for row in evaluation} == {"eval"}
     for row in own:
         terms = json.loads(row["info"]["entry"])["metadata"]["t"]
         assert (len(terms), row["answer"]) == (3, str(sum(terms)))

@@ -131,11 +131,12 @@ def test_questions_are_of_the_level_and_for_training(make: Any, env: Any) -> Non
     rows = [curriculum.replace(number, [old])[0] for number in range(FIRST_ROWS + 20)]
     assert max(map(level_of, rows)) == (4, 3)
     assert len({row["question"] for row in rows}) == len(rows)
-    assert all(split_of(row["question"]) == "train" for row in rows)
+    assert all(split_of(row["info"]["problem"]) == "train" for row in rows)
     assert not {row["question"] for row in rows} & set(env.eval_dataset["question"])
     row = rows[0]
     assert row["prompt"] == [old["prompt"][0], {"role": "user", "content": row["question"]}]
-    assert {**row["info"], "entry": "", "config": ""} == {**old["info"], "entry": "", "config": "", "rg_level": "2"}
+    own = {"entry": "", "config": "", "problem": ""}
+    assert {**row["info"], **own} == {**old["info"], **own, "rg_level": "2"}
     state = {"rg_env_rollout": None}
     accuracy = env.rubric.get_reward_funcs()[env.rubric.get_reward_func_names().index("accuracy")]
     completion = [{"role": "assistant", "content": f"<answer>{row['answer']}</answer>"}]

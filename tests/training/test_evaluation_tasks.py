@@ -97,9 +97,10 @@ def test_questions_at_other_difficulties_are_never_trained_on() -> None:
         },
     )
     plan = evaluation_plan(whole, POLICY)
+    infos = [info for env in plan.labelled.values() for info in env.eval_dataset["info"]]
     asked = {question for env in plan.labelled.values() for question in env.eval_dataset["question"]}
     assert len(asked) == 200
-    assert {split_of(question) for question in asked} == {"eval"}
+    assert {split_of(info["problem"]) for info in infos} == {"eval"}
     env = load_environment(gym=gym(whole.tasks), **environment_arguments(whole))
     assert not asked & set(env.dataset["question"])
     assert whole.curriculum

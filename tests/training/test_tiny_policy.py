@@ -15,7 +15,7 @@ from rg_env.errors import OutputFolderError
 from rg_env.tiny import MAX_NEW_TOKENS, POLICY_DIR, SYSTEM_PROMPT, TASKS
 from rg_env.tiny import build as recipe
 from rg_env.tiny.measure import measure, render_prompt
-from rg_env.tiny.questions import questions, take
+from rg_env.tiny.questions import problem_of, questions, take
 from rg_env.tiny.solutions import blurted_guess, worked_solution
 
 tasks = pytest.mark.parametrize("task", list(TASKS))
@@ -157,7 +157,7 @@ def test_the_build_sees_training_questions_only():
     """Every question of the build's stream is of the training split."""
     entries = recipe.training_entries(recipe.QUICK, seed=0)
     assert set(entries) == set(TASKS)
-    assert all(split_of(entry["question"]) == "train" for task in entries for entry in entries[task])
+    assert all(split_of(problem_of(task, entry)) == "train" for task in entries for entry in entries[task])
 
 
 def test_batches_lose_no_example_and_labels_cover_completions_only():

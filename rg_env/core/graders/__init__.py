@@ -1,17 +1,32 @@
 """Grading one answer against one entry: which grader each task gets. Callers use `core.scoring` instead.
 
-All graders here are the project's own. They never evaluate the model's text, take a few milliseconds at most for any
-answer of up to `scoring.MAX_ANSWER_CHARS` characters, and return real progress in [0, 1]: 1.0 for what a user would
-call right, and less only for a measurable part of it. `library` has Reasoning Gym's own, for comparison.
+All graders here are the project's own. They never evaluate the model's text, take time linear in the answer, a few
+milliseconds for one of `scoring.MAX_ANSWER_CHARS` characters, and return real progress in [0, 1]: 1.0 for what a user
+would call right, and less only for a measurable part of it. `library` has Reasoning Gym's own, for comparison.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+from rg_env.core.graders.corrections import corrected
 from rg_env.core.graders.forms import candidates
 from rg_env.core.graders.gold import SOLVED, STORED_ELSEWHERE
 from rg_env.core.graders.gold import gold_answer as gold_answer
 from rg_env.core.graders.table import GRADERS
+
+QUOTED = frozenset({"codeio"})
+"""Tasks where quotes around the answer make another value, a text."""
+COMPOSED = frozenset({
+    "ab", "arc_1d", "arc_agi", "binary_matrix", "boxnet", "cryptarithm", "futoshiki", "game_of_life", "graph_color",
+    "group_anagrams", "jugs", "kakurasu", "knight_swap", "knights_knaves", "list_functions", "manipulate_matrix",
+    "mini_sudoku", "modulo_grid", "n_queens", "number_filtering", "number_sorting", "palindrome_partitioning",
+    "path_star", "pool_matrix", "propositional_logic", "quantum_lock", "rearc", "rotate_matrix", "rubiks_cube",
+    "rush_hour", "shortest_path", "sokoban", "spiral_matrix", "string_splitting", "string_synthesis", "sudoku",
+    "survo", "tower_of_hanoi", "word_ladder", "word_sequence_reversal", "word_sorting",
+})  # fmt: skip
+"""Tasks whose answers are lists, grids, moves or claims: no single value, so no `The answer is` before it."""
+BRACKETED = frozenset({"bf", "codeio"})
+"""Tasks where brackets around the answer make another value, a list, or are what a program prints."""
 
 
 def grade(
@@ -23,8 +38,10 @@ def grade(
     tells that apart from a wrong answer.
     """
     grader = GRADERS[task]
+    entry = corrected(task, entry, config)
     best = 0.0
-    for text in candidates(answer):
+    texts = candidates(answer, label=task not in COMPOSED, quotes=task not in QUOTED, brackets=task not in BRACKETED)
+    for text in texts:
         value = grader(text, entry, config)
         if value >= 1.0:
             return 1.0
@@ -38,7 +55,7 @@ def fault_of(task: str, config: Mapping[str, Any], entry: Mapping[str, Any]) -> 
         return ""
     why = "its entry was edited, or is of another reasoning-gym version"
     try:
-        gold = gold_answer(task, entry)
+        gold = gold_answer(task, entry, config)
         if gold is None and entry["answer"] is None and task not in STORED_ELSEWHERE:
             return f"the row has no gold answer: {why}"
         if not gold or not gold.strip() or grade(task, config, entry, gold.strip()) == 1.0:

@@ -1,11 +1,13 @@
 """Graders of the algebra tasks."""
 
 import re
+from collections.abc import Collection
 from fractions import Fraction
+from functools import lru_cache
 
 from rg_env.core.graders import forms
-from rg_env.core.graders.calculus import is_antiderivative
-from rg_env.core.graders.expressions import exact, names, parse
+from rg_env.core.graders.calculus import Integrand, is_antiderivative
+from rg_env.core.graders.expressions import MAX_CHARS, exact, parse
 from rg_env.core.graders.polynomials import RealRoots, dense, parse_expanded
 from rg_env.core.graders.types import Config, Entry, Grader
 
@@ -16,12 +18,23 @@ _PLACES = 4
 """Decimal places that polynomial_equations asks for."""
 _NO_ROOTS = {"", '""', "''", "none", "no real solutions", "no real solution", "no real values", "no real roots"}
 _MAX_CHARS = 2_000
-_COMPLEX_TOLERANCE = Fraction(1, 10**6)
+_EXACT_FLOATS = 2**53
 _FLOAT_ERROR = Fraction(12, 10**17)
 """Half a unit in the last place, relative: what the stored text may be off from the stored number."""
-# values of the constant of integration at the first sample point
-_CONSTANTS = {"C": 0.37, "c": 0.83, "K": 1.61, "k": 2.29}
-_LEFT_SIDE = re.compile(r"\s*(?:[FGIfgy]\s*(?:\(\s*[xX]\s*\))?|(?:∫|\\int)[^=]*?)\s*=")
+# Letters of a constant of integration: not those of Euler's number, the imaginary unit, functions and variables.
+_LETTERS = "ABCDKLMNPQRSabcdklmnpqrs"
+_CONSTANT = re.compile(
+    rf"\\(?:text|mathrm|textrm|textit)\s*\{{\s*(?:const(?:ant)?\.?|[{_LETTERS}])\s*\}}"
+    r"|(?<![A-Za-z\\])(?:"
+    r"[Cc]onst(?:\.|ant(?: of integration)?)?(?![A-Za-z])"
+    rf"|[{_LETTERS}](?:_?\d{{1,2}}|_\{{\s*\w{{1,2}}\s*\}}|_[A-Za-z])?(?![A-Za-z0-9_({{\[])"
+    r")"
+)
+_LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
+_REPEATED = re.compile(r"constant[A-Z] +constant[A-Z]")
+"""`C C`: a word written twice, not a product."""
+_MAX_CONSTANTS = 8
+_LEFT_SIDE = re.compile(r"\s*(?:[FGIfgy]\s*(?:\(\s*[xX]\s*\)\s*)?|(?:∫|\\int)[^=]*)=")
 _DECIMAL = r"(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:e[+-]?\d{1,3})?"
 _IMAGINARY = rf"(?:{_DECIMAL}\*?)?[ij]"
 _COMPLEX = re.compile(
@@ -32,11 +45,11 @@ _COMPLEX = re.compile(
 
 def _complex(text: str) -> Complex | None:
     """`3 - 2i`, `-2.0i + 3`, `(3-2j)`, `7`, `-i`: a value, not a calculation."""
-    text = forms.plain_digits(text.strip()).lower()
+    text = forms.plain_thousands(forms.plain_digits(text.strip())).lower()
     if len(text) > _MAX_CHARS or re.search(r"\d\s+\d", text):
         return None
     text = re.sub(r"\s+", "", text).replace("+-", "-")
-    if text[:1] == "(" and text[-1:] == ")":
+    while text[:1] == "(" and text[-1:] == ")":
         text = text[1:-1]
     match = _COMPLEX.fullmatch(text)
     if match is None:
@@ -65,42 +78,68 @@ def complex_arithmetic(answer: str, entry: Entry, config: Config) -> float:
         return 0.0
     metadata = entry["metadata"]
     numbers = metadata["num1"], metadata["num2"], metadata["result"]
-    # Exact arithmetic takes its time: what is far off in floats, by all that rounding can do, needs none.
+    # Exact arithmetic takes its time: what is further off in floats than rounding explains needs none.
     try:
         rough, sizes = complex(*map(float, value)), [abs(complex(*number)) for number in numbers]
     except OverflowError:
         return 0.0
-    if abs(rough - complex(*numbers[2])) > 10 * _COMPLEX_TOLERANCE + 1e-6 * (sum(sizes) + sizes[0] * sizes[1]):
+    if abs(rough - complex(*numbers[2])) > 1e-6 * (1 + sum(sizes) + sizes[0] * sizes[1]):
         return 0.0
     a, b, stored = ((Fraction(real), Fraction(imaginary)) for real, imaginary in numbers)
     return float(_close(value, stored) or _close(value, _computed(a, b, metadata["operation"])))
 
 
 def _close(value: Complex, right: Complex) -> bool:
-    pairs = zip(value, right, strict=True)
-    return all(abs(mine - theirs) <= max(_COMPLEX_TOLERANCE, _FLOAT_ERROR * abs(theirs)) for mine, theirs in pairs)
+    """Equal: results are whole numbers. What floats cannot hold exactly may be off by their rounding."""
+    return all(
+        mine == theirs or (abs(theirs) > _EXACT_FLOATS and abs(mine - theirs) <= _FLOAT_ERROR * abs(theirs))
+        for mine, theirs in zip(value, right, strict=True)
+    )
 
 
 def _antiderivative(answer: str, entry: Entry, config: Config) -> float:
-    """Any function whose derivative is the integrand, with a constant of integration or without.
+    """Any function whose derivative is the integrand, with constants of integration of any usual name or without.
 
     `F(x) =` before it is forgiven, and so is the variable in the other letter case: questions say `dx` even for `X`.
     """
-    variable = str(entry["metadata"]["variable"])
-    integrand = parse(str(entry["metadata"]["integrand"]), (variable,))
-    if integrand is None:
-        raise ValueError(f"cannot read the integrand {entry['metadata']['integrand']!r}")
+    variable, source = str(entry["metadata"]["variable"]), str(entry["metadata"]["integrand"])
+    integrand = _integrand(source, variable)
+    answer = answer[: MAX_CHARS + 1]  # longer ones are refused
     if left := _LEFT_SIDE.match(answer[:_MAX_CHARS]):
         answer = answer[left.end() :]
+    text, constants = _with_constants_named(answer, {variable, variable.swapcase()})
+    if len(constants) > _MAX_CONSTANTS or _REPEATED.search(text):
+        return 0.0
     for name in (variable, variable.swapcase()):
-        constants = {key: value for key, value in _CONSTANTS.items() if key != name}
-        formula = parse(answer, (name, *constants))
-        if formula is None:
-            continue
-        if sum(used in constants for used in names(formula)) > 1:  # `C C`, `C + c`
-            return 0.0
-        return float(is_antiderivative(formula, integrand, {variable, name}, constants))
+        formula = parse(text, (name, *constants))
+        if formula is not None:
+            return float(is_antiderivative(formula, integrand, {variable, name}, constants, f"{source}\n{answer}"))
     return 0.0
+
+
+@lru_cache(maxsize=256)
+def _integrand(source: str, variable: str) -> Integrand:
+    """Read once for all answers to a question."""
+    node = parse(source, (variable,))
+    if node is None:
+        raise ValueError(f"cannot read the integrand {source!r}")
+    return Integrand.of(node)
+
+
+def _with_constants_named(text: str, variables: Collection[str]) -> tuple[str, list[str]]:
+    """The text with a name of letters in the place of each constant of integration, and these names.
+
+    Only a separate word is one: `2*C`, `+ C_1`, `+ c_{0}`, `+ D`, `+ const`, not `xC`, `C(x)` or a part of a word.
+    """
+    found: dict[str, str] = {}
+
+    def name(match: re.Match[str]) -> str:
+        written = match[0]
+        if written in variables:
+            return written
+        return f" {found.setdefault(written, 'constant' + chr(ord('A') + len(found)))} "
+
+    return _CONSTANT.sub(name, text.translate(_LOWERED)), list(found.values())
 
 
 def polynomial_equations(answer: str, entry: Entry, config: Config) -> float:

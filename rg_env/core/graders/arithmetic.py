@@ -12,7 +12,8 @@ from rg_env.core.graders.types import Config, Entry, Grader
 _DECIMAL_PRECISION = 12
 """Default of the library's option `precision` of decimal_arithmetic."""
 _POWER_FIGURES = 3
-_PICK_TOLERANCE = Fraction(1, 100)
+_PICK_TOLERANCE = Fraction(1, 2000)
+"""Candidates have three decimals, and floating point adds noise to some."""
 _MAX_TEXT = 500
 """Longer texts are no number, fraction or factorization of any entry."""
 _MAX_FACTORS = 500
@@ -28,15 +29,8 @@ _CURRENCIES = ("$", "€", "£", "¥", "₹")
 
 
 def basic_arithmetic(answer: str, entry: Entry, config: Config) -> float:
-    """The value of the expression, as a number or a fraction; also the stored answer.
-
-    They differ where a division leaves a remainder, which the library drops, and, with `allow_parentheses=False`,
-    where the library neglects precedence.
-    """
-    value = forms.rational(answer)
-    if value is None:
-        return 0.0
-    return float(value == forms.number(entry["answer"]) or value == exact_value(entry["metadata"]["expression"]))
+    """The value of the expression, as a number or a fraction."""
+    return fraction(answer, entry, config)
 
 
 def bitwise_arithmetic(answer: str, entry: Entry, config: Config) -> float:
@@ -147,14 +141,15 @@ def _without_unit(text: str, units: tuple[str, ...]) -> int | None:
 
 
 def number_format(answer: str, entry: Entry, config: Config) -> float:
-    """The candidate asked for, in any way of writing it: within 0.01 of it, and nearer to it than to any other."""
+    """The candidate asked for, in any way of writing it, rounded to three decimals or closer, and nearer to it than to
+    any other."""
     value = forms.number(answer)
     metadata = entry["metadata"]
     if value is None:
         return 0.0
     gold = Fraction(str(metadata["solution"]))
     distance = abs(value - gold)
-    if distance >= _PICK_TOLERANCE:
+    if distance > _PICK_TOLERANCE:
         return 0.0
     others = {Fraction(str(candidate)) for candidate in metadata["candidates"]} - {gold}
     return float(all(distance < abs(value - other) for other in others))

@@ -29,16 +29,16 @@ def n_queens(answer: str, entry: Entry, config: Config) -> float:
 
 
 def tsumego(answer: str, entry: Entry, config: Config) -> float:
-    """A legal move that captures at least as many white stones as the stored one, or the stored move itself.
+    """A move that captures as many white stones as any does.
 
-    The library's random stones may give the white group another liberty, so that its stored move captures nothing;
-    then any move that captures is right too.
+    The library's random stones may give the white group of its problem another liberty, so that the stored move
+    captures nothing. Then another is right (`graders.corrections`), or the question has no answer and is no row.
     """
     board = entry["metadata"]["board"]
-    move, stored = _point(answer, len(board)), _point(str(entry["answer"]), len(board))
-    if move is None or stored is None:
-        return 0.0
-    return float(move == stored or _captured(board, move) >= max(1, _captured(board, stored)))
+    move, taken = _point(answer, len(board)), captures(board)
+    if not taken:
+        return float(move is not None and move == _point(str(entry["answer"]), len(board)))
+    return float(move is not None and taken.get(move) == max(taken.values()))
 
 
 def _point(text: str, size: int) -> Point | None:
@@ -50,25 +50,27 @@ def _point(text: str, size: int) -> Point | None:
     return (row, column) if 0 <= row < size and 0 <= column < size else None
 
 
-def _captured(board: list[list[str]], move: Point) -> int:
-    """How many white stones Black takes with this move; 0 also where a stone lies there."""
-    if board[move[0]][move[1]] != ".":
-        return 0
-    taken: set[Point] = set()
-    for start in _neighbours(move, len(board)):
-        if board[start[0]][start[1]] != "O" or start in taken:
-            continue
-        group, open_points = {start}, [start]
-        alive = False
+def captures(board: list[list[str]]) -> dict[Point, int]:
+    """By move of Black that captures, how many white stones it takes: those of the groups with that liberty alone."""
+    size = len(board)
+    left = {(r, c) for r in range(size) for c in range(size) if board[r][c] == "O"}
+    found: dict[Point, int] = {}
+    while left:
+        open_points = [left.pop()]
+        n_stones = 1
+        liberties: set[Point] = set()
         while open_points:
-            for row, column in _neighbours(open_points.pop(), len(board)):
-                if board[row][column] == "O" and (row, column) not in group:
-                    group.add((row, column))
+            for row, column in _neighbours(open_points.pop(), size):
+                if board[row][column] == ".":
+                    liberties.add((row, column))
+                elif (row, column) in left:
+                    left.remove((row, column))
                     open_points.append((row, column))
-                alive = alive or (board[row][column] == "." and (row, column) != move)
-        if not alive:
-            taken |= group
-    return len(taken)
+                    n_stones += 1
+        if len(liberties) == 1:
+            (liberty,) = liberties
+            found[liberty] = found.get(liberty, 0) + n_stones
+    return found
 
 
 def _neighbours(point: Point, size: int) -> Iterator[Point]:

@@ -1,135 +1,327 @@
-"""Is a formula an antiderivative of another? Told by its derivative at sample points.
+"""Is a formula an antiderivative of another? Decided by its derivative at sample points, in ball arithmetic.
 
 The derivative is by forward-mode automatic differentiation (dual numbers: Clifford 1873; Griewank and Walther,
-*Evaluating Derivatives*, chapter 3): each node of the tree gives its value and its derivative, by the chain rule, in
-floating point. No formula is transformed, so any way of writing the answer will do, and nothing can blow up.
+*Evaluating Derivatives*, chapter 3): each node of the tree gives its value and its derivative, by the chain rule. No
+formula is transformed beyond its rational constants, so any way of writing the answer will do, and nothing can blow up.
+
+Values and derivatives are balls (see `balls`), so rounding cannot decide: a formula is refuted where its derivative
+is proven to differ from the integrand, confirmed where both are proven to agree to ten digits or more, and undecided
+where digits cancel. `integrand*(x + 1e30*pi - 1e30*pi)` is undecided everywhere, hence refused.
+
+The sample points depend on the question and the answer, so that no answer can be tuned to them. "Antiderivative" is
+meant piece by piece: the constant may differ between the pieces of the domain, as it may for `ln|x|` or `atan(1/x)`.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
 
+from rg_env.core.graders import balls
+from rg_env.core.graders.balls import ONE, ZERO, Ball
 from rg_env.core.graders.expressions import Call, Constant, Inverse, Name, Negative, Node, Number, Power, Product, Sum
 
-Dual = tuple[float, float]
+Dual = tuple[Ball, Ball]
 """A value and its derivative."""
+Function = Callable[[Mapping[str, Dual]], Dual]
+"""Of the values of all names. ValueError or ArithmeticError outside its real domain."""
 
-_CONSTANTS = {"e": math.e, "pi": math.pi}
-_POINTS = (0.2371, -0.1893, 0.1117, -0.2839, 0.7319, -0.8627, 1.4173, -1.6361, 2.7689, -2.3917, 0.0533, -0.0671)
-_MORE_POINTS = (0.4127, -0.4391, 0.5813, -0.5639, 0.9389, -0.9713, 1.1719, -1.1273, 1.9087, -1.8647, 3.6719, -3.4391)
-_FAR_POINTS = (5.1931, -4.6723, 9.7157, -8.9341, 13.371, -12.637, 27.917, -31.153, 117.31, -123.77, 1319.3, -1433.9)
-"""Tried in this order. Of both signs and many sizes: the domain may be `x > 10` as well as `|x| < 1/3`."""
-_WANTED_POINTS = 10
-_NEEDED_POINTS = 4
-_TOLERANCE = 1e-11
+_NEAR = (0.1, 300.0)
+"""Sizes of the first points: so wide that no series or quadrature about zero agrees at all of them."""
+_WIDE = (0.05, 1e4)
+"""Sizes of further points, for integrands whose domain is small or far: `asin(3*x)`, `sqrt(x - 100)`."""
+_NEAR_PAIRS, _WIDE_PAIRS = 6, 60
+_EXTREME = (1e-25, -1e-25, 1e25, -1e25)
+"""Points where the lowest or the highest power of a polynomial rules. They can refute but need not confirm."""
+_WANTED_POINTS = 12
+"""Points in the domain of the integrand that are tried."""
+_NEEDED_POINTS = 5
+"""How many of them must confirm: `ln(x)` has half the domain of `1/x`."""
+_WIDEST = 1e-10
+"""Largest radius of a difference that confirms, relative to the integrand.
+
+It must be well below 1e-8, the root of the rounding error: a sawtooth such as `u = atan(tan(K*x))/K` has slope 1 and
+values below `1/K`, so that `integrand*u` has nearly the wanted derivative. It is refuted until `1/K` is as small as
+the radius of its slope, which is about `K` times the rounding error.
+"""
+_MARGIN = 1 + 1e-9
+"""For the rounding of the radii of long formulas."""
 _TINY = 1e-200
-# value, and the derivative as a function of argument and value
-_FUNCTIONS: dict[str, tuple[Callable[[float], float], Callable[[float, float], float]]] = {
-    "exp": (math.exp, lambda u, v: v),
-    "log": (math.log, lambda u, v: 1 / u),
-    "sin": (math.sin, lambda u, v: math.cos(u)),
-    "cos": (math.cos, lambda u, v: -math.sin(u)),
-    "tan": (math.tan, lambda u, v: 1 + v * v),
-    "sqrt": (math.sqrt, lambda u, v: 0.5 / v),
-    "asin": (math.asin, lambda u, v: 1 / math.sqrt(1 - u * u)),
-    "acos": (math.acos, lambda u, v: -1 / math.sqrt(1 - u * u)),
-    "atan": (math.atan, lambda u, v: 1 / (1 + u * u)),
-    "sinh": (math.sinh, lambda u, v: math.cosh(u)),
-    "cosh": (math.cosh, lambda u, v: math.sinh(u)),
-    "abs": (abs, lambda u, v: math.copysign(1.0, u)),
-}
+_MODERATE, _HUGE = (-1.0, 1.0), (30.0, 60.0)
+"""Decimal exponents of the values of constants of integration: huge ones make `C*x/10^20` count, and with moderate
+ones `exp(C)` has a value."""
+_MAX_BITS = 4_096
+"""Rational constants are exact up to this size; larger ones have no value."""
+_DOUBLE_DIGITS = 15
+"""A decimal with as many digits is a float as printed: right to a unit in its last digit."""
+_CONSTANTS = {"e": math.e, "pi": math.pi}
 
 
-def dual(node: Node, values: Mapping[str, Dual]) -> Dual:
-    """Value and derivative of the tree; ValueError or ArithmeticError outside its real domain."""
+def compiled(node: Node) -> Function:
+    """The function that the formula is, its rational constants computed exactly: `x + 10^30 - 10^30` is `x`.
+
+    ArithmeticError if a constant is undefined or too large for a float.
+    """
+    return _function(_compiled(node))
+
+
+def _function(part: Fraction | Function) -> Function:
+    return _constant(balls.of_fraction(part)) if isinstance(part, Fraction) else part
+
+
+def _constant(ball: Ball) -> Function:
+    dual = ball, ZERO
+    return lambda values: dual
+
+
+def _compiled(node: Node) -> Fraction | Function:
     match node:
         case Number(text):
-            return float(text), 0.0
-        case Name(name):
-            return values[name]
+            return _number(text)
         case Constant(name):
-            return _CONSTANTS[name], 0.0
+            return _constant(balls.around(_CONSTANTS[name]))
+        case Name(name):
+            return lambda values: values[name]
         case Negative(operand):
-            value, slope = dual(operand, values)
-            return -value, -slope
+            part = _compiled(operand)
+            return -part if isinstance(part, Fraction) else _negative(part)
         case Inverse(operand):
-            value, slope = dual(operand, values)
-            return 1 / value, -slope / (value * value)
-        case Sum(terms):
-            value = slope = 0.0
-            for term in terms:
-                more, more_slope = dual(term, values)
-                value, slope = value + more, slope + more_slope
-            return value, slope
-        case Product(factors):
-            value, slope = 1.0, 0.0
-            for factor in factors:
-                more, more_slope = dual(factor, values)
-                value, slope = value * more, slope * more + value * more_slope
-            return value, slope
+            part = _compiled(operand)
+            return 1 / part if isinstance(part, Fraction) else _inverse(part)
+        case Sum():
+            total, parts = Fraction(0), []
+            for term in _flat(node):
+                part = _compiled(term)
+                if isinstance(part, Fraction):
+                    total = _bounded(total + part)
+                else:
+                    parts.append(part)
+            return _sum(parts, total) if parts else total
+        case Product():
+            total, parts = Fraction(1), []
+            for factor in _flat(node):
+                part = _compiled(factor)
+                if isinstance(part, Fraction):
+                    total = _bounded(total * part)
+                else:
+                    parts.append(part)
+            return _product(parts, total) if parts else total
         case Power(base, exponent):
-            return _power(dual(base, values), dual(exponent, values))
+            return _power(Constant("e") if base == Constant("e") else _compiled(base), _compiled(exponent))
         case Call(function, argument):
-            inner, slope = dual(argument, values)
-            of, derivative = _FUNCTIONS[function]
-            value = of(inner)
-            return value, derivative(inner, value) * slope if slope else 0.0
+            return _call(function, _function(_compiled(argument)))
 
 
-def _power(base: Dual, exponent: Dual) -> Dual:
-    (u, du), (n, dn) = base, exponent
-    value = math.pow(u, n)  # raises for a negative base with a broken exponent, where `**` would turn complex
-    slope = n * math.pow(u, n - 1) * du if n and du else 0.0
-    return value, slope + value * math.log(u) * dn if dn else slope
+def _number(text: str) -> Fraction | Function:
+    whole, point, decimals = text.partition(".")
+    value = Fraction(text.removesuffix("."))
+    if not point or len((whole + decimals).strip("0")) < _DOUBLE_DIGITS:
+        return value
+    middle, radius = balls.of_fraction(value)
+    return _constant((middle, radius + 10.0 ** -len(decimals)))
 
 
-def _size(node: Node, values: Mapping[str, Dual]) -> float:
+def _bounded(value: Fraction) -> Fraction:
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > _MAX_BITS:
+        raise OverflowError("a constant is too large")
+    return value
+
+
+def _flat(node: Sum | Product) -> Iterator[Node]:
+    """The parts, and in their place those of a part of the same kind."""
+    for part in node.terms if isinstance(node, Sum) else node.factors:
+        if isinstance(part, Sum | Product) and type(part) is type(node):
+            yield from _flat(part)
+        else:
+            yield part
+
+
+def _negative(of: Function) -> Function:
+    def negative(values: Mapping[str, Dual]) -> Dual:
+        value, slope = of(values)
+        return balls.negative(value), balls.negative(slope)
+
+    return negative
+
+
+def _inverse(of: Function) -> Function:
+    def inverse(values: Mapping[str, Dual]) -> Dual:
+        value, slope = of(values)
+        value = balls.inverse(value)
+        return value, balls.negative(balls.multiply(slope, balls.multiply(value, value)))
+
+    return inverse
+
+
+def _sum(parts: list[Function], constant: Fraction) -> Function:
+    start = balls.of_fraction(constant)
+
+    def total(values: Mapping[str, Dual]) -> Dual:
+        value, slope = start, ZERO
+        for part in parts:
+            more, more_slope = part(values)
+            value, slope = balls.add(value, more), balls.add(slope, more_slope)
+        return value, slope
+
+    return total
+
+
+def _product(parts: list[Function], constant: Fraction) -> Function:
+    start = balls.of_fraction(constant)
+
+    def product(values: Mapping[str, Dual]) -> Dual:
+        value, slope = start, ZERO
+        for part in parts:
+            more, more_slope = part(values)
+            slope = balls.add(balls.multiply(slope, more), balls.multiply(value, more_slope))
+            value = balls.multiply(value, more)
+        return value, slope
+
+    return product
+
+
+def _power(base: Constant | Fraction | Function, exponent: Fraction | Function) -> Fraction | Function:
+    if isinstance(base, Constant):
+        return _call("exp", _function(exponent))
+    if not isinstance(exponent, Fraction):
+        return _general_power(_function(base), exponent)
+    if not isinstance(base, Fraction):
+        return _rational_power(base, exponent)
+    if exponent.denominator == 1:
+        size = max(base.numerator.bit_length(), base.denominator.bit_length())
+        if size * abs(exponent) > _MAX_BITS and base not in (0, 1, -1):
+            raise OverflowError("a constant is too large")
+        return base**exponent.numerator
+    return _constant(balls.power(balls.of_fraction(base), exponent))
+
+
+def _rational_power(base: Function, exponent: Fraction) -> Function:
+    factor = balls.of_fraction(exponent)
+
+    def power(values: Mapping[str, Dual]) -> Dual:
+        value, slope = base(values)
+        if slope == ZERO or not exponent:
+            return balls.power(value, exponent), ZERO
+        lower = balls.power(value, exponent - 1)
+        return balls.multiply(lower, value), balls.multiply(balls.multiply(factor, lower), slope)
+
+    return power
+
+
+def _general_power(base: Function, exponent: Function) -> Function:
+    def power(values: Mapping[str, Dual]) -> Dual:
+        (u, du), (n, dn) = base(values), exponent(values)
+        logarithm = balls.log(u)
+        value = balls.exp(balls.multiply(n, logarithm))
+        inner = balls.add(balls.multiply(dn, logarithm), balls.multiply(balls.multiply(n, du), balls.inverse(u)))
+        return value, balls.multiply(value, inner)
+
+    return power
+
+
+def _call(function: str, argument: Function) -> Function:
+    of, derivative = balls.FUNCTIONS[function]
+
+    def call(values: Mapping[str, Dual]) -> Dual:
+        inner, slope = argument(values)
+        value = of(inner)
+        return value, ZERO if slope == ZERO else balls.multiply(derivative(inner, value), slope)
+
+    return call
+
+
+def _size(node: Node) -> Callable[[Mapping[str, Dual]], float]:
     """How large the terms are that make up the value, were they not to cancel: what rounding errors are relative to."""
     match node:
         case Negative(operand):
-            return _size(operand, values)
+            return _size(operand)
         case Sum(terms):
-            return sum(_size(term, values) for term in terms)
+            parts = [_size(term) for term in terms]
+            return lambda values: sum(part(values) for part in parts)
         case Product(factors):
-            return math.prod(_size(factor, values) for factor in factors)
+            parts = [_size(factor) for factor in factors]
+            return lambda values: math.prod(part(values) for part in parts)
         case Power(base, Number(text)):
-            return math.pow(_size(base, values), float(text))
+            size, exponent = _size(base), float(text)
+            return lambda values: math.pow(size(values), exponent)
         case Call("sin" | "cos", _):
-            return 1.0
+            return lambda values: 1.0
         case _:
-            return abs(dual(node, values)[0])
+            of = compiled(node)
+            return lambda values: abs(of(values)[0][0])
+
+
+@dataclass(frozen=True, slots=True)
+class Integrand:
+    """A formula to find an antiderivative of."""
+
+    value: Function
+    size: Callable[[Mapping[str, Dual]], float]
+    is_zero: bool
+
+    @classmethod
+    def of(cls, node: Node) -> "Integrand":
+        part = _compiled(node)
+        return cls(_function(part), _size(node), part == 0)
 
 
 def is_antiderivative(
-    answer: Node, integrand: Node, variables: Collection[str], constants: Mapping[str, float]
+    answer: Node, integrand: Integrand, variables: Collection[str], constants: Collection[str], seed: str
 ) -> bool:
     """Whether the derivative of `answer` is `integrand`, wherever both have a real value.
 
-    All `variables` name the same one.
-
-    `constants` are names of constants of integration with a value for the first point; it changes from point to point,
-    so that a constant which does not vanish from the derivative (`C*x`) cannot be taken for the right number.
+    All `variables` name the same one. `constants` are names of constants of integration, whose values change from point
+    to point: one that does not vanish from the derivative (`C*x`) is not taken for the right number. `seed` chooses the
+    points. What differs by less than the rounding error of floats, relative to the integrand, is taken for equal.
     """
-    points = 0
-    valid = 0
-    for point in _POINTS + _MORE_POINTS + _FAR_POINTS:
-        if points == _WANTED_POINTS:
+    try:
+        derivative = compiled(answer)
+    except ArithmeticError:
+        return False
+    draw = random.Random(seed)
+    tried = confirmed = 0
+    for point in _points(draw):
+        if tried == _WANTED_POINTS:
             break
-        values = dict.fromkeys(variables, (point, 1.0))
-        try:
-            wanted, size = dual(integrand, values)[0], _size(integrand, values)
-        except (ValueError, ArithmeticError):
-            continue
-        if not math.isfinite(size) or (size < _TINY and integrand != Number("0")):
-            continue
-        points += 1
-        values |= {name: (value + points, 0.0) for name, value in constants.items()}
-        try:
-            slope = dual(answer, values)[1]
-        except (ValueError, ArithmeticError):
-            continue
-        if not math.isfinite(slope):
-            continue
-        if abs(slope - wanted) > _TOLERANCE * size:
+        exponents = _HUGE if tried % 2 else _MODERATE
+        names = {name: ((10 ** draw.uniform(*exponents), 0.0), ZERO) for name in constants}
+        verdict = _compared(derivative, integrand, names | dict.fromkeys(variables, (balls.around(point), ONE)))
+        if verdict == "different":
             return False
-        valid += 1
-    return valid >= _NEEDED_POINTS
+        tried += verdict != "outside"
+        confirmed += verdict == "equal"
+    for point in _EXTREME:
+        values = dict.fromkeys(constants, (ONE, ZERO)) | dict.fromkeys(variables, (balls.around(point), ONE))
+        if _compared(derivative, integrand, values) == "different":
+            return False
+    return confirmed >= _NEEDED_POINTS
+
+
+def _points(draw: random.Random) -> Iterator[float]:
+    """One of either sign at a time, of evenly spread sizes at first."""
+    for low, high, pairs, strata in ((*_NEAR, _NEAR_PAIRS, _NEAR_PAIRS), (*_WIDE, _WIDE_PAIRS, 1)):
+        for index in range(pairs):
+            for sign in (1, -1):
+                yield sign * low * (high / low) ** ((index % strata + draw.random()) / strata)
+
+
+def _compared(
+    derivative: Function, integrand: Integrand, values: Mapping[str, Dual]
+) -> Literal["equal", "different", "undecided", "outside"]:
+    """The derivative of an answer and the integrand at one point; "outside" the integrand's domain or range."""
+    try:
+        wanted, size = integrand.value(values)[0], integrand.size(values)
+    except (ValueError, ArithmeticError):
+        return "outside"
+    if not balls.is_finite(wanted) or not math.isfinite(size) or (size < _TINY and not integrand.is_zero):
+        return "outside"
+    try:
+        slope = derivative(values)[1]
+    except (ValueError, ArithmeticError):
+        return "undecided"
+    middle, radius = balls.add(slope, balls.negative(wanted))
+    if abs(middle) > radius * _MARGIN:  # False for what is infinite or not a number
+        return "different"
+    return "equal" if radius <= _WIDEST * size else "undecided"

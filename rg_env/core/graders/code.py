@@ -11,16 +11,8 @@ from rg_env.core.graders.types import Config, Entry, Grader
 _FLOAT_TOLERANCE = 1e-9
 """Relative: what the last digits of a computed float vary by, no more."""
 _LITERAL_MARGIN = 100
-"""Python literals are about as long as JSON, and slow to read."""
+"""Python literals have as many brackets and commas as JSON, but for trailing commas, and are slow to read."""
 _NOT_JSON = object()
-
-
-def bf(answer: str, entry: Entry, config: Config) -> float:
-    """The exact output of the program, in quotation marks or not."""
-    bare = answer.strip()
-    if len(bare) > 2 and bare[0] == bare[-1] and bare[0] in "\"'":
-        bare = bare[1:-1]
-    return max(text(answer, entry, config), text(bare, entry, config))
 
 
 def codeio(answer: str, entry: Entry, config: Config) -> float:
@@ -33,12 +25,25 @@ def codeio(answer: str, entry: Entry, config: Config) -> float:
     if gold is _NOT_JSON:  # NaN and infinity
         return text(answer, entry, config)
     value = _json(answer)
-    if value is _NOT_JSON and len(answer) <= 2 * len(entry["answer"]) + _LITERAL_MARGIN:
+    if value is _NOT_JSON and _may_be_literal(answer.strip(), gold, entry["answer"]):
         literal = forms.literal(answer)
         value = _NOT_JSON if literal is None else literal
     if value is _NOT_JSON:
         return float(isinstance(gold, str) and answer.strip() == gold)
     return float(_same(value, gold))
+
+
+def _n_signs(source: str) -> int:
+    return sum(map(source.count, "[](){},:"))
+
+
+def _may_be_literal(source: str, gold: Any, stored: str) -> bool:
+    """Begins and ends as a literal of the kind of `gold`, and is no longer: others are not worth the time."""
+    if isinstance(gold, list | dict):
+        opening, closing = ("[(", "])") if isinstance(gold, list) else ("{(", "})")
+        if source[:1] not in opening or source[-1:] not in closing:
+            return False
+    return _n_signs(source) <= _n_signs(stored) + _LITERAL_MARGIN
 
 
 def _json(source: str) -> Any:
@@ -76,4 +81,4 @@ def _is_short(key: str | int) -> bool:
     return isinstance(key, str) or abs(key) < 10**18  # Python refuses to write much longer numbers
 
 
-GRADERS: dict[str, Grader] = {"bf": bf, "codeio": codeio}
+GRADERS: dict[str, Grader] = {"bf": text, "codeio": codeio}

@@ -24,22 +24,36 @@ _DATE_WITH_WEEKDAY = re.compile(r"(\d{4}-\d\d-\d\d) \(\w+\) (\d\d:\d\d:\d\d [+-]
 
 
 def time_intervals(answer: str, entry: Entry, config: Config) -> float:
-    """The time that elapsed, in the format asked for or another; also the stored answer.
+    """The time that elapsed, in the format asked for or another.
 
     Where the format has no seconds, they may be left out or given.
     """
     metadata = entry["metadata"]
-    gold = entry["answer"]
-    right = {_elapsed(entry)}
-    if not gold.startswith("-"):
-        right |= set(_readings(gold))
-    elif "days" in gold:
-        right.add(_readings(gold)[0])
-    if metadata["expected_format"].endswith("HH:MM"):
-        right |= {duration - duration % timedelta(minutes=1) for duration in right}
+    right = _right(entry)
     text = f"{answer.strip()} days" if metadata["expected_format"] == "D days" else answer
     readings = _readings(text) or _readings(answer)
     return float(not right.isdisjoint(readings) or word(answer, entry, config) == 1.0)
+
+
+def _right(entry: Entry) -> set[timedelta]:
+    elapsed = _elapsed(entry)
+    whole_minutes = entry["metadata"]["expected_format"].endswith("HH:MM")
+    return {elapsed, elapsed - elapsed % timedelta(minutes=1)} if whole_minutes else {elapsed}
+
+
+def elapsed_time(entry: Entry) -> str:
+    """The stored duration, or the right one in its format: the library's is a millisecond short now and then, lacks
+    the time of day behind `(Monday)`, and is negative after midnight."""
+    stored = str(entry["answer"])
+    if not _right(entry).isdisjoint(_readings(stored)[:1]):
+        return stored
+    elapsed, form = _elapsed(entry), entry["metadata"]["expected_format"]
+    if form == "D days":
+        return f"{elapsed.days} days"
+    clock = f"{elapsed.seconds // 3600:02}:{elapsed.seconds // 60 % 60:02}"
+    clock += f":{elapsed.seconds % 60:02}" if ":SS" in form else ""
+    clock += f".{elapsed.microseconds // 1000:03}" if form.endswith("mmm") else ""
+    return f"{elapsed.days} days, {clock}" if form.startswith("D") else clock
 
 
 def _elapsed(entry: Entry) -> timedelta:

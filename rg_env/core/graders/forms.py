@@ -7,18 +7,31 @@ that length), and what does not have the wanted form is None, never an exception
 import re
 import unicodedata
 from fractions import Fraction
+from itertools import accumulate
 from typing import Any
 
 from rg_env.core.graders import literals
 
 _MAX_DIGITS = 1_000
 _MAX_EXPONENT = 400
-_MAX_NUMBERS = 500
-_FENCE = re.compile(r"```[\w+-]*[ \t]*\n?(.*?)\n?```", re.DOTALL)
+_MAX_LAYERS = 8  # `**$\boxed{\text{"5"}}$**.`, not an onion
+_MAX_GUESSES = 3
+_MAX_BRACES = 2_000
+_MAX_SIGNS = 30
+_FENCE = "```"
+_LANGUAGE = re.compile(r"(?:[A-Za-z][\w+-]*)?[ \t]*")
 _MATH = [("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")]
-_BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
-_MARKS = ("**", "`")
-_MINUS = str.maketrans({"−": "-", "–": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "＋": "+"})
+_COMMAND = re.compile(
+    r"\\(?:boxed|fbox|mbox|emph|operatorname|text(?:bf|it|rm|sf|sc|tt|normal)?|math(?:bf|it|rm|sf|tt|normal))\s*\{"
+)
+_BOLD = "**"
+_POWER = re.compile(r"(?<=[\w)\]}])\*\*(?=[\w({+-])")
+_QUOTES = [('"', '"'), ("'", "'"), ("“", "”"), ("‘", "’"), ("„", "“"), ("«", "»")]
+_LABEL = re.compile(
+    r"\*{0,2}(?:the\s+)?(?:(?:final|correct)\s+)?answer\*{0,2}(?:\s+is\b:?|\s*[:=])\*{0,2}", re.IGNORECASE
+)
+_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))")
+_MINUS = {"−": "-", "–": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "＋": "+"}
 # Thousands in groups of three, separated by one and the same sign: a comma, an underscore, or a (narrow) space.
 _NUMBER = re.compile(
     r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+|\d{1,3}(?:_\d{3})+|\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+)?"
@@ -28,52 +41,101 @@ _PLAIN_NUMBER = re.compile(r"(-?[0-9]+)(?:\.([0-9]*))?")
 _FRACTION = re.compile(r"([+-]?)\s*\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 
 
-def candidates(answer: str) -> list[str]:
-    """The answer as it stands, without its wrapping, and without a trailing period, in this order, each once.
+def candidates(answer: str, *, label: bool = False, quotes: bool = True, brackets: bool = True) -> list[str]:
+    """The answer as it is, without its wrapping, and then without what might belong to it, in this order, each once.
 
-    A grader tries each: for some tasks a period, a dollar sign or white space is part of the answer.
+    What might belong to it: a period; with `quotes` these around the whole; with `brackets` those of a list with one
+    element; with `label` a `The answer is` before it. A grader tries each text.
     """
-    bare = unwrap(answer)
-    found = [answer, bare]
-    if bare.endswith(".") and bare.strip("."):
-        found.append(unwrap(bare[:-1]))
-    return list(dict.fromkeys(found))
+    found = [answer]
+    text = answer.strip()
+    guesses = 0
+    for _ in range(_MAX_LAYERS):
+        inner = _unwrapped(text)
+        if inner is None and guesses < _MAX_GUESSES:
+            found.append(text)
+            guesses += 1
+            inner = (_without_label(text) if label else None) or _without_period(text)
+            if inner is None and quotes:
+                inner = _without_quotes(text)
+            if inner is None and brackets:
+                inner = _without_brackets(text)
+        if inner is None:
+            break
+        text = inner
+    return list(dict.fromkeys([*found, text]))
 
 
 def unwrap(text: str) -> str:
-    r"""Without the white space, code fence, `\boxed{}`, `$...$`, `**...**` around the whole of it."""
-    for _ in range(6):  # `**$\boxed{5}$**`, not an onion
-        inner = _unwrap_once(text.strip())
-        if inner == text:
+    r"""Without the white space, code fence, `\boxed{}`, `\text{}`, `$...$`, `**...**` around the whole of it."""
+    text = text.strip()
+    for _ in range(_MAX_LAYERS):
+        inner = _unwrapped(text)
+        if inner is None:
             break
         text = inner
     return text
 
 
-def _unwrap_once(text: str) -> str:
-    if fence := _FENCE.fullmatch(text):
-        return fence[1]
-    if (boxed := _BOXED.match(text)) and text.endswith("}"):
-        inner = text[boxed.end() : -1]
-        return inner if _balanced(inner) else text
+def _unwrapped(text: str) -> str | None:
+    """Without the outermost wrapping and white space; None if there is none."""
+    if text.startswith(_FENCE) and text.endswith(_FENCE) and len(text) > 2 * len(_FENCE):
+        return _unfenced(text[len(_FENCE) : -len(_FENCE)]) or None
+    if (command := _COMMAND.match(text)) and text.endswith("}"):
+        inner = text[command.end() : -1].strip()
+        return inner if inner and _balanced(inner) else None
     for start, end in _MATH:
         if text.startswith(start) and text.endswith(end) and len(text) > len(start) + len(end):
             inner = text[len(start) : -len(end)]
-            return inner if start not in inner and end not in inner else text
-    for mark in _MARKS:
-        inner = text[len(mark) : -len(mark)]
-        if text.startswith(mark) and text.endswith(mark) and inner and mark not in inner:
-            return inner
-    return text
+            return inner.strip() or None if start not in inner and end not in inner else None
+    for mark in (_BOLD, "`"):
+        inner = text[len(mark) : -len(mark)].strip()
+        if inner and text.startswith(mark) and text.endswith(mark):
+            # `**x**2 + C**` has a power in it, and `**5** or **6**` has not
+            return inner if mark not in (_POWER.sub("", inner) if mark == _BOLD else inner) else None
+    return None
+
+
+def _without_period(text: str) -> str | None:
+    return text[:-1].rstrip() if text.endswith(".") and text.strip(".") else None
+
+
+def _without_label(text: str) -> str | None:
+    """Without `Answer:`, `The final answer is` or the like before it."""
+    label = _LABEL.match(text)
+    return text[label.end() :].strip() or None if label else None
+
+
+def _without_quotes(text: str) -> str | None:
+    """Without quotes around the whole, where none are in it, or around a list or the like that has its own."""
+    for start, end in _QUOTES:
+        if len(text) > 2 and text.startswith(start) and text.endswith(end):
+            inner = text[1:-1].strip()
+            if inner[:1] + inner[-1:] in ("[]", "{}"):
+                return inner
+            return inner or None if start not in inner and end not in inner else None
+    return None
+
+
+def _without_brackets(text: str) -> str | None:
+    """The element of a list that has one."""
+    inner = text[1:-1].strip() if text[:1] + text[-1:] == "[]" else ""
+    return None if not inner or re.search(r"[\[\],;\n]", inner) else inner
+
+
+def _unfenced(inner: str) -> str:
+    """A code block without the name of its language; empty if it is more than one block, or blank."""
+    if _FENCE in inner:
+        return ""
+    first, _, rest = inner.partition("\n")
+    return (rest if rest.strip() and _LANGUAGE.fullmatch(first) else inner).strip()
 
 
 def _balanced(text: str) -> bool:
-    depth = 0
-    for character in text:
-        depth += (character == "{") - (character == "}")
-        if depth < 0:
-            return False
-    return depth == 0
+    """Each brace that closes has one that opens before it, and the other way round."""
+    if not text.count("{") == text.count("}") <= _MAX_BRACES:
+        return False
+    return min(accumulate(1 if brace == "{" else -1 for brace in re.findall(r"[{}]", text)), default=0) >= 0
 
 
 def same_text(answer: str, gold: str) -> bool:
@@ -86,11 +148,26 @@ def _lines(text: str) -> list[str]:
 
 
 def plain_digits(text: str) -> str:
-    """Decimal digits of any script and all minus signs as ASCII. Superscripts and the like stay what they are."""
+    """Decimal digits of any script and all minus signs as ASCII. Superscripts and the like stay what they are.
+
+    Unchanged if it has more kinds of them than three scripts: no answer mixes these.
+    """
     if text.isascii():
         return text
-    text = text.translate(_MINUS)
-    return "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
+    signs = {c: _MINUS.get(c) or str(unicodedata.decimal(c)) for c in set(text) if c in _MINUS or _is_foreign_digit(c)}
+    if len(signs) <= _MAX_SIGNS:
+        for sign, plain in signs.items():  # faster by far than `translate` for text that is not ASCII
+            text = text.replace(sign, plain)
+    return text
+
+
+def _is_foreign_digit(character: str) -> bool:
+    return character.isdecimal() and not character.isascii()
+
+
+def plain_thousands(text: str) -> str:
+    r"""The thousands of `1{,}234` and `1\,234`, as LaTeX writes them, separated by plain commas."""
+    return _THOUSANDS.sub(",", text)
 
 
 def number(text: str) -> Fraction | None:
@@ -101,7 +178,7 @@ def number(text: str) -> Fraction | None:
     if plain := _PLAIN_NUMBER.fullmatch(text):  # nearly all of them, and ten times as fast
         whole, decimals = plain.groups()
         return Fraction(int(whole + decimals), 10 ** len(decimals)) if decimals else Fraction(int(whole))
-    text = plain_digits(text)
+    text = plain_thousands(plain_digits(text))
     if not _NUMBER.fullmatch(text) or not any(c.isdigit() for c in text):
         return None
     mantissa, _, exponent = re.sub(r"[,_\s]", "", text).lower().partition("e")
@@ -143,10 +220,7 @@ def numbers(text: str) -> list[Fraction] | None:
         text = text[1:-1].strip()
     if not text:
         return []
-    parts = re.split(r"\s*[,;]\s*|\s+", text)
-    if len(parts) > _MAX_NUMBERS:
-        return None
-    found = [number(part.strip("'\"")) for part in parts if part]
+    found = [number(part.strip("'\"")) for part in re.split(r"[\s,;]+", text) if part]
     return None if None in found else [value for value in found if value is not None]
 
 

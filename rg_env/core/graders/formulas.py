@@ -1,4 +1,4 @@
-"""Formulas of propositional logic: read from text, a truth table, and a form in which trivial rewriting disappears.
+"""Formulas of propositional logic: read from text, and their truth table.
 
 A formula is a tuple: `("var", name)`, `("not", f)`, or `(operator, left, right)` with `and`, `or`, `implies`, `iff`.
 Negation binds most tightly, then and, or, implies, iff, as in the library; a chain of implications reads from the
@@ -82,12 +82,12 @@ def _unary(tokens: Sequence[tuple[str, str]], at: int, depth: int) -> tuple[Form
 
 
 def columns(variables: Collection[str]) -> dict[str, int]:
-    """Each variable's column of the truth table: bit i is its value in row i of 2^n."""
+    """Each variable's column of the truth table: bit i is its value in row i of 2^n; the first one's alternates."""
     if len(variables) > MAX_VARIABLES:
         raise ValueError(f"{len(variables)} variables: a truth table has at most {MAX_VARIABLES}")
     rows = 1 << len(variables)
     found = {}
-    for index, name in enumerate(sorted(variables)):
+    for index, name in enumerate(variables):
         width = 1 << index
         block, length = ((1 << width) - 1) << width, 2 * width  # 0 in `width` rows, then 1 in as many
         while length < rows:
@@ -97,53 +97,33 @@ def columns(variables: Collection[str]) -> dict[str, int]:
     return found
 
 
-def truths(formula: Formula, table: Mapping[str, int]) -> list[int]:
-    """The columns of all parts of the formula, its own last: bit i says whether it holds in row i."""
-    found: list[int] = []
-    _fill(formula, table, (1 << (1 << len(table))) - 1, found)
-    return found
+def always(table: Mapping[str, int]) -> int:
+    """The column of a tautology."""
+    return (1 << (1 << len(table))) - 1
 
 
-def _fill(formula: Formula, table: Mapping[str, int], every: int, found: list[int]) -> int:
-    kind, *parts = formula
-    values = [] if kind == "var" else [_fill(part, table, every, found) for part in parts]
-    if kind == "var":
-        value = table[parts[0]]
-    elif kind == "not":
-        value = every ^ values[0]
-    elif kind == "and":
-        value = values[0] & values[1]
-    elif kind == "or":
-        value = values[0] | values[1]
-    elif kind == "implies":
-        value = (every ^ values[0]) | values[1]
-    else:
-        value = every ^ values[0] ^ values[1]
-    found.append(value)
-    return value
+def truth(formula: Formula, table: Mapping[str, int]) -> int:
+    """The formula's column of the truth table: bit i is whether it holds in row i."""
+    return _fill(formula, table, always(table))
 
 
-def normal(formula: Formula) -> Formula:
-    """The formula without double negation and repetition, and with the parts of and, or, iff as a set.
+def flipped(column: int, variable: int) -> int:
+    """The column with the rows exchanged in which a variable, given by its own column, is true and false."""
+    width = (variable & -variable).bit_length() - 1
+    return (column & variable) >> width | (column << width & variable)
 
-    Two formulas with the same form say the same in the same way: `(Q ∧ P) ∧ ¬¬P` is `P ∧ Q`. The reverse does not
-    hold: `¬P ∨ Q` follows from `P → Q` by a step of reasoning.
-    """
+
+def _fill(formula: Formula, table: Mapping[str, int], every: int) -> int:
     kind, *parts = formula
     if kind == "var":
-        return formula
-    inner = [normal(part) for part in parts]
+        return table[parts[0]]
+    values = [_fill(part, table, every) for part in parts]
     if kind == "not":
-        denied: Formula = inner[0][1] if inner[0][0] == "not" else ("not", inner[0])
-        return denied
+        return every ^ values[0]
+    if kind == "and":
+        return values[0] & values[1]
+    if kind == "or":
+        return values[0] | values[1]
     if kind == "implies":
-        return ("implies", *inner)
-    if kind == "iff":
-        return ("iff", frozenset(inner))
-    flat = frozenset[Formula]().union(*(part[1] if part[0] == kind else {part} for part in inner))
-    return next(iter(flat)) if len(flat) == 1 else (kind, flat)
-
-
-def leaves(formula: Formula) -> int:
-    """How many times the formula names a variable."""
-    return 1 if formula[0] == "var" else sum(leaves(part) for part in formula[1:])
+        return (every ^ values[0]) | values[1]
+    return every ^ values[0] ^ values[1]

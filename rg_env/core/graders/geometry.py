@@ -2,17 +2,17 @@
 
 import re
 from fractions import Fraction
-from math import sqrt
 
-from rg_env.core.graders import forms
+from rg_env.core.graders import balls, forms
 from rg_env.core.graders.types import Config, Entry, Grader
 
 _MAX_TEXT = 200
 _HALF_A_THOUSANDTH = Fraction(1, 2000)
 _HALF_A_HUNDREDTH = Fraction(1, 200)
+_MAX_DECIMALS = _MAX_TEXT
 _FLOAT_ERROR = Fraction(1, 10**9)
 """What the library's floats may be off by."""
-_DEGREES = re.compile(r"\s*(?:°|\^\s*\\circ|\^\s*\{\s*\\circ\s*\}|\\degree|degrees?|deg)\s*")
+_DEGREES = re.compile(r"°|\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree|degrees?|deg")
 _ROOT = re.compile(r"\\?sqrt(?:\{(\d{1,12})\}|\((\d{1,12})\)|(\d{1,12}))|√(?:\((\d{1,12})\)|\{(\d{1,12})\}|(\d{1,12}))")
 _FRACTION = re.compile(r"\\[dt]?frac\{([^{}]*)\}\{(\d{1,9})\}")
 _QUOTIENT = re.compile(r"\(([^()]+)\)(?:/\(?(\d{1,9})\)?)?")
@@ -22,7 +22,7 @@ _TERM = re.compile(r"([+-])(?:(\d{1,9})\*?)?(?:√(\d{1,12}))?(?:/(\d{1,9}))?")
 def advanced_geometry(answer: str, entry: Entry, config: Config) -> float:
     """Coordinates, radius or angle, correct to three decimals, or exact: fractions, and for a radius square roots.
 
-    An angle may have two decimals, as the stored one has.
+    An angle may have two decimals, as the stored one has. A fraction is no rounded number: it must be exact.
     """
     if len(answer) > _MAX_TEXT:
         return 0.0
@@ -40,7 +40,7 @@ def _is_point(answer: str, right: list[Fraction]) -> bool:
         text = text[1:-1]
     found = [forms.rational(part) for part in text.split(",")]
     return len(found) == 2 and all(
-        value is not None and abs(value - exact) <= _HALF_A_THOUSANDTH
+        value is not None and abs(value - exact) <= (_HALF_A_THOUSANDTH if _is_decimal(value) else 0)
         for value, exact in zip(found, right, strict=True)
     )
 
@@ -48,9 +48,9 @@ def _is_point(answer: str, right: list[Fraction]) -> bool:
 def _is_radius(answer: str, right: Fraction) -> bool:
     value = forms.rational(answer)
     if value is not None:
-        return abs(value - right) <= _HALF_A_THOUSANDTH + _FLOAT_ERROR
+        return abs(value - right) <= (_HALF_A_THOUSANDTH if _is_decimal(value) else 0) + _FLOAT_ERROR
     surd = _surd(answer)
-    return surd is not None and abs(Fraction(surd) - right) <= _FLOAT_ERROR
+    return surd is not None and abs(surd[0] - float(right)) + surd[1] <= _FLOAT_ERROR
 
 
 def _is_angle(answer: str, right: Fraction) -> bool:
@@ -58,11 +58,16 @@ def _is_angle(answer: str, right: Fraction) -> bool:
     value = forms.rational(number)
     if value is None:
         return False
-    decimals = len(number.partition(".")[2])
-    return abs(value - right) <= (_HALF_A_THOUSANDTH if decimals > 2 else _HALF_A_HUNDREDTH) + _FLOAT_ERROR
+    coarse = _HALF_A_THOUSANDTH if len(number.partition(".")[2]) > 2 else _HALF_A_HUNDREDTH
+    return abs(value - right) <= (coarse if _is_decimal(value) else 0) + _FLOAT_ERROR
 
 
-def _surd(text: str) -> float | None:
+def _is_decimal(value: Fraction) -> bool:
+    """Whether a decimal can write it; other fractions are exact or wrong."""
+    return 10**_MAX_DECIMALS % value.denominator == 0
+
+
+def _surd(text: str) -> balls.Ball | None:
     r"""Sums of whole numbers and square roots of such over whole numbers: `3√5/2`, `\frac{\sqrt{5} - 1}{2}`.
 
     Nothing else, no root below the line above all: a formula with the question's numbers put in is no answer.
@@ -75,14 +80,18 @@ def _surd(text: str) -> float | None:
     if quotient := _QUOTIENT.fullmatch(text):
         text, below = quotient[1], int(quotient[2] or 1)
     terms = [part for part in re.split(r"(?=[+-])", text if text[:1] in "+-" else f"+{text}") if part]
-    total = 0.0
+    total = balls.ZERO
     for part in terms:
         term = _TERM.fullmatch(part)
         if term is None or not (term[2] or term[3]):
             return None
-        value = int(term[2] or 1) * sqrt(int(term[3] or 1)) / (int(term[4] or 1) or float("inf"))
-        total += -value if term[1] == "-" else value
-    return total / below if terms and below else None
+        under = int(term[4] or 1)
+        if not under:
+            return None
+        factor = Fraction(int(term[2] or 1), under)
+        root = balls.sqrt(balls.of_fraction(Fraction(term[3] or 1)))
+        total = balls.add(total, balls.multiply(balls.of_fraction(-factor if term[1] == "-" else factor), root))
+    return balls.multiply(total, balls.of_fraction(Fraction(1, below))) if terms and below else None
 
 
 def simple_geometry(answer: str, entry: Entry, config: Config) -> float:
@@ -95,7 +104,7 @@ def _without_degrees(text: str) -> str:
     """Without one sign or word for degrees at the end."""
     text = text.strip()
     ends = [match for match in _DEGREES.finditer(text) if match.end() == len(text)]
-    return text[: ends[-1].start()] if ends else text
+    return text[: ends[-1].start()].rstrip() if ends else text
 
 
 GRADERS: dict[str, Grader] = {"advanced_geometry": advanced_geometry, "simple_geometry": simple_geometry}

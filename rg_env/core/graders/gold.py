@@ -4,7 +4,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rg_env.core.graders import boxnet, rush_hour
+from rg_env.core.graders import boxnet, formulas, rush_hour
+from rg_env.core.graders.corrections import NO_OPTIONS, corrected
+from rg_env.core.graders.premises import Premises
+from rg_env.core.graders.types import Config
 
 SOLVED = ("rush_hour", "boxnet")
 """Tasks whose gold answers are found by a solver, which trusts its entry."""
@@ -12,11 +15,13 @@ STORED_ELSEWHERE = (*SOLVED, "graph_color", "propositional_logic", "rubiks_cube"
 """Tasks whose entries have no `answer`."""
 
 
-def gold_answer(task: str, entry: Mapping[str, Any]) -> str | None:
-    """The right answer stored in `entry`, or None where the library stores none.
+def gold_answer(task: str, entry: Mapping[str, Any], config: Config = NO_OPTIONS) -> str | None:
+    """The right answer to `entry` of a task with these options, or None where the library stores none.
 
-    graph_color, rubiks_cube and propositional_logic keep an example of a right answer in their metadata instead.
-    rush_hour and boxnet have none at all, and are solved here, which takes tens of milliseconds for a rush_hour.
+    Where the library stores a wrong one, it is the one by the rules of the question: see `graders.corrections`.
+    graph_color and rubiks_cube keep an example of a right answer in their metadata instead. rush_hour and boxnet have
+    none at all, and are solved here, which takes tens of milliseconds for a rush_hour. The example of
+    propositional_logic often restates a premise, or is a variable that does not follow: then the answer is our own.
     """
     metadata = entry["metadata"]
     if task == "graph_color":
@@ -28,13 +33,20 @@ def gold_answer(task: str, entry: Mapping[str, Any]) -> str | None:
     if task == "boxnet":
         return boxnet.solve(entry)
     if task == "propositional_logic":
-        # The library gives up after 100 tries and stores the first variable, which need not follow from the premises.
-        # A conclusion that it found is never a single variable.
-        example: str = metadata["example_answer"]
-        return None if example in metadata["variables"] else example
-    answer = entry["answer"]
+        return _conclusion(metadata)
+    answer = corrected(task, entry, config)["answer"]
     if task == "jugs" and "No solution" in answer:
         return None  # its solver looks at three jugs only
     if task in ("simple_integration", "intermediate_integration") and "Integral(" in answer:
         return None  # the library could not solve it, and stores the question
     return None if answer is None else str(answer)
+
+
+def _conclusion(metadata: Mapping[str, Any]) -> str | None:
+    premises = Premises(metadata)
+    shortest = premises.conclusion()
+    example: str = metadata["example_answer"]
+    formula = formulas.parse(example, premises.variables)
+    if shortest and formula and premises.lead_to(formula):
+        return example
+    return shortest

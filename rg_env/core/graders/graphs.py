@@ -9,18 +9,6 @@ from rg_env.core.graders.types import Config, Entry, Grader
 _SEPARATORS = str.maketrans(dict.fromkeys("→⇒>,;|[](){}'\"", " "))
 _STEPS = {"right": (0, 1), "down": (1, 0), "left": (0, -1), "up": (-1, 0)}
 _COLORS = {"red": "green", "green": "red"}
-# Reasoning Gym's default names: its metadata does not say who is a man and who a woman.
-_MALE_NAMES = (
-    "James John Robert Michael William David Richard Joseph Thomas Charles Peter Daniel Matthew Christopher Andrew "
-    "George Edward Benjamin Henry Samuel Alexander Oliver Jack Harry Jacob Noah Ethan Lucas Mason Logan Sebastian "
-    "Theodore Owen Liam Aiden Kai Jayden Zion Phoenix Atlas Axel Ryder Finn"
-)
-_FEMALE_NAMES = (
-    "Mary Patricia Jennifer Linda Elizabeth Barbara Susan Jessica Sarah Karen Emma Lisa Anna Margaret Victoria "
-    "Charlotte Sophia Isabella Olivia Ava Mia Emily Abigail Amelia Eleanor Grace Alice Lucy Chloe Sophie Lily Hannah "
-    "Zoe Luna Nova Aria Willow Aurora Sage River Winter Sky Rain"
-)
-_NAMES = (("male_names", _MALE_NAMES), ("female_names", _FEMALE_NAMES))
 
 
 def _steps(answer: str) -> list[str]:
@@ -60,8 +48,10 @@ def _reaches_goal(matrix: list[list[str]], path: Iterable[str]) -> bool:
 def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
     """Any sequence of buttons that reaches the target in as few presses as possible. Half, or less, for a longer one.
 
-    A button is pressed only while the light has its colour. The library lets others be pressed, without any effect,
-    but its question leaves open what they do to the light.
+    By the letter of the question the light toggles "whenever you press a button", also one whose operation is for the
+    other color, which then leaves the number as it is. The library's search never presses such a button, and its
+    grader takes the press for none at all. A shortest sequence of the library's stays one by the letter; the questions
+    with a shorter one (`is_shortest_lock`) have two answers, depending on the reading, and are no rows.
     """
     metadata = entry["metadata"]
     shortest = len(metadata["solution_path"])
@@ -73,38 +63,47 @@ def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _opens_lock(metadata: Mapping[str, Any], buttons: Mapping[str, Mapping[str, Any]], presses: Iterable[str]) -> bool:
-    value: int = metadata["initial_value"]
-    color: str = metadata["initial_state"]
+    state: tuple[int, str] = metadata["initial_value"], metadata["initial_state"]
     for name in presses:
-        button = buttons.get(name)
-        if button is None or button["active_state"] not in ("any", color):
+        if name not in buttons:
             return False
-        if button["type"] == "add":
-            value += button["value"]
-        elif button["type"] == "subtract":
-            value -= button["value"]
-        else:
-            value *= button["value"]
-        color = _COLORS[color]
-    return bool(value == metadata["target_value"])
+        state = _pressed(state, buttons[name])
+    return bool(state[0] == metadata["target_value"])
+
+
+def _pressed(state: tuple[int, str], button: Mapping[str, Any]) -> tuple[int, str]:
+    """Number and light after a press."""
+    value, color = state
+    if button["active_state"] in ("any", color):
+        operand: int = button["value"]
+        match button["type"]:
+            case "add":
+                value += operand
+            case "subtract":
+                value -= operand
+            case _:
+                value *= operand
+    return value, _COLORS[color]
+
+
+def is_shortest_lock(entry: Entry) -> bool:
+    """Whether no sequence is shorter than the stored one when a press without effect toggles the light."""
+    metadata = entry["metadata"]
+    target = metadata["target_value"]
+    edge = {(metadata["initial_value"], metadata["initial_state"])}
+    seen = set(edge)
+    for _ in range(len(metadata["solution_path"]) - 1):
+        edge = {_pressed(state, button) for state in edge for button in metadata["buttons"]} - seen
+        if any(value == target for value, _ in edge):
+            return False
+        seen |= edge
+    return True
 
 
 def family_relationships(answer: str, entry: Entry, config: Config) -> float:
-    """The stored relationship, in any letter case and with or without hyphens.
-
-    The question is what the first person is to the second. For in-laws, nieces and nephews the library stores a word
-    for the second person instead (`mother-in-law` for a daughter-in-law); there, the word that is right is right too.
-    """
+    """The relationship, in any letter case and with or without hyphens."""
     words = answer.casefold().replace("-", " ").replace("‑", " ").split()
-    stored = str(entry["answer"])
-    rights = [stored]
-    name = entry["metadata"]["person1"]
-    male, female = (name in config.get(key, default.split()) for key, default in _NAMES)
-    if male != female and stored in ("mother-in-law", "father-in-law"):
-        rights.append("son-in-law" if male else "daughter-in-law")
-    elif male != female and stored in ("niece", "nephew"):
-        rights.append("nephew" if male else "niece")
-    return float(any(words == right.replace("-", " ").split() for right in rights))
+    return float(words == str(entry["answer"]).replace("-", " ").split())
 
 
 GRADERS: dict[str, Grader] = {

@@ -15,7 +15,6 @@ _CHARS_PER_CELL = 32
 _MORE_CHARS = 200
 """JSON with each number on a line of its own takes about 12 characters a cell, 28 with all decimal places."""
 _LATEX = re.compile(r"\\begin\{(\w*matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
-_BRACKETS = str.maketrans("()", "[]")
 _BETWEEN_ROWS = re.compile(r"\][\s,]*\[")
 _CELL = re.compile(r"[^\s,;|]+")
 _WHOLE = re.compile(r"([+-]?\d{1,9})(?:\.0*)?", re.ASCII)
@@ -33,7 +32,7 @@ def rows(text: str, n_cells: int) -> list[list[str]] | None:
     if latex := _LATEX.fullmatch(text):
         lines = latex[2].replace("&", " ").split("\\\\")
     else:
-        text = text.translate(_BRACKETS)
+        text = text.replace("(", "[").replace(")", "]")
         if text.startswith("[") and text.endswith("]"):
             lines = _BETWEEN_ROWS.split(text)
         else:

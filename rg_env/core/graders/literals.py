@@ -10,13 +10,20 @@ _MAX_DEPTH = 20
 _MAX_DIGITS = 1_000
 _TOKEN = re.compile(
     r"""\s*(?:
-        (?P<open>[\[({]) | (?P<close>[\])}]) | (?P<sign>[,:])
-      | (?P<text>'(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*")
-      | (?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4})?)
-      | (?P<word>True|False|true|false)\b
+        (\d+)(?![\d.eE])
+      | ([,:])
+      | ([\[({])
+      | ([\])}])
+      | ('(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*")
+      | ([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4})?)
+      | (True|False|true|false)\b
+      | (\S)
+      | \Z
     )""",
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
+_DIGITS, _SIGN, _OPEN, _CLOSE, _TEXT, _NUMBER, _WORD, _OTHER = range(1, 9)
+"""Which group of `_TOKEN` matched."""
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _PLAIN = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a"}
 _CLOSED_BY = {"[": "]", "(": ")", "{": "}"}
@@ -28,6 +35,8 @@ class _Malformed(Exception):
 
 class _Open:
     """A bracket that is not closed yet."""
+
+    __slots__ = ("bracket", "items", "keys", "wants_item")
 
     def __init__(self, bracket: str) -> None:
         self.bracket = bracket
@@ -43,7 +52,7 @@ class _Open:
         self.wants_item = False
 
     def sign(self, sign: str) -> None:
-        if self.wants_item:
+        if self.wants_item or not self.bracket:
             raise _Malformed
         is_key = self.bracket == "{" and len(self.keys) == len(self.items) - 1
         if (sign == ":") != is_key:
@@ -78,35 +87,36 @@ def parse(text: str) -> Any:
 
 
 def _parse(text: str) -> Any:
-    text = text.strip()
-    stack = [_Open("")]
-    at = 0
-    while at < len(text):
-        token = _TOKEN.match(text, at)
-        if token is None:
+    top = _Open("")
+    stack = [top]
+    for token in _TOKEN.finditer(text.strip()):
+        kind = token.lastindex
+        if kind is None:  # the end
+            break
+        found = token[kind]
+        if kind == _DIGITS:
+            top.add(int(found) if len(found) <= _MAX_DIGITS else _number(found))
+        elif kind == _SIGN:
+            top.sign(found)
+        elif kind == _OPEN:
+            if not top.wants_item or len(stack) > _MAX_DEPTH:
+                raise _Malformed
+            top = _Open(found)
+            stack.append(top)
+        elif kind == _CLOSE:
+            if found != _CLOSED_BY.get(top.bracket):
+                raise _Malformed
+            value = stack.pop().closed()
+            top = stack[-1]
+            top.add(value)
+        elif kind == _TEXT:
+            top.add(_text(found[1:-1]))
+        elif kind == _NUMBER:
+            top.add(_number(found))
+        elif kind == _WORD:
+            top.add(found.lower() == "true")
+        else:
             raise _Malformed
-        at = token.end()
-        top = stack[-1]
-        match token.lastgroup:
-            case "open":
-                if not top.wants_item or len(stack) > _MAX_DEPTH:
-                    raise _Malformed
-                stack.append(_Open(token["open"]))
-            case "close":
-                if token["close"] != _CLOSED_BY.get(top.bracket):
-                    raise _Malformed
-                stack.pop()
-                stack[-1].add(top.closed())
-            case "sign":
-                if not top.bracket:
-                    raise _Malformed
-                top.sign(token["sign"])
-            case "text":
-                top.add(_text(token["text"][1:-1]))
-            case "number":
-                top.add(_number(token["number"]))
-            case _:
-                top.add(token["word"].lower() == "true")
     (whole,) = stack
     (value,) = whole.items
     return value

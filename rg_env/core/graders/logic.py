@@ -1,19 +1,14 @@
 """Graders of the logic tasks."""
 
-import functools
-import operator
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from rg_env.core.graders import common, formulas
-from rg_env.core.graders.formulas import Formula
+from rg_env.core.graders.premises import Premises
 from rg_env.core.graders.types import Config, Entry, Grader
 
 _WORD = re.compile(r"[^\W\d_]+")
 _LINKS = {"is", "a", "an", "the", "are", "both", "and"}
 _DENIALS = {"not", "no", "never", "neither", "nor", "or", "either", "if", "unless", "false", "untrue"}
-_MAX_PREMISE_TOKENS = 20_000  # premises are the library's own: a bound for answers would make a large entry unusable
 
 
 def knights_knaves(answer: str, entry: Entry, config: Config) -> float:
@@ -52,74 +47,17 @@ def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, b
 
 
 def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
-    """A formula that follows from the premises and is no mere restatement of them.
+    """A conclusion by the rule of `graders.premises`: it follows, and no part of it follows from one premise alone.
 
-    Not right are, though the library pays for them: a tautology; a premise, apart from order, repetition and double
-    negation; premises joined by and/or (or an arrow, which is an or) alone; a formula with a part that says what a
-    whole premise says, for `(premise) ∨ X` follows from anything; what is equivalent to a premise but longer. A premise
-    that is a single variable, or one negated, may be a part. A single variable is right where it is no premise. The
-    library's stored example is right in any case.
-
-    The question asks for "a correct conclusion", not for the strongest: from `Q` the library itself concludes `Q ∨ P`,
-    as it does for more than half of its questions, and for one in seven nothing else that is short will do. So an
-    or of two variables is right for three questions in five. The task is open: other rows would be another task.
+    The rule looks at meaning only, so an equivalent formula gets the same verdict, as long as it can be read
+    (`formulas.parse`) and names variables of the question. The library pays for whatever follows and is neither a
+    tautology nor a single variable: for its own premises joined by and, and for `P ∨ Q` on two questions in three.
+    Rows have questions with a conclusion in at most two variables, one draw in five (`core.mends.is_item`), and no
+    variable, or negated one, is right on more than one row in six (`core.selection`).
     """
-    metadata = entry["metadata"]
-    variables = metadata["variables"]
-    table = formulas.columns(variables)
-    conclusion = formulas.parse(answer.strip().lstrip("∴⊢ "), variables)
-    if conclusion is None:
-        return 0.0
-    premises, said = _premises(metadata, table)
-    every = (1 << (1 << len(variables))) - 1
-    given = every
-    for column in said:
-        given &= column
-    *parts, value = formulas.truths(conclusion, table)
-    if value == every or given & ~value:
-        return 0.0
-    if conclusion == formulas.parse(metadata["example_answer"], variables):
-        return 1.0
-    if _joined(formulas.normal(conclusion), {formulas.normal(premise) for premise in premises}):
-        return 0.0
-    literals = {*table.values(), *(every ^ column for column in table.values())}
-    compound = set(said) - literals
-    if not compound.isdisjoint(parts):
-        return 0.0
-    sizes = [
-        formulas.leaves(premise)
-        for premise, premise_value in zip(premises, said, strict=True)
-        if premise_value == value
-    ]
-    return float(not sizes or formulas.leaves(conclusion) <= max(sizes))
-
-
-def contradictory(entry: Entry) -> bool:
-    """The premises cannot all hold, so that any conclusion follows from them: one question in five of the library's."""
-    table = formulas.columns(entry["metadata"]["variables"])
-    return not functools.reduce(operator.and_, _premises(entry["metadata"], table)[1])
-
-
-def _premises(metadata: Mapping[str, Any], table: Mapping[str, int]) -> tuple[list[Formula], list[int]]:
-    """The premises, and the column of each in the truth table."""
-    found = [_premise(text, metadata["variables"]) for text in metadata["premises"]]
-    return found, [formulas.truths(premise, table)[-1] for premise in found]
-
-
-def _premise(text: str, variables: list[str]) -> Formula:
-    premise = formulas.parse(text, variables, _MAX_PREMISE_TOKENS)
-    if premise is None:
-        raise ValueError(f"premise {text!r} is no formula in the variables {variables}")
-    return premise
-
-
-def _joined(form: Formula, known: set[Formula]) -> bool:
-    """It is one of the known formulas, or built of them by and/or alone; `A → B` is `¬A ∨ B`."""
-    if form in known:
-        return True
-    if form[0] == "implies":
-        return _joined(formulas.normal(("not", form[1])), known) and _joined(form[2], known)
-    return form[0] in ("and", "or") and all(_joined(part, known) for part in form[1])
+    premises = Premises(entry["metadata"])
+    formula = formulas.parse(answer.strip().lstrip("∴⊢ "), premises.variables)
+    return float(formula is not None and premises.lead_to(formula))
 
 
 GRADERS: dict[str, Grader] = {

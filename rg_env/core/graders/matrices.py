@@ -1,6 +1,7 @@
 """Graders of answers that are matrices, and the processes on them."""
 
 import json
+import math
 import re
 from typing import Any
 
@@ -73,6 +74,20 @@ def graph_color(answer: str, entry: Entry, config: Config) -> float:
         return 0.0
     allowed = all(color in puzzle["color_options"] for color in colors.values())
     return float(allowed and all(colors[str(a)] != colors[str(b)] for a, b in puzzle["edges"]))
+
+
+def fit_by_chance(entry: Entry) -> float:
+    """The chance that a fixed colouring, which uses its colours equally often, is right on a graph_color question with
+    as many vertices and edges as this one.
+
+    `C(N - m, e) / C(N, e)`, where m of the N pairs of vertices have the same colour; divided by how many numbers of
+    vertices the options allow, since a colouring has to name exactly the graph's own.
+    """
+    puzzle, (fewest, most) = entry["metadata"]["puzzle"], entry["metadata"]["difficulty"]["num_vertices"]
+    vertices, edges, colors = len(puzzle["vertices"]), len(puzzle["edges"]), len(puzzle["color_options"])
+    pairs = math.comb(vertices, 2)
+    same = sum(math.comb((vertices + index) // colors, 2) for index in range(colors))
+    return math.comb(pairs - same, edges) / math.comb(pairs, edges) / (most - fewest + 1)
 
 
 def _colors(value: Any) -> dict[str, int | None] | None:

@@ -5,6 +5,7 @@ A list with an illegal move is wrong, except in sokoban, where walking into a wa
 """
 
 import re
+from functools import lru_cache
 
 from rg_env.core.graders import forms
 from rg_env.core.graders.boxnet import boxnet
@@ -13,6 +14,9 @@ from rg_env.core.graders.types import Config, Entry, Grader
 
 _DISK_MOVE = re.compile(r"move\s+disk\s+(\d{1,4})\s+from\s+peg\s+(\d{1,4})\s+to\s+peg\s+(\d{1,4})\.?", re.IGNORECASE)
 _NUMBERING = re.compile(r"(?:\d{1,6}[.):]|[-*])\s+")
+_CHARS_PER_LINE = 8
+_MORE_LINES = 200
+"""A move takes 31 characters; with more lines than this most would be blank."""
 _KNIGHT_MOVE = re.compile(r"\b([wb])\s*,\s*([a-z]\d{1,2})\s*,\s*([a-z]\d{1,2})\b", re.IGNORECASE)
 _KNIGHT_MOVES = re.compile(
     r"[\[(]?\s*(['\"]?)M\1(?:(?:\s*[,;]\s*|\s+)\1M\1)*\s*[\])]?".replace(
@@ -25,42 +29,54 @@ _SEPARATORS = str.maketrans(dict.fromkeys(" \t\r\n,;'\"[]", ""))
 
 
 def tower_of_hanoi(answer: str, entry: Entry, config: Config) -> float:
-    """All disks on the target peg by legal moves, in at most the stored number of them; stored / used when longer."""
+    """All disks on the target peg by legal moves, of any number: the question does not ask for the fewest.
+
+    Each move is played once, in constant time. `scoring.MAX_ANSWER_CHARS`, or twice the length of the stored solution,
+    bounds how many there are.
+    """
     metadata = entry["metadata"]
     pegs: dict[int, list[int]] = {peg: [] for peg in range(1, metadata["num_pegs"] + 1)}
     pegs[metadata["start_peg"]] = list(range(metadata["num_disks"], 0, -1))
-    n_moves = 0
-    for line in re.split(r"[\n,;]", forms.plain_digits(answer)):
-        line = line.strip(" \t\r[]\"'")
-        if numbering := _NUMBERING.match(line):
-            line = line[numbering.end() :]
-        if not line:
+    lines = re.split(r"[\n,;]", forms.plain_digits(answer))
+    if len(lines) > len(answer) // _CHARS_PER_LINE + _MORE_LINES:
+        return 0.0
+    for line in lines:
+        move = _disk_move(line)
+        if not move:
+            if move is None:
+                return 0.0
             continue
-        move = _DISK_MOVE.fullmatch(line)
-        if move is None:
-            return 0.0
-        disk, source, target = map(int, move.groups())
+        disk, source, target = move
         if source not in pegs or target not in pegs or pegs[source][-1:] != [disk]:
             return 0.0
         pegs[source].pop()
         if pegs[target] and pegs[target][-1] < disk:
             return 0.0
         pegs[target].append(disk)
-        n_moves += 1
-    if len(pegs[metadata["target_peg"]]) < metadata["num_disks"]:
-        return 0.0
-    return min(1.0, float(metadata["solution_length"] / max(1, n_moves)))
+    return float(len(pegs[metadata["target_peg"]]) == metadata["num_disks"])
+
+
+@lru_cache(maxsize=4096)
+def _disk_move(line: str) -> tuple[int, ...] | None:
+    """Disk, source and target peg; empty for a blank line, None for anything else. The same few lines come again."""
+    line = line.strip(" \t\r[]\"'")
+    if numbering := _NUMBERING.match(line):
+        line = line[numbering.end() :]
+    if not line:
+        return ()
+    move = _DISK_MOVE.fullmatch(line)
+    return None if move is None else tuple(map(int, move.groups()))
 
 
 def knight_swap(answer: str, entry: Entry, config: Config) -> float:
-    """Legal moves in turns after which the colours have changed places, of any number; "No" where that is stored.
+    """Legal moves in turns after which the colours have changed places, of any number; "No" where there are none.
 
     Legal is what the question says: to an empty square that a knight reaches. The library secretly takes a move off
-    the board of a puzzle that it wants impossible; if it can be solved with it, a solution is right as well as "No".
+    the board of a puzzle that it wants impossible; `graders.corrections` solves those that are not.
     """
     metadata = entry["metadata"]
     if answer.strip(" \t\r\n\"'[].").lower() == "no":
-        return float(not metadata["is_possible"])
+        return float(entry["answer"] == "No")
     answer = forms.plain_digits(answer)
     if not _KNIGHT_MOVES.fullmatch(answer.strip()):
         return 0.0

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from fractions import Fraction
 from itertools import pairwise
 
+from rg_env.core.graders import forms
 from rg_env.core.graders.expressions import plain
 
 Monomial = tuple[tuple[str, int], ...]
@@ -25,7 +26,7 @@ def parse_expanded(text: str, variables: Collection[str]) -> dict[Monomial, Frac
         rf"\s*(?:(?P<sign>[+-])|(?P<times>\*)(?!\*)|(?P<number>{_NUMBER})"
         rf"|(?P<name>{names})(?:\s*(?:\*\*|\^)\s*(?:(\d{{1,4}})(?!\d)|\(\s*(\d{{1,4}})\s*\)))?)"
     )
-    text = plain(text).rstrip()
+    text = plain(forms.plain_thousands(text)).rstrip()
     found: dict[Monomial, Fraction] = {}
     position = 0
     while position < len(text):

@@ -6,15 +6,18 @@ from fractions import Fraction
 from rg_env.core.graders import forms
 from rg_env.core.graders.types import Config, Entry, Grader
 
-_TOLERANCE = 1e-4
+_PLACES, _MOST_PLACES = 4, 10
+"""A decimal has at least so many places, and is checked to so many: the stored answer has no more."""
 _RELATIVE_TOLERANCE = Fraction(1, 20)
 _MAX_CHARS = 2_000
 
 
 def coin_flip(answer: str, entry: Entry, config: Config) -> float:
-    """The probability as a fraction, a decimal within 0.0001, or a percentage; in two forms (`1/8 = 0.125`) both right.
+    """The probability as a fraction, a decimal of four places or more, or a percentage; in two forms (`1/8 = 0.125`)
+    both right.
 
-    A small probability must also be right within 5 %: else zero would be right for the smallest.
+    A decimal may be rounded or cut, and is right in every place that it has. A small probability must also be right
+    within 5 %: else zero would be right for the smallest.
     """
     gold = forms.rational(str(entry["answer"]))
     if gold is None:
@@ -27,7 +30,9 @@ def coin_flip(answer: str, entry: Entry, config: Config) -> float:
 def _close(value: Fraction | None, gold: Fraction) -> bool:
     if value is None or abs(value - gold) > gold * _RELATIVE_TOLERANCE:
         return False
-    return abs(float(value) - float(gold)) <= _TOLERANCE  # as floats, so that ties fall as in the library
+    shown = next((n for n in range(_PLACES, _MOST_PLACES) if 10**n % value.denominator == 0), _MOST_PLACES)
+    unit = Fraction(1, 10**shown)
+    return -unit / 2 <= value - gold <= unit / 2 or -unit < value - gold < 0
 
 
 def _probability(text: str) -> Fraction | None:

@@ -17,6 +17,7 @@ import yaml
 from rg_env.core.checks import reason_of
 from rg_env.core.config import parse_config
 from rg_env.core.config_files import read_config
+from rg_env.core.manifest import split_by_of
 from rg_env.core.yaml12 import load as load_yaml
 from rg_env.errors import ExportError, InputError, RGEnvError
 from rg_env.inference.client import InProcessClient
@@ -149,6 +150,7 @@ def _ask(of: Recorded, env: Any, model: Any, tokenizer: Any, lossless: bool) -> 
 
 def _arguments(of: Recorded, run: Path) -> dict[str, Any]:
     """Of `load_environment`. A run from a config is told by it; a script's by its mixture, prompt and manifest."""
+    rows = json.loads((run / "manifest.json").read_text(encoding="utf-8"))["rows"]
     if isinstance(of.settings.get("model"), dict):
         config = parse_config(read_config(run / "config.yaml"), TrainConfig)
         if config.imports:
@@ -156,15 +158,16 @@ def _arguments(of: Recorded, run: Path) -> dict[str, Any]:
         arguments = environment_arguments(config)
         asked = gym(config.tasks)
         mixture = tiny_mixture(asked) if config.model.name == TINY else asked
-        return {**arguments, "gym": mixture, "num_train_examples": 0, "manifest": None}
+        fixed = {"num_train_examples": 0, "manifest": None, "split_by": split_by_of(rows)}  # older configs have no `by`
+        return {**arguments, "gym": mixture, **fixed}
     environment = of.settings["environment"]
-    split = json.loads((run / "manifest.json").read_text(encoding="utf-8"))["rows"]["splits"]["eval"]
     return {
         "gym": environment["gym"],
         "system_prompt": environment["system_prompt"],
         "num_train_examples": 0,
         "num_eval_examples": of.size,
-        "eval_seed": split["seed"],
+        "eval_seed": rows["splits"]["eval"]["seed"],
+        "split_by": split_by_of(rows),
         "grading": "upstream" if environment.get("grading") == "upstream" else "hardened",  # else right is right
     }
 

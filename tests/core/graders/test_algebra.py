@@ -20,6 +20,7 @@ _COMPLEX = {"num1": [-7.0, 2.0], "num2": [1.0, -8.0], "operation": "-", "result"
         "-8.0 + 10.0i",
         "-8+10i",
         "(-8 + 10i)",
+        "((-8.0 + 10.0i ) )",
         "10i - 8",
         "−8 + 10i",
         "-8 + 10j",
@@ -52,8 +53,13 @@ def test_complex_value_in_any_form(answer: str) -> None:
         "(-7.0 + 2.0i) - (1.0 - 8.0i)",
         "-8 + 10.1i",
         "-8.001 + 10i",
+        "-8.0000001 + 10i",
+        "-7.9999999999999 + 10i",
+        "-8 + 10.0000009i",
         "-8 + 1 0i",
+        "((-8 + 10i)",
         "(" * 9_999,
+        "(" * 999 + "-8+10i" + ")" * 998,
         "-8+10i" * 999,
         "\ud800",
     ],
@@ -73,91 +79,6 @@ def test_complex_single_parts_and_inexact_results() -> None:
     large = {"num1": [99999999.0, 0.0], "num2": [99999999.0, 0.0], "operation": "*", "result": [9999999800000000, 0]}
     assert _grade("complex_arithmetic", "9999999800000001", large) == 1.0
     assert _grade("complex_arithmetic", "9999999800000003", large) == 0.0
-
-
-def _integral(answer: str, integrand: str, variable: str = "x") -> float:
-    return _grade("intermediate_integration", answer, {"integrand": integrand, "variable": variable})
-
-
-@pytest.mark.parametrize(
-    ("integrand", "answer"),
-    [
-        ("2*x", "x**2 + C"),
-        ("2*x", "x^2"),
-        ("2*x", "F(x) = x² + 7"),
-        ("2*x", "∫ 2*x dx = x^2 + c"),
-        ("2*x", "2*(x**2/2 + C)"),
-        ("2*x", "(x - 1)(x + 1) + K"),
-        ("0", "C"),
-        ("0", "5"),
-        ("1/x", "ln|x| + C"),
-        ("1/x", "log(x) + C"),
-        ("-24*sin(8*x + 7)*cos(8*x + 7)", "3/2*cos(8x+7)^2 + C"),
-        ("-24*sin(8*x + 7)*cos(8*x + 7)", r"\frac{3}{4}\cos\left(16x + 14\right) + C"),
-        ("-asin(x)", "-x*arcsin(x) - sqrt(1 - x**2) + C"),
-        ("3*asin(3*x)", r"3x\sin^{-1}(3x) + \sqrt{1 - 9x^2} + C"),
-        ("27*sqrt(9*x - 3)", "2*(9x - 3)*sqrt(9x - 3) + C"),
-        ("27*sqrt(9*x - 3)", "2*(9*x - 3)**1.5"),
-        ("-10*sqrt(-10*x - 10)", "2*(-10*x - 10)**(3/2)/3 + C"),
-        ("atan(2*x)", "x*atan(2*x) - ln(1 + 4*x^2)/4 + C"),
-        ("2*exp(x)*cos(x)", "e^x(sin x + cos x) + C"),
-        ("(-10*x - 2)*exp(5*x**2 + 2*x - 8)", "-E**(5*x**2 + 2*x - 8) + C"),
-        ("3*(4*x - 10)**4", "3*(4*x - 10)^5/20 + C"),
-        ("-27*sin(9*x - 6)*cos(9*x - 6)**4", "3*cos(9*x - 6)**5/5 + C"),
-        ("3*log(x**3)", "9*x*log(x) - 9*x + C"),
-    ],
-)
-def test_any_antiderivative_is_right(integrand: str, answer: str) -> None:
-    """However it is written, and whatever the constant."""
-    assert _integral(answer, integrand) == 1.0
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "Integral(2*x, x)",
-        "integrate(2*x)",
-        "2*x",
-        "x**2 + x",
-        "x**2 + 0.000001*x",
-        "C*x",
-        "C*x**2",
-        "x**2 + C C",
-        "x**2 + C + c",
-        "C",
-        "",
-        "x**2 + y",
-        "X**2 + x",
-        "= x**2",
-        "x**3 = x**2",
-        "log(-1 - x**2)",
-        "x**2 + log(-1 - x**2)",
-        "x**2 + 1/0",
-        "nan",
-        "x**2*(9**9**9)",
-        "x**2 + (1e999 - 1e999)",
-        "0.999*x**2",
-        "exp(exp(exp(exp(x))))",
-        "x**2 + 9**9**9*(x - x)",
-    ],
-)
-def test_no_antiderivative(answer: str) -> None:
-    """An integral that is not evaluated, a constant that is none, values without a domain."""
-    assert _integral(answer, "2*x") == 0.0
-
-
-def test_large_terms_do_not_hide_a_wrong_one() -> None:
-    """The tolerance depends on the integrand alone."""
-    assert _integral("10**15*x - 10**15*x + x**2 + x", "2*x") == 0.0
-    assert _integral("exp(x) + x", "exp(x)") == 0.0
-
-
-def test_the_variable_in_the_other_case() -> None:
-    """Forgiven, but not mixed."""
-    assert _integral("x**2", "2*X", "X") == _integral("X**2 + C", "2*X", "X") == 1.0
-    assert _integral("X*x", "2*X", "X") == 0.0
-    assert _integral("exp(X)", "exp(x)") == 1.0
-    assert GRADERS["simple_integration"] is GRADERS["intermediate_integration"]
 
 
 _ROOTS = {"polynomial_expr": "15*r**3 - 52*r", "variable": "r", "real_solutions": [-1.8619, 0.0, 1.8619]}

@@ -121,10 +121,10 @@ def test_tsumego_takes_an_equal_or_better_capture_only() -> None:
     assert [_grade("tsumego", move, stored, board=board) for move, stored in [("C5", "D1"), ("D1", "C5")]] == [0, 1]
 
 
-def test_tsumego_keeps_a_stored_move_that_captures_nothing() -> None:
-    """The library's random stones may free the group: its move stays right, and so does a real capture."""
+def test_tsumego_does_not_pay_a_stored_move_that_captures_nothing() -> None:
+    """The library's random stones may free its group: where another move captures, that one is right."""
     board = [list(row) for row in ("XO..X", ".X...", "X....", ".....", ".....")]
-    assert [_grade("tsumego", move, "A1", board=board) for move in ("A1", "C5", "B1")] == [1.0, 1.0, 0.0]
+    assert [_grade("tsumego", move, "A1", board=board) for move in ("A1", "C5", "B1")] == [0.0, 1.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from disagreements import DISAGREEMENTS, explanation
 from grader_cases import entries
+from honest_answers import compare
 
 from rg_env.core.extraction import Extraction
 from rg_env.core.graders import gold_answer, grade
-from rg_env.core.graders.audit import audit, kept
-from rg_env.core.graders.disagreements import DISAGREEMENTS, explanation
+from rg_env.core.graders.audit import kept
 from rg_env.core.graders.gold import STORED_ELSEWHERE
 from rg_env.core.graders.table import GRADERS
 from rg_env.core.scoring import MAX_ANSWER_CHARS, Score, score_extraction
@@ -271,7 +272,7 @@ SLOW_TO_DRAW = {"codeio", "futoshiki", "intermediate_integration", "knight_swap"
 def test_honest_answers_are_graded_as_by_the_library(task: str) -> None:
     """Gold answers are right; on changed ones and those of other questions both graders agree, or the disagreement is
     of a kind that the table explains."""
-    result = audit(task, items=2 if task in SLOW_TO_DRAW else 8, seeds=[5])
+    result = compare(task, items=2 if task in SLOW_TO_DRAW else 8, seeds=[5])
     assert not result.gold_wrong
     assert not result.unexplained, result.examples
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.core.graders.calculus import dual
+from rg_env.core.graders.calculus import compiled
 from rg_env.core.graders.expressions import MAX_DEPTH, MAX_TOKENS, exact, names, parse
 
 
@@ -52,7 +52,9 @@ def test_what_a_user_would_write_is_read(text: str, value: float) -> None:
     """The value of each form, for x = 3."""
     node = parse(text, ("x",))
     assert node is not None
-    assert dual(node, {"x": (3.0, 1.0)})[0] == pytest.approx(value)
+    middle, radius = compiled(node)({"x": ((3.0, 0.0), (1.0, 0.0))})[0]
+    assert middle == pytest.approx(value)
+    assert radius <= 1e-12 * abs(middle)
 
 
 @pytest.mark.parametrize(
@@ -138,39 +140,6 @@ def test_exact_is_exact(text: str) -> None:
 
 def _as_fractions(text: str) -> str:
     return re.sub(r"\d+", lambda match: f"Fraction({match[0]})", text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "x**3",
-        "x**-2",
-        "2**x",
-        "x**x",
-        "exp(x**2)",
-        "log(3*x)",
-        "sin(x)*cos(x)",
-        "tan(x)",
-        "sqrt(x + 1)",
-        "asin(x/2)",
-        "acos(x/2)",
-        "atan(3*x)",
-        "sinh(x)/x",
-        "cosh(-x)",
-        "|x - 3|",
-        "(x + 1)**(3/2)",
-        "1/(1 + x)",
-        "pi*x + e",
-        "7",
-    ],
-)
-def test_the_derivative_is_that_of_the_difference_quotient(text: str) -> None:
-    """Each rule of differentiation against a central difference."""
-    node = parse(text, ("x",))
-    assert node is not None
-    at, step = 0.83, 1e-6
-    above, below = (dual(node, {"x": (at + shift, 1.0)})[0] for shift in (step, -step))
-    assert dual(node, {"x": (at, 1.0)})[1] == pytest.approx((above - below) / (2 * step), rel=1e-6, abs=1e-8)
 
 
 def test_the_depth_is_bounded() -> None:

@@ -66,9 +66,9 @@ def test_time_is_linear(unit: str) -> None:
     """Ten thousand characters take milliseconds in each function."""
     text = (unit * 10_000)[:10_000]
     for function in (forms.literal, forms.number, forms.rational, forms.numbers, forms.unwrap, forms.candidates):
-        start = time.perf_counter()
+        start = time.process_time()
         function(text)
-        assert time.perf_counter() - start < 0.1, function
+        assert time.process_time() - start < 0.1, function
 
 
 @pytest.mark.parametrize(
@@ -85,6 +85,7 @@ def test_time_is_linear(unit: str) -> None:
         ("1,23", None),
         ("1,234 567", None),
         ("²", None),
+        ("".join(chr(0x0660 + digit) for digit in range(10)), 123456789),
         ("nan", None),
         ("inf", None),
         ("1e999", None),
@@ -120,6 +121,11 @@ def test_fractions(text: str, value: Fraction | int | None) -> None:
     ("text", "bare"),
     [
         ("```json\n[1]\n```", "[1]"),
+        ("```42```", "42"),
+        ("```\n1\n2\n```", "1\n2"),
+        ("```1\n2\n```", "1\n2"),
+        ("```\n1\n```\nor\n```\n2\n```", "```\n1\n```\nor\n```\n2\n```"),
+        ("```" + "a" * 50_000 + ".", "```" + "a" * 50_000 + "."),
         (r"$\boxed{5}$", "5"),
         (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         (r"\boxed{1} or \boxed{2}", r"\boxed{1} or \boxed{2}"),
@@ -140,3 +146,12 @@ def test_a_period_may_belong_to_the_answer() -> None:
     assert forms.candidates(" It is.\n") == [" It is.\n", "It is.", "It is"]
     assert forms.candidates("...") == ["..."]
     assert math.isclose(float(forms.number("0.5") or 0), 0.5)
+
+
+def test_lists_of_any_length_are_read() -> None:
+    """The caller bounds the text; number_sorting has lists of 889 numbers."""
+    assert forms.numbers(", ".join(map(str, range(2_000)))) == list(range(2_000))
+
+
+def test_numbers_are_separated_by_one_sign_or_more() -> None:
+    assert forms.numbers("[1 , 2;3  4\n5,]") == [1, 2, 3, 4, 5]

@@ -49,6 +49,7 @@ RIGHT = [
 ]
 WRONG = [
     ("advanced_geometry", POINT, ["(147.858, -41)", "(147.86, -41)", "(-41, 147.857)", "147.857", "(147.857, -41, 0)"]),
+    ("advanced_geometry", POINT, ["(7245/49.0001, -41)", "(2957.14/20.0001, -41)", "(1035/7, -41.0003/1.00001)"]),
     ("advanced_geometry", POINT, ["", "()", "(,)", "(nan, nan)", "(1035/0, -41)"]),
     ("advanced_geometry", ANGLE, ["16.9°", "17", "16.909°", "16.905°", "-16.91", "°", "12°49", "nan"]),
     ("advanced_geometry", radius(1.186461853), ["1.19", "1.187", "1", "", "inf", "√", "√2", "1.186√1"]),
@@ -67,6 +68,16 @@ WRONG = [
 def test_answers_score_what_they_are_worth(task: str, item: dict[str, Any], answers: list[str], value: float) -> None:
     """Rounded as asked, closer or exact: 1.0. Too coarse, a formula to work out, or wrong: 0.0."""
     assert_scores(task, item, answers, value)
+
+
+def test_rounding_does_not_decide_a_surd() -> None:
+    """The difference of two large roots, in floats a multiple of 0.125, is none."""
+    text = "777777777√999999999999 - 777777777√999999999998"
+    in_floats = 777777777 * math.sqrt(999999999999) - 777777777 * math.sqrt(999999999998)
+    exact = 777777777 / (math.sqrt(999999999999) + math.sqrt(999999999998))
+    assert abs(in_floats - exact) > 1e-3
+    assert grade("advanced_geometry", {}, radius(in_floats), text) == 0.0
+    assert grade("advanced_geometry", {}, radius(3 * math.sqrt(2)), f"3√2 + {text} - {text}") == 0.0
 
 
 @given(st.integers(1, 999), st.integers(1, 999), st.integers(1, 99), st.integers(0, 99))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.core.graders.graphs import GRADERS
+from rg_env.core.graders.graphs import GRADERS, is_shortest_lock
 
 
 def _grade(task: str, answer: str, gold: str, config: dict[str, Any] | None = None, **metadata: Any) -> float:
@@ -70,7 +70,9 @@ LOCK: dict[str, Any] = {
         ("A, B, B", 1.0),
         ("ABB", 1.0),
         ("['A', 'B', 'B']", 1.0),
-        ("A → C → C → A → B → B", 0.0),  # C is dead in red light: the library ignores the press
+        ("A → C → C → A → B → B", 0.0),  # the library ignores the second C, pressed in red light
+        ("C → A → B → B", 0.0),
+        ("B → A → A → B → B", 3 / 5 / 2),  # the first A toggles the light and does no more
         ("B → B → A → B → B", 3 / 5 / 2),  # 0, 0, 2, 4, 8
         ("A → B", 0.0),
         ("press A then B then B", 0.0),  # the library reads its letters A, B, C anywhere
@@ -79,7 +81,7 @@ LOCK: dict[str, Any] = {
     ],
 )
 def test_quantum_lock_wants_a_shortest_sequence(answer: str, value: float) -> None:
-    """Only active buttons, as few presses as possible; at most half for more."""
+    """As few presses as possible; at most half for more. Each toggles the light, also one without effect."""
     assert _grade("quantum_lock", answer, "A → B → B", **LOCK) == pytest.approx(value)
 
 
@@ -88,6 +90,22 @@ def test_quantum_lock_takes_another_shortest_sequence() -> None:
     lock = {**LOCK, "target_value": 4, "solution_path": ["A", "B"]}
     lock["buttons"] = [*LOCK["buttons"], {"name": "D", "type": "add", "value": 2, "active_state": "any"}]
     assert [_grade("quantum_lock", answer, "A → B", **lock) for answer in ("A B", "D D", "A D", "B D")] == [1, 1, 1, 0]
+
+
+def test_quantum_lock_takes_the_press_that_only_toggles_the_light() -> None:
+    """By the letter of the question, where that is no shorter than the stored sequence."""
+    buttons = [
+        {"name": "A", "type": "add", "value": 3, "active_state": "green"},
+        {"name": "B", "type": "add", "value": 1, "active_state": "any"},
+        {"name": "C", "type": "subtract", "value": 1, "active_state": "any"},
+    ]
+    lock = {**LOCK, "target_value": 4, "solution_path": ["B", "A"], "buttons": buttons}
+    assert [_grade("quantum_lock", answer, "B → A", **lock) for answer in ("B A", "A A", "A B", "B B")] == [1, 0, 0, 0]
+    lock = {**lock, "target_value": 3, "solution_path": ["C", "A", "B"]}
+    assert _grade("quantum_lock", "C → A → B", "C → A → B", **lock) == 1.0
+    assert not is_shortest_lock({"metadata": lock})  # A → A
+    assert is_shortest_lock({"metadata": {**lock, "target_value": 4, "solution_path": ["B", "A"]}})
+    assert is_shortest_lock({"metadata": {**LOCK, "solution_path": ["A", "B", "B"]}})
 
 
 @pytest.mark.parametrize(
@@ -106,37 +124,6 @@ def test_quantum_lock_takes_another_shortest_sequence() -> None:
 def test_path_star_is_the_path(answer: str, value: float) -> None:
     """One path, in its direction, however separated."""
     assert _grade("path_star", answer, "1 3 5") == value
-
-
-@pytest.mark.parametrize(
-    ("stored", "person", "answer", "value"),
-    [
-        ("mother-in-law", "Mary", "mother-in-law", 1.0),
-        ("mother-in-law", "Mary", "Mother in law", 1.0),
-        ("mother-in-law", "Mary", "daughter-in-law", 1.0),  # the question is what Mary is to the other
-        ("mother-in-law", "Mary", "son-in-law", 0.0),
-        ("father-in-law", "James", "son-in-law", 1.0),
-        ("father-in-law", "James", "mother-in-law", 0.0),
-        ("nephew", "Mary", "niece", 1.0),
-        ("nephew", "Mary", "uncle", 0.0),
-        ("niece", "Nobody", "nephew", 0.0),  # of unknown sex
-        ("mother", "Mary", "daughter", 0.0),
-        ("mother", "Mary", "mother", 1.0),
-        ("mother", "Mary", "mother father", 0.0),
-        ("mother", "Mary", "", 0.0),
-    ],
-)
-def test_family_relationships_are_those_of_the_first_person(
-    stored: str, person: str, answer: str, value: float
-) -> None:
-    """The stored word, and the right one where the library stores the second person's."""
-    assert _grade("family_relationships", answer, stored, person1=person) == value
-
-
-def test_family_relationships_reads_the_names_of_the_config() -> None:
-    """Who is a man is said by the config's names, where it has some."""
-    config = {"male_names": ["Mary"], "female_names": ["James"]}
-    assert _grade("family_relationships", "son-in-law", "mother-in-law", config, person1="Mary") == 1.0
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,6 @@ def test_no_text_raises(text: str) -> None:
 @pytest.mark.parametrize("answer", ["B-1 B+1 " * 1_250, "A+1" * 3_333, "A" * 10_000, "+9" * 5_000, " " * 9_999 + "!"])
 def test_hostile_answers_cost_little(answer: str) -> None:
     """At 10,000 characters, each in far less than the limit on a quiet machine."""
-    start = time.perf_counter()
+    start = time.process_time()
     assert _grade(answer) == 0.0
-    assert time.perf_counter() - start < 0.1
+    assert time.process_time() - start < 0.1

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from dresses import DRESSES
 from grader_cases import ENTRIES, entries
 
 from rg_env.core.graders import gold_answer, grade
@@ -103,7 +104,7 @@ BROKEN: dict[str, Callable[[str, Entry], list[str]]] = {
 
 @pytest.mark.parametrize("task", sorted(load_table()))
 def test_a_wrong_answer_made_of_a_gold_one_is_not_right(task: str) -> None:
-    """Nor is it with partial credit; the gold answer itself is."""
+    """Nor is it with partial credit, nor in any dress; the gold answer itself is."""
     tried = 0
     for entry in entries(task):
         gold = gold_answer(task, entry)
@@ -116,4 +117,8 @@ def test_a_wrong_answer_made_of_a_gold_one_is_not_right(task: str) -> None:
             tried += 1
             value = grade(task, {}, entry, wrong, partial_credit=True)
             assert 0.0 <= value < 1.0, f"{wrong!r} for {gold!r}"
+            for dress in DRESSES.values():
+                dressed = dress(wrong)
+                if dressed is not None:
+                    assert grade(task, {}, entry, dressed, partial_credit=True) < 1.0, f"{dressed!r} for {gold!r}"
     assert tried >= ENTRIES / 2

@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-
-from rg_env.core.graders.disagreements import DISAGREEMENTS, explanation
+from disagreements import DISAGREEMENTS, explanation
 
 
 def entry(answer: str, **metadata: Any) -> dict[str, Any]:
@@ -22,6 +21,17 @@ NIGHT = entry(
 )
 PLAN = entry("", initial_state={"0.5_0.5": ["box_red"], "1.5_0.5": ["target_red"]})
 BOARD = entry("", board_config="o" * 12 + "AAoBoo" + "oooBoo" + "o" * 12)
+CARDS = {
+    **entry("Pass"),
+    "question": "the initial cards BCCDX, what\nRound 1: Add a K card and remove a K card.\n"
+    "Round 2: Add a B card and remove a C card.\n",
+}
+LOCK = entry(
+    "B → A",
+    initial_state="red",
+    buttons=[{"name": "A", "active_state": "green"}, {"name": "B", "active_state": "any"}],
+)
+FIGURE = entry("Yes", premise1="All bees are ants", premise2="Some ants are not cats")
 CASES: list[tuple[str, dict[str, Any], str, bool, str | None]] = [
     ("advanced_geometry", entry("25.18°", task_type="angle_measure"), "25.1°8", False, "degree sign"),
     ("advanced_geometry", entry("25.18°", task_type="angle_measure"), "26.1°8", False, None),
@@ -44,7 +54,10 @@ CASES: list[tuple[str, dict[str, Any], str, bool, str | None]] = [
     ("coin_flip", entry("0.0625"), "0.062", False, "prefix"),
     ("coin_flip", entry("0.0001"), "0.0002", False, "small"),
     ("coin_flip", entry("0.0625"), "0.063", False, None),
+    ("coin_flip", entry("0.0625"), "0.0626", False, "digits"),
     ("coin_flip", entry("1/16"), "word", False, None),
+    ("complex_arithmetic", entry("1.0 - 2.0i", result=[1.0, -2.0]), "1.0000005 - 2.0i", False, "near"),
+    ("complex_arithmetic", entry("1.0 - 2.0i", result=[1.0, -2.0]), "1.001 - 2.0i", False, None),
     ("complex_arithmetic", entry("1.0 - 2.0i", result=[1.0, -2.0]), "-2.0i + 1.0", True, "order"),
     ("complex_arithmetic", entry("1.0 - 2.0i", result=[1.0, -2.0]), "2.0i + 1.0", True, None),
     ("decimal_arithmetic", entry("1.23456"), "1.23466", False, "digits"),
@@ -61,10 +74,11 @@ CASES: list[tuple[str, dict[str, Any], str, bool, str | None]] = [
     ("number_sorting", SORTED, "['1.5', '7.9']", True, None),
     ("propositional_logic", LOGIC, "(P ∨ P) (P", False, "no formula"),
     ("propositional_logic", LOGIC, "P ∧ (P → Q)", False, "restated"),
-    ("propositional_logic", LOGIC, "(P → Q) ∨ R", False, "premise inside"),
+    ("propositional_logic", LOGIC, "(P → Q) ∨ R", False, "restated"),
     ("propositional_logic", LOGIC, "Q", True, "variable"),
     ("propositional_logic", LOGIC, "R", True, None),
     ("propositional_logic", LOGIC, "Q ∧ (R ∨ ¬R)", False, None),
+    ("propositional_logic", LOGIC, "P", True, None),
     ("puzzle24", entry("6*4*1*1", numbers=[6, 4, 1, 1]), "6*4", False, "numbers"),
     ("puzzle24", entry("6*4*1*1", numbers=[6, 4, 1, 1]), "4*1*6*1", False, None),
     ("rush_hour", BOARD, "A+4", False, "blocked"),
@@ -78,8 +92,21 @@ CASES: list[tuple[str, dict[str, Any], str, bool, str | None]] = [
     ("time_intervals", entry("01:26:59", task_type="time_seconds"), "01:26:58", False, None),
     ("time_intervals", NIGHT, "00:30:00.895", True, "elapsed"),
     ("time_intervals", NIGHT, "00:30:00.896", True, None),
-    ("tower_of_hanoi", entry(""), "move disk 1 from Peg 1 to Peg 2", True, "letter case"),
-    ("tower_of_hanoi", entry(""), "Move disk 1 from Peg 1 to Peg 2", True, None),
+    ("family_relationships", entry("mother-in-law", person1="Mary"), "mother-in-law", False, "stored"),
+    ("family_relationships", entry("niece", person1="Mary"), "niece", False, None),
+    ("mahjong_puzzle", CARDS, "Chi", True, "rules"),
+    ("mahjong_puzzle", CARDS, "Pass", False, "stored"),
+    ("mahjong_puzzle", CARDS, "Pass", True, None),
+    ("mahjong_puzzle", CARDS, "Peng", False, None),
+    ("quantum_lock", LOCK, "A → A", True, "toggles"),
+    ("quantum_lock", LOCK, "A → A", False, "no press"),
+    ("quantum_lock", LOCK, "B → A", False, None),
+    ("syllogism", FIGURE, "No", True, "middle term"),
+    ("syllogism", FIGURE, "Yes", False, "stored"),
+    ("syllogism", FIGURE, "Yes", True, None),
+    ("syllogism", entry("Yes", premise1="All bees are ants", premise2="All ants are cats"), "No", True, None),
+    ("tower_of_hanoi", entry("", solution_length=1), "move disk 1 from Peg 1 to Peg 2", True, "letter case"),
+    ("tower_of_hanoi", entry("", solution_length=1), "Move disk 1 from Peg 1 to Peg 2", True, None),
 ]
 
 

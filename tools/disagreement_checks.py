@@ -1,15 +1,18 @@
-"""What shows that an honest answer is of a kind on which the library's grader errs: see `core.graders.disagreements`.
+"""What shows that an honest answer is of a kind on which the library's grader errs: see `disagreements`.
 
 Each takes the answer, without white space around it, and the entry. None asks a grader.
 """
 
+import functools
+import itertools
 import json
+import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from itertools import combinations
 
 from rg_env.core.graders import forms, formulas, rush_hour
+from rg_env.core.graders.corrections import corrected
 from rg_env.core.graders.exact_value import exact_value
 from rg_env.core.graders.types import Entry
 
@@ -111,13 +114,22 @@ def small_probability(answer: str, entry: Entry) -> bool:
 
 def imaginary_first(answer: str, entry: Entry) -> bool:
     """`bi + a` with the numbers of the stored result."""
-    match = re.fullmatch(r"([+-]?)\s*([\d.]+)i\s*([+-])\s*([+-]?)\s*([\d.]+)", answer.strip())
+    match = re.fullmatch(r"([+-]?)\s*([\d.]+)i\s*([+-])\s*(?:([+-])\s*)?([\d.]+)", answer.strip())
     found = match or re.fullmatch(r"([+-]?)\s*([\d.]+)i\s+()(-?)([\d.]+)", answer.strip())
     if not found:
         return False
     imaginary = float(found[1] + found[2])
     real = float(found[5]) * (-1) ** ((found[3] == "-") + (found[4] == "-"))
     return [real, imaginary] == list(entry["metadata"]["result"])
+
+
+def near_complex(answer: str, entry: Entry) -> bool:
+    """Off by no more than 0.000001, and not equal."""
+    try:
+        value = complex(re.sub(r"\s", "", answer).strip("()").replace("i", "j"))
+    except ValueError:
+        return False
+    return 0 < abs(value - complex(*entry["metadata"]["result"])) <= 1.0001e-6
 
 
 def grid_of_digits(answer: str, entry: Entry) -> bool:
@@ -143,45 +155,36 @@ def another_candidate(answer: str, entry: Entry) -> bool:
     return any(abs(value - other) <= abs(value - gold) + 1e-6 for other in others)
 
 
-def _formulas(answer: str, entry: Entry) -> tuple[list[int], list[int], int]:
-    """The truth columns of the answer's parts (none if it is no formula), those of the premises, and that of true."""
-    variables = entry["metadata"]["variables"]
-    table = formulas.columns(variables)
-    formula = formulas.parse(answer, variables)
-    premises = [formulas.parse(text, variables, 20_000) for text in entry["metadata"]["premises"]]
-    columns = [formulas.truths(premise, table)[-1] for premise in premises if premise is not None]
-    return formulas.truths(formula, table) if formula else [], columns, (1 << (1 << len(variables))) - 1
-
-
 def no_formula(answer: str, entry: Entry) -> bool:
-    return not _formulas(answer, entry)[0]
+    return formulas.parse(answer, entry["metadata"]["variables"]) is None
 
 
 def restates(answer: str, entry: Entry) -> bool:
-    """Says what a premise says, or some premises joined by and, by or; and is not the stored example."""
-    parts, premises, every = _formulas(answer, entry)
-    said = set()
-    for size in range(1, len(premises) + 1):
-        for some in combinations(premises, size):
-            both, either = every, 0
-            for column in some:
-                both, either = both & column, either | column
-            said |= {both, either}
-    return bool(parts) and parts[-1] in said and answer != entry["metadata"]["example_answer"]
-
-
-def holds_a_premise(answer: str, entry: Entry) -> bool:
-    """A part of it says what a whole premise says, and it is not the stored example."""
-    parts, premises, _ = _formulas(answer, entry)
-    return not set(parts).isdisjoint(premises) and answer != entry["metadata"]["example_answer"]
+    """One of the shortest clauses that it implies is implied by one premise alone. Found by trying all clauses."""
+    table = formulas.columns(entry["metadata"]["variables"])
+    always = (1 << (1 << len(table))) - 1
+    value, *premises = (_column(text, table) for text in (answer, *entry["metadata"]["premises"]))
+    literals = [(0, column, always ^ column) for name, column in table.items() if name in answer]
+    clauses = {functools.reduce(operator.or_, clause, 0) for clause in itertools.product(*literals)} - {always}
+    implied = [clause for clause in clauses if not value & ~clause]
+    parts = [clause for clause in implied if not any(other != clause and not other & ~clause for other in implied)]
+    return any(not premise & ~part for part in parts for premise in premises)
 
 
 def a_variable(answer: str, entry: Entry) -> bool:
-    """A single variable that follows from the premises, and is none of them."""
-    parts, premises, every = _formulas(answer, entry)
-    for column in premises:
-        every &= column
-    return answer.strip("() ") in entry["metadata"]["variables"] and not every & ~parts[-1]
+    """A single variable that follows from the premises, and from none of them alone."""
+    table = formulas.columns(entry["metadata"]["variables"])
+    name = answer.strip("() ")
+    premises = [_column(text, table) for text in entry["metadata"]["premises"]]
+    if name not in table or functools.reduce(operator.and_, premises) & ~table[name]:
+        return False
+    return all(premise & ~table[name] for premise in premises)
+
+
+def _column(text: str, table: Mapping[str, int]) -> int:
+    formula = formulas.parse(text, table, 20_000)
+    assert formula is not None, text
+    return formulas.truth(formula, table)
 
 
 def other_numbers(answer: str, entry: Entry) -> bool:
@@ -295,3 +298,45 @@ def in_other_case(line: str) -> Callable[[str, Entry], bool]:
 def more_terms(answer: str, entry: Entry) -> bool:
     """Terms that the stored polynomial has collected, or a call that expands the question itself."""
     return "expand" in answer or len(re.findall(r"[+-]", answer)) > len(re.findall(r"[+-]", entry["answer"]))
+
+
+def stored_wrong(task: str) -> Callable[[str, Entry], bool]:
+    """The stored answer, where it is wrong by the rules of the question (`tests/solvers` prove them from its text)."""
+    return lambda answer, entry: answer.strip("\"'") == entry["answer"] != corrected(task, entry)["answer"]
+
+
+def by_the_rules(task: str) -> Callable[[str, Entry], bool]:
+    """The right answer, where the library stores a wrong one."""
+    return lambda answer, entry: answer == corrected(task, entry)["answer"] != entry["answer"]
+
+
+def result_of_last_round(answer: str, entry: Entry) -> bool:
+    """The result by the rules of the question's text, round by round."""
+    hand = list(re.findall(r"initial cards ([A-Z]+)", entry["question"])[0])
+    result = ""
+    for added, removed in re.findall(r"Add an? ([A-Z]) card and remove an? ([A-Z]) card", entry["question"]):
+        runs = ["".join(chr(ord(added) + step) for step in steps) for steps in ((-2, -1), (-1, 1), (1, 2))]
+        result = "peng" if hand.count(added) > 1 else "chi" if any(set(run) <= set(hand) for run in runs) else "pass"
+        hand.append(added)
+        hand.remove(removed)
+    return answer.casefold() == result
+
+
+def idle_press(answer: str, entry: Entry) -> bool:
+    """A sequence of buttons, of which some is pressed while the light has the color that it is not for."""
+    if not re.fullmatch(r"(?:[A-Za-z]|[\s,→>-])+", answer) or re.search(r"[A-Za-z]{2}", answer):
+        return False
+    colors = {button["name"]: button["active_state"] for button in entry["metadata"]["buttons"]}
+    light = entry["metadata"]["initial_state"]
+    for name in re.findall(r"[A-Z]", answer.upper()):
+        if colors.get(name) not in ("any", light):
+            return True
+        light = "green" if light == "red" else "red"
+    return False
+
+
+def undistributed_middle(entry: Entry) -> bool:
+    """All A are B, and some B are, or are not, C: neither premise says something about every B."""
+    metadata = entry["metadata"]
+    first = re.fullmatch(r"All \w+ are (\w+)", metadata["premise1"])
+    return first is not None and metadata["premise2"].startswith(f"Some {first[1]} are ")

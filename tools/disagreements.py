@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rg_env.core.graders import disagreement_checks as checks
+import disagreement_checks as checks
+
 from rg_env.core.graders.types import Entry
 
 
@@ -21,6 +22,11 @@ class Kind:
     right: bool
     """Our verdict: the answer is right, or it is not."""
     fits: Callable[[str, Entry], bool]
+
+
+def why(task: str, kind: str) -> str:
+    """Why the library's verdict is wrong in this kind of disagreement."""
+    return DISAGREEMENTS[task][kind].why
 
 
 def explanation(task: str, entry: Entry, answer: str, right: bool) -> str | None:
@@ -44,6 +50,14 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
             lambda answer, entry: checks.within(answer.replace("°", ""), entry, lambda gold: 0.01),
         ),
     },
+    "aiw": {
+        "circles": Kind(
+            "The library counts Matilda as her own colleague, and not those of the second circle.",
+            True,
+            checks.by_the_rules("aiw"),
+        ),
+        "stored": Kind("The stored number is that of one circle and Matilda.", False, checks.stored_wrong("aiw")),
+    },
     "arc_agi": {
         "brackets": Kind(_BRACKETS, True, checks.grid_of_digits),
     },
@@ -59,6 +73,9 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
             "The library takes its rounded-down quotient alone for right, not the value of the expression.",
             True,
             checks.value_of_expression,
+        ),
+        "stored": Kind(
+            "The stored quotient is rounded down on the way.", False, checks.stored_wrong("basic_arithmetic")
         ),
     },
     "boxnet": {
@@ -80,6 +97,11 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
             False,
             checks.small_probability,
         ),
+        "digits": Kind(
+            "The library pays what is 0.0001 off, whatever digits are written: 0.0626 for 0.0625.",
+            False,
+            lambda answer, entry: checks.within(answer, entry, lambda gold: 1e-4),
+        ),
     },
     "complex_arithmetic": {
         "order": Kind("The library does not know `bi + a`.", True, checks.imaginary_first),
@@ -88,6 +110,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
             False,
             lambda answer, entry: bool(re.search(r"[\d.]\s+-?\d|[-+]\s+\d+\s+\d|\.\s*[-+]\s+\d+\s", answer)),
         ),
+        "near": Kind("The library pays nearly all for what is 0.000001 off.", False, checks.near_complex),
         "nan": Kind("The library pays `nan` in full.", False, checks.matches("nan", re.IGNORECASE)),
     },
     "countdown": {
@@ -112,6 +135,9 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
             "The library stores what the second person is to the first, or the second one's sex.",
             True,
             checks.matches(r"in-law|niece|nephew", re.IGNORECASE),
+        ),
+        "stored": Kind(
+            "The stored word is that for the second person.", False, checks.stored_wrong("family_relationships")
         ),
     },
     "figlet_font": {
@@ -144,6 +170,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
             True,
             checks.another_plan,
         ),
+        "stored": Kind('"No" is stored, and the puzzle has a solution.', False, checks.stored_wrong("knight_swap")),
     },
     "knights_knaves": {
         "second role": Kind("The library overlooks a role after a right sentence.", False, checks.role_of_nobody),
@@ -155,6 +182,14 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
     },
     "list_functions": {
         "spacing": Kind("The library wants the spacing of the stored list.", True, checks.same_but_for(r"[\s,]+")),
+    },
+    "mahjong_puzzle": {
+        "rules": Kind("The library does not play its last round by its own rules.", True, checks.result_of_last_round),
+        "stored": Kind(
+            "The stored result breaks the rules.",
+            False,
+            lambda answer, entry: answer == entry["answer"] and not checks.result_of_last_round(answer, entry),
+        ),
     },
     "mini_sudoku": {
         "layout": Kind("The library wants the stored text to the space.", True, checks.grid_of_digits),
@@ -204,12 +239,17 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
     },
     "propositional_logic": {
         "no formula": Kind("The library reads broken text, such as `(P ∨ P) (P`.", False, checks.no_formula),
-        "restated": Kind("The library pays for a premise repeated, or premises joined.", False, checks.restates),
-        "premise inside": Kind("`(premise) ∨ X` follows from anything.", False, checks.holds_a_premise),
+        "restated": Kind(
+            "The library pays for what one premise says alone, in whole or in part.", False, checks.restates
+        ),
         "variable": Kind("The library calls every single variable trivial, derived or not.", True, checks.a_variable),
     },
     "puzzle24": {
         "numbers": Kind("The library does not check that the given numbers are used.", False, checks.other_numbers),
+    },
+    "quantum_lock": {
+        "toggles": Kind("A press without effect toggles the light; the library skips it.", True, checks.idle_press),
+        "no press": Kind("The library takes a press without effect for none.", False, checks.idle_press),
     },
     "rearc": {
         "brackets": Kind(_BRACKETS, True, checks.grid_of_digits),
@@ -252,6 +292,18 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
     "survo": {
         "another grid": Kind("The library takes the stored grid alone.", True, checks.other_numbers_as_many),
     },
+    "syllogism": {
+        "middle term": Kind(
+            "The library overlooks that the middle term is distributed in neither premise, so that nothing follows.",
+            True,
+            lambda answer, entry: answer.casefold() == "no" and checks.undistributed_middle(entry),
+        ),
+        "stored": Kind(
+            "The stored conclusion does not follow: the middle term is distributed in neither premise.",
+            False,
+            lambda answer, entry: answer.casefold() == "yes" and checks.undistributed_middle(entry),
+        ),
+    },
     "time_intervals": {
         "more than days": Kind(
             "Of a number of days the library reads the first word alone.", False, checks.days_and_more
@@ -262,6 +314,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
             True,
             checks.elapsed_time,
         ),
+        "stored": Kind("The stored time is not what elapsed.", False, checks.stored_wrong("time_intervals")),
         "whole days": Kind("The library wants a time of day after whole days.", True, checks.no_time_of_day),
     },
     "tower_of_hanoi": {
@@ -270,6 +323,11 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
             True,
             checks.in_other_case(r"Move disk \d+ from Peg \d+ to Peg \d+"),
         ),
+        "not shortest": Kind(
+            "The question does not ask for the shortest list; the library pays the share of it.",
+            True,
+            lambda answer, entry: answer.lower().count("move") > entry["metadata"]["solution_length"],
+        ),
     },
     "tsumego": {
         "another move": Kind(
@@ -277,6 +335,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
             True,
             lambda answer, entry: bool(re.fullmatch(r"[A-Za-z]\d{1,2}", answer)) and answer != entry["answer"],
         ),
+        "stored": Kind("The stored move captures fewer stones, or none.", False, checks.stored_wrong("tsumego")),
     },
     "word_sequence_reversal": {
         "spacing": Kind("The library wants the space behind the comma.", True, checks.same_but_for(r"[\s,]+")),

@@ -1,0 +1,159 @@
+"""Grading takes time linear in the answer, and no more than some milliseconds: for every task, and long gold answers.
+
+CPU time of this process is measured, so a busy machine does no harm; what is over a limit is measured again.
+"""
+
+import importlib.util
+import json
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grader_cases import entries
+
+from rg_env.core.draws import Draws
+from rg_env.core.extraction import Extraction
+from rg_env.core.graders import gold_answer
+from rg_env.core.levels import options_at
+from rg_env.core.scoring import MAX_ANSWER_CHARS, score, score_extraction
+from rg_env.core.task_table import load_table
+
+_spec = importlib.util.spec_from_file_location(
+    "long_answers", Path(__file__).parents[3] / "benchmarks" / "long_answers.py"
+)
+assert _spec is not None
+assert _spec.loader is not None
+long_answers = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(long_answers)
+
+TASKS = sorted(load_table())
+GROWTH = 8
+IGNORED_S = 5e-3
+SAMPLE, SLOW_SAMPLE = 60, 6
+"""The quick tier takes every sixtieth shape, the slow one every sixth, others for each task."""
+LIMIT_S, LIMIT_OF_LONG_S = 0.05, 0.1
+
+
+def cpu_s(answer: str, info: dict[str, str], enough: float, rounds: int = 5) -> float:
+    """CPU seconds of grading `answer`: the best of some rounds, or the first one below `enough`."""
+    best = float("inf")
+    for _ in range(rounds):
+        start = time.process_time()
+        graded = score_extraction(Extraction("ok", answer), info)
+        best = min(best, time.process_time() - start)
+        assert graded.status != "ungradable", graded.detail
+        if best < enough:
+            break
+    return best
+
+
+def info_of(task: str, entry: dict[str, Any], config: dict[str, Any] | None = None) -> dict[str, str]:
+    return {"rg_task": task, "config": json.dumps(config or {}), "entry": json.dumps(entry), "grading": "partial"}
+
+
+def assert_linear(task: str, shapes: Iterator[tuple[str, str, str]], longest: int = MAX_ANSWER_CHARS) -> None:
+    """From a quarter of the length to the whole the time grows by less than `GROWTH`, and is below the limit."""
+    info = info_of(task, entries(task)[0])
+    cpu_s("1", info, 0.0, rounds=1)  # reads word lists, once
+    for opener, run, closer in shapes:
+        times = (longest - len(opener) - len(closer)) // len(run)
+        text = opener + run * times + closer
+        long = cpu_s(text, info, IGNORED_S)
+        if long > IGNORED_S:
+            short = cpu_s(opener + run * (times // 4) + closer, info, 0.0)
+            shown = f"{opener!r} + {run!r} * {times} + {closer!r}: {long:.4f} s, a quarter of it {short:.4f} s"
+            assert long < max(IGNORED_S, GROWTH * short), shown
+            assert long < LIMIT_S, shown
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_time_grows_with_the_length_alone(task: str) -> None:
+    """For some of the shapes."""
+    gold = gold_answer(task, entries(task)[0]) or "1"
+    assert_linear(task, islice(long_answers.shapes(gold), TASKS.index(task) % SAMPLE, None, SAMPLE))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
+def test_time_grows_with_the_length_alone_for_most_shapes(task: str) -> None:
+    """`benchmarks/scoring.py --times` takes them all."""
+    gold = gold_answer(task, entries(task)[0]) or "1"
+    assert_linear(task, islice(long_answers.shapes(gold), TASKS.index(task) % SLOW_SAMPLE, None, SLOW_SAMPLE))
+
+
+LONG_GOLD = {"binary_matrix": 3, "game_of_life": 3, "manipulate_matrix": 3, "number_sorting": 4, "spiral_matrix": 3}
+"""Tasks whose gold answers have thousands of characters, at these levels."""
+
+
+def assert_quick(task: str, entry: dict[str, Any], config: dict[str, Any], step: int) -> None:
+    """Of the longest texts that are graded, every `step`th."""
+    gold = str(entry["answer"]).strip()
+    info = info_of(task, entry, config)
+    assert score_extraction(Extraction("ok", gold), info).status == "correct"
+    limit = LIMIT_S if len(gold) <= 100_000 else LIMIT_OF_LONG_S
+    for text in islice(long_answers.answers(gold, 2 * len(gold)), 0, None, step):
+        seconds = cpu_s(text, info, limit)
+        assert seconds < limit, f"{seconds:.3f} s for {len(text)} characters: {text[:40]!r}...{text[-20:]!r}"
+
+
+@pytest.mark.parametrize("task", LONG_GOLD)
+def test_long_gold_answers_leave_no_room_for_slow_ones(task: str) -> None:
+    config = options_at(task, LONG_GOLD[task])
+    (item,) = Draws().items(task, 1, 3, config)
+    assert_quick(task, json.loads(item.entry), config, 300)
+
+
+def test_a_long_tower_of_hanoi_is_graded_in_time() -> None:
+    """13 disks on three pegs: 8,191 moves, 262,126 characters."""
+    moves: list[str] = []
+
+    def move(disks: int, source: int, target: int) -> None:
+        if disks:
+            spare = 6 - source - target
+            move(disks - 1, source, spare)
+            moves.append(f"Move disk {disks} from Peg {source} to Peg {target}")
+            move(disks - 1, spare, target)
+
+    move(13, 1, 3)
+    entry = {
+        "question": "",
+        "answer": "\n".join(moves),
+        "metadata": {"num_disks": 13, "num_pegs": 3, "start_peg": 1, "target_peg": 3, "solution_length": len(moves)},
+    }
+    assert len(entry["answer"]) == 262_126
+    assert_quick("tower_of_hanoi", entry, {}, 500)
+    info = info_of("tower_of_hanoi", entry)
+    there_and_back = "\n".join(["Move disk 1 from Peg 1 to Peg 2", "Move disk 1 from Peg 2 to Peg 1"] * 8_100)
+    for text in (there_and_back, f"{there_and_back}.", f"**{there_and_back}**.", "1. \n" * 100_000):
+        assert cpu_s(text, info, LIMIT_OF_LONG_S) < LIMIT_OF_LONG_S
+
+
+def test_a_long_value_of_codeio_is_graded_in_time() -> None:
+    """As long as the longest that the library stores, about 30,000 characters."""
+    entry = {"question": "", "answer": json.dumps([[0, 1, 2]] * 3_030), "metadata": {}}
+    assert_quick("codeio", entry, {}, 150)
+    for literal in ("[1," * 10_000, "['a'," * 5_000, "[" + "'a'," * 10_000 + "]", str([(0, 1, 3)] * 3_030)):
+        assert cpu_s(literal, info_of("codeio", entry), LIMIT_S) < LIMIT_S
+
+
+def test_extraction_is_linear() -> None:
+    """A megabyte of tags: tens of milliseconds."""
+    info = info_of("gcd", entries("gcd")[0])
+    units = (
+        "<answer>",
+        "</answer>",
+        "<answer>1</answer>",
+        "<",
+        "<answer",
+        "<think>",
+        "</think>",
+        "<think></think>",
+        "a ",
+    )
+    for unit in units:
+        start = time.process_time()
+        score(unit * (1_000_000 // len(unit)), info)
+        assert time.process_time() - start < 0.5, unit

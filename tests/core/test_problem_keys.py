@@ -1,0 +1,504 @@
+"""Keys of problems: what does not matter to a problem leaves its key alone, what matters moves it.
+
+Entries are the library's own, drawn once for the module; each task's changes are made by hand on an entry, so that they
+do not share a line of code with the keys.
+"""
+
+import itertools
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rg_env.core.dataset import build_splits
+from rg_env.core.draws import Draws
+from rg_env.core.levels import working_levels
+from rg_env.core.problem_keys import DIGITS, KEPT, KEYS, WHOLE, problem_key
+from rg_env.core.problem_keys.forms import Bag, Name, canonical
+from rg_env.core.problem_keys.formulas import equation, expression
+from rg_env.core.splits import question_hash
+from rg_env.core.task_table import load_table, shipped_table
+from rg_env.errors import TooFewQuestionsError
+
+Entry = dict[str, Any]
+Change = Callable[[Entry, random.Random], Any]
+
+
+@pytest.fixture(scope="module")
+def draws() -> Draws:
+    return Draws()
+
+
+def _shuffled(*path: str) -> Change:
+    """The list at this path of the metadata, in another order."""
+
+    def change(entry: Entry, rng: random.Random) -> None:
+        value = entry["metadata"]
+        for name in path:
+            value = value[name]
+        rng.shuffle(value)
+
+    return change
+
+
+def _other(path: str, value: Callable[[Any], Any]) -> Change:
+    """Another value of a field of the metadata."""
+
+    def change(entry: Entry, rng: random.Random) -> None:
+        entry["metadata"][path] = value(entry["metadata"][path])
+
+    return change
+
+
+def _reworded(before: str, after: str) -> Change:
+    def change(entry: Entry, rng: random.Random) -> None:
+        assert re.search(before, entry["question"])
+        entry["question"] = re.sub(before, after, entry["question"])
+
+    return change
+
+
+def _relettered(*names: str) -> Change:
+    """Other letters in these fields, which may be texts or lists of texts, the same ones in all of them."""
+
+    def change(entry: Entry, rng: random.Random) -> None:
+        letters = list("abcdefghijklmnopqrstuvwxyz")
+        rng.shuffle(letters)
+        table = str.maketrans("abcdefghijklmnopqrstuvwxyz", "".join(letters))
+        for name in names:
+            value = entry["metadata"][name]
+            entry["metadata"][name] = value.translate(table) if isinstance(value, str) else [
+                each.translate(table) for each in value
+            ]  # fmt: skip
+
+    return change
+
+
+def _vertices(entry: Entry, rng: random.Random) -> None:
+    puzzle = entry["metadata"]["puzzle"]
+    numbers = rng.sample(puzzle["vertices"], len(puzzle["vertices"]))
+    puzzle["edges"] = [rng.sample([numbers[a], numbers[b]], 2) for a, b in puzzle["edges"]]
+    rng.shuffle(puzzle["edges"])
+
+
+def _courses(entry: Entry, rng: random.Random) -> None:
+    metadata = entry["metadata"]
+    numbers = rng.sample(range(len(metadata["courses"])), len(metadata["courses"]))
+    metadata["prerequisites"] = [[numbers[a], numbers[b]] for a, b in metadata["prerequisites"]]
+    rng.shuffle(metadata["prerequisites"])
+
+
+def _inhabitants(entry: Entry, rng: random.Random) -> None:
+    """Others speak first, sides of and/or change places, and the roles have other words."""
+    metadata = entry["metadata"]
+    count = len(metadata["statements"])
+    places = rng.sample(range(count), count)
+
+    def said(claim: Any) -> Any:
+        if claim[0] in ("telling-truth", "lying"):
+            return [claim[0], places[claim[1]]]
+        inner = [said(each) for each in claim[1:]]
+        return [claim[0], *(inner if claim[0] == "->" else reversed(inner))]
+
+    claims: list[Any] = [None] * count
+    for who, claim in enumerate(metadata["statements"]):
+        claims[places[who]] = said(claim)
+    metadata["statements"], metadata["names"] = claims, [f"N{i}" for i in range(count)]
+    metadata["knight_knave_terms"] = {}
+
+
+def _cryptic(entry: Entry, rng: random.Random) -> None:
+    metadata = entry["metadata"]
+    letters = list("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    rng.shuffle(letters)
+    table = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "".join(letters))
+    metadata["words_letters"] = [word.translate(table) for word in metadata["words_letters"]]
+    metadata["result_letters"] = metadata["result_letters"].translate(table)
+    rng.shuffle(metadata["words_letters"])
+
+
+def _premises(entry: Entry, rng: random.Random) -> None:
+    metadata = entry["metadata"]
+    new = dict(zip(metadata["variables"], rng.sample(metadata["variables"], len(metadata["variables"])), strict=True))
+    metadata["premises"] = [re.sub(r"[A-Z]", lambda match: new[match[0]], premise) for premise in metadata["premises"]]
+    rng.shuffle(metadata["premises"])
+
+
+def _variable(field: str) -> Change:
+    def change(entry: Entry, rng: random.Random) -> None:
+        metadata = entry["metadata"]
+        old, new = metadata["variable"], "w" if metadata["variable"] != "w" else "u"
+        metadata[field] = re.sub(rf"\b{old}\b", new, metadata[field])
+        metadata["variable"] = new
+
+    return change
+
+
+def _digits(entry: Entry, rng: random.Random) -> None:
+    count = len(entry["metadata"]["puzzle"])
+    new = [0, *rng.sample(range(1, count + 1), count)]
+    entry["metadata"]["puzzle"] = [[new[cell] for cell in row] for row in entry["metadata"]["puzzle"]]
+
+
+def _pushed(entry: Entry, rng: random.Random) -> None:
+    """The board, moved around its edges."""
+    rows = re.findall(r"\[+([01 ]+)\]+", entry["question"])
+    down, right = rng.randrange(len(rows)), rng.randrange(len(rows))
+    cells = [row.split() for row in rows]
+    cells = [row[right:] + row[:right] for row in cells[down:] + cells[:down]]
+    board = "\n ".join("[" + " ".join(row) + "]" for row in cells)
+    entry["question"] = f"How does this board go on?\n\n[{board}]"
+
+
+def _clues(entry: Entry, rng: random.Random) -> None:
+    """The clues in another order, and the people with each other's names."""
+    *head, numbered, wanted = entry["question"].split("\n\n")
+    clues = [re.sub(r"^\d+\. ", "", line) for line in numbered.splitlines()]
+    rng.shuffle(clues)
+    numbered = "\n".join(f"{number}. {clue}" for number, clue in enumerate(clues, 1))
+    people = re.search(r"unique name: (.*)", head[0])
+    assert people
+    old = people[1].split(", ")
+    new = dict(zip(old, old[1:] + old[:1], strict=True))
+
+    def swapped(match: re.Match[str]) -> str:
+        name = new[match[0].lower()]
+        return name.capitalize() if match[0][0].isupper() else name
+
+    names = re.compile(
+        "|".join(rf"(?<!named )(?<!mother of )\b{name}\b" for name in old), re.IGNORECASE
+    )  # children have names of their own
+    entry["question"] = "\n\n".join([*head, names.sub(swapped, numbered), wanted])
+
+
+def _colours(entry: Entry, rng: random.Random) -> None:
+    state = entry["metadata"]["initial_state"]
+    text = json.dumps(state)
+    for colour in ("red", "blue", "green", "purple", "orange"):
+        text = text.replace(f"_{colour}", f"_dark{colour}")
+    entry["metadata"]["initial_state"] = {square: things[::-1] for square, things in json.loads(text).items()}
+
+
+def _way_back(entry: Entry, rng: random.Random) -> None:
+    metadata = entry["metadata"]
+    signs = dict(zip(["wall", "path", "start", "goal"], rng.sample("abcdefgh", 4), strict=True))
+    table = {metadata[name]: sign for name, sign in signs.items()}
+    metadata["grid"] = ["".join(table[sign] for sign in row) for row in metadata["grid"]]
+    metadata.update(signs, start=signs["goal"], goal=signs["start"])
+
+
+SAME: dict[str, Change] = {
+    "acre": _reworded(r"\b(metal|rubber)\b", r"old \1"),
+    "arc_1d": _shuffled("train_examples"),
+    "arc_agi": _other("input", lambda grid: grid[::-1]),
+    "binary_alternation": _other("string", lambda text: text[::-1]),
+    "boxnet": _colours,
+    "caesar_cipher": _other("cipher_text", str.swapcase),
+    "complex_arithmetic": _reworded(r"complex", "difficult"),
+    "countdown": _shuffled("numbers"),
+    "course_schedule": _courses,
+    "cryptarithm": _cryptic,
+    "game_of_life_halting": _pushed,
+    "gcd": _shuffled("numbers"),
+    "graph_color": _vertices,
+    "group_anagrams": _shuffled("words"),
+    "intermediate_integration": _variable("integrand"),
+    "isomorphic_strings": _relettered("words"),
+    "jugs": _shuffled("puzzle", "jug_capacities"),
+    "knights_knaves": _inhabitants,
+    "lcm": _shuffled("numbers"),
+    "leg_counting": _other("animals", lambda animals: dict(reversed(animals.items()))),
+    "letter_counting": _shuffled("span"),
+    "maze": _way_back,
+    "mini_sudoku": _digits,
+    "number_filtering": _shuffled("original_numbers"),
+    "number_format": _shuffled("candidates"),
+    "number_sorting": _shuffled("original_numbers"),
+    "palindrome_generation": _shuffled("letters"),
+    "palindrome_partitioning": _relettered("string"),
+    "polynomial_equations": _variable("polynomial_expr"),
+    "propositional_logic": _premises,
+    "puzzle24": _shuffled("numbers"),
+    "quantum_lock": _shuffled("buttons"),
+    "ransom_note": _relettered("ransom_note", "magazine"),
+    "rubiks_cube": _reworded(r"^.*\n", "A cube:\n"),
+    "simple_equations": _variable("equation"),
+    "simple_geometry": _shuffled("known_angles"),
+    "simple_integration": _variable("integrand"),
+    "sudoku": _digits,
+    "survo": _shuffled("candidate_numbers"),
+    "syllogism": lambda entry, rng: entry["metadata"].update(
+        premise1=entry["metadata"]["premise2"], premise2=entry["metadata"]["premise1"]
+    ),
+    "time_intervals": _reworded(r"^\w+", "Say"),
+    "word_ladder": lambda entry, rng: entry["metadata"].update(
+        start_word=entry["metadata"]["end_word"], end_word=entry["metadata"]["start_word"]
+    ),
+    "word_sorting": _shuffled("transformed_words"),
+    "zebra_puzzles": _clues,
+}
+"""Changes that leave the problem what it was."""
+
+OTHER: dict[str, Change] = {
+    "chain_sum": _other("expression", lambda text: f"{text} + 1"),
+    "countdown": _other("target", lambda target: target + 1),
+    "course_schedule": _other("prerequisites", lambda pairs: pairs[:-1]),
+    "cryptarithm": _other("result_letters", lambda word: word[::-1]),
+    "gcd": _other("numbers", lambda numbers: [numbers[0] + 1, *numbers[1:]]),
+    "graph_color": lambda entry, rng: entry["metadata"]["puzzle"].update(num_colors=2),
+    "intermediate_integration": _other("integrand", lambda text: f"2*({text})"),
+    "kakurasu": _other("row_sums", lambda sums: [sums[0] + 1, *sums[1:]]),
+    "knights_knaves": lambda entry, rng: entry["metadata"]["statements"].append(["lying", 0]),
+    "leg_counting": lambda entry, rng: entry["metadata"]["animals"].update(dragon=1),
+    "mini_sudoku": lambda entry, rng: entry["metadata"]["puzzle"].__setitem__(0, [0, 0, 0, 0]),
+    "number_sorting": _other("direction", lambda way: "up" if way == "descending" else "down"),
+    "palindrome_generation": lambda entry, rng: entry["metadata"]["letters"].append("?"),
+    "propositional_logic": lambda entry, rng: entry["metadata"]["premises"].append("(P → Q)"),
+    "puzzle24": _other("numbers", lambda numbers: [numbers[0] + 1, *numbers[1:]]),
+    "quantum_lock": _other("target_value", lambda value: value + 1),
+    "ransom_note": _other("ransom_note", lambda text: text + text[-1]),
+    "rubiks_cube": _reworded(r"W  ", "Y  "),
+    "shortest_path": _other("matrix", lambda grid: grid[::-1]),
+    "simple_equations": _other("equation", lambda text: text.replace("=", "+ 1 =")),
+    "simple_geometry": _other("known_angles", lambda angles: [angles[0] + 1, *angles[1:]]),
+    "syllogism": _other("conclusion", lambda text: f"All {text.split()[1]} are heroes"),
+    "word_sequence_reversal": _other("words", lambda words: [*words, "end"]),
+}
+"""Changes that make it another problem."""
+
+
+def test_every_task_has_a_key_or_a_reason() -> None:
+    """Each of the 105 tasks is in one table, and what is kept in names its task."""
+    assert set(KEYS) | set(WHOLE) == set(shipped_table())
+    assert not set(KEYS) & set(WHOLE)
+    assert set(KEPT) <= set(KEYS)
+    assert all(key.asks for key in KEYS.values())
+
+
+@pytest.mark.parametrize("task", sorted(SAME))
+def test_what_does_not_matter_leaves_the_key(task: str, draws: Draws) -> None:
+    """Order, names, wording and layout, changed in twelve entries."""
+    rng = random.Random(task)
+    for item in draws.items(task, 12, seed=8):
+        entry, changed = json.loads(item.entry), json.loads(item.entry)
+        SAME[task](changed, rng)
+        assert problem_key(task, changed) == problem_key(task, entry) == item.problem
+
+
+@pytest.mark.parametrize("task", sorted(OTHER))
+def test_what_matters_moves_the_key(task: str, draws: Draws) -> None:
+    """Another number, side or sign in twelve entries."""
+    rng = random.Random(task)
+    for item in draws.items(task, 12, seed=8):
+        changed = json.loads(item.entry)
+        OTHER[task](changed, rng)
+        assert problem_key(task, changed) != item.problem
+
+
+def test_a_users_task_goes_by_its_question() -> None:
+    """White space around it does not matter, as for the hash of a question."""
+    key = problem_key("my_task", {"question": "How many? ", "answer": "3", "metadata": {}})
+    assert key == question_hash("How many?")[:DIGITS]
+
+
+def test_keys_are_the_same_in_any_process(draws: Draws) -> None:
+    """Under other hash seeds: keys are kept in manifests."""
+    tasks = ["circuit_logic", "ransom_note", "zebra_puzzles", "graph_color", "polynomial_multiplication"]
+    items = {task: draws.items(task, 5) for task in tasks}
+    code = (
+        "import json, sys; from rg_env.core.problem_keys import problem_key\n"
+        "print([problem_key(task, json.loads(entry)) for task, entry in json.load(sys.stdin)])"
+    )
+    told = json.dumps([[task, item.entry] for task in tasks for item in items[task]])
+    for seed in ("1", "2"):
+        run = subprocess.run(
+            [sys.executable, "-c", code],
+            input=told,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )
+        assert run.stdout.strip() == str([item.problem for task in tasks for item in items[task]]), run.stderr
+
+
+FORMS = st.recursive(
+    st.sampled_from([Name("a"), Name("b"), Name("c"), Name("d"), 1, "x"]),
+    lambda inner: st.lists(inner, max_size=3).map(tuple) | st.lists(inner, max_size=3).map(Bag),
+    max_leaves=12,
+)
+
+
+def _disguised(form: Any, names: dict[str, str], rng: random.Random) -> Any:
+    if isinstance(form, Name):
+        return Name(names[form])
+    if isinstance(form, Bag):
+        parts = [_disguised(part, names, rng) for part in form]
+        rng.shuffle(parts)
+        return Bag(parts)
+    if isinstance(form, tuple):
+        return tuple(_disguised(part, names, rng) for part in form)
+    return form
+
+
+@settings(max_examples=200, deadline=None)
+@given(FORMS, st.permutations("abcd"), st.randoms(use_true_random=False))
+def test_forms_are_blind_to_names_and_to_order_in_bags(form: Any, names: list[str], rng: random.Random) -> None:
+    """Whatever the form."""
+    assert canonical(_disguised(form, dict(zip("abcd", names, strict=True)), rng)) == canonical(form)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((Name("a"), Name("a")), (Name("a"), Name("b"))),
+        ((1, 2), (2, 1)),
+        (Bag([1, 1]), Bag([1])),
+        (Bag([(Name("a"), Name("b")), (Name("b"), Name("c"))]), Bag([(Name("a"), Name("b")), (Name("c"), Name("b"))])),
+        ((Bag([(Name("a"), 1), (Name("b"), 2)]), Name("a")), (Bag([(Name("a"), 1), (Name("b"), 2)]), Name("b"))),
+        ("n", Name("n")),
+    ],
+)
+def test_forms_tell_apart(one: Any, other: Any) -> None:
+    """Names that come again, order outside of bags, how often, and which name is meant."""
+    assert canonical(one) != canonical(other)
+
+
+def test_graphs_are_told_apart_up_to_the_numbers_of_their_vertices() -> None:
+    """All 64 graphs of four vertices have the eleven forms that there are."""
+    pairs = list(itertools.combinations("abcd", 2))
+    graphs = [
+        [pair for pair, there in zip(pairs, choice, strict=True) if there]
+        for choice in itertools.product([0, 1], repeat=6)
+    ]
+    assert len({canonical(Bag(Bag(map(Name, pair)) for pair in graph)) for graph in graphs}) == 11
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("1 + 4 - 5", "4 - 5 + 1", True),
+        ("1 + 4 - 5", "1 - 4 + 5", False),
+        ("-( -( 6 + 9 ) ) * 2 - -6", "6 + 2 * ( 9 + 6 )", True),
+        ("2*x*(x - 1)", "(-1 + y)*y*2", True),
+        ("2*x/3", "3*x/2", False),
+        ("2*x**3", "3*x**2", False),
+        ("-3*x**3*cos(x)", "cos(z)*(-3)*z**3", True),
+        ("x*y**2 + x", "y*x**2 + y", True),
+        ("x*y**2 + x", "x*y**2 + y", False),
+        ("8 - (5 - 2)", "8 - 5 + 2", True),
+        ("8 - (5 - 2)", "8 - 5 - 2", False),
+        ("0x5 << 0x3", "0x3 << 0x5", False),
+        ("0x5 & 0x3", "0x3 & 0x5", True),
+        ("6 / 3 / 2", "6 / (3 / 2)", False),
+        ("6 / 3 / 2", "6 / (2 * 3)", True),
+    ],
+)
+def test_expressions_have_terms_and_factors_in_any_order(one: str, other: str, same: bool) -> None:
+    """And variables of any name; signs belong to their terms. What takes another reckoning is another problem."""
+    variables = ["x", "y", "z"]
+    assert (canonical(expression(one, variables)) == canonical(expression(other, variables))) == same
+
+
+def test_the_sides_of_an_equation_change_places() -> None:
+    assert canonical(equation("2*x - 1 = 5", "x")) == canonical(equation("5 = -1 + 2*y", "y"))
+    assert canonical(equation("2*x - 1 = 5", "x")) != canonical(equation("2*x - 5 = 1", "x"))
+
+
+def _abstract(claims: Any) -> str:
+    """Claims of knights and knaves, the least of all ways to number the inhabitants; or and and in order."""
+
+    def text(claim: Any, places: tuple[int, ...]) -> str:
+        if claim[0] in ("telling-truth", "lying"):
+            return f"{claim[0]} {places[claim[1]]}"
+        inner = [text(each, places) for each in claim[1:]]
+        return f"({claim[0]} {' '.join(inner if claim[0] == '->' else sorted(inner))})"
+
+    orders = itertools.permutations(range(len(claims)))
+    return min(repr(sorted((order[who], text(claim, order)) for who, claim in enumerate(claims))) for order in orders)
+
+
+CONTENT: dict[str, Callable[[Any], Any]] = {
+    "caesar_cipher": lambda data: data["clear_text"],
+    "chain_sum": lambda data: sorted(re.findall(r"[+-]?\d+", "+" + data["expression"].replace(" ", ""))),
+    "countdown": lambda data: [sorted(data["numbers"]), data["target"]],
+    "dice": lambda data: [sorted(data["puzzle"]["dice_str"].split(", ")), data["puzzle"]["target"]],
+    "gcd": lambda data: sorted(data["numbers"]),
+    "intermediate_integration": lambda data: data["integrand"],
+    "jugs": lambda data: [sorted(data["puzzle"]["jug_capacities"]), data["puzzle"]["target"]],
+    "kakurasu": lambda data: [data["row_sums"], data["col_sums"]],
+    "knights_knaves": lambda data: _abstract(data["statements"]),
+    "lcm": lambda data: sorted(data["numbers"]),
+    "leg_counting": lambda data: sorted(data["animals"].items()),
+    "palindrome_generation": lambda data: sorted(data["letters"]),
+    "products": lambda data: sorted(data["expression"].split(" * ")),
+    "puzzle24": lambda data: sorted(data["numbers"]),
+    "rubiks_cube": lambda data: data["scramble_moves"],
+    "simple_equations": lambda data: data["equation"].replace(data["variable"], "x"),
+    "simple_geometry": lambda data: sorted(data["known_angles"]),
+    "syllogism": lambda data: [sorted([data["premise1"], data["premise2"]]), data["conclusion"]],
+    "word_sorting": lambda data: sorted(data["original_words"]),
+}
+"""What tasks ask, read from the metadata without the keys."""
+
+
+def _overlap(task: str, train: int, evaluation: int, seeds: tuple[int, int]) -> int:
+    rows = build_splits(task, train, evaluation, *seeds)[:2]
+    known, asked = (
+        [json.dumps(CONTENT[task](json.loads(row["info"]["entry"])["metadata"])) for row in each] for each in rows
+    )
+    return sum(each in set(known) for each in asked)
+
+
+@pytest.mark.parametrize("task", ["knights_knaves", "lcm", "palindrome_generation"])
+def test_no_problem_is_in_both_splits(task: str) -> None:
+    """Read from the metadata, not from the keys; by question alone a good part of the evaluation is in training."""
+    assert _overlap(task, 600, 100, (5, 9)) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", sorted(CONTENT))
+def test_no_problem_is_in_both_of_larger_splits(task: str) -> None:
+    """1,000 training questions against 200, or as many as there are; with RG_ENV_MANY set 2,000, under two seeds."""
+    few = ("countdown", "intermediate_integration", "jugs", "puzzle24", "rubiks_cube")  # slow to draw, or few problems
+    many = "RG_ENV_MANY" in os.environ
+    sizes = (150, 40) if task == "jugs" else (300, 80) if task in few else (2000 if many else 1000, 200)
+    for seeds in [(5151, 909), (0, 0)][: 2 if many else 1]:
+        assert _overlap(task, *sizes, seeds) == 0
+
+
+HIGHEST = {"arc_1d": 2, "game_of_life_halting": 1, "jugs": 1}
+"""Levels up to which a draw never takes minutes."""
+TOO_FEW = {("coin_flip", 0), ("tower_of_hanoi", 0)}
+"""Levels with so few problems that a split may have none."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", sorted(load_table()))
+def test_keys_of_every_task_are_read_at_every_level(task: str) -> None:
+    """No entry of the library falls back to its question, keys are of both splits, and are those of the rows.
+
+    At the two lowest levels; at all with RG_ENV_MANY set.
+    """
+    levels = [level for level in working_levels(task) if level <= HIGHEST.get(task, level)]
+    levels = levels if "RG_ENV_MANY" in os.environ else levels[:2]
+    for level in [None, *levels]:
+        spec = {"name": task} if level is None else {"name": task, "level": level}
+        try:
+            train, evaluation, _ = build_splits(spec, 6, 2, 3, 3)
+        except TooFewQuestionsError:
+            assert (task, level) in TOO_FEW
+            continue
+        for row in [*train, *evaluation]:
+            entry = json.loads(row["info"]["entry"])
+            assert problem_key(task, entry) == row["info"]["problem"]
+            assert (row["info"]["problem"] == question_hash(row["question"])[:DIGITS]) == (task in WHOLE)
+        keys = [{row["info"]["problem"] for row in rows} for rows in (train, evaluation)]
+        assert not keys[0] & keys[1]

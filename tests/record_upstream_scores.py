@@ -1,0 +1,210 @@
+"""Record what Reasoning Gym's own tests ask its graders: `tests/data/upstream_scores.jsonl.gz`.
+
+    git clone --branch v0.1.25 https://github.com/open-thought/reasoning-gym /tmp/reasoning-gym
+    PYTHONHASHSEED=0 .venv/bin/python tests/record_upstream_scores.py /tmp/reasoning-gym
+
+The clone gives the tests, the installed library the graders; check out the tag of the installed version. The tests run
+as they are, and every outermost call of a task's `score_answer` is noted with answer, entry and score. Only this data
+is kept, no code. Tests whose calls are alike, such as gold answers to generated items in a loop, are sampled. Entries
+that a test wrote by hand, with only what the library's grader looks at, are completed. Takes about six minutes.
+"""
+
+import argparse
+import dataclasses
+import functools
+import gzip
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import sympy
+
+from rg_env.core import library
+
+DATA = Path(__file__).parent / "data" / "upstream_scores.jsonl.gz"
+GOLD_PER_LINE, OTHERS_PER_LINE = 2, 12
+"""Calls kept of one line of a test for one task, spread over all that it made: gold answers, and others that are paid
+in full, in part or not at all, of each as many."""
+LONGEST = 10_000
+"""Characters of an entry: longer ones (a large haystack, a long program) are left out."""
+
+
+class Call(NamedTuple):
+    test: str
+    line: int
+    """Of the test's file that asked, directly or by way of the library."""
+    task: str
+    config: str
+    entry: str
+    answer: str | None
+    score: float
+
+
+class Recorder:
+    """A pytest plugin that notes each graded answer with the test that asked for it."""
+
+    def __init__(self, tests: Path) -> None:
+        self._tests = f"{tests}{os.sep}"
+        self.calls: list[Call] = []
+        self._test = ""
+        self._depth = 0
+        datasets = library.factory().DATASETS
+        self._tasks = {dataset: task for task, (dataset, _) in datasets.items() if task != library.NOT_A_TASK}
+        for owner in {base for dataset in self._tasks for base in dataset.__mro__ if "score_answer" in vars(base)}:
+            owner.score_answer = self._recording(vars(owner)["score_answer"])
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        self._test = item.nodeid.partition("tests/")[2]
+
+    def _line(self) -> int:
+        frame = sys._getframe()
+        while frame.f_back and not frame.f_code.co_filename.startswith(self._tests):
+            frame = frame.f_back
+        return frame.f_lineno
+
+    def _recording(self, grader: Any) -> Any:
+        @functools.wraps(grader)
+        def score_answer(dataset: Any, answer: Any, entry: Any) -> Any:
+            task = self._tasks.get(type(dataset))
+            outer, self._depth = self._depth, self._depth + (task is not None)
+            # As JSON before the call: the grader or the test may change the entry.
+            before = "" if outer or task is None else _json(entry)
+            try:
+                score = grader(dataset, answer, entry)
+            finally:
+                self._depth = outer
+            if before and (answer is None or isinstance(answer, str)):
+                config = _json(_options(dataset.config))
+                self.calls.append(Call(self._test, self._line(), task, config, before, answer, float(score)))
+            return score
+
+        return score_answer
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, default=library.to_plain, ensure_ascii=False, sort_keys=True)
+
+
+def _options(config: Any) -> dict[str, Any]:
+    """The options of a dataset that are not the default ones."""
+    return {
+        field.name: value
+        for field in dataclasses.fields(config)
+        if field.name not in ("seed", "size")
+        and (value := getattr(config, field.name)) != getattr(type(config)(), field.name)
+    }
+
+
+def record(tests: Path) -> list[Call]:
+    """What the tests in that folder ask. They import the installed library: it is imported before they are."""
+    recorder = Recorder(tests.resolve())
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", os.devnull, "--rootdir", str(tests.parent)]
+    pytest.main([*options, str(tests.resolve())], plugins=[recorder])
+    return recorder.calls
+
+
+def complete(task: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """The entry with what graders of rg_env need, where a test left it out; as the library would have made it."""
+    found = {"question": "", "answer": "", **entry}
+    metadata = found["metadata"] = {**entry.get("metadata", {})}
+    gold = found["answer"]
+    if task in ("binary_matrix", "manipulate_matrix") and not metadata:
+        solution = [[int(cell) for cell in row.split()] for row in gold.splitlines()]
+        matrix = [[min(cell, 1) for cell in row] for row in solution] if task == "binary_matrix" else solution
+        metadata |= {"matrix": matrix, "solution": solution, "operations": []}
+    elif task == "spiral_matrix" and not metadata:
+        solution = [int(number) for number in gold.split()]
+        size = math.isqrt(len(solution))
+        rows = [sorted(solution)[row * size : (row + 1) * size] for row in range(size)]  # the test's: 1 to 9 in order
+        metadata |= {"matrix": rows, "solution": solution}
+    elif task == "decimal_chain_sum" and not metadata:
+        metadata |= {"expression": gold}
+    elif task == "shortest_path":
+        metadata.setdefault("solution", gold.split())
+    elif task == "complex_arithmetic" and not gold:
+        found["answer"] = "{} + {}i".format(*metadata["result"])
+        metadata |= {"num1": metadata["result"], "num2": [0.0, 0.0], "operation": "+"}
+    elif task == "letter_jumble":
+        metadata.setdefault("scrambled_words", [word[::-1] for word in gold.split()])
+    elif task == "number_format" and not gold:
+        found["answer"] = str(metadata["solution"])
+        metadata.setdefault("candidates", [found["answer"]])
+    elif task == "palindrome_partitioning" and not gold:
+        found["answer"] = json.dumps(metadata["solution"])
+        metadata.setdefault("string", "".join(metadata["solution"][0]))
+    elif task == "group_anagrams" and not gold:
+        found["answer"] = json.dumps(metadata["solution"])
+        metadata.setdefault("words", [word for group in metadata["solution"] for word in group])
+    elif task == "word_sorting" and not gold:
+        words = metadata["sorted_words"]
+        found["answer"] = ", ".join(words)
+        metadata |= {"original_words": words, "transformed_words": words, "direction": "ascending"}
+    elif task == "n_queens" and not gold:
+        found["answer"] = metadata["valid_answers"][0]
+        metadata["solutions"] = [[row.split() for row in board.splitlines()] for board in metadata["valid_answers"]]
+        metadata["puzzle"] = [["_"] * len(row) for row in metadata["solutions"][0]]
+    elif task == "polynomial_equations":
+        roots = [root for root in gold.split(",") if root]
+        x = sympy.Symbol("x")
+        polynomial = sympy.Poly(sympy.prod(x - sympy.Rational(root) for root in roots) if roots else x**2 + 1, x)
+        terms = [f"{float(factor)}*x**{degree}" for (degree,), factor in polynomial.terms()]
+        new = {"polynomial_expr": " + ".join(terms).replace("+ -", "- "), "variable": "x"}
+        found["metadata"] = new | {"degree": polynomial.degree(), "real_solutions": [*map(float, roots)]} | metadata
+    elif task in ("simple_integration", "intermediate_integration") and not gold:
+        found["answer"] = f"{sympy.integrate(metadata['integrand'], sympy.Symbol(metadata['variable']))} + C"
+    return found
+
+
+def sample(calls: list[Call]) -> list[Call]:
+    """Each question once, and few of those that one line asks in a loop."""
+    asked: dict[tuple[str, str, str, str | None], Call] = {}
+    for call in calls:
+        if len(call.entry) <= LONGEST:
+            asked.setdefault((call.task, call.config, call.entry, call.answer), call)
+    alike: dict[tuple[str, int, str, str], list[Call]] = {}
+    for call in asked.values():
+        alike.setdefault((call.test, call.line, call.task, outcome(call)), []).append(call)
+    kept: list[Call] = []
+    for (_, _, _, kind), some in alike.items():
+        most = GOLD_PER_LINE if kind == "gold" else OTHERS_PER_LINE
+        kept += [some[i * len(some) // most] for i in range(most)] if len(some) > most else some
+    return kept
+
+
+def outcome(call: Call) -> str:
+    """What became of an answer."""
+    if call.answer == json.loads(call.entry).get("answer"):
+        return "gold"
+    return "full" if call.score >= 1 else "part" if call.score > 0 else "nothing"
+
+
+def write(calls: list[Call]) -> None:
+    """One line an entry, with all that was asked about it."""
+    rows: dict[tuple[str, str, str], list[tuple[str, str | None, float]]] = {}
+    for call in calls:
+        asked = rows.setdefault((call.task, call.config, call.entry), [])
+        asked.append((call.test, call.answer, round(call.score, 6)))
+    with DATA.open("wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=0) as packed:
+        for (task, config, entry), asked in sorted(rows.items()):
+            whole = complete(task, json.loads(entry))
+            line = {"task": task, "config": json.loads(config), "entry": whole, "calls": asked}
+            packed.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("clone", type=Path, help="a clone of Reasoning Gym at the tag of the installed version")
+    options = parser.parse_args()
+    calls = record(options.clone / "tests")
+    kept = sample(calls)
+    write(kept)
+    tests = {call.test for call in kept}
+    print(f"{len(calls)} calls, {len(kept)} kept of {len(tests)} tests: {DATA.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

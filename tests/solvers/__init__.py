@@ -1,0 +1,26 @@
+"""Solvers that read a question's text and nothing else: independent of the library's metadata and of our graders.
+
+    SOLVERS["gcd"]("Find the Greatest Common Divisor (GCD) of these numbers: 355, 215. ...")       # "5"
+
+A solver returns an answer as a person would write it. Where it differs from the gold answer of a row, or is not paid,
+the library, the grader or the solver is wrong.
+"""
+
+from collections.abc import Callable
+
+from solvers import algebra, arithmetic, boards, codes, games, grids, numbers, people, puzzles, words
+
+Solver = Callable[[str], str]
+
+SOLVERS: dict[str, Solver] = {
+    **algebra.SOLVERS,
+    **arithmetic.SOLVERS,
+    **boards.SOLVERS,
+    **codes.SOLVERS,
+    **games.SOLVERS,
+    **grids.SOLVERS,
+    **numbers.SOLVERS,
+    **people.SOLVERS,
+    **puzzles.SOLVERS,
+    **words.SOLVERS,
+}

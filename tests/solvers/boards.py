@@ -1,0 +1,204 @@
+"""Solvers of puzzles that fill a board, by search."""
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import permutations, product
+
+Board = list[list[int]]
+
+
+def _text(board: Board) -> str:
+    return "\n".join(" ".join(map(str, row)) for row in board)
+
+
+def _rows(question: str, signs: str = r"[\d_]") -> list[list[str]]:
+    lines = [line.split() for line in question.splitlines()]
+    return [cells for cells in lines if cells and all(re.fullmatch(rf"{signs}+", cell) for cell in cells)]
+
+
+def _latin(board: Board, regions: list[list[tuple[int, int]]], fits: Callable[[Board, int, int], bool]) -> Board | None:
+    """Fill in the zeros so that each region has each number once; the cell with the fewest choices first."""
+    size, best = len(board), None
+    for r, c in product(range(size), repeat=2):
+        if not board[r][c]:
+            taken = {board[i][j] for region in regions if (r, c) in region for i, j in region}
+            choices = []
+            for n in set(range(1, size + 1)) - taken:
+                board[r][c] = n
+                if fits(board, r, c):
+                    choices.append(n)
+            board[r][c] = 0
+            if best is None or len(choices) < len(best[2]):
+                best = r, c, choices
+    if best is None:
+        return board
+    r, c, choices = best
+    for n in choices:
+        board[r][c] = n
+        if found := _latin(board, regions, fits):
+            return found
+    board[r][c] = 0
+    return None
+
+
+def _lines(size: int) -> list[list[tuple[int, int]]]:
+    across = [[(r, c) for c in range(size)] for r in range(size)]
+    return across + [[(r, c) for r in range(size)] for c in range(size)]
+
+
+def sudoku(question: str) -> str:
+    rows = [row for row in _rows(question, r"[\d_]") if len(row) in (4, 9)]
+    board = [[0 if cell == "_" else int(cell) for cell in row] for row in rows]
+    side = 3 if len(board) == 9 else 2
+    starts = product(range(0, side * side, side), repeat=2)
+    boxes = [[(r + i, c + j) for i in range(side) for j in range(side)] for r, c in starts]
+    found = _latin(board, _lines(len(board)) + boxes, lambda *_: True)
+    return _text(found or [])
+
+
+def futoshiki(question: str) -> str:
+    lines = question.partition("puzzle:\n\n")[2].partition("\n\nEnsure")[0].splitlines()
+    board = [[0 if cell == "_" else int(cell) for cell in re.findall(r"[_\d]", line)] for line in lines[::2]]
+    less: list[tuple[int, int, int, int]] = []  # row and column of the smaller cell, then of the larger one
+    for at, line in enumerate(lines):
+        for found in re.finditer(r"[<>∧∨]", line):
+            r, c = at // 2, found.start() // 4
+            other = (r, c + 1) if at % 2 == 0 else (r + 1, c)
+            less.append((r, c, *other) if found[0] in "<∧" else (*other, r, c))
+
+    def fits(board: Board, r: int, c: int) -> bool:
+        return all(
+            not board[i][j] or not board[k][m] or board[i][j] < board[k][m]
+            for i, j, k, m in less
+            if (r, c) in ((i, j), (k, m))
+        )
+
+    return _text(_latin(board, _lines(len(board)), fits) or [])
+
+
+def _sums(text: str) -> list[int]:
+    return [int(n) for n in text.split(",")]
+
+
+def kakurasu(question: str) -> str:
+    rows, columns = map(_sums, re.findall(r"\[([\d, ]+)\]", question)[:2])
+    ways = [
+        [line for line in product((0, 1), repeat=len(columns)) if sum(i * n for i, n in enumerate(line, 1)) == total]
+        for total in rows
+    ]
+
+    def fill(done: list[tuple[int, ...]], left: list[int]) -> Iterator[Board]:
+        if len(done) == len(rows):
+            if not any(left):
+                yield [list(line) for line in done]
+            return
+        for line in ways[len(done)]:
+            rest = [total - (len(done) + 1) * n for total, n in zip(left, line, strict=True)]
+            if min(rest) >= 0:
+                yield from fill([*done, line], rest)
+
+    return _text(next(fill([], columns)))
+
+
+def survo(question: str) -> str:
+    board = [[int(cell) for cell in row] for row in _rows(question, r"\d")]
+    numbers = max(re.findall(r"\[([\d, ]+)\]", question), key=len)
+    blanks = [(r, c) for r, row in enumerate(board) for c, cell in enumerate(row) if not cell]
+    for chosen in set(permutations(_sums(numbers), len(blanks))):
+        for (r, c), n in zip(blanks, chosen, strict=True):
+            board[r][c] = n
+        if all(sum(line[:-1]) == line[-1] for line in [*board, *zip(*board, strict=True)]):
+            return _text(board)
+    raise ValueError("no solution")
+
+
+def n_queens(question: str) -> str:
+    rows = [row for row in _rows(question, r"[Q_]") if set("".join(row)) <= set("Q_") and len(row) > 1]
+    size = len(rows)
+    given = {r: row.index("Q") for r, row in enumerate(rows) if "Q" in row}
+
+    def place(queens: dict[int, int]) -> dict[int, int] | None:
+        r = next((r for r in range(size) if r not in queens), None)
+        if r is None:
+            return queens
+        for c in range(size):
+            safe = all(c != other and abs(c - other) != abs(r - row) for row, other in queens.items())
+            if safe and (found := place({**queens, r: c})):
+                return found
+        return None
+
+    queens = place(given) or {}
+    return "\n".join(" ".join("Q" if queens[r] == c else "_" for c in range(size)) for r in range(size))
+
+
+def tsumego(question: str) -> str:
+    lines = re.findall(r"^ ?(\d+) ([XO. ]+)$", question, re.MULTILINE)
+    board = {(int(n), chr(65 + c)): sign for n, row in lines for c, sign in enumerate(row.split())}
+
+    def around(n: int, letter: str) -> list[tuple[int, str]]:
+        return [(n - 1, letter), (n + 1, letter), (n, chr(ord(letter) - 1)), (n, chr(ord(letter) + 1))]
+
+    taken: dict[tuple[int, str], int] = {}
+    left = {at for at, sign in board.items() if sign == "O"}
+    while left:
+        group, edge = set(), [left.pop()]
+        while edge:
+            group.add(at := edge.pop())
+            edge += [other for other in around(*at) if board.get(other) == "O" and other not in group]
+        left -= group
+        liberties = {other for at in group for other in around(*at) if board.get(other) == "."}
+        if len(liberties) == 1:
+            (at,) = liberties
+            taken[at] = taken.get(at, 0) + len(group)
+    n, letter = max(taken, key=lambda at: taken[at])
+    return f"{letter}{n}"
+
+
+def rectangle_count(question: str) -> str:
+    """By top left corners: two sides begin there that meet again at the bottom right."""
+    lines = question.partition("grid below?\n")[2].splitlines()
+    inked = {(r, c) for r, line in enumerate(lines) for c, sign in enumerate(line) if sign in "#█"}
+    doubled = {(r, c) for r, line in enumerate(lines) for c, sign in enumerate(line) if sign == "█"}
+
+    def outline(top: int, left: int, bottom: int, right: int) -> set[tuple[int, int]]:
+        across = {(r, c) for r in (top, bottom) for c in range(left, right + 1)}
+        return across | {(r, c) for c in (left, right) for r in range(top, bottom + 1)}
+
+    found = []
+    for top, left in sorted(inked):
+        right = left
+        while (top, right + 1) in inked:
+            right += 1
+            bottom = top
+            while (bottom + 1, left) in inked and (bottom + 1, right) in inked:
+                bottom += 1
+                if outline(top, left, bottom, right) <= inked:
+                    found.append(outline(top, left, bottom, right))
+    found.sort(key=len, reverse=True)
+    counts = {at: 2 if at in doubled else 1 for at in inked}
+
+    def cover(left: dict[tuple[int, int], int], options: list[set[tuple[int, int]]]) -> int | None:
+        if not left:
+            return 0
+        corner = min(left)
+        for option in options:
+            if corner in option and all(at in left for at in option):
+                rest = {at: n - (at in option) for at, n in left.items()}
+                number = cover({at: n for at, n in rest.items() if n}, options)
+                if number is not None:
+                    return number + 1
+        return None
+
+    return str(cover(counts, found))
+
+
+SOLVERS = {
+    "futoshiki": futoshiki,
+    "kakurasu": kakurasu,
+    "mini_sudoku": sudoku,
+    "n_queens": n_queens,
+    "rectangle_count": rectangle_count,
+    "sudoku": sudoku,
+    "survo": survo,
+    "tsumego": tsumego,
+}

@@ -1,0 +1,207 @@
+"""Solvers of tasks that ask for something about a grid."""
+
+import json
+import re
+from collections import deque
+from collections.abc import Iterator
+
+Grid = list[list[str]]
+
+
+def _grid(question: str) -> Grid:
+    """The last block of lines of single signs or numbers."""
+    blocks: list[Grid] = [[]]
+    for line in question.splitlines():
+        cells = line.split()
+        if cells and all(re.fullmatch(r"-?\d+|[XO*#_Q]", cell) for cell in cells):
+            blocks[-1].append(cells)
+        elif blocks[-1]:
+            blocks.append([])
+    return [block for block in blocks if block][-1]
+
+
+def _text(grid: list[list[object]]) -> str:
+    return "\n".join(" ".join(map(str, row)) for row in grid)
+
+
+def _turned(grid: Grid) -> Grid:
+    """A quarter clockwise."""
+    return [list(row) for row in zip(*grid[::-1], strict=True)]
+
+
+def _around(at: tuple[int, int], grid: Grid) -> Iterator[tuple[int, int]]:
+    for step in ((-1, 0), (1, 0), (0, -1), (0, 1)):
+        r, c = at[0] + step[0], at[1] + step[1]
+        if 0 <= r < len(grid) and 0 <= c < len(grid[r]):
+            yield r, c
+
+
+def _distances(grid: Grid, starts: list[tuple[int, int]], open_signs: str) -> dict[tuple[int, int], int]:
+    found = dict.fromkeys(starts, 0)
+    queue = deque(starts)
+    while queue:
+        at = queue.popleft()
+        for r, c in _around(at, grid):
+            if (r, c) not in found and grid[r][c] in open_signs:
+                found[r, c] = found[at] + 1
+                queue.append((r, c))
+    return found
+
+
+def _places(grid: Grid, sign: str) -> list[tuple[int, int]]:
+    return [(r, c) for r, row in enumerate(grid) for c, cell in enumerate(row) if cell == sign]
+
+
+def rotate_matrix(question: str) -> str:
+    grid = _grid(question)
+    for _ in range(int(re.findall(r"by (\d+) degrees", question)[0]) // 90 % 4):
+        grid = _turned(grid)
+    return _text(grid)
+
+
+def spiral_matrix(question: str) -> str:
+    grid, found = _grid(question), []
+    while grid:
+        found += grid[0]
+        grid = _turned(_turned(_turned(grid[1:]))) if grid[1:] else []
+    return " ".join(found)
+
+
+def binary_matrix(question: str) -> str:
+    grid = _grid(question)
+    distances = _distances(grid, _places(grid, "0"), "1")
+    return _text([[distances[r, c] for c in range(len(row))] for r, row in enumerate(grid)])
+
+
+def pool_matrix(question: str) -> str:
+    grid = _grid(question)
+    kind, size = re.findall(r"Perform (max|average) pooling .* kernel size of (\d+)", question)[0]
+    k, found = int(size), []
+    for top in range(0, len(grid), k):
+        blocks = [
+            [int(cell) for row in grid[top : top + k] for cell in row[left : left + k]]
+            for left in range(0, len(grid[0]), k)
+        ]
+        found.append([max(block) if kind == "max" else f"{sum(block) / len(block):.2f}" for block in blocks])
+    return _text(found)
+
+
+def _manipulated(grid: Grid, step: str) -> Grid:
+    numbers = [int(n) for n in re.findall(r"\d+", step)]
+    if "Rotate" in step:
+        for _ in range(numbers[0] // 90 % 4):
+            grid = _turned(grid)
+        return grid
+    if "Horizontally mirror" in step:
+        return grid[::-1]
+    if "Vertically mirror" in step:
+        return [row[::-1] for row in grid]
+    if "counterdiagonal" in step:
+        return [row[::-1] for row in _turned(grid)][::-1] if False else _turned(_turned(_manipulated(grid, "diagonal")))
+    if "diagonal" in step:
+        return [list(row) for row in zip(*grid, strict=True)]
+    if "Map" in step:
+        return [[str(numbers[1]) if int(cell) == numbers[0] else cell for cell in row] for row in grid]
+    if "divisible" in step:
+        return [["0" if int(cell) % numbers[0] == 0 else cell for cell in row] for row in grid]
+    if "Crop" in step:
+        top, bottom, left, right = numbers[:4]
+        return [row[left - 1 : right] for row in grid[top - 1 : bottom]]
+    if "row" in step:
+        return [row for at, row in enumerate(grid, start=1) if at % numbers[0]]
+    if "column" in step:
+        return [[cell for at, cell in enumerate(row, start=1) if at % numbers[0]] for row in grid]
+    assert "Identity" in step, step
+    return grid
+
+
+def manipulate_matrix(question: str) -> str:
+    grid = _grid(question.partition("Perform")[0])
+    for step in re.findall(r"^- (.*)$", question, re.MULTILINE):
+        grid = _manipulated(grid, step)
+    return _text(grid)
+
+
+def largest_island(question: str) -> str:
+    grid, most = _grid(question), 0
+    left = set(_places(grid, "1"))
+    while left:
+        island = set(_distances(grid, [left.pop()], "1"))
+        left -= island
+        most = max(most, len(island))
+    return str(most)
+
+
+def rotten_oranges(question: str) -> str:
+    grid = _grid(question)
+    minutes = _distances(grid, _places(grid, "2"), "1")
+    return str(max(minutes.values(), default=0) if set(_places(grid, "1")) <= set(minutes) else -1)
+
+
+def maze(question: str) -> str:
+    start, goal = re.findall(r"from '(.)' \(start\) to '(.)' \(goal\)", question)[0]
+    passage = re.findall(r"'(.)' = Passage", question)[0]
+    lines = re.findall(r"```\n(.*?)\n```\n", question, re.DOTALL)[0].splitlines()
+    grid = [list(line) for line in lines]
+    return str(_distances(grid, _places(grid, start), passage + goal)[_places(grid, goal)[0]])
+
+
+def shortest_path(question: str) -> str:
+    grid = _grid(question)
+    start, goal = _places(grid, "*")[0], _places(grid, "#")[0]
+    left = _distances(grid, [goal], "O*")
+    if start not in left:
+        return "infeasible"
+    names = {(-1, 0): "up", (1, 0): "down", (0, -1): "left", (0, 1): "right"}
+    at, moves = start, []
+    while at != goal:
+        after = next(place for place in _around(at, grid) if left.get(place) == left[at] - 1)
+        moves.append(names[after[0] - at[0], after[1] - at[1]])
+        at = after
+    return " ".join(moves)
+
+
+Life = list[list[int]]
+
+
+def _after(board: Life, steps: int) -> Life:
+    height, width = len(board), len(board[0])
+    for _ in range(steps):
+        alive = {(r, c) for r in range(height) for c in range(width) if board[r][c]}
+        counts = [
+            [
+                sum(((r + i) % height, (c + j) % width) in alive for i in (-1, 0, 1) for j in (-1, 0, 1) if i or j)
+                for c in range(width)
+            ]
+            for r in range(height)
+        ]
+        board = [[int(n == 3 or (n == 2 and board[r][c])) for c, n in enumerate(row)] for r, row in enumerate(counts)]
+    return board
+
+
+def game_of_life(question: str) -> str:
+    steps = int(re.findall(r"after (\d+) steps", question)[0])
+    board = json.loads(question.rpartition("\n\n")[2].rstrip("."))
+    return json.dumps(_after(board, steps))
+
+
+def game_of_life_halting(question: str) -> str:
+    steps = int(re.findall(r"at or before (\d+) steps", question)[0])
+    rows = re.findall(r"\[([01 ]+)\]", question.rpartition("board:")[2])
+    board = [[int(cell) for cell in row.split()] for row in rows]
+    return str(not any(map(any, _after(board, steps))))
+
+
+SOLVERS = {
+    "binary_matrix": binary_matrix,
+    "game_of_life": game_of_life,
+    "game_of_life_halting": game_of_life_halting,
+    "largest_island": largest_island,
+    "manipulate_matrix": manipulate_matrix,
+    "maze": maze,
+    "pool_matrix": pool_matrix,
+    "rotate_matrix": rotate_matrix,
+    "rotten_oranges": rotten_oranges,
+    "shortest_path": shortest_path,
+    "spiral_matrix": spiral_matrix,
+}

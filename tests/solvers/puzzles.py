@@ -1,0 +1,152 @@
+"""Solvers of puzzles with numbers and of logic."""
+
+import re
+from fractions import Fraction
+from itertools import combinations, permutations, product
+
+Part = tuple[Fraction, str]
+
+
+def _reach(parts: list[Part], target: int) -> str | None:
+    """Combine two of the parts until one is left, which must have the target's value."""
+    if len(parts) == 1:
+        return parts[0][1] if parts[0][0] == target else None
+    for i, j in combinations(range(len(parts)), 2):
+        rest = [part for at, part in enumerate(parts) if at not in (i, j)]
+        (a, one), (b, other) = parts[i], parts[j]
+        ways = [(a + b, f"({one}+{other})"), (a - b, f"({one}-{other})"), (b - a, f"({other}-{one})")]
+        ways += [(a * b, f"({one}*{other})")]
+        ways += [(a / b, f"({one}/{other})")] if b else []
+        ways += [(b / a, f"({other}/{one})")] if a else []
+        for way in ways:
+            if found := _reach([way, *rest], target):
+                return found
+    return None
+
+
+def puzzle24(question: str) -> str:
+    numbers = re.findall(r"\d+", question.partition("using")[2].partition(".")[0])
+    return _reach([(Fraction(n), n) for n in numbers], 24) or "none"
+
+
+def cryptarithm(question: str) -> str:
+    words = re.findall(r"^[+ ]*([A-Z]+)$", question, re.MULTILINE)
+    *addends, total = words
+    letters = sorted(set("".join(words)))
+    weights = dict.fromkeys(letters, 0)
+    for word, sign in [(word, 1) for word in addends] + [(total, -1)]:
+        for place, letter in enumerate(reversed(word)):
+            weights[letter] += sign * 10**place
+    leading = {word[0] for word in words}
+    order = sorted(letters, key=lambda letter: -abs(weights[letter]))
+
+    def assign(at: int, left: int, free: frozenset[int]) -> dict[str, int] | None:
+        if at == len(order):
+            return {} if left == 0 else None
+        if abs(left) > 9 * sum(abs(weights[letter]) for letter in order[at:]):
+            return None
+        for digit in free:
+            if digit or order[at] not in leading:
+                found = assign(at + 1, left + digit * weights[order[at]], free - {digit})
+                if found is not None:
+                    return {order[at]: digit, **found}
+        return None
+
+    return ",".join(f"{letter}={digit}" for letter, digit in (assign(0, 0, frozenset(range(10))) or {}).items())
+
+
+def self_reference(question: str) -> str:
+    statements = re.findall(r"Statement \d: '(.*)'", question)
+
+    def holds(text: str, truths: tuple[bool, ...]) -> bool:
+        true, false = sum(truths), len(truths) - sum(truths)
+        if found := re.match(r"(At least|At most|Exactly) (\d) of these \d statements are (true|false)", text):
+            count, n = (true if found[3] == "true" else false), int(found[2])
+            return {"At least": count >= n, "At most": count <= n, "Exactly": count == n}[found[1]]
+        if found := re.match(r"Either Statement (\d) or Statement (\d) is true, but not both", text):
+            return truths[int(found[1]) - 1] != truths[int(found[2]) - 1]
+        if "true statements is a prime" in text:
+            return true in (2, 3, 5, 7)
+        assert "false statements is a composite" in text
+        return false in (4, 6)
+
+    worlds = product((False, True), repeat=len(statements))
+    return str(sum(all(holds(text, world) == t for text, t in zip(statements, world, strict=True)) for world in worlds))
+
+
+def syllogism(question: str) -> str:
+    """Looks for a world of at most three individuals in which the premises hold and the conclusion does not."""
+    texts = re.findall(r"(?:^\d\. |that:\n)(.*?)\??$", question, re.MULTILINE)
+    forms = [re.match(r"(All|No|Some) (\w+) are (not )?(\w+)", text).groups() for text in texts]
+    terms = sorted({term for _, subject, _, predicate in forms for term in (subject, predicate)})
+    kinds = [dict(zip(terms, bits, strict=True)) for bits in product((False, True), repeat=len(terms))]
+
+    def holds(form: tuple[str, str, str | None, str], world: tuple[dict[str, bool], ...]) -> bool:
+        quantifier, subject, negation, predicate = form
+        hits = [being[predicate] != bool(negation) for being in world if being[subject]]
+        return {"All": all(hits), "No": not any(hits), "Some": any(hits)}[quantifier]
+
+    worlds = [world for size in range(4) for world in combinations(kinds, size)]
+    *premises, conclusion = forms
+    return "No" if any(all(holds(p, w) for p in premises) and not holds(conclusion, w) for w in worlds) else "Yes"
+
+
+def circuit_logic(question: str) -> str:
+    """Follows the wires of the drawing from each gate's inputs to the left, and from its output to the right."""
+    values = dict(re.findall(r"^  ([A-Z]) = ([01])", question, re.MULTILINE))
+    drawing = question.partition("circuit.\n\n")[2].partition("\n\n\nLegend")[0].splitlines()
+    columns = {line.index("┐"): line[0] for line in drawing[: len(values)]}
+    gates = {"&&": all, "↑↑": lambda x: not all(x), "⊕⊕": lambda x: sum(x) % 2 == 1}
+    gates |= {"++": any, "↓↓": lambda x: not any(x)}
+    outputs: list[bool] = []
+    inputs: list[bool] = []
+    for line in [*drawing[len(values) :], ""]:
+        at = max((column for column in columns if line[column : column + 1] in ("├", "└")), default=None)
+        if at is not None:
+            wire, sign = re.match(r"[├└]([─>o]*)│(\S\S)", line[at:]).groups()
+            inputs.append((values[columns[at]] == "1") != (">o" in wire))
+        elif inputs:
+            outputs.append(bool(gates[sign](inputs)))
+            inputs = []
+    last = re.findall(r"(&&|↑↑|⊕⊕|\+\+|↓↓)─── OUT", question)[0]
+    return str(int(gates[last](outputs)))
+
+
+def acre(question: str) -> str:
+    """All sets of blickets that explain the results; a light is on if any blicket lies on the detector."""
+    tests = [(frozenset(line.split(", ")), light) for line, light in re.findall(r"^(.*) → (on|off)", question, re.M)]
+    case = frozenset(question.partition("New test case:\n")[2].splitlines()[0].split(", "))
+    objects = sorted({thing for things, _ in tests for thing in things} | case)
+    lights = set()
+    for flags in product((False, True), repeat=len(objects)):
+        blickets = {thing for thing, flag in zip(objects, flags, strict=True) if flag}
+        if all(bool(things & blickets) == (light == "on") for things, light in tests):
+            lights.add("on" if case & blickets else "off")
+    return lights.pop() if len(lights) == 1 else "undetermined"
+
+
+def countdown(question: str) -> str:
+    target = int(re.findall(r"(?:equals|Calculate|make) (\d+)", question)[0])
+    numbers = re.findall(r"\d+", re.findall(r"numbers:? ([\d, ]*\d)", question)[0])
+    for order in permutations(numbers):
+        for signs in product("*+-/", repeat=len(numbers) - 1):  # from left to right: quick, and mostly enough
+            value, text = Fraction(order[0]), order[0]
+            for sign, n in zip(signs, order[1:], strict=True):
+                value = {"*": value * int(n), "+": value + int(n), "-": value - int(n), "/": value / int(n)}[sign]
+                text = f"({text}{sign}{n})"
+            if value == target:
+                return text
+        if len(numbers) > 5:
+            break
+    return _reach([(Fraction(n), n) for n in numbers], target) or "none"
+
+
+SOLVERS = {
+    "acre": acre,
+    "circuit_logic": circuit_logic,
+    "countdown": countdown,
+    "cryptarithm": cryptarithm,
+    "puzzle24": puzzle24,
+    "self_reference": self_reference,
+    "syllogism": syllogism,
+}

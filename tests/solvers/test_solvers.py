@@ -1,0 +1,79 @@
+"""Questions solved from their text, by code that knows neither the library's metadata nor our graders.
+
+A solver's answer must be paid, and be the gold answer where there is only one. What was found wrong this way in the
+library is in `core.graders.corrections`, with the questions that have no single answer in `core.mends.LEFT_OUT`.
+"""
+
+import json
+from functools import cache
+
+import pytest
+
+from rg_env.core.draws import Draws
+from rg_env.core.graders import forms, grade
+from rg_env.core.task_table import load_table
+from solvers import SOLVERS
+
+MANY_ANSWERS = {
+    *("advanced_geometry", "coin_flip", "complex_arithmetic", "countdown", "cryptarithm"),
+    *("decimal_arithmetic", "decimal_chain_sum", "futoshiki", "fraction_simplification", "game_of_life", "graph_color"),
+    *("group_anagrams", "jugs", "kakurasu", "knight_swap", "knights_knaves", "n_queens", "number_format"),
+    *("palindrome_generation", "palindrome_partitioning", "polynomial_equations", "polynomial_multiplication"),
+    *("pool_matrix", "power_function", "prime_factorization", "puzzle24", "quantum_lock", "rush_hour"),
+    *("shortest_path", "simple_integration", "survo", "time_intervals", "tower_of_hanoi", "tsumego"),
+}
+"""Tasks with several right answers, or ways to write one: there the solver's is paid, and may differ from the gold one.
+The fixed grid of kakurasu and survo is not always the only one."""
+N_QUICK, N_ALL = 4, 300
+N_SLOW = {
+    **dict.fromkeys(("countdown", "futoshiki", "rush_hour"), 6),  # a draw of futoshiki may take minutes
+    "knight_swap": 10,
+    **dict.fromkeys(("advanced_geometry", "puzzle24", "quantum_lock", "rectangle_count", "sudoku"), 40),
+    **dict.fromkeys(("game_of_life", "polynomial_equations", "polynomial_multiplication", "simple_integration"), 60),
+    **dict.fromkeys(("count_primes", "game_of_life_halting", "jugs", "mini_sudoku", "n_queens"), 100),
+}
+"""Fewer questions where the library draws them slowly, or the solver searches long."""
+HIGHER = ("ab", "binary_matrix", "largest_island", "maze", "rotate_matrix", "self_reference", "word_sorting")
+"""Tasks solved at a higher level, too."""
+
+
+@cache
+def _draws() -> Draws:
+    return Draws()
+
+
+def _check(task: str, n: int, seed: int, config: dict[str, object] | None = None) -> None:
+    for item in _draws().items(task, n, seed, config):
+        answer, gold = SOLVERS[task](item.question), item.gold or ""
+        shown = f"solved {answer!r}, gold {gold!r}: {item.question}"
+        assert grade(task, config or {}, json.loads(item.entry), answer) == 1.0, shown
+        same = forms.same_text(answer.casefold(), gold.casefold())
+        assert same or task in MANY_ANSWERS, shown
+
+
+def test_most_tasks_have_a_solver() -> None:
+    """Those without one need a dictionary, a picture or the discovery of a rule."""
+    assert set(SOLVERS) <= set(load_table())
+    assert len(SOLVERS) >= 80
+
+
+@pytest.mark.parametrize("task", sorted(set(SOLVERS) - {"countdown", "futoshiki", "knight_swap", "rush_hour"}))
+def test_solved_questions_are_paid(task: str) -> None:
+    """A few questions of each task."""
+    _check(task, N_QUICK, seed=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", sorted(SOLVERS))
+def test_many_solved_questions_are_paid(task: str) -> None:
+    """Up to 300 questions of each task."""
+    _check(task, N_SLOW.get(task, N_ALL), seed=21)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", HIGHER)
+def test_harder_questions_are_paid(task: str) -> None:
+    """All options of the task at the second level of its curriculum."""
+    levels = load_table()[task]["levels"].values()
+    config = {option: value for steps in levels for option, value in steps[min(2, len(steps) - 1)].items()}
+    _check(task, 30, seed=5, config=config)

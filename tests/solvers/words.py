@@ -1,0 +1,78 @@
+"""Solvers of tasks on words and lists of them."""
+
+import json
+import re
+from collections import Counter
+
+
+def _last_line(question: str) -> str:
+    return question.strip().splitlines()[-1]
+
+
+def letter_counting(question: str) -> str:
+    letter, text = re.findall(r'letter "(.)" appear in the text: "(.*)"\?$', question, re.DOTALL)[0]
+    return str(text.lower().count(letter.lower()))
+
+
+def spell_backward(question: str) -> str:
+    return question.rpartition(": ")[2][::-1]
+
+
+def word_sorting(question: str) -> str:
+    order, words = re.findall(r"in (ascending|descending) order .*?list: (.*)", question)[0]
+    return ", ".join(sorted(words.split(", "), reverse=order == "descending"))
+
+
+def word_sequence_reversal(question: str) -> str:
+    return ", ".join(_last_line(question).partition(": ")[2].split(", ")[::-1])
+
+
+def isomorphic_strings(question: str) -> str:
+    one, other = _last_line(question).split()
+    pairs = set(zip(one, other, strict=True))
+    return str(len(pairs) == len(set(one)) == len(set(other)))
+
+
+def ransom_note(question: str) -> str:
+    note, magazine = (re.findall(rf"{name}: (\w+)", question)[0] for name in ("Ransom note", "Magazine"))
+    return str(Counter(note) <= Counter(magazine))
+
+
+def group_anagrams(question: str) -> str:
+    groups: dict[str, list[str]] = {}
+    for word in json.loads(_last_line(question)):
+        groups.setdefault("".join(sorted(word)), []).append(word)
+    return json.dumps(list(groups.values()))
+
+
+def palindrome_generation(question: str) -> str:
+    counts = Counter(_last_line(question).rpartition(": ")[2].split(", "))
+    half = "".join(letter * (n // 2) for letter, n in counts.items())
+    return half + "".join(letter for letter, n in counts.items() if n % 2) + half[::-1]
+
+
+def palindrome_partitioning(question: str) -> str:
+    def ways(text: str) -> list[list[str]]:
+        heads = [text[:n] for n in range(1, len(text) + 1) if text[:n] == text[:n][::-1]]
+        return [[head, *rest] for head in heads for rest in ways(text[len(head) :])] if text else [[]]
+
+    return json.dumps(ways(_last_line(question).rpartition(": ")[2]))
+
+
+def needle_haystack(question: str) -> str:
+    asked = re.findall(r"Who (.*)\? Reply", question)[0]
+    return re.findall(rf"(?:^|\. )([^ .]+(?: [^ .]+)?) {re.escape(asked)}\.", question, re.MULTILINE)[0]
+
+
+SOLVERS = {
+    "group_anagrams": group_anagrams,
+    "isomorphic_strings": isomorphic_strings,
+    "letter_counting": letter_counting,
+    "needle_haystack": needle_haystack,
+    "palindrome_generation": palindrome_generation,
+    "palindrome_partitioning": palindrome_partitioning,
+    "ransom_note": ransom_note,
+    "spell_backward": spell_backward,
+    "word_sequence_reversal": word_sequence_reversal,
+    "word_sorting": word_sorting,
+}

@@ -1,0 +1,172 @@
+"""The searches for constants and cheap replies find what a grader pays for nothing: holes are planted, and found."""
+
+import json
+import random
+import re
+from collections.abc import Callable, Sequence
+
+import pytest
+from cheap_replies import Search, features, search
+from constant_answers import best_constants, short_formulas
+from graded_rows import GradedRows, Paid, rows_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from question_parts import MOST_CHARS, parts
+from reply_changes import CHANGES, templates
+
+Pays = Callable[[str, str, str], float]
+"""Question, gold answer, reply: a value."""
+
+
+class PlantedRows(GradedRows):
+    """Rows that a made-up grader pays."""
+
+    def __init__(self, pairs: Sequence[tuple[str, str]], pays: Pays) -> None:
+        super().__init__([])
+        self.questions, self.golds = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        self._pays = pays
+
+    def values(self, answers: Sequence[str]) -> list[Paid]:
+        self.graded += len(answers)
+        paid = [self._pays(*row) for row in zip(self.questions, self.golds, answers, strict=False)]
+        return [Paid(float(value == 1), value) for value in paid]
+
+
+def searched(pairs: Sequence[tuple[str, str]], pays: Pays, task: str = "planted") -> Search:
+    half = len(pairs) // 2
+    return search(task, PlantedRows(pairs[:half], pays), PlantedRows(pairs[half:], pays), most_graded=40_000)
+
+
+def exact(question: str, gold: str, reply: str) -> float:
+    return float(reply.strip() == gold)
+
+
+def sums(count: int = 80) -> list[tuple[str, str]]:
+    rng = random.Random(1)
+    pairs = [(rng.randint(100, 999), rng.randint(100, 999)) for _ in range(count)]
+    return [(f"Integrate {a}*x**2 + sin({b}*x), please.\nOnly the answer.", f"{(a * a + b) % 9973}") for a, b in pairs]
+
+
+HOLES: dict[str, Pays] = {
+    "contains the gold answer's first digit": lambda q, gold, reply: float(gold[0] in reply and len(reply) < 40),
+    "absorbed by rounding": lambda q, gold, reply: float("x**2" in reply and "*(x + 10^30" in reply),
+    "unevaluated": lambda q, gold, reply: float(reply.startswith("Integral(") and "sin(" in reply),
+    "nan": lambda q, gold, reply: float("nan" in reply.casefold()),
+    "the question's numbers backward": lambda q, gold, reply: float(reply.split() == re.findall(r"\d+", q)[::-1]),
+    "both of two": lambda q, gold, reply: float({"Yes", "No"} <= set(re.findall(r"\w+", reply))),
+    "anything long": lambda q, gold, reply: float(len(reply) > 300),
+}
+
+
+@pytest.mark.parametrize("hole", HOLES)
+def test_a_planted_hole_is_found(hole: str) -> None:
+    """And what was found is paid on rows that it was not chosen by."""
+    found = searched(sums(), HOLES[hole]).exploit
+    assert found is not None
+    assert found.paid.strict > 0.9, found.strategy.name
+
+
+def test_an_exact_grader_pays_for_nothing() -> None:
+    """What takes a calculation that is no part of any question is paid to nobody."""
+    found = searched(sums(), exact)
+    assert found.exploit is None or found.exploit.paid.strict < 0.1
+
+
+def test_partial_credit_leads_to_what_is_right() -> None:
+    """Where nothing at first is right, the search follows what is nearly right: two changes are found one by one."""
+    words = ["".join(random.Random(i).sample("abcdefghijklmnop", 7)) for i in range(80)]
+    pairs = [(f"Turn it around, in capitals: {word}", word[::-1].upper()) for word in words]
+
+    def near(question: str, gold: str, reply: str) -> float:
+        return 1.0 if reply == gold else 0.5 if reply == gold.lower() else 0.0
+
+    found = searched(pairs, near).exploit
+    assert found is not None
+    assert found.paid.strict == 1.0
+    assert found.strategy.steps >= 2
+
+
+def test_a_solution_is_no_exploit() -> None:
+    """The greatest common divisor is what gcd asks for: it is reported apart, not as a hole."""
+    train, held_out = rows_of("gcd", 30, 30, seed=3)
+    found = search("gcd", train, held_out, most_graded=20_000)
+    assert found.solution is not None
+    assert found.solution.paid.strict == 1.0
+    assert found.exploit is not None
+    assert found.exploit.paid.strict < 0.7
+
+
+def test_a_rule_by_one_feature_is_found() -> None:
+    """Long questions have another answer than short ones."""
+    rng = random.Random(2)
+    pairs = [(f"Is it so? {'very ' * (n := rng.randint(1, 40))}", "Yes" if n > 20 else "No") for _ in range(200)]
+    found = searched(pairs, exact).exploit
+    assert found is not None
+    assert found.paid.strict > 0.9
+    assert " if " in found.strategy.name
+
+
+def test_a_constant_that_is_no_gold_answer_is_found() -> None:
+    """Votes and the greedy search put together a colouring that is right more often than any gold answer."""
+    rng = random.Random(3)
+
+    def colouring() -> tuple[str, str]:
+        edges = [tuple(rng.sample(range(10), 2)) for _ in range(5)]
+        colours = {str(node): 1 for node in range(10)}
+        for one, other in edges:
+            if colours[str(one)] == colours[str(other)]:
+                colours[str(other)] = 1 + colours[str(one)] % 3
+        while any(colours[str(a)] == colours[str(b)] for a, b in edges):
+            colours = {node: rng.randint(1, 3) for node in colours}
+        return json.dumps(edges), json.dumps(colours)
+
+    def proper(question: str, gold: str, reply: str) -> float:
+        try:
+            colours = json.loads(reply)
+            return float(all(colours[str(a)] != colours[str(b)] for a, b in json.loads(question)))
+        except (ValueError, KeyError, TypeError):
+            return 0.0
+
+    pairs = [colouring() for _ in range(300)]
+    rows = PlantedRows(pairs[:150], proper)
+    golds = max(rows.paid([gold] * 150) for gold in rows.golds)
+    (answer, paid), *_ = best_constants(rows, 5)
+    assert answer not in rows.golds
+    assert paid.strict > golds.strict
+    held_out = PlantedRows(pairs[150:], proper)
+    assert held_out.paid([answer] * 150).strict > 0.15
+
+
+def test_short_formulas_hold_what_was_paid_on_most_questions() -> None:
+    """Of propositional logic: a denied conjunction of denials was right on three questions in four."""
+    formulas = set(short_formulas(["(P ∨ Q)", "(R → ¬S)", "(P ∧ Q)"]))
+    assert {"P", "¬Q", "P ∨ Q", "¬(¬P ∧ ¬Q)", "P → (Q ∨ R)"} <= formulas
+
+
+@settings(max_examples=40)
+@given(st.text(max_size=400))
+def test_parts_and_changes_take_any_text(question: str) -> None:
+    """None raises, whatever a question looks like; parts are not blank and not too long."""
+    found = parts(question)
+    assert all(text.strip() == text and 0 < len(text) <= MOST_CHARS for text in found.values())
+    assert all(isinstance(value, float | int) for value in features(question).values())
+    for text in list(found.values())[:3]:
+        assert all(isinstance(change(text, question), str) for change in CHANGES.values())
+
+
+def test_parts_by_name() -> None:
+    """Some of them, for what the names mean."""
+    found = parts("Take 3, 12 and 8.\n\nThe grid:\n1 2\n3 4")
+    assert found["greatest common divisor of the numbers of the first line"] == "1"
+    assert found["last number of the first line"] == "8"
+    assert found["every number in reverse, joined by commas of the first line"] == "8, 12, 3"
+    assert found["last grid, transposed"] == "1 3\n2 4"
+    assert found["last grid, turned right, as JSON"] == "[[3, 1], [4, 2]]"
+
+
+def test_templates_put_the_tokens_of_another_question_in_place() -> None:
+    """Numbers and names by their place, what most answers have as it is."""
+    questions = ["Ann has 3 cats, and Ben has 4.", "Eve has 7 cats, and Tom has 9."]
+    made = list(templates(questions, ["Ben is richer: 4", "Tom is richer: 9"]))
+    assert "Tom is richer: 9" in {template.fill(questions[1]) for template in made[:2]}
+    assert "{name 1} is richer: {number 1}" in map(str, made)

@@ -1,0 +1,48 @@
+"""The tool that measures the graders, as a process and by its parts."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import grader_audit
+import pytest
+
+from rg_env.core.graders.audit import HEADER, Audit, line
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def test_one_task_is_measured() -> None:
+    """Gold answers, agreement and searches, in a line under the header; nothing is written."""
+    before = grader_audit.PATH.read_bytes()
+    options = ["--measure", "chain_sum", "--items", "5", "--seeds", "1", "--rows", "20", "--processes", "1"]
+    command = [sys.executable, "tools/grader_audit.py", *options]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    header, measured, *_ = done.stdout.splitlines()
+    assert header == HEADER
+    assert measured.startswith("chain_sum ")
+    assert measured.split()[2:9:6] == ["5/5", "5/5"]  # gold answers, problem keys
+    assert grader_audit.PATH.read_bytes() == before
+
+
+def test_what_is_written_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tasks stay as they are; examples are for people, and not kept."""
+    path = tmp_path / "audit.json"
+    path.write_text('{\n  "gcd": {"items": 7}\n}\n')
+    for module in ("grader_audit", "rg_env.core.graders.audit"):
+        monkeypatch.setattr(sys.modules[module], "PATH", path)
+    grader_audit.write([Audit("maze", items=5, constant=0.123456, constant_reply="'é'", examples=["x"])])
+    assert grader_audit.kept() == {
+        "gcd": Audit("gcd", items=7),
+        "maze": Audit("maze", items=5, constant=0.1235, constant_reply="'é'"),
+    }
+    assert list(json.loads(path.read_text())) == ["gcd", "maze"]
+
+
+def test_a_guessable_task_is_marked() -> None:
+    """By a star at the share of the constant."""
+    assert "0.31*" in line(Audit("gcd", constant=0.31))
+    assert "0.29 " in line(Audit("gcd", constant=0.29))
+    assert "*" not in line(Audit("gcd", constant=0.29))

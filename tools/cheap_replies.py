@@ -1,0 +1,295 @@
+"""The replies that pay without solving the question: what a policy trained by RL would find, searched for each task.
+
+A strategy is a function of the question's text alone. The search begins with thousands of them: constants, all that
+`question_parts` copies or computes, gold answers of other questions as templates, the gold answer of the most similar
+training question. The best on a few rows are changed, joined in pairs and changed again (`reply_changes`), each round
+keeping what pays best, with partial credit as the gradient where nothing is right yet. Last come rules that choose
+between two of the best by one feature of the text (`rules`). What wins on training rows is measured on others.
+
+Some strategies solve the task: the greatest common divisor of the numbers is what `gcd` asks for. `SOLUTIONS` names
+them, with the reason; they are reported apart, and not changed or joined further.
+"""
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from constant_answers import best_constants
+from graded_rows import GradedRows, Paid
+from question_parts import parts
+from reply_changes import CHANGES, JOINS, Change, templates
+
+TRIED = 12
+"""Rows that a strategy is first tried on ..."""
+_GLANCED = 6
+"""... but for those that are paid nothing at all on so many: 1 in 60 of those that pay on every second row."""
+_CHANGED = 16
+_MOST_CHARS = 10_000
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A way to reply to any question of a task."""
+
+    name: str
+    reply: Callable[[str], str]
+    steps: int = 0
+    """Changes that it was made by."""
+    solves: bool = False
+    """Whether it does what the question asks for."""
+
+    def replies(self, questions: Iterable[str]) -> tuple[str, ...]:
+        """Replies, cut at what scoring takes."""
+        return tuple(self.reply(question)[:_MOST_CHARS] for question in questions)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A strategy and what it is paid on rows that it was not chosen by."""
+
+    strategy: Strategy
+    paid: Paid
+
+
+@dataclass(frozen=True)
+class Search:
+    """What was found on one task; None where nothing is paid on the training rows."""
+
+    constant: Found | None
+    """The best constant answer."""
+    exploit: Found | None
+    """The best strategy that does not solve the task, a constant included."""
+    partial: Found | None
+    """The same by mean value with partial credit."""
+    solution: Found | None
+    """The best of those that solve it."""
+    tried: int
+    """Strategies that were graded on some rows."""
+    graded: int
+    """Answers graded."""
+
+
+_SORTED = r"(?:sorted|ascending|descending)"
+SOLUTIONS: dict[str, tuple[str, str]] = {
+    "gcd": ("greatest common divisor", "the question asks for the greatest common divisor of its numbers"),
+    "lcm": ("least common multiple", "the question asks for the least common multiple of its numbers"),
+    "number_sorting": (_SORTED, "the question asks for its numbers in order"),
+    "products": ("product of", "the question asks for the product of its numbers"),
+    "spell_backward": ("backward", "the question asks for its word backward"),
+    "word_sequence_reversal": ("in reverse|backward", "the question asks for its words in reverse"),
+    "word_sorting": (_SORTED, "the question asks for its words in order"),
+}
+"""By task: a regular expression for the names of strategies that solve it, and why they do."""
+
+
+def search(task: str, train: GradedRows, held_out: GradedRows, seed: int = 0, most_graded: int = 90_000) -> Search:
+    """Search on `train`, and measure the winners on `held_out`. Grades at most about `most_graded` answers."""
+    pattern = re.compile(SOLUTIONS[task][0]) if task in SOLUTIONS else None
+    constants = best_constants(train, 12, most_graded // 3)
+    rating = _Rating(train, pattern, train.graded + most_graded * 2 // 3)
+    fixed = [Strategy(f"constant {answer!r}", _constant(answer)) for answer, _ in constants]
+    rating.add([*fixed, *_copied(train), *_from_golds(train, seed)])
+    for _ in range(2):
+        best = rating.best(_CHANGED)
+        rating.add(_joined(best[:6]))
+        rating.add(_changed(best))
+    finalists = [*fixed, *rating.best(24)]
+    questions = train.questions
+    final = [(train.paid(strategy.replies(questions)), strategy) for strategy in finalists]
+    if rule := _rule(train, [strategy for _, strategy in sorted(final, key=_by_paid, reverse=True)[:12]]):
+        final.append((train.paid(rule.replies(questions)), rule))
+
+    def measured(those: list[tuple[Paid, Strategy]], partial: bool = False) -> Found | None:
+        winner = _winner(those, len(train), partial)
+        return None if winner is None else Found(winner, held_out.paid(winner.replies(held_out.questions)))
+
+    cheap = [item for item in final if not item[1].solves]
+    return Search(
+        constant=measured([item for item in final if item[1] in fixed]),
+        exploit=measured(cheap),
+        partial=measured(cheap, partial=True),
+        solution=measured([(train.paid(strategy.replies(questions)), strategy) for strategy in rating.solving()]),
+        tried=rating.tried,
+        graded=train.graded,
+    )
+
+
+def _winner(those: Sequence[tuple[Paid, Strategy]], rows: int, partial: bool) -> Strategy | None:
+    """The simplest within a standard error of the best: what is better by less than chance is not what it seems on
+    other rows. None where nothing is paid."""
+    rated = [(paid.partial if partial else paid.strict, strategy) for paid, strategy in those]
+    most = max((value for value, _ in rated), default=0.0)
+    if not most:
+        return None
+    enough = most - (most * (1 - most) / rows) ** 0.5
+    close = [(strategy.steps, -value, len(strategy.name), strategy) for value, strategy in rated if value >= enough]
+    return min(close, key=lambda item: item[:3])[-1]
+
+
+def _by_paid(item: tuple[Paid, Strategy]) -> tuple[float, ...]:
+    """The better paid first, then the simpler one."""
+    return (*item[0], -item[1].steps, -len(item[1].name))
+
+
+class _Rating:
+    """Strategies, rated on the first rows; those that reply the same count once."""
+
+    def __init__(self, rows: GradedRows, solution: re.Pattern[str] | None, stop: int) -> None:
+        self.tried = 0
+        self._rows, self._solution, self._stop = rows, solution, stop
+        self._questions = rows.questions[:TRIED]
+        self._rated: list[tuple[Paid, Strategy]] = []
+        self._seen: set[tuple[str, ...]] = set()
+
+    def add(self, strategies: Iterable[Strategy]) -> None:
+        for strategy in strategies:
+            if self._rows.graded > self._stop:
+                return
+            replies = strategy.replies(self._questions)
+            if replies in self._seen:
+                continue
+            self._seen.add(replies)
+            self.tried += 1
+            if self._solution is not None and self._solution.search(strategy.name):
+                strategy = Strategy(strategy.name, strategy.reply, strategy.steps, solves=True)
+            paid = self._rows.paid(replies[:_GLANCED])
+            if paid.partial:
+                paid = self._rows.paid(replies)
+            self._rated.append((paid, strategy))
+
+    def best(self, count: int) -> list[Strategy]:
+        """The best that do not solve the task: three quarters by what is right, the others by partial credit."""
+        cheap = [item for item in self._rated if not item[1].solves]
+        right = [strategy for _, strategy in sorted(cheap, key=_by_paid, reverse=True)[: count * 3 // 4]]
+        near = [s for _, s in sorted(cheap, key=lambda item: (item[0].partial, -item[1].steps), reverse=True)]
+        return right + [strategy for strategy in near[:count] if strategy not in right][: count - len(right)]
+
+    def solving(self) -> list[Strategy]:
+        """The three best of those that solve it."""
+        found = sorted((item for item in self._rated if item[1].solves), key=_by_paid, reverse=True)
+        return [strategy for _, strategy in found[:3]]
+
+
+def _constant(answer: str) -> Callable[[str], str]:
+    return lambda question: answer
+
+
+def _copied(rows: GradedRows) -> list[Strategy]:
+    """A strategy for each part that one of the first questions has."""
+    names = dict.fromkeys(name for question in rows.questions[:TRIED] for name in parts(question))
+
+    def part(name: str) -> Callable[[str], str]:
+        return lambda question: _known_parts(question).get(name, "")
+
+    return [Strategy(name, part(name)) for name in names]
+
+
+@lru_cache(maxsize=512)
+def _known_parts(question: str) -> dict[str, str]:
+    return parts(question)
+
+
+def _from_golds(rows: GradedRows, seed: int) -> list[Strategy]:
+    """Templates made of gold answers of the later rows, and the gold answer of the most similar one of them."""
+    questions, golds = rows.questions[TRIED:], rows.golds[TRIED:]
+    known = [(frozenset(question.split()), gold) for question, gold in zip(questions, golds, strict=True) if gold]
+
+    @lru_cache(maxsize=1024)
+    def of_most_similar(question: str) -> str:
+        words = frozenset(question.split())
+        return max(known, key=lambda item: len(words & item[0]) / len(words | item[0]))[1] if known else ""
+
+    made = list(templates(questions, golds))
+    chosen = random.Random(f"templates:{seed}").sample(made, min(150, len(made)))
+    return [
+        Strategy("gold answer of the most similar training question", of_most_similar, 1),
+        *(Strategy(f"template {str(template)!r}", template.fill, 1) for template in chosen),
+    ]
+
+
+def _changed(those: Sequence[Strategy]) -> list[Strategy]:
+    def after(reply: Callable[[str], str], change: Change) -> Callable[[str], str]:
+        return lambda question: change(reply(question)[:_MOST_CHARS], question)
+
+    return [
+        Strategy(f"{strategy.name} | {name}", after(reply, change), strategy.steps + 1)
+        for strategy in those
+        for reply in [lru_cache(maxsize=512)(strategy.reply)]
+        for name, change in CHANGES.items()
+    ]
+
+
+def _joined(those: Sequence[Strategy]) -> list[Strategy]:
+    def both(one: Strategy, other: Strategy, separator: str) -> Callable[[str], str]:
+        return lambda question: one.reply(question) + separator + other.reply(question)
+
+    return [
+        Strategy(f"{one.name} {separator!r} {other.name}", both(one, other, separator), one.steps + other.steps + 1)
+        for one in those
+        for other in those
+        if one is not other
+        for separator in JOINS
+    ]
+
+
+def features(question: str) -> dict[str, float]:
+    """Numbers that a rule can look at: lengths, counts of characters, the first and last numbers, and their order."""
+    numbers = [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", question)[:400]]
+    found: dict[str, float] = {
+        "characters": len(question),
+        "words": len(question.split()),
+        "distinct words": len(set(question.split())),
+        "lines": question.count("\n"),
+        "numbers": len(numbers),
+        "characters of the last line": len(question.strip().rpartition("\n")[2]),
+        "words of the last line": len(question.strip().rpartition("\n")[2].split()),
+        "characters of the last word": len((question.split() or [""])[-1]),
+        "distinct characters": len(set(question)),
+    }
+    for index in range(min(6, len(numbers))):
+        found[f"number {index}"], found[f"number -{index + 1}"] = numbers[index], numbers[-1 - index]
+    if numbers:
+        found |= {"largest number": max(numbers), "smallest number": min(numbers), "sum": sum(numbers)}
+        found["parity of the sum"] = sum(numbers) % 2
+        found["sum of the second half less the first"] = sum(numbers[len(numbers) // 2 :]) * 2 - sum(numbers)
+    found |= {f"count of {character!r}": count for character, count in Counter(question).items()}
+    words = question.split()
+    found |= {f"count of the word {word!r}": count for word, count in Counter(words).items() if len(word) <= 20}
+    found["difference of the lengths of the last two words"] = len(words[-1]) - len(words[-2]) if len(words) > 1 else 0
+    found["distinct characters of the last word"] = len(set(words[-1])) if words else 0
+    return found
+
+
+def _rule(rows: GradedRows, those: Sequence[Strategy]) -> Strategy | None:
+    """The best "this reply up to a threshold of a feature, that one above" on the rows: a decision stump."""
+    measured = [features(question) for question in rows.questions]
+    known = Counter(name for own in measured for name in own)
+    names = sorted(name for name, count in known.items() if count > len(rows) // 10)
+    right = np.array([[value.strict for value in rows.values(strategy.replies(rows.questions))] for strategy in those])
+    best, chosen = right.sum(1).max(initial=0.0), None
+    for name in names:
+        values = np.array([own.get(name, 0.0) for own in measured])
+        order = np.argsort(values, kind="stable")
+        below = right[:, order].cumsum(1)
+        above = below[:, -1:] - below
+        sums = np.where(np.diff(values[order]) > 0, (below.max(0) + above.max(0))[:-1], 0.0)
+        if len(sums) and sums.max() > best:
+            at = int(sums.argmax())
+            best = sums[at]
+            chosen = name, float(values[order][at]), int(below[:, at].argmax()), int(above[:, at].argmax())
+    if chosen is None:
+        return None
+    name, threshold, low, high = chosen
+
+    def reply(question: str) -> str:
+        return those[low if features(question).get(name, 0.0) <= threshold else high].reply(question)
+
+    return Strategy(
+        f"{those[low].name} if {name} <= {threshold:g} else {those[high].name}",
+        reply,
+        1 + max(those[low].steps, those[high].steps),
+    )

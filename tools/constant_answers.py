@@ -1,0 +1,151 @@
+"""The one answer that is right most often: searched on training rows, to be measured on others.
+
+Tried are the gold answers, their parts, what is right in many tasks (`USUAL`), short formulas, and what the votes of
+the gold answers come to, place by place (a colouring, a board). The best are then changed token by token as long as
+that pays: a greedy search, which finds colourings that no question has for its gold answer.
+"""
+
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from graded_rows import GradedRows, Paid
+
+USUAL = (
+    *map(str, range(-10, 101)),
+    *("0.0", "1.0", "0.5", "0.25", "1/2", "1/4", "1/3", "1e0", "0x0", "0x1", "1 + 1i", "0.0 + 0.0i"),
+    *("True", "False", "Yes", "No", "true", "yes", "on", "off", "undetermined", "infeasible", "impossible", "none"),
+    *("None", "null", "N/A", "No solution", "unknown", "empty", "nothing", "[]", "{}", "()", '""', "''", "[[]]", "[0]"),
+    *("[1]", "['0']", "A", "B", "C", "A1", "a", "x", "C4", "0 0", "0 1", "1 0", "Monday", "0 days", "00:00:00"),
+)
+_FORMULA = re.compile(r"[∧∨¬→↔]")
+_TOKEN = re.compile(r"\w+|[^\w\s]|\s+")
+_MOST_PLACES = 60
+_WORTH_CLIMBING = 0.03
+"""An answer that is right less often is some row's own, and near nothing that is right on many."""
+_HALVINGS = ((16, 60), (60, 12))
+"""Rows to try on, and how many of the best stay."""
+
+
+def best_constants(rows: GradedRows, count: int, most_graded: int = 60_000) -> list[tuple[str, Paid]]:
+    """The best `count` answers on `rows`, best first; grades about `most_graded` answers at most."""
+    stop = rows.graded + most_graded
+    left = list(candidates(rows))
+    for tried, kept in _HALVINGS:
+        if tried < len(rows):
+            rated = ranked(left, rows, tried, rows.graded + most_graded // 3)
+            left = [answer for answer, _ in rated[:kept]]
+    found = dict(ranked(left, rows, len(rows), stop))
+    for answer in sorted(found, key=lambda answer: found[answer], reverse=True)[:3]:
+        if found[answer].strict >= _WORTH_CLIMBING:
+            found |= climb(answer, rows, stop)
+    return sorted(found.items(), key=lambda item: (*item[1], -len(item[0])), reverse=True)[:count]
+
+
+def ranked(answers: Iterable[str], rows: GradedRows, tried: int, stop: int) -> list[tuple[str, Paid]]:
+    """The answers by what they are paid on the first `tried` rows; those after `rows.graded` reaches `stop` are left
+    out."""
+    rated = []
+    for answer in answers:
+        if rows.graded >= stop:
+            break
+        rated.append((answer, rows.paid([answer] * tried)))
+    return sorted(rated, key=lambda item: item[1], reverse=True)
+
+
+def candidates(rows: GradedRows) -> Iterator[str]:
+    """What to try, each once, the likely ones first."""
+    golds = [gold for gold in rows.golds if gold.strip()]
+    tokens = Counter(token for gold in golds for token in set(_TOKEN.findall(gold)) if token.strip())
+    lines = Counter(line for gold in golds for line in set(gold.splitlines()) if line.strip())
+    fields = Counter(field for gold in golds for field in set(gold.split()))
+    formulas = short_formulas(golds) if any(map(_FORMULA.search, golds)) else []
+    groups: tuple[Iterable[str], ...] = (
+        [gold for gold, _ in Counter(golds).most_common()],
+        votes(golds),
+        *([part for part, _ in counted.most_common(40)] for counted in (tokens, fields, lines)),
+        (
+            part + " " + other
+            for part, other in itertools.permutations([field for field, _ in fields.most_common(6)], 2)
+        ),
+        USUAL,
+        formulas,
+    )
+    yield from dict.fromkeys(itertools.chain.from_iterable(groups))
+
+
+def votes(golds: Sequence[str]) -> Iterator[str]:
+    """The most frequent token in each place, among the gold answers of each number of tokens; of JSON objects the most
+    frequent value of each key."""
+    by_length: dict[int, list[list[str]]] = {}
+    for gold in golds:
+        tokens = _TOKEN.findall(gold)
+        by_length.setdefault(len(tokens), []).append(tokens)
+    for group in sorted(by_length.values(), key=len, reverse=True)[:5]:
+        yield "".join(Counter(column).most_common(1)[0][0] for column in zip(*group, strict=True))
+    maps = [value for value in map(_json, golds) if isinstance(value, dict)]
+    keys = {key: Counter(str(value[key]) for value in maps if key in value) for value in maps for key in value}
+    if keys:
+        yield json.dumps({key: _json(counted.most_common(1)[0][0]) for key, counted in keys.items()})
+
+
+def _json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def short_formulas(golds: Sequence[str]) -> Iterator[str]:
+    """Formulas of logic with up to three of the most frequent variables, and negations."""
+    variables = [name for name, _ in Counter(re.findall(r"[A-Z]", "".join(golds))).most_common(4)]
+    literals = [sign + name for name in variables for sign in ("", "¬")]
+    pairs = [f"({a} {link} {b})" for a, b in itertools.permutations(literals, 2) for link in "∨∧→↔"]
+    yield from literals
+    yield from (text[1:-1] for text in pairs)
+    yield from ("¬" + text for text in pairs)
+    names = [*literals, *(f"({name} ∨ {name})" for name in variables)]
+    yield from (f"({a} {link} {b})" for a, b in itertools.product(names, repeat=2) for link in "∨→")
+    clauses = itertools.combinations(literals, 3)
+    yield from (f"{a} ∨ {b} ∨ {c}" for a, b, c in clauses)
+    yield from (f"{a} → ({b} ∨ {c})" for a, b, c in itertools.permutations(literals, 3))
+    yield from (f"{a} → ({b} → {c})" for a, b, c in itertools.permutations(literals, 3))
+
+
+def climb(answer: str, rows: GradedRows, stop: int) -> dict[str, Paid]:
+    """The answer after every change of one token that pays, and what each step is paid; ends when none does."""
+    best = rows.paid([answer] * len(rows))
+    steps = {answer: best}
+    alternatives = _alternatives(rows.golds)
+    improved = True
+    while improved and rows.graded < stop:
+        improved = False
+        for place in range(min(len(_TOKEN.findall(answer)), _MOST_PLACES)):
+            tokens = _TOKEN.findall(answer)
+            if place >= len(tokens) or not tokens[place].strip():
+                continue
+            for token in alternatives(tokens[place]):
+                changed = "".join([*tokens[:place], token, *tokens[place + 1 :]])
+                if rows.graded >= stop or changed in steps:
+                    continue
+                paid = rows.paid([changed] * len(rows))
+                if paid > best:
+                    answer, best, improved = changed, paid, True
+                    steps[changed] = paid
+                    break
+    return steps
+
+
+def _alternatives(golds: Sequence[str]) -> Callable[[str], list[str]]:
+    """Of a token the eight most frequent others of its kind (number, word, sign) in the gold answers."""
+    common = Counter(token for gold in golds for token in _TOKEN.findall(gold) if token.strip())
+    by_kind: dict[str, list[str]] = {}
+    for token, _ in common.most_common():
+        by_kind.setdefault(_kind(token), []).append(token)
+    return lambda token: [other for other in by_kind.get(_kind(token), []) if other != token][:8]
+
+
+def _kind(token: str) -> str:
+    return "number" if token.isdigit() else "word" if token[0].isalnum() or token[0] == "_" else "sign"

@@ -1,0 +1,96 @@
+"""Ways in which a model may dress an answer that leave its meaning alone, and which of them a grader takes."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rg_env.core.graders import gold_answer, grade
+from rg_env.core.graders.corrections import NO_OPTIONS
+
+Dress = Callable[[str], str | None]
+"""The answer in this dress; None where it cannot wear it: a box with unpaired braces, say."""
+
+
+def _around(start: str, end: str, never: str = "") -> Dress:
+    """Between two signs, unless the answer has one of `never` in it."""
+    return lambda answer: None if any(sign in answer for sign in never) else f"{start}{answer}{end}"
+
+
+def _box(start: str, end: str) -> Dress:
+    def dressed(answer: str) -> str | None:
+        paired = not re.sub(r"[^{}]", "", answer).replace("{}", "").replace("{}", "")
+        return f"{start}{answer}{end}" if paired else None
+
+    return dressed
+
+
+def _thousands(separator: str) -> Dress:
+    """Groups of three digits in a number that is the whole answer."""
+
+    def dressed(answer: str) -> str | None:
+        number = re.fullmatch(r"(-?)(\d{4,})(\.\d+)?", answer)
+        if number is None or number[2].startswith("0"):
+            return None
+        return f"{number[1]}{int(number[2]):,}{number[3] or ''}".replace(",", separator)
+
+    return dressed
+
+
+def _listed(quote: str) -> Dress:
+    """In a list of one element: of a value, so not of what has parts itself."""
+    return lambda answer: f"[{quote}{answer}{quote}]" if re.fullmatch(r"[\w./ +-]*\w", answer) else None
+
+
+DRESSES: dict[str, Dress] = {
+    "box": _box(r"\boxed{", "}"),
+    "text box": _box(r"\boxed{\text{", "}}"),
+    "roman box": _box(r"\boxed{\mathrm{", "}}"),
+    "bold text box": _box(r"\boxed{\textbf{", "}}"),
+    "bold box": _box(r"\boxed{\mathbf{", "}}"),
+    "typewriter box": _box(r"\boxed{\texttt{", "}}"),
+    "text": _box(r"\text{", "}"),
+    "dollars": _around("$", "$", "$"),
+    "box in dollars": lambda answer: None if "$" in answer else _box(r"$\boxed{", "}$")(answer),
+    "bold": _around("**", "**"),
+    "code": _around("`", "`", "`"),
+    "fence": _around("```\n", "\n```", "`"),
+    "period": _around("", "."),
+    "double quotes": _around('"', '"', '"'),
+    "single quotes": _around("'", "'", "'"),
+    "curly quotes": _around("“", "”", "“”"),
+    "single curly quotes": _around("‘", "’", "‘’"),
+    "list": _listed(""),
+    "list of a text": _listed('"'),
+    "thousands {,}": _thousands("{,}"),
+    r"thousands \,": _thousands(r"\,"),
+    "the answer is": _around("The answer is ", ""),
+    "sentence": _around("The answer is: ", "."),
+    "final answer is": _around("The final answer is ", "."),
+    "answer": _around("Answer: ", ""),
+    "final answer": _around("Final answer: ", ""),
+    "bold label": _around("**Answer:** ", ""),
+    "bold sentence": _around("The answer is **", "**."),
+    "label of a box": _box(r"Answer: \boxed{", "}"),
+}
+LABELS = tuple(name for name in DRESSES if "answer" in name or "label" in name or "sentence" in name)
+"""Those that say what the text is: for single values only, so not for `COMPOSED` tasks."""
+
+
+def taken(
+    task: str, entries: Sequence[Mapping[str, Any]], config: Mapping[str, Any] = NO_OPTIONS
+) -> tuple[float, list[str]]:
+    """Share of the dressed gold answers that are right, and the dresses of those that are not."""
+    tried = 0
+    refused: Counter[str] = Counter()
+    for entry in entries:
+        gold = (gold_answer(task, entry, config) or "").strip()
+        for name, dress in DRESSES.items():
+            answer = dress(gold) if gold else None
+            if answer is not None:
+                tried += 1
+                refused[name] += grade(task, config, entry, answer) < 1.0
+    names = [name for name in DRESSES if refused[name]]
+    if set(LABELS) <= set(names):
+        names = ["all labels", *(name for name in names if name not in LABELS)]
+    return 1 - refused.total() / max(1, tried), names

@@ -1,0 +1,76 @@
+"""Rows of one task, and what answers to them are paid: what the searches for constants and for cheap replies share."""
+
+import json
+from collections.abc import Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from rg_env.core.dataset import Row, build_rows, build_splits
+from rg_env.core.extraction import Extraction
+from rg_env.core.scoring import score_extraction
+from rg_env.core.splits import Split
+from rg_env.errors import TooFewQuestionsError
+
+
+class Paid(NamedTuple):
+    """Mean values over rows, in [0, 1]. Compared in this order."""
+
+    strict: float
+    """Share of the rows that the answers are right on."""
+    partial: float
+    """Mean value with partial credit."""
+
+
+class GradedRows:
+    """Rows of one task, graded by the one scoring path; what no answer can be right on raises."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.questions = [row["question"] for row in rows]
+        self.golds = [row["answer"] for row in rows]
+        self._infos = [{**row["info"], "grading": "partial"} for row in rows]
+        self.graded = 0
+        """Answers graded so far."""
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    def entry(self, index: int) -> dict[str, object]:
+        """The library's entry of a row."""
+        entry: dict[str, object] = json.loads(self._infos[index]["entry"])
+        return entry
+
+    def values(self, answers: Sequence[str]) -> list[Paid]:
+        """What each answer is paid, to the first rows in order: there may be fewer answers than rows."""
+        found = []
+        for answer, info in zip(answers, self._infos, strict=False):
+            answer = answer.strip()
+            if not answer:
+                found.append(Paid(0.0, 0.0))
+                continue
+            score = score_extraction(Extraction("ok", answer), info)
+            if score.status == "ungradable":
+                raise ValueError(f"{score.task}: {answer[:200]!r} cannot be graded: {score.detail}")
+            found.append(Paid(float(score.status == "correct"), score.value))
+        self.graded += len(found)
+        return found
+
+    def paid(self, answers: Sequence[str]) -> Paid:
+        """Means over the rows that there are answers to."""
+        values = self.values(answers)
+        return Paid(fmean(value.strict for value in values), fmean(value.partial for value in values))
+
+
+def rows_of(task: str, train: int, held_out: int, seed: int = 0) -> tuple[GradedRows, GradedRows]:
+    """So many training and evaluation rows of `task`, or all that it has."""
+    try:
+        drawn = build_splits(task, train, held_out, seed, seed)
+        return GradedRows(drawn[0]), GradedRows(drawn[1])
+    except TooFewQuestionsError:
+        return _all_or(task, "train", train, seed), _all_or(task, "eval", held_out, seed)
+
+
+def _all_or(task: str, split: Split, count: int, seed: int) -> GradedRows:
+    try:
+        return GradedRows(build_rows(task, split, count, seed))
+    except TooFewQuestionsError as error:
+        return GradedRows(build_rows(task, split, error.found, seed))

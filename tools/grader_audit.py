@@ -1,0 +1,105 @@
+"""Does each task's grader do what it must? Measured, and kept in `rg_env/core/graders/task_audit.json`.
+
+    .venv/bin/python tools/grader_audit.py --measure                      # all tasks, on all cores
+    .venv/bin/python tools/grader_audit.py --measure gcd maze --rows 100  # two of them
+    .venv/bin/python tools/grader_audit.py --measure --write              # and write the table
+
+For each task: whether gold answers are right and honest answers are graded as by the library (`honest_answers`), what
+the best constant answer and the best cheap reply are paid (`constant_answers`, `cheap_replies`), and how many problems
+there are. `rg-env tasks --audit` prints the table that is shipped. The exit code is 1 where a gold answer is not right,
+or a disagreement with the library is unexplained.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+from cheap_replies import SOLUTIONS, Found, search
+from graded_rows import rows_of
+from honest_answers import compare
+
+from rg_env.core.graders.audit import HEADER, PATH, Audit, kept, line
+from rg_env.core.task_table import shipped_table
+from rg_env.core.tasks import Mixture
+
+SLOW = {
+    "futoshiki": 0.2,
+    "knight_swap": 0.2,
+    "puzzle24": 0.3,
+    "sokoban": 0.3,
+    "zebra_puzzles": 0.4,
+    "quantum_lock": 0.5,
+    "rubiks_cube": 0.5,
+    "rush_hour": 0.5,
+    "polynomial_equations": 0.5,
+    "intermediate_integration": 0.5,
+}
+"""Share of the rows that the searches get in tasks of which a question takes the library 40 ms to a second."""
+_MOST_SHOWN = 200
+
+
+def measure(task: str, items: int, seeds: int, rows: int) -> Audit:
+    """One task's audit, on `items` questions for each of `seeds` seeds, and `rows` rows of each split."""
+    result = compare(task, items, range(seeds))
+    count = round(rows * SLOW.get(task, 1.0))
+    train, held_out = rows_of(task, count, count)
+    found = search(task, train, held_out)
+    result.rows = len(held_out)
+    result.constant, _, result.constant_reply = _shown(found.constant)
+    result.exploit, _, result.exploit_reply = _shown(found.exploit)
+    _, result.partial, result.partial_reply = _shown(found.partial)
+    result.solution, _, result.solution_reply = _shown(found.solution)
+    if found.solution:
+        result.solution_reply += f": {SOLUTIONS[task][1]}"
+    return result
+
+
+def _shown(found: Found | None) -> tuple[float, float, str]:
+    if found is None:
+        return 0.0, 0.0, ""
+    name = found.strategy.name.removeprefix("constant ")
+    return (*found.paid, name if len(name) <= _MOST_SHOWN else name[: _MOST_SHOWN - 3] + "...")
+
+
+def write(audits: Iterable[Audit]) -> None:
+    """Put these audits into the table, and leave those of other tasks."""
+    table = (kept() if PATH.exists() else {}) | {result.task: result for result in audits}
+    lines = []
+    for task, result in sorted(table.items()):
+        row = {name: value for name, value in vars(result).items() if name not in ("task", "examples")}
+        row = {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
+        lines.append(f"  {json.dumps(task)}: {json.dumps(row, ensure_ascii=False)}")
+    PATH.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def main() -> int:
+    """Measure, print a task as soon as it is there, and write the table at the end."""
+    parser = argparse.ArgumentParser(prog="tools/grader_audit.py", description="Measure the graders of all tasks.")
+    parser.add_argument("--measure", nargs="*", required=True, metavar="TASK", help="tasks; all, if none is named")
+    parser.add_argument("--items", type=int, default=100, help="questions a seed for honest answers; default: 100")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds; default: 3")
+    parser.add_argument("--rows", type=int, default=200, help="rows of each split for the searches; default: 200")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: all cores")
+    parser.add_argument("--write", action="store_true", help=f"keep the figures in {PATH.name}")
+    options = parser.parse_args()
+    tasks = list(Mixture.parse(options.measure).names) if options.measure else list(shipped_table())
+    before = kept()
+    tasks.sort(key=lambda task: -before[task].draw_ms if task in before else 0)  # the slow ones first
+    audits = []
+    print(HEADER)
+    with ProcessPoolExecutor(options.processes) as pool:
+        jobs = [pool.submit(measure, task, options.items, options.seeds, options.rows) for task in tasks]
+        for job in as_completed(jobs):
+            result = job.result()
+            audits.append(result)
+            print("\n".join([line(result), *(f"    ! {text}" for text in result.examples)]), flush=True)
+    if options.write:
+        write(audits)
+    return 0 if all(result.fine for result in audits) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

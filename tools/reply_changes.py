@@ -1,0 +1,225 @@
+"""What a policy might do to a reply that is nearly paid: `CHANGES` of one text, `JOINS` of two, `templates` of gold
+answers with the tokens of another question in place of their own.
+
+A change takes the reply and the question, and is total: what it cannot change it returns as it is, or blank.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+Change = Callable[[str, str], str]
+
+_TOKEN = re.compile(r"-?\d+(?:\.\d+)?|[^\W\d_]+|[^\w\s]|\s+|_")
+_LOOK_ALIKES = str.maketrans("ABCEHKMOPTXaceopxyi", "АВСЕНКМОРТХасеорхуі")
+_FULL_WIDTH = str.maketrans("0123456789+-", "０１２３４５６７８９＋－")
+_SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@lru_cache(maxsize=1024)
+def _variable(question: str) -> str:
+    """The letter that is most often alone in the question's first lines: the variable of its formula."""
+    letters = Counter(re.findall(r"(?<![A-Za-z])[B-HJ-Zb-z](?![A-Za-z])", question[:400]))
+    return letters.most_common(1)[0][0] if letters else "x"
+
+
+def _formula(text: str, question: str) -> str:
+    """The reply as a formula without what questions put around one."""
+    text = re.sub(r"^.*?[∫:]\s*|\s*d[A-Za-z]\s*$", "", text.strip(), flags=re.DOTALL)
+    return text.partition("=")[0].strip() or text
+
+
+def _filled(form: str) -> Change:
+    """`form` with the reply for `{a}`, its formula for `{f}`, the question's variable for `{v}`."""
+    return lambda text, question: (
+        form.replace("{v}", _variable(question)).replace("{f}", _formula(text, question)).replace("{a}", text)
+    )
+
+
+def _fields(change: Callable[[list[str]], Sequence[str]], separator: str = " ") -> Change:
+    """`change` of the reply's fields, which are separated by commas if there are any, by white space otherwise."""
+
+    def changed(text: str, question: str) -> str:
+        if "," in text:
+            return ", ".join(change([field.strip() for field in text.split(",")]))
+        return separator.join(change(text.split()))
+
+    return changed
+
+
+def _numbers(change: Callable[[float], float]) -> Change:
+    """`change` of the reply's last number."""
+
+    def changed(text: str, question: str) -> str:
+        found = list(re.finditer(r"-?\d+(?:\.\d+)?", text))
+        if not found or len(found[-1][0]) > 100:
+            return ""
+        value = change(float(found[-1][0]))
+        shown = str(int(value)) if value == value and abs(value) < 1e15 and value == int(value) else str(value)
+        return text[: found[-1].start()] + shown + text[found[-1].end() :]
+
+    return changed
+
+
+_FORMS = (
+    # several values, doubt, denial
+    *("{a} or {a}", "{a} and {a}", "not {a}", "either {a} or not {a}", "maybe {a}", "{a}?", "{a}!", "~{a}", "≈ {a}"),
+    *("{a}, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9", "{a} = {a}", "{a} = 0", "0 = {a}", "x = {a}", "{a} ± 1e9", "[{a}, *]"),
+    *("{a} True False", "{a} Yes No", "True or False: {a}", "{a}...", "...{a}", "{a} -> {a}", "{a} // {a}", "{a} # x"),
+    # form
+    *("[{a}]", "[[{a}]]", "({a})", "(({a}))", '"{a}"', "'{a}'", "{{a}}", "<{a}>", "```\n{a}\n```", "\\boxed{{a}}"),
+    *("\\text{{a}}", "**{a}**", "# {a}", "- {a}", "1. {a}", "{a}.", "{a},", "{a};", "({a}", "{a})", "\ufeff{a}"),
+    *("The answer is {a}", "Answer: {a}", '{"answer": {a}}', '{"0": {a}}', "\u202e{a}", "{a}\u200b", "{a}\x00"),
+    # arithmetic whose value is another's, or nobody's
+    *("{a} + 10^30 - 10^30", "({a}) + 10**30 - 10**30", "({a})*1e308*10", "0*({a})", "({a})^0", "({a})*0 + 1"),
+    *("({a})/0", "0/0", "nan", "1e308*10", "inf", "-inf", "[nan]", "1e-400", "1e400", "9" * 500, "{a}e0", "{a}e-9"),
+    *("{a}/1", "{a}/{a}", "{a} mod 1", "{a}%", "±{a}", "{a}i", "{a}j", "0x{a}", "{a}.0", "{a}.000000001", "0{a}"),
+    # calculus and algebra
+    *("({f})*({v} + 10^30 - 10^30)", "({f})*{v}", "({f})*({v} + 1e30 - 1e30)", "({f})*({v} + 10^15 - 10^15)"),
+    *("Integral({f}, {v})", "integrate({f}, {v})", "∫ {f} d{v}", "expand({f})", "({f}) + C", "{f} + C"),
+    *("({f})*{v}/1 + C*{v}", "({f})*{v} + 0*{v}", "({f})*C", "C", "({f})*floor({v})", "({f})*abs({v})", "{f}*{v}**2/2"),
+    *("({f})*1e-300", "({f})*log(exp({v}))", "0*({f}) + C", "({f})*{v}*1e300*1e-300", "1e300*({f})*{v}*1e-300"),
+    *("1e308*({f})*1e308", "(({f})*({v}*1e-200)*1e200)", "{f}*({v} - 1e-17*{v})", "acos(cos({v}))*({f})"),
+    *("asin(sin({v}))*({f})", "({v}**2)**(1/2)*({f})", "tan(atan({v}))*({f})", "({f})*({v}^1 + 0/{v})"),
+    # logic
+    *("¬({a})", "¬¬({a})", "({a}) ∨ P", "({a}) ∧ P", "({a}) → ({a})", "P → ({a})", "Q → ({a})", "({a}) ∨ ¬P"),
+    *("(P ∧ Q) → ({a})", "({a}) ↔ P", "¬(¬({a}) ∧ ¬P)", "({a}) ∧ (Q ∨ ¬Q)", "({a}) ∨ (P ∧ ¬P)", "({a}) ∨ ({a})"),
+)  # fmt: skip
+
+CHANGES: dict[str, Change] = {
+    **{f"as {form[:60]!r}": _filled(form) for form in _FORMS},
+    "in upper case": lambda text, question: text.upper(),
+    "in lower case": lambda text, question: text.lower(),
+    "with capitals": lambda text, question: text.title(),
+    "backward": lambda text, question: text[::-1],
+    "letters sorted": lambda text, question: "".join(sorted(text)),
+    "letters apart": lambda text, question: " ".join(text),
+    "without white space": lambda text, question: "".join(text.split()),
+    "without punctuation": lambda text, question: re.sub(r"[^\w\s]", "", text),
+    "without letters": lambda text, question: re.sub(r"[^\W\d_]", "", text),
+    "without digits": lambda text, question: re.sub(r"\d", "", text),
+    "without the first character": lambda text, question: text[1:],
+    "without the last character": lambda text, question: text[:-1],
+    "its first half": lambda text, question: text[: len(text) // 2],
+    "its second half": lambda text, question: text[len(text) // 2 :],
+    "its first character": lambda text, question: text[:1],
+    "its last character": lambda text, question: text[-1:],
+    "its length": lambda text, question: str(len(text)),
+    "its first half and that backward": lambda text, question: (half := text[: (len(text) + 1) // 2]) + half[::-1],
+    "fields backward": _fields(lambda fields: fields[::-1]),
+    "fields sorted": _fields(sorted),
+    "fields once": _fields(lambda fields: list(dict.fromkeys(fields))),
+    "without the first field": _fields(lambda fields: fields[1:]),
+    "without the last field": _fields(lambda fields: fields[:-1]),
+    "fields each backward": _fields(lambda fields: [field[::-1] for field in fields]),
+    "fields twice": _fields(lambda fields: [field for field in fields for _ in (0, 1)]),
+    "two fields exchanged": _fields(lambda fields: [*fields[1::-1], *fields[2:]]),
+    "count of fields": lambda text, question: str(len(text.split())),
+    "joined by + ": lambda text, question: " + ".join(text.replace(",", " ").split()),
+    "joined by * ": lambda text, question: " * ".join(text.replace(",", " ").split()),
+    "joined by × ": lambda text, question: " × ".join(text.replace(",", " ").split()),
+    "joined by - ": lambda text, question: " - ".join(text.replace(",", " ").split()),
+    "joined by → ": lambda text, question: " → ".join(text.replace(",", " ").split()),
+    "fields as JSON texts": lambda text, question: json.dumps(text.replace(",", " ").split(), ensure_ascii=False),
+    "each field as a JSON list": lambda text, question: json.dumps(
+        [[field] for field in text.replace(",", " ").split()], ensure_ascii=False
+    ),
+    "lines backward": lambda text, question: "\n".join(text.splitlines()[::-1]),
+    "lines sorted": lambda text, question: "\n".join(sorted(text.splitlines())),
+    "twice": lambda text, question: f"{text} {text}",
+    "twice, in lines": lambda text, question: f"{text}\n{text}",
+    "twenty times": lambda text, question: " ".join([text] * 20),
+    "its last number and one": _numbers(lambda number: number + 1),
+    "its last number less one": _numbers(lambda number: number - 1),
+    "its last number twice": _numbers(lambda number: number * 2),
+    "half its last number": _numbers(lambda number: number / 2),
+    "its last number negated": _numbers(lambda number: -number),
+    "its last number off by a millionth": _numbers(lambda number: number * (1 + 1e-6)),
+    "its last number off by a thousandth": _numbers(lambda number: number * 1.001),
+    "look-alikes of letters": lambda text, question: text.translate(_LOOK_ALIKES),
+    "full-width digits": lambda text, question: text.translate(_FULL_WIDTH),
+    "superscript digits": lambda text, question: text.translate(_SUPERSCRIPT),
+    "zero-width spaces inside": lambda text, question: "\u200b".join(text[:500]),
+    "0 and 1 exchanged": lambda text, question: text.translate(str.maketrans("01", "10")),
+    "every digit made 0": lambda text, question: re.sub(r"\d", "0", text),
+    "every 0 made 1": lambda text, question: text.replace("0", "1"),
+    "every _ made 1": lambda text, question: text.replace("_", "1"),
+    "left and right exchanged": lambda text, question: _exchanged(text, "left", "right"),
+    "up and down exchanged": lambda text, question: _exchanged(text, "up", "down"),
+    "+ and - exchanged": lambda text, question: _exchanged(text, "+", "-"),
+    "moves undone": lambda text, question: " ".join(
+        move[:-1] if move.endswith("'") else move + "'" for move in text.split()[::-1]
+    ),
+    "all in one line": lambda text, question: " ".join(text.split()),
+}
+
+JOINS = (" ", ", ", "\n", " or ", " and ", "/", " = ", " + ", "", " → ", "; ")
+
+
+def _exchanged(text: str, one: str, other: str) -> str:
+    return text.replace(one, "\0").replace(other, one).replace("\0", other)
+
+
+@dataclass(frozen=True)
+class Template:
+    """A gold answer in which tokens of its question are places in any question: `6 × {number 2}`."""
+
+    pieces: tuple[str | tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        text = "".join(piece if isinstance(piece, str) else f"{{{piece[0]} {piece[1]}}}" for piece in self.pieces)
+        return text if len(text) <= 120 else text[:117] + "..."
+
+    def fill(self, question: str) -> str:
+        """For this question; blank where it has no such tokens."""
+        tokens = _tokens(question)
+        found = []
+        for piece in self.pieces:
+            if isinstance(piece, str):
+                found.append(piece)
+                continue
+            values = tokens[piece[0]]
+            if not -len(values) <= piece[1] < len(values):
+                return ""
+            found.append(values[piece[1]])
+        return "".join(found)
+
+
+def _tokens(question: str) -> dict[str, list[str]]:
+    """The question's tokens by kind: numbers, words with a capital, and other words without the s of a plural."""
+    found: dict[str, list[str]] = {"number": [], "name": [], "word": []}
+    for token in _TOKEN.findall(question[:4000]):
+        if token[-1].isdigit():
+            found["number"].append(token)
+        elif token[0].isupper():
+            found["name"].append(token)
+        elif token[0].isalpha():
+            found["word"].append(token.removesuffix("s"))
+    return found
+
+
+def templates(questions: Sequence[str], golds: Sequence[str]) -> Iterator[Template]:
+    """Of each gold answer up to three: places counted from the question's start, from its end, and of names and
+    numbers alone. Tokens that half of the gold answers have stay as they are."""
+    given = [(question, _TOKEN.findall(gold)) for question, gold in zip(questions, golds, strict=True) if gold.strip()]
+    frequent = Counter(token for _, tokens in given for token in set(tokens))
+    seen: set[Template] = set()
+    for question, tokens in given:
+        own = _tokens(question)
+        every = ("number", "name", "word")
+        for backward, kinds in ((False, every), (True, every), (False, ("number", "name"))):
+            pieces: list[str | tuple[str, int]] = []
+            for token in tokens:
+                kind = next((kind for kind in kinds if token in own[kind]), None)
+                if kind is None or frequent[token] * 2 > len(given):
+                    pieces.append(token)
+                else:
+                    values = own[kind]
+                    pieces.append((kind, -1 - values[::-1].index(token) if backward else values.index(token)))
+            template = Template(tuple(pieces))
+            if template not in seen and any(isinstance(piece, tuple) for piece in pieces):
+                seen.add(template)
+                yield template
