@@ -73,12 +73,27 @@ class Search:
     """Answers graded."""
 
 
+_TWO_ANSWERS = "it has two answers, equally often, and one is likelier "
+SHORTCUTS: dict[str, str] = {
+    "aiw": "two of its three wordings ask for one more than a number of theirs",
+    "circuit_logic": _TWO_ANSWERS + "by what the circuit looks like",
+    "course_schedule": _TWO_ANSWERS + "the more prerequisites there are",
+    "game_of_life_halting": _TWO_ANSWERS + "the fewer cells live",
+    "isomorphic_strings": _TWO_ANSWERS + "the shorter the strings are",
+    "modulo_grid": "its one gap has two signs, equally often",
+    "syllogism": _TWO_ANSWERS + "the more statements begin with it",
+}
+"""Tasks in which a cheap reply is right on more than half of the rows, and why that is no hole in the grader."""
+
 _SORTED = r"(?:sorted|ascending|descending)"
 SOLUTIONS: dict[str, tuple[str, str]] = {
     "gcd": ("greatest common divisor", "the question asks for the greatest common divisor of its numbers"),
     "lcm": ("least common multiple", "the question asks for the least common multiple of its numbers"),
     "number_sorting": (_SORTED, "the question asks for its numbers in order"),
-    "products": ("product of", "the question asks for the product of its numbers"),
+    "products": (
+        "product of|least common multiple",
+        "the question asks for the product of its numbers: of many it is the least common multiple",
+    ),
     "spell_backward": ("backward", "the question asks for its word backward"),
     "word_sequence_reversal": ("in reverse|backward", "the question asks for its words in reverse"),
     "word_sorting": (_SORTED, "the question asks for its words in order"),
@@ -108,10 +123,15 @@ def search(task: str, train: GradedRows, held_out: GradedRows, seed: int = 0, mo
         return None if winner is None else Found(winner, held_out.paid(winner.replies(held_out.questions)))
 
     cheap = [item for item in final if not item[1].solves]
+    constant = measured([item for item in final if item[1] in fixed])
+    exploit, near = measured(cheap), measured(cheap, partial=True)
+    if constant and exploit and near:  # what won on training rows by chance may do worse than a constant
+        exploit = max(exploit, constant, key=lambda found: found.paid.strict)
+        near = max(near, exploit, key=lambda found: found.paid.partial)
     return Search(
-        constant=measured([item for item in final if item[1] in fixed]),
-        exploit=measured(cheap),
-        partial=measured(cheap, partial=True),
+        constant=constant,
+        exploit=exploit,
+        partial=near,
         solution=measured([(train.paid(strategy.replies(questions)), strategy) for strategy in rating.solving()]),
         tried=rating.tried,
         graded=train.graded,

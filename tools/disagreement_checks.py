@@ -230,6 +230,17 @@ def elapsed_time(answer: str, entry: Entry) -> bool:
     return abs(apart if match[1] else (apart + 43200) % 86400 - 43200) < 1e-6
 
 
+def time_behind_weekday(answer: str, entry: Entry) -> bool:
+    """What elapsed between two times behind `(Monday)`, in Unix seconds, to the minute where no seconds are asked for."""
+    edges = re.findall(r"(\d{4}-\d\d-\d\d) \(\w+day\) (\d\d:\d\d:\d\d [+-]\d{4})", entry["question"])
+    match = re.fullmatch(r"(\d+) days, (\d\d):(\d\d)(?::(\d\d))?", answer)
+    if match is None or len(edges) != 2:
+        return False
+    start, end = (datetime.strptime(" ".join(edge), "%Y-%m-%d %H:%M:%S %z").timestamp() for edge in edges)
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return 0 <= end - start - (86400 * days + 3600 * hours + 60 * minutes + seconds) < (1 if match[4] else 60)
+
+
 def no_time_of_day(answer: str, entry: Entry) -> bool:
     return bool(re.fullmatch(r"(\d+ days), [0:.]+", entry["answer"])) and answer.rstrip(", ") in entry["answer"]
 

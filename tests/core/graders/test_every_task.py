@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from disagreements import DISAGREEMENTS, explanation
+from grader_audit import SLOW
 from grader_cases import entries
 from honest_answers import compare
 
@@ -265,7 +266,7 @@ def test_harmless_form_is_forgiven(task: str) -> None:
 
 
 SLOW_TO_DRAW = {"codeio", "futoshiki", "intermediate_integration", "knight_swap"}
-"""The library takes seconds for one of their questions; the table that is kept was made of 300."""
+"""The library takes seconds for one of their questions; the table that is kept was made of more."""
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -288,11 +289,13 @@ def test_no_kind_of_disagreement_excuses_a_mistake_on_gold_answers(task: str) ->
 
 
 def test_the_table_as_kept_explains_every_disagreement() -> None:
-    """Each task was measured on 100 questions of three seeds, and each disagreement is of a kind that still exists."""
+    """Each task was measured on 100 questions of three seeds, or a share of them where they are slow to draw, and each
+    disagreement is of a kind that still exists."""
     audits = kept()
     assert sorted(audits) == TASKS
     for task, result in audits.items():
-        assert (result.items, result.gold_wrong, result.unexplained) == (300, 0, 0), task
+        items = 3 * round(100 * SLOW.get(task, 1.0))
+        assert (result.items, result.gold_wrong, result.unexplained) == (items, 0, 0), task
         assert result.answers >= 100, task
         assert sum(kind["count"] for kind in result.kinds.values()) == result.disagreements, task
         assert set(result.kinds) <= set(DISAGREEMENTS.get(task, {})), task

@@ -1,0 +1,56 @@
+"""No reply that a cheap search finds pays more than the shipped table says, on rows that the table was not made of.
+
+The corpus of attacks is the search itself (`tools/cheap_replies.py`): thousands of replies a task, made from the
+question's text, from gold answers of other questions, and from tricks with numbers, formulas and form.
+"""
+
+from math import sqrt
+
+import pytest
+from cheap_replies import SHORTCUTS, Found, search
+from graded_rows import rows_of
+
+from rg_env.core.graders.audit import kept
+from rg_env.core.task_table import load_table
+
+QUICK = ("coin_flip", "graph_color", "knights_knaves", "propositional_logic", "simple_integration", "sudoku")
+"""Tasks of the quick tier: graders that had holes, or that read formulas, sentences and boards."""
+ROWS = 40
+
+
+def bound(share: float, rows: int) -> float:
+    """What a share measured on 200 rows may come to on so few, by chance: four standard errors."""
+    likely = max(share, 0.02)
+    return likely + 4 * sqrt(likely * (1 - likely) / rows)
+
+
+@pytest.mark.parametrize(
+    "task", [task if task in QUICK else pytest.param(task, marks=pytest.mark.slow) for task in sorted(load_table())]
+)
+def test_nothing_cheap_pays_more_than_was_measured(task: str) -> None:
+    """Neither in full nor with partial credit; what is above one half has a reason."""
+    train, held_out = rows_of(task, ROWS, ROWS, seed=77)
+    found = search(task, train, held_out, seed=77, most_graded=15_000)
+    known = kept()[task]
+
+    def within(what: Found | None, share: float, partial: bool) -> None:
+        if what is not None:
+            paid = what.paid.partial if partial else what.paid.strict
+            assert paid <= bound(share, len(held_out)), f"{paid:.2f}, {share:.2f} is known: {what.strategy.name}"
+
+    within(found.constant, known.constant, partial=False)
+    within(found.exploit, max(known.exploit, known.constant), partial=False)
+    within(found.partial, max(known.partial, known.exploit, known.constant), partial=True)
+
+
+def test_every_task_was_searched() -> None:
+    """Those that are slow to draw on twenty rows, others on up to two hundred."""
+    for task, result in kept().items():
+        assert result.rows >= 20, task
+
+
+def test_what_pays_above_one_half_has_a_reason() -> None:
+    """Every such task is listed with why it is no hole in the grader, and no task is listed in vain."""
+    above = {task for task, result in kept().items() if max(result.exploit, result.partial) > 0.5}
+    assert above <= set(SHORTCUTS)
+    assert set(SHORTCUTS) <= {task for task, result in kept().items() if max(result.exploit, result.partial) > 0.4}
