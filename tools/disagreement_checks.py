@@ -231,7 +231,7 @@ def elapsed_time(answer: str, entry: Entry) -> bool:
 
 
 def time_behind_weekday(answer: str, entry: Entry) -> bool:
-    """What elapsed between two times behind `(Monday)`, in Unix seconds, to the minute where no seconds are asked for."""
+    """What elapsed between two times behind `(Monday)`, to the minute where no seconds are asked for."""
     edges = re.findall(r"(\d{4}-\d\d-\d\d) \(\w+day\) (\d\d:\d\d:\d\d [+-]\d{4})", entry["question"])
     match = re.fullmatch(r"(\d+) days, (\d\d):(\d\d)(?::(\d\d))?", answer)
     if match is None or len(edges) != 2:
