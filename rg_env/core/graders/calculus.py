@@ -194,6 +194,10 @@ def _power(base: Constant | Fraction | Function, exponent: Fraction | Function) 
         if size * abs(exponent) > _MAX_BITS and base not in (0, 1, -1):
             raise OverflowError("a constant is too large")
         return base**exponent.numerator
+    if base <= 0:
+        if base == 0 and exponent > 0:
+            return base
+        raise ArithmeticError("a root of a negative constant, or a division by zero")
     return _constant(balls.power(balls.of_fraction(base), exponent))
 
 
