@@ -314,7 +314,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
             True,
             checks.elapsed_time,
         ),
-        "time behind a weekday": Kind(
+        "behind a weekday": Kind(
             "The library drops the time of day behind `(Monday)`.", True, checks.time_behind_weekday
         ),
         "stored": Kind("The stored time is not what elapsed.", False, checks.stored_wrong("time_intervals")),

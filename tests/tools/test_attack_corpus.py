@@ -4,6 +4,7 @@ The corpus of attacks is the search itself (`tools/cheap_replies.py`): thousands
 question's text, from gold answers of other questions, and from tricks with numbers, formulas and form.
 """
 
+import os
 from math import sqrt
 
 import pytest
@@ -14,7 +15,7 @@ from rg_env.core.graders.audit import kept
 from rg_env.core.task_table import load_table
 
 QUICK = ("coin_flip", "graph_color", "knights_knaves", "propositional_logic", "simple_integration", "sudoku")
-"""Tasks of the quick tier: graders that had holes, or that read formulas, sentences and boards."""
+"""Graders that had holes, or that read formulas, sentences and boards. All tasks are searched with RG_ENV_MANY set."""
 ROWS = 40
 
 
@@ -24,9 +25,8 @@ def bound(share: float, rows: int) -> float:
     return likely + 4 * sqrt(likely * (1 - likely) / rows)
 
 
-@pytest.mark.parametrize(
-    "task", [task if task in QUICK else pytest.param(task, marks=pytest.mark.slow) for task in sorted(load_table())]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("task", sorted(load_table()) if "RG_ENV_MANY" in os.environ else QUICK)
 def test_nothing_cheap_pays_more_than_was_measured(task: str) -> None:
     """Neither in full nor with partial credit; what is above one half has a reason."""
     train, held_out = rows_of(task, ROWS, ROWS, seed=77)
