@@ -53,7 +53,7 @@ from rg_env.core.task_table import load_table
 from rg_env.core.workers import WorkerPool
 from rg_env.errors import GenerationError
 
-MEAN_RATIO, LEAST_RATIO = 20.0, 0.5
+MEAN_RATIO, LEAST_RATIO = 300.0, 0.6
 OVERHEAD_MS, GAP_MS = 0.2, 5.0
 """Targets of the project: at least this often as fast, at most this much."""
 

@@ -30,6 +30,7 @@ from rg_env.errors import InputError, unknown_name
 
 Status = Literal["correct", "partial", "wrong", "no_answer", "too_long", "timed_out", "ungradable"]
 Grading = Literal["strict", "partial", "upstream"]
+_GRADINGS = get_args(Grading)
 
 MAX_ANSWER_CHARS = 10_000
 """Longer answers are not graded, unless the gold answer is about as long: it bounds the time that graders take."""
@@ -244,9 +245,10 @@ def parse_info(info: Mapping[str, Any] | str) -> tuple[str, dict[str, Any], dict
     if not isinstance(entry.get("metadata"), dict) or "answer" not in entry:
         raise InputError(f"info['entry'] of a {task} row lacks 'answer' or 'metadata'")
     grading = info.get("grading", "strict")
-    if grading not in get_args(Grading):
-        raise unknown_name("grading", grading, get_args(Grading))
-    return task, _object(info["config"], "info['config']"), entry, grading
+    if grading not in _GRADINGS:
+        raise unknown_name("grading", grading, _GRADINGS)
+    config = info["config"]
+    return task, _config(config) if isinstance(config, str) else _object(config, "info['config']"), entry, grading
 
 
 class _Entry(dict[str, Any]):
@@ -254,6 +256,12 @@ class _Entry(dict[str, Any]):
 
     faults: dict[tuple[str, str], str]
     """By task and options: see `graders.fault_of`."""
+
+
+@lru_cache(maxsize=256)
+def _config(text: str) -> dict[str, Any]:
+    """A task's options, read once for all its rows. Graders only look."""
+    return _object(text, "info['config']")
 
 
 @lru_cache(maxsize=256)

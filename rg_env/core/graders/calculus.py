@@ -202,13 +202,13 @@ def _power(base: Constant | Fraction | Function, exponent: Fraction | Function) 
 
 
 def _rational_power(base: Function, exponent: Fraction) -> Function:
-    factor = balls.of_fraction(exponent)
+    factor, less = balls.of_fraction(exponent), exponent - 1
 
     def power(values: Mapping[str, Dual]) -> Dual:
         value, slope = base(values)
         if slope == ZERO or not exponent:
             return balls.power(value, exponent), ZERO
-        lower = balls.power(value, exponent - 1)
+        lower = balls.power(value, less)
         return balls.multiply(lower, value), balls.multiply(balls.multiply(factor, lower), slope)
 
     return power

@@ -27,6 +27,8 @@ _COMMAND = re.compile(
 _BOLD = "**"
 _POWER = re.compile(r"(?<=[\w)\]}])\*\*(?=[\w({+-])")
 _QUOTES = [('"', '"'), ("'", "'"), ("“", "”"), ("‘", "’"), ("„", "“"), ("«", "»")]
+_OPENING = frozenset("`\\$*[" + "".join(start for start, _ in _QUOTES))
+"""First characters of all that an answer may be wrapped in."""
 _LABEL = re.compile(
     r"\*{0,2}(?:the\s+)?(?:(?:final|correct)\s+)?answer\*{0,2}(?:\s+is\b:?|\s*[:=])\*{0,2}", re.IGNORECASE
 )
@@ -47,8 +49,10 @@ def candidates(answer: str, *, label: bool = False, quotes: bool = True, bracket
     What might belong to it: a period; with `quotes` these around the whole; with `brackets` those of a list with one
     element; with `label` a `The answer is` before it. A grader tries each text.
     """
-    found = [answer]
     text = answer.strip()
+    if text and text[0] not in _OPENING and text[-1] != "." and not (label and _LABEL.match(text)):  # nearly all
+        return [answer] if text == answer else [answer, text]
+    found = [answer]
     guesses = 0
     for _ in range(_MAX_LAYERS):
         inner = _unwrapped(text)
@@ -190,6 +194,8 @@ def number(text: str) -> Fraction | None:
 
 def integer(text: str) -> int | None:
     """A whole number, also as `4.0`."""
+    if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:  # the cells of grids
+        return int(text)
     value = number(text)
     return int(value) if value is not None and value.denominator == 1 else None
 

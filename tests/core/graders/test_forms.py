@@ -141,6 +141,20 @@ def test_wrapping(text: str, bare: str) -> None:
     assert forms.unwrap(text) == bare
 
 
+@given(st.text(alphabet=" .`\\$*[]()\"'“”5x{},\n-", max_size=12) | st.text(max_size=8))
+def test_no_wrapping_is_overlooked(text: str) -> None:
+    """Whatever it begins with."""
+    found = forms.candidates(text)
+    assert found[0] == text
+    assert len(found) > 1 or forms.unwrap(text) == text.strip()
+
+
+@given(st.integers(-(10**12), 10**12), st.sampled_from(["{}", "{}.0", " {} ", "+{}"]))
+def test_whole_numbers(value: int, form: str) -> None:
+    text = form.format(abs(value))
+    assert forms.integer(text) == forms.number(text) == abs(value)
+
+
 def test_a_period_may_belong_to_the_answer() -> None:
     """Both are tried; dots that are no period stay."""
     assert forms.candidates(" It is.\n") == [" It is.\n", "It is.", "It is"]
