@@ -37,10 +37,9 @@ def tower_of_hanoi(answer: str, entry: Entry, config: Config) -> float:
     metadata = entry["metadata"]
     pegs: dict[int, list[int]] = {peg: [] for peg in range(1, metadata["num_pegs"] + 1)}
     pegs[metadata["start_peg"]] = list(range(metadata["num_disks"], 0, -1))
-    lines = re.split(r"[\n,;]", forms.plain_digits(answer))
-    if len(lines) > len(answer) // _CHARS_PER_LINE + _MORE_LINES:
+    if sum(map(answer.count, "\n,;")) >= len(answer) // _CHARS_PER_LINE + _MORE_LINES:
         return 0.0
-    for line in lines:
+    for line in re.split(r"[\n,;]", forms.plain_digits(answer)):
         move = _disk_move(line)
         if not move:
             if move is None:
