@@ -11,6 +11,7 @@ import random
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -229,6 +230,7 @@ SAME: dict[str, Change] = {
     "puzzle24": _shuffled("numbers"),
     "quantum_lock": _shuffled("buttons"),
     "ransom_note": _relettered("ransom_note", "magazine"),
+    "rectangle_count": _other("puzzle", lambda text: "\n \n" + textwrap.indent(text, "    ")),
     "rubiks_cube": _reworded(r"^.*\n", "A cube:\n"),
     "simple_equations": _variable("equation"),
     "simple_geometry": _shuffled("known_angles"),
@@ -265,6 +267,7 @@ OTHER: dict[str, Change] = {
     "puzzle24": _other("numbers", lambda numbers: [numbers[0] + 1, *numbers[1:]]),
     "quantum_lock": _other("target_value", lambda value: value + 1),
     "ransom_note": _other("ransom_note", lambda text: text + text[-1]),
+    "rectangle_count": _other("puzzle", lambda text: "# #\n" + text),
     "rubiks_cube": _reworded(r"W  ", "Y  "),
     "shortest_path": _other("matrix", lambda grid: grid[::-1]),
     "simple_equations": _other("equation", lambda text: text.replace("=", "+ 1 =")),
@@ -472,6 +475,20 @@ def test_no_problem_is_in_both_of_larger_splits(task: str) -> None:
     sizes = (150, 40) if task == "jugs" else (300, 80) if task in few else (2000 if many else 1000, 200)
     for seeds in [(5151, 909), (0, 0)][: 2 if many else 1]:
         assert _overlap(task, *sizes, seeds) == 0
+
+
+def test_no_problem_of_one_task_is_in_the_other_split_of_another() -> None:
+    """`6 - 9 =` and `Calculate 6 - 9.` ask the same."""
+    options = {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 2}
+    sums = {"name": "chain_sum", "config": options}
+    arithmetic = {
+        "name": "basic_arithmetic",
+        "config": {**options, "allow_parentheses": False, "operators": ["+", "-"]},
+    }
+    train, evaluation = build_splits([sums, arithmetic], 1500, 300, 0, 0)[:2]
+    asked = [{re.sub(r"[^-+\d]", "", row["question"]) for row in rows} for rows in (train, evaluation)]
+    assert len(asked[1]) > 100
+    assert not asked[0] & asked[1]
 
 
 HIGHEST = {"arc_1d": 2, "game_of_life_halting": 1, "jugs": 1}

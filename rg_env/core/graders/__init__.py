@@ -25,8 +25,8 @@ COMPOSED = frozenset({
     "survo", "tower_of_hanoi", "word_ladder", "word_sequence_reversal", "word_sorting",
 })  # fmt: skip
 """Tasks whose answers are lists, grids, moves or claims: no single value, so no `The answer is` before it."""
-BRACKETED = frozenset({"bf", "codeio"})
-"""Tasks where brackets around the answer make another value, a list, or are what a program prints."""
+BRACKETED = frozenset({"bf", "codeio", "intermediate_integration", "simple_integration"})
+"""Tasks where brackets around the answer make another value, are what a program prints, or are read as such."""
 
 
 def grade(

@@ -15,7 +15,7 @@ def acre(answer: str, entry: Entry, config: Config) -> float:
 
 def list_functions(answer: str, entry: Entry, config: Config) -> float:
     """The same numbers in the same order, with brackets or, unless the list is empty, without."""
-    numbers = forms.numbers(answer) if len(answer) <= _MAX_TEXT else None
+    numbers = forms.numbers(answer.replace("{,}", "")) if len(answer) <= _MAX_TEXT else None
     if numbers is None or not (numbers or "[" in answer):
         return 0.0
     return float(numbers == forms.numbers(entry["answer"]))

@@ -19,6 +19,9 @@ from rg_env.core.splits import question_hash
 
 KEYS: dict[str, Key] = {**numbers.KEYS, **words.KEYS, **puzzles.KEYS, **logic.KEYS}
 
+ALIKE = {"basic_arithmetic": "chain_sum", "products": "chain_sum", "intermediate_integration": "simple_integration"}
+"""Tasks that can ask the very problem of another: a mixture of both has it in one split."""
+
 WHOLE = {
     "self_reference": "it has one wording, and its statements speak of each other by their numbers",
 }
@@ -55,5 +58,5 @@ def problem_key(task: str, entry: Entry) -> str:
         form = KEYS[task].form(entry)
     except (KeyError, IndexError, TypeError, ValueError):  # a task without a form, or an entry of a later library
         return question_hash(entry["question"])[:DIGITS]
-    text = f"{task}:{canonical(form)}"
+    text = f"{ALIKE.get(task, task)}:{canonical(form)}"
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]

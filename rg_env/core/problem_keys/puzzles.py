@@ -4,6 +4,7 @@ A grid's rotations and mirror images are other problems: their answers are other
 """
 
 import re
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -105,7 +106,8 @@ def _quantum_lock(entry: Entry) -> Any:
 
 
 def _rectangle_count(entry: Entry) -> Any:
-    return [line.rstrip() for line in entry["metadata"]["puzzle"].splitlines()]
+    """Where on the canvas the picture is does not matter."""
+    return [line.rstrip() for line in textwrap.dedent(entry["metadata"]["puzzle"]).strip("\n").splitlines()]
 
 
 def _rotate_matrix(entry: Entry) -> Any:
@@ -167,7 +169,7 @@ KEYS: dict[str, Key] = {
     "pool_matrix": Key("the matrix, the kind of pooling and its size", fields("matrix", "pool_type", "pool_size")),
     "quantum_lock": Key("start, target and the buttons in any order", _quantum_lock),
     "rearc": Key("the task and the input, whatever the examples", fields("task_id", "input")),
-    "rectangle_count": Key("the picture", _rectangle_count),
+    "rectangle_count": Key("the picture, wherever it is", _rectangle_count),
     "rotate_matrix": Key("the matrix and the angle, without full turns", _rotate_matrix),
     "rotten_oranges": Key("the grid", fields("matrix")),
     "rubiks_cube": Key("the state of the cube, without wording", _rubiks_cube),

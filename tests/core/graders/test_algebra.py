@@ -50,6 +50,7 @@ def test_complex_value_in_any_form(answer: str) -> None:
         "",
         "i",
         "1e999i",
+        "1.7e308 + 1.7e308i",
         "(-7.0 + 2.0i) - (1.0 - 8.0i)",
         "-8 + 10.1i",
         "-8.001 + 10i",

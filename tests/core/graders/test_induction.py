@@ -13,6 +13,8 @@ CASES = [
     ("list_functions", "[7, 13]", "7, 13", 1.0),
     ("list_functions", "[7, 13]", "[7,13]", 1.0),
     ("list_functions", "[7]", "7", 1.0),
+    ("list_functions", "[89088, 7]", "[89{,}088, 7]", 1.0),
+    ("list_functions", "[89088]", "[89,088]", 0.0),
     ("list_functions", "[]", "[ ]", 1.0),
     ("list_functions", "[]", "", 0.0),
     ("list_functions", "[]", "   ", 0.0),
