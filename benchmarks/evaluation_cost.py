@@ -29,17 +29,17 @@ def main() -> None:
 
     prepare_process()  # before the libraries are imported, as all programs of rg_env do
 
-    from rg_env import load_environment
+    from rg_env import ReasoningGym
     from rg_env.training import EvaluationPlan, GRPOTrainer, default_config, load_policy, train
 
     policy = load_policy("tiny")
-    env = load_environment(policy.mixture("leg_counting"), num_train_examples=PROMPTS * options.steps,
-                           num_eval_examples=PROMPTS)  # fmt: skip
+    rows = PROMPTS * options.steps
+    env = ReasoningGym(policy.mixture("leg_counting"), num_train_examples=rows, num_eval_examples=PROMPTS)
     with tempfile.TemporaryDirectory() as scratch:
         args = default_config(
             policy, Path(scratch) / "run", max_steps=options.steps, seed=options.seed, use_cpu=True,
-            num_generations=ROLLOUTS, per_device_train_batch_size=PROMPTS * ROLLOUTS // 2,
-            gradient_accumulation_steps=2,
+            num_generations=ROLLOUTS, rollouts_per_step=PROMPTS * ROLLOUTS,
+            per_device_train_batch_size=PROMPTS * ROLLOUTS // 2,
         )  # fmt: skip
         trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, engine="embedded")
         train(trainer, evaluation=EvaluationPlan(every=1, after=False, rollouts_per_example=ROLLOUTS, greedy=False))

@@ -61,26 +61,22 @@ STUDIES = {
     "memory": Study(
         [],
         {
-            "micro": ["training.per_device_train_batch_size=16", "training.gradient_accumulation_steps=8"],
+            "micro": ["training.per_device_train_batch_size=16"],
             "checkpointing": ["training.gradient_checkpointing=true"],
-            "both": [
-                "training.per_device_train_batch_size=16",
-                "training.gradient_accumulation_steps=8",
-                "training.gradient_checkpointing=true",
-            ],
+            "both": ["training.per_device_train_batch_size=16", "training.gradient_checkpointing=true"],
         },
     ),
     "speed": Study(
         [],
         {
-            "whole": ["training.per_device_train_batch_size=128", "training.gradient_accumulation_steps=1"],
+            "whole": ["training.per_device_train_batch_size=128"],
             "twice": ["training.num_iterations=2"],
         },
     ),
     "results": Study(
         [],
         {
-            "rollouts": ["training.gradient_accumulation_steps=4"],
+            "rollouts": ["training.rollouts_per_step=256"],
             "groups": ["training.num_generations=16"],
             "unbiased": ["training.loss_type=dr_grpo", "training.scale_rewards=none"],
         },

@@ -48,23 +48,21 @@ def train(steps: int, seed: int) -> dict[str, Any]:
     prepare_process()  # before the libraries are imported, as all programs of rg_env do
 
     import torch
-    from transformers import PrinterCallback
 
-    from rg_env import load_environment
+    from rg_env import ReasoningGym
     from rg_env.training import GRPOTrainer, default_config, load_policy
 
     clock, ends = step_clock()
     policy = load_policy("tiny")
-    env = load_environment(policy.mixture("leg_counting"), num_train_examples=PROMPTS * steps, num_eval_examples=1,
-                           rewards={"correctness": 1.0})  # fmt: skip
+    rows = {"num_train_examples": PROMPTS * steps, "num_eval_examples": 1}
+    env = ReasoningGym(policy.mixture("leg_counting"), **rows, rewards={"correctness": 1.0})
     with tempfile.TemporaryDirectory() as scratch:
         args = default_config(
             policy, scratch, max_steps=steps, seed=seed, use_cpu=True, shuffle_dataset=False, num_generations=ROLLOUTS,
-            per_device_train_batch_size=PROMPTS * ROLLOUTS // MICRO_BATCHES, gradient_accumulation_steps=MICRO_BATCHES,
+            rollouts_per_step=PROMPTS * ROLLOUTS, per_device_train_batch_size=PROMPTS * ROLLOUTS // MICRO_BATCHES,
             max_tokens=MAX_NEW_TOKENS,
         )  # fmt: skip
         trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, callbacks=[clock], engine="embedded")
-        trainer.remove_callback(PrinterCallback)
         trainer.train()
     seconds = [end - start for start, end in itertools.pairwise(ends)]
     log = [entry for entry in trainer.state.log_history if "reward" in entry]
@@ -83,12 +81,12 @@ def train(steps: int, seed: int) -> dict[str, Any]:
 
 def write_rows(path: Path, steps: int) -> None:
     """The prompts both sides are trained on, in order."""
-    from rg_env import load_environment
+    from rg_env import ReasoningGym
     from rg_env.tiny import TASKS
 
     gym = {"name": "leg_counting", "config": TASKS["leg_counting"]}
-    env = load_environment(gym, num_train_examples=PROMPTS * steps, num_eval_examples=1)
-    rows = ({"prompt": row["prompt"], "answer": row["answer"]} for row in env.dataset)
+    env = ReasoningGym(gym, num_train_examples=PROMPTS * steps, num_eval_examples=1)
+    rows = ({"prompt": row["prompt"], "answer": row["answer"]} for row in env.train_rows)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 

@@ -30,28 +30,26 @@ def train(side: str, port: int, steps: int, seed: int) -> dict[str, Any]:
     prepare_process()
 
     from train_step import step_clock
-    from transformers import PrinterCallback
-    from verifiers.trainers import GRPOTrainer as Stock
 
-    from rg_env import load_environment
-    from rg_env.training import GRPOTrainer, default_config, load_policy
+    from rg_env import ReasoningGym, load_environment
+    from rg_env.training import EngineConfig, GRPOTrainer, default_config, load_policy
 
     clock, ends = step_clock()
     policy = load_policy("tiny")
-    env = load_environment(policy.mixture("leg_counting"), num_train_examples=16 * steps, num_eval_examples=1,
-                           rewards={"correctness": 1.0})  # fmt: skip
-    scoring = time_scoring(env)
+    asked = {"num_train_examples": 16 * steps, "num_eval_examples": 1, "rewards": {"correctness": 1.0}}
+    scoring: list[float] = []
     with tempfile.TemporaryDirectory() as scratch:
         args = default_config(policy, scratch, max_steps=steps, seed=seed, use_cpu=True, shuffle_dataset=False,
-                              vllm_server_port=port, learning_rate=1e-9)  # fmt: skip
+                              learning_rate=1e-9)  # fmt: skip
         if side == "ours":
-            trainer: Any = GRPOTrainer(policy.model, env, args, policy.tokenizer, callbacks=[clock], engine="vllm")
+            env = ReasoningGym(policy.mixture("leg_counting"), **asked)
+            env.score = timed(env.score, scoring)  # type: ignore[method-assign]
+            engine = EngineConfig(kind="vllm", port=port)
+            trainer: Any = GRPOTrainer(policy.model, env, args, policy.tokenizer, [clock], engine=engine)
         else:
-            from upstream_gloo import register
-
-            register()
-            trainer = Stock(policy.model, env, args, policy.tokenizer, callbacks=[clock])
-        trainer.remove_callback(PrinterCallback)
+            theirs = load_environment(policy.mixture("leg_counting"), **asked)
+            theirs.rubric.reward_funcs = [timed(function, scoring) for function in theirs.rubric.reward_funcs]
+            trainer = upstream_trainer(policy, theirs, args, clock, port)
         trainer.train()
     seconds = [end - start for start, end in itertools.pairwise(ends)]
     log = [entry for entry in trainer.state.log_history if "loss" in entry]
@@ -68,24 +66,42 @@ def train(side: str, port: int, steps: int, seed: int) -> dict[str, Any]:
     }
 
 
-def time_scoring(env: Any) -> list[float]:
-    """Seconds of each call of a reward function or metric, as they come; the first on a rollout grades it."""
-    seconds: list[float] = []
+def upstream_trainer(policy: Any, env: Any, args: Any, clock: Any, port: int) -> Any:
+    """Verifiers' own trainer with the settings of `args`."""
+    from transformers import PrinterCallback
+    from upstream_gloo import register
+    from verifiers.trainers import GRPOConfig, GRPOTrainer
 
-    def timed(function: Any) -> Any:
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                seconds.append(time.perf_counter() - start)
+    register()
+    same = (
+        "output_dir", "max_steps", "seed", "use_cpu", "shuffle_dataset", "learning_rate", "lr_scheduler_type",
+        "warmup_steps", "adam_beta2", "max_grad_norm", "per_device_train_batch_size", "num_generations", "temperature",
+        "max_prompt_length", "max_tokens", "max_seq_len", "loss_type", "scale_rewards", "beta", "bf16",
+        "gradient_checkpointing",
+    )  # fmt: skip
+    theirs = GRPOConfig(
+        **{name: getattr(args, name) for name in same}, gradient_accumulation_steps=args.accumulation(1),
+        num_batches_ahead=0, sync_ref_model=False, logging_steps=1, report_to="none", save_strategy="no",
+        dataloader_pin_memory=False, disable_tqdm=True, vllm_server_port=port,
+    )  # fmt: skip
+    trainer = GRPOTrainer(policy.model, env, theirs, policy.tokenizer, callbacks=[clock])
+    trainer.remove_callback(PrinterCallback)
+    return trainer
 
-        call.__name__, call.__signature__ = function.__name__, inspect.signature(function)  # type: ignore[attr-defined]
-        return call
 
-    env.rubric.reward_funcs = [timed(function) for function in env.rubric.reward_funcs]
-    return seconds
+def timed(function: Any, seconds: list[float]) -> Any:
+    """`function`, which adds the seconds of each call to `seconds`."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            seconds.append(time.perf_counter() - start)
+
+    call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    return call
 
 
 def compare(steps: int, rounds: int, seed: int) -> None:

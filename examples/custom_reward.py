@@ -14,7 +14,7 @@ import rg_env
 from rg_env.commands import positive, run_command
 
 
-# Asks for what it needs by name: rollout, or prompt, completion, answer, state, task, info. Text of a model is data.
+# Asks for what it needs by name: rollout, or prompt, completion, answer, task, info. Text of a model is data.
 @rg_env.reward
 def shows_work(rollout, lines=2):
     """1 for at least so many lines before the answer, else the share of them."""
@@ -32,9 +32,9 @@ def main() -> int:
 
     policy = load_policy()
     rewards = [("correctness", 1.0), ("format", 0.1), {"name": "shows_work", "weight": 0.2, "when": "correct"}]
-    env = rg_env.load_environment(gym=policy.mixture("leg_counting"), rewards=rewards)
+    env = rg_env.ReasoningGym(gym=policy.mixture("leg_counting"), rewards=rewards)
     args = default_config(policy, run_folder(options.output_dir, "custom_reward"), max_steps=options.steps)
-    trainer = GRPOTrainer(model=policy.model, env=env, args=args, processing_class=policy.tokenizer, engine="embedded")
+    trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer)
     results = train(trainer, settings=vars(options))
     return 130 if results.get("interrupted") else 0
 

@@ -40,7 +40,7 @@ class DiceDataset(ProceduralDataset):
         wording = "State the final answer to the following arithmetic problem: {} ="  # the tiny policy can read it
         return {"question": wording.format(" + ".join(map(str, rolls))), "answer": str(sum(rolls))}
 
-    # Text of a model is data: never run it. Below 1.0 counts with `partial_credit`, or as the reward "partial".
+    # Text of a model is data: never run it. Below 1.0 counts with `grading="partial"`, or as the reward "partial".
     def score_answer(self, answer, entry):
         try:
             miss = abs(int(answer) - int(entry["answer"]))
@@ -68,9 +68,9 @@ def main() -> int:
 
     rg_env.import_user_code([__file__])  # the processes that draw and grade will import this file too
     policy = load_policy()
-    env = rg_env.load_environment(gym="dice_sum")
+    env = rg_env.ReasoningGym(gym="dice_sum")
     args = default_config(policy, run_folder(options.output_dir, "dice_sum"), max_steps=options.steps)
-    trainer = GRPOTrainer(model=policy.model, env=env, args=args, processing_class=policy.tokenizer, engine="embedded")
+    trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer)
     results = train(trainer, settings=vars(options))
     return 130 if results.get("interrupted") else 0
 

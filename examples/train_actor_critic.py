@@ -18,7 +18,6 @@ Measured with the first command and seeds 0, 1 and 2, sampled accuracy on the 20
 """
 
 import argparse
-import asyncio
 import atexit
 import random
 import signal
@@ -172,32 +171,33 @@ def main() -> int:
     from safetensors.torch import save_file
     from transformers import set_seed
 
-    from rg_env import load_environment
+    from rg_env import ReasoningGym
     from rg_env.evaluation.pictures.run import plot_run
-    from rg_env.training import load_policy
-    from rg_env.training.batches import RolloutBatch
-    from rg_env.training.checks import check_eval_env, check_prompt_lengths
+    from rg_env.inference.prompts import PromptEncoder
+    from rg_env.inference.protocol import Sampling
+    from rg_env.training import default_config, load_policy
+    from rg_env.training.checks import check_eval_env, check_prompts
     from rg_env.training.console import RunConsole
-    from rg_env.training.default_arguments import default_fields
     from rg_env.training.engines import Embedded
     from rg_env.training.evaluation_plan import Asked
     from rg_env.training.fixed_eval import ask
     from rg_env.training.output import RunFiles
     from rg_env.training.plan import evaluation_steps
-    from rg_env.training.records import rollout_records
+    from rg_env.training.policies import prepare_policy
+    from rg_env.training.rollouts import RolloutSampler
     from rg_env.training.scores import Evaluation
     from rg_env.training.summary import headline, print_summary
 
     set_seed(options.seed)
     policy = load_policy(options.model)
-    tokenizer, defaults = policy.tokenizer, default_fields(policy.is_tiny)  # what is not given is as for GRPO
-    env = load_environment(gym=policy.mixture(tasks), seed=options.seed)
-    if options.batch_size > len(env.dataset):
-        raise InputError(f"--batch-size {options.batch_size}: there are {len(env.dataset)} questions to train on")
-    options.rows_per_pass = options.rows_per_pass or defaults["per_device_train_batch_size"]
-    options.max_tokens = options.max_tokens or defaults["max_tokens"]
+    tokenizer, defaults = policy.tokenizer, default_config(policy, "unused")  # what is not given is as for GRPO
+    env = ReasoningGym(gym=policy.mixture(tasks), seed=options.seed)
+    if options.batch_size > len(env.train_rows):
+        raise InputError(f"--batch-size {options.batch_size}: there are {len(env.train_rows)} questions to train on")
+    options.rows_per_pass = options.rows_per_pass or defaults.per_device_train_batch_size
+    options.max_tokens = options.max_tokens or defaults.max_tokens
     if options.learning_rate is None:
-        options.learning_rate = defaults["learning_rate"]
+        options.learning_rate = defaults.learning_rate
     hidden_size = policy.model.config.get_text_config().hidden_size
     if options.value_learning_rate is None:
         options.value_learning_rate = 1 / hidden_size  # so that an update moves no value by much more than 1
@@ -205,24 +205,20 @@ def main() -> int:
     # Weights are float32; on a GPU all passes, those of the engine too, compute in bfloat16.
     cuda = torch.cuda.is_available()
     accelerator = Accelerator(cpu=not cuda, mixed_precision="bf16" if cuda else "no")
-    model = accelerator.prepare_model(policy.model)
-    if defaults["gradient_checkpointing"]:
-        model.gradient_checkpointing_enable(defaults["gradient_checkpointing_kwargs"])
+    model = accelerator.prepare_model(prepare_policy(policy.model, defaults, None, training=True))
     head = torch.nn.Linear(hidden_size, 1, device=accelerator.device)
     for parameter in head.parameters():
         torch.nn.init.zeros_(parameter)  # it expects nothing before it has seen anything
     policy_optimizer = torch.optim.Adam(model.parameters(), options.learning_rate, betas=(0.9, 0.95))
     value_optimizer = torch.optim.Adam(head.parameters(), options.value_learning_rate, betas=(0.9, 0.95))
 
-    engine = Embedded(model, tokenizer, policy.label, options.seed)  # generates from the model itself
-    client = engine.client()  # stands where environments expect an `AsyncOpenAI`
-    check_eval_env(env, tokenizer, engine=engine.name, max_tokens=options.max_tokens, max_context=engine.max_context)
-    check_prompt_lengths(env, tokenizer, defaults["max_prompt_length"])
-    sampling = {"n": 1, "temperature": 1.0, "max_tokens": options.max_tokens, "logprobs": True}
-    sampling["extra_body"] = {"skip_special_tokens": False, "return_tokens_as_token_ids": True}
+    engine, encoder = Embedded(model, tokenizer, options.seed), PromptEncoder(tokenizer)
+    sampler, sampling = RolloutSampler(env, engine, encoder), Sampling(temperature=1.0, max_tokens=options.max_tokens)
+    check_eval_env(env, encoder, engine=engine.name, max_tokens=options.max_tokens, max_context=engine.max_context)
+    check_prompts(env, encoder, defaults.max_prompt_length)
 
     files = RunFiles(run_folder(options.output_dir, run_name(tasks.names, f"actor-critic-{policy.label}")))
-    files.write_config({**vars(options), "model": policy.label, "sampling": sampling})
+    files.write_config({**vars(options), "model": policy.label, "sampling": vars(sampling)})
     files.write_manifest(env.manifest)
     console, evaluations, stopped = RunConsole(sys.stdout), [], False
     atexit.register(console.close)  # gives a terminal its cursor back, whatever happens
@@ -230,8 +226,8 @@ def main() -> int:
     def evaluate(step):
         """All frozen problems, sampled and greedily; training goes on as if they had not been asked."""
         with engine.aside():
-            problems = asyncio.run(ask([Asked(env, "training")], client, policy.label, sampling, times=1, greedy=True))
-        evaluations.append(Evaluation.of(step, problems, sampling=sampling, questions=[]))
+            problems = ask(sampler, [Asked(env, "training")], sampling, times=1, greedy=True)
+        evaluations.append(Evaluation.of(step, problems, sampling=vars(sampling), questions=[]))
         files.write_json(f"eval_results/eval_step_{step}.json", evaluations[-1].as_json())
         files.append("metrics.jsonl", [{"step": step, **evaluations[-1].metrics()}])
         console.line(f"evaluation after step {step:>3}: {headline(evaluations[-1])}")
@@ -249,18 +245,15 @@ def main() -> int:
     evaluate(step)
     while step < options.steps and not stopped:
         step, step_start = step + 1, time.monotonic()
-        rows = env.dataset.select(rng.sample(range(len(env.dataset)), options.batch_size))
-        generate = env.a_generate(rows, client=client, model=policy.label, sampling_args=sampling, use_tqdm=False)
-        done = asyncio.run(generate)  # answered by the engine, paid by the environment's rubric
-        found = env.process_env_results_vllm(done.prompt, done.completion, done.state, done.reward, tokenizer)
-        batch = RolloutBatch.of(found).tensors(slice(None), pad_token=0, max_length=None, device=accelerator.device)
-        ids, mask = batch["input_ids"], batch["attention_mask"][:, 1:].bool()  # verifiers calls the loss mask so
-        paid = torch.tensor(done.reward, device=ids.device)
+        rollouts = sampler.sample(rng.sample(env.train_rows, options.batch_size), sampling)
+        batch = rollouts.tokens().tensors(slice(None), pad_token=0, device=accelerator.device)
+        ids, mask = batch["input_ids"], batch["loss_mask"]
+        paid = torch.tensor(rollouts.rewards, device=ids.device)
 
         logps, advantages, returns, hidden = judge(model, head, ids, mask, paid, options)
         metrics = {
             "reward": paid.mean().item(),
-            "accuracy": sum(done.metrics["accuracy"]) / len(ids),
+            "accuracy": sum(rollouts.accuracies) / len(rollouts),
             "completions/mean_length": mask.sum().item() / len(mask),
             **improve_policy(model, policy_optimizer, ids, mask, logps, advantages, options),
             **fit_critic(head, value_optimizer, hidden, returns[mask], options.value_updates),
@@ -268,7 +261,7 @@ def main() -> int:
         }
         console.step(step, options.steps, metrics)
         files.append("metrics.jsonl", [{"step": step, **metrics}])
-        files.append("rollouts.jsonl", [{"step": step, **record} for record in rollout_records(done, 8)])
+        files.append("rollouts.jsonl", [{"step": step, **record} for record in rollouts.records(8)])
         if not stopped and (step % evaluation_steps(None, options.steps) == 0 or step == options.steps):
             evaluate(step)
     console.close()

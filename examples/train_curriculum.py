@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument("--seed", type=seed, default=0)
     options = parser.parse_args()
 
-    from rg_env import load_environment
+    from rg_env import ReasoningGym
     from rg_env.core.tasks import Mixture
     from rg_env.training import (
         Curriculum,
@@ -54,15 +54,12 @@ def main() -> int:
     )
     run_folder(options.output_dir, "check", options.resume)  # told before the model is loaded
     policy = load_policy(options.model)
-    env = load_environment(gym=policy.mixture(tasks), seed=options.seed)
+    env = ReasoningGym(gym=policy.mixture(tasks), seed=options.seed)
     # `gym` are the options that were asked for: the tiny policy's own sizes do not stand in the way of the levels.
     curriculum = Curriculum(config, env, options.seed, gym=tasks)
     folder = run_folder(options.output_dir, f"curriculum-{run_name(tasks.names, policy.label)}", options.resume)
     args = default_config(policy, folder, max_steps=options.steps, seed=options.seed)
-    trainer = GRPOTrainer(
-        model=policy.model, env=env, args=args, processing_class=policy.tokenizer, engine="embedded",
-        curriculum=curriculum,
-    )  # fmt: skip
+    trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, curriculum=curriculum)
     results = train(trainer, settings=vars(options), resume=options.resume)
     return 130 if results.get("interrupted") else 0
 

@@ -6,7 +6,8 @@
 
 On a GPU node, generation by vLLM on one GPU and training on the others (--dry-run: as commands for two terminals):
 
-    rg-env launch examples/train_ultra_minimal.py --model Qwen/Qwen2.5-7B-Instruct --vllm-gpus 0 --gpus 1,2,3
+    rg-env launch examples/train_ultra_minimal.py --model Qwen/Qwen2.5-7B-Instruct --vllm-gpus 0 --gpus 1,2,3 \\
+        -- --rollouts-per-step 120
 """
 
 import argparse
@@ -20,6 +21,7 @@ def main() -> int:
     parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
     parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded")
     parser.add_argument("--steps", type=positive, help="optimizer steps (default: by model)")
+    parser.add_argument("--rollouts-per-step", type=positive, help="over all processes (default: 128)")
     parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
     parser.add_argument("--resume", metavar="auto|PATH", help="go on from a checkpoint, or the newest of --output-dir")
     parser.add_argument("--seed", type=seed, default=0)
@@ -36,18 +38,16 @@ def main() -> int:
     tasks = Mixture.parse(options.task)
     manifest = read_manifest(options.manifest) if options.manifest is not None else None
     run_folder(options.output_dir, "check", options.resume)
-    # vf.GRPOTrainer's subclass: verifiers' own trains without seeing the prompt (docs in rg_env/training/trainer.py).
-    from rg_env import load_environment
-    from rg_env.training import GRPOTrainer, default_config, load_policy, train
+    from rg_env import ReasoningGym
+    from rg_env.training import EngineConfig, GRPOTrainer, default_config, load_policy, train
 
     policy = load_policy(options.model)
-    env = load_environment(gym=policy.mixture(tasks), seed=options.seed, manifest=manifest)
+    env = ReasoningGym(gym=policy.mixture(tasks), seed=options.seed, manifest=manifest)
     folder = run_folder(options.output_dir, run_name(tasks.names, policy.label), options.resume)
-    args = default_config(policy, folder, max_steps=options.steps, seed=options.seed,
-                          vllm_server_host=options.vllm_host, vllm_server_port=options.vllm_port)  # fmt: skip
-    trainer = GRPOTrainer(
-        model=policy.model, env=env, args=args, processing_class=policy.tokenizer, engine=options.engine
-    )
+    sizes = {"max_steps": options.steps, "rollouts_per_step": options.rollouts_per_step}
+    args = default_config(policy, folder, seed=options.seed, **sizes)
+    engine = EngineConfig(kind=options.engine, host=options.vllm_host, port=options.vllm_port)
+    trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, engine=engine)
     results = train(trainer, settings=vars(options), resume=options.resume)
     return 130 if results.get("interrupted") else 0
 

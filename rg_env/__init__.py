@@ -5,6 +5,9 @@
 
     vf-eval rg-env -m MODEL                                      # Verifiers 0.4, by its v1 API: rg_env.adapters.v1
 
+`load_environment` gives the object of Verifiers' v0 API (`ReasoningGymEnv`) where the installed release has that, and
+the plain `ReasoningGym` anywhere else; `GRPOTrainer` takes both.
+
 Public names are resolved when first used (PEP 562), so that `import rg_env` is instant and needs none of torch,
 verifiers or reasoning_gym: an environment without one of them can still use what does not need it.
 
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
     from rg_env.adapters.v1 import ReasoningGymTaskset as ReasoningGymTaskset
     from rg_env.adapters.v1_harness import SingleTurnEnv as SingleTurnEnv
     from rg_env.adapters.v1_harness import SingleTurnHarness as SingleTurnHarness
+    from rg_env.core.environment import Environment as Environment
+    from rg_env.core.environment import ReasoningGym as ReasoningGym
     from rg_env.core.imports import import_user_code as import_user_code
     from rg_env.core.rewards import Rollout as Rollout
     from rg_env.core.rewards import reward as reward
@@ -47,6 +52,8 @@ _LAZY = {
     "SingleTurnHarness": "rg_env.adapters.v1_harness",
     "load_environment": "rg_env.adapters.v0",
     "ReasoningGymEnv": "rg_env.adapters.v0",
+    "Environment": "rg_env.core.environment",
+    "ReasoningGym": "rg_env.core.environment",
     "import_user_code": "rg_env.core.imports",
     "reward": "rg_env.core.rewards",
     "Rollout": "rg_env.core.rewards",
@@ -67,9 +74,7 @@ _ERRORS = (
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
-
-        return version("rg-env")
+        return _version("rg-env")
     if name in _LAZY:
         return getattr(_module_of(name), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -84,22 +89,38 @@ def _module_of(name: str) -> ModuleType:
             raise
         # Each release of Verifiers has one of its two APIs, or both, and 0.1.14 an older v1. What is missing may not
         # look like an attribute that is not there: its loader would then say that this package exports no taskset.
-        raise MissingExtraError(f"rg_env.{name} {_other_api(path)}: {error}") from error
+        missing = _missing_api(path)
+        if missing and name == "load_environment":
+            return import_module("rg_env.core.environment")
+        cause = missing or f"cannot be imported with verifiers {_version('verifiers')}"
+        raise MissingExtraError(f"rg_env.{name} {cause}: {error}") from error
 
 
-def _other_api(path: str) -> str:
+def _missing_api(path: str) -> str:
+    """What the module needs of Verifiers and the installed release lacks, with the remedies; "" if it has all of it."""
+    is_v0 = path == "rg_env.adapters.v0"
+    remedies = "(pip install 'verifiers<0.4', or use rg_env.ReasoningGym)" if is_v0 else "(pip install verifiers)"
+    found = f"verifiers {_version('verifiers')}"
+    if not _version("verifiers"):
+        return f"needs verifiers, which is not installed {remedies}"
+    if _has("verifiers", "SingleTurnEnv") if is_v0 else _has("verifiers.v1", "TaskData"):
+        return ""
+    if is_v0:
+        return (
+            f"is of Verifiers' v0 API, which {found} lacks (use rg_env.ReasoningGym, with the same arguments, or "
+            "`vf-eval rg-env`; or pip install 'verifiers<0.4')"
+        )
+    return f"is of Verifiers' v1 API, which {found} lacks (0.2.1 and later have it)"
+
+
+def _version(package: str) -> str:
+    """Of an installed package; "" if it is not installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        found = f"verifiers {version('verifiers')}"
+        return version(package)
     except PackageNotFoundError:
-        return "needs verifiers, which is not installed (pip install verifiers)"
-    is_v0 = path == "rg_env.adapters.v0"
-    if _has("verifiers", "SingleTurnEnv") if is_v0 else _has("verifiers.v1", "TaskData"):
-        return f"cannot be imported beside {found}"
-    if is_v0:
-        return f"is of Verifiers' v0 API, which {found} lacks (0.1.2 to 0.3 have it; later: `vf-eval rg-env`)"
-    return f"is of Verifiers' v1 API, which {found} lacks (0.2.1 and later have it)"
+        return ""
 
 
 def _has(module: str, name: str) -> bool:

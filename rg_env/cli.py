@@ -87,7 +87,9 @@ def run(arguments: Sequence[str]) -> int:
     doctor.add_argument("--vllm-port", type=int, metavar="N", help="default: 8000")
     doctor.add_argument("--processes", type=positive, metavar="N", help="that train, one a GPU; default: 1")
     doctor.add_argument("--per-device-batch-size", type=positive, metavar="N", help="rollouts (default: by model)")
-    doctor.add_argument("--accumulation", type=positive, metavar="N", help="micro-batches a step (default: by model)")
+    doctor.add_argument(
+        "--rollouts-per-step", type=positive, metavar="N", help="rollouts of all processes (default: by model)"
+    )
     doctor.add_argument("--num-generations", type=positive, metavar="N", help="rollouts a prompt; default: 8")
     doctor.add_argument("--max-prompt-length", type=positive, metavar="N", help="tokens (default: by model)")
     doctor.add_argument("--max-tokens", type=positive, metavar="N", help="new ones at most (default: by model)")
@@ -150,8 +152,7 @@ def _asked_run(options: argparse.Namespace) -> "AskedRun":
     given = {name: value for name, value in vars(options).items() if value is not None}
     fields = {
         "per_device_batch_size": "per_device_train_batch_size",
-        "accumulation": "gradient_accumulation_steps",
-        **{name: name for name in ("num_generations", "max_prompt_length", "max_tokens")},
+        **{name: name for name in ("rollouts_per_step", "num_generations", "max_prompt_length", "max_tokens")},
     }
     named = ("model", "engine", "vllm_host", "vllm_port", "processes", "output_dir")
     if options.config:

@@ -41,7 +41,7 @@ class RepeatingServer(LoopbackServer):
 
     async def _answer(self, request: Request) -> Response:
         asked = await request.body()
-        if request.url.path != "/v1/chat/completions":
+        if request.url.path != "/v1/completions" or b"prompt_logprobs" in asked:  # what is sampled, and no proof
             return await self._of_target(request, asked)
         if left := self._left.get(asked):
             self.repeated += 1

@@ -25,6 +25,7 @@ PORT = 10000 + os.getpid() % 10000 * 2
 
 
 CONFIG = "model: {name: tiny}\ntasks: leg_counting\nengine: {kind: KIND}\n"
+CONFIG += "training: {rollouts_per_step: 168, per_device_train_batch_size: 1}\n"  # for all numbers of GPUs in JOBS
 
 
 EVALUATION = "models: {base: tiny, other: org/model}\ntasks: leg_counting\n"

@@ -15,37 +15,27 @@ Imports neither trl nor torch nor verifiers. Without `reward_weights` TRL gives 
 experimental AsyncGRPOTrainer, always: it has no weights.
 """
 
-import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 
-from rg_env.core.asking import Asking
 from rg_env.core.checks import shortened
-from rg_env.core.dataset import Row, build_splits
+from rg_env.core.environment import ReasoningGym, Row
 from rg_env.core.extraction import completion_text
-from rg_env.core.manifest import Manifest
-from rg_env.core.metrics import Metric, metrics_of, needs_workers
-from rg_env.core.prompts import SYSTEM_PROMPT, Placement
 from rg_env.core.rewards import Rollout, WeightedReward, check_offered, resolve_rewards
-from rg_env.core.splits import SplitBy
+from rg_env.core.rubric import OFFERED, Rubric, offered
+from rg_env.core.signatures import with_parameters_of
 from rg_env.core.tasks import Mixture
-from rg_env.errors import InputError, unknown_name
+from rg_env.errors import InputError
 
 LogMetric = Callable[[str, float], None]
 LogExtra = Callable[[str, list[Any]], None]
 
-_OFFERED = ("rollout", "prompt", "completion", "answer", "task", "info")
-"""What rewards can ask for here: TRL has no state and no parser."""
 _REASONING = ("reasoning_content", "thinking")
 """Where TRL puts what stood in a <think> block, with tokenizers that say how to parse a response."""
-_GRADING_THREADS = 8
-"""Threads that wait for workers: more than there are of these (`core.workers`), so that none of them is idle."""
 
 
 @dataclass(frozen=True)
@@ -63,52 +53,19 @@ class Environment:
     """What the rows are, see `core.manifest`."""
 
 
-def load_environment(
-    gym: Any = "leg_counting",
-    num_train_examples: int = 2000,
-    num_eval_examples: int = 200,
-    system_prompt: str | None = SYSTEM_PROMPT,
-    seed: int = 0,
-    eval_seed: int = 0,
-    rewards: Any = None,
-    prompt_placement: Placement = "system",
-    partial_credit: bool = False,
-    grading: str = "hardened",
-    manifest: str | Path | Manifest | None = None,
-    preamble: str | None = None,
-    few_shot: Sequence[Mapping[str, Any]] | None = None,
-    split_by: SplitBy = "problem",
-    **unknown: Any,
-) -> Environment:
-    """The parameters are those of `adapters.v0.ReasoningGymEnv`. Raises `InputError` for what cannot work."""
-    for name in unknown:
-        parameters = list(inspect.signature(load_environment).parameters)
-        raise unknown_name("parameter of the environment", name, parameters[:-1])
-    mixture = Mixture.parse(gym)
-    weighted = resolve_rewards(rewards)
-    check_offered(weighted, _OFFERED, "TRL")
-    asking = Asking.of(
-        system_prompt=system_prompt,
-        prompt_placement=prompt_placement,
-        preamble=preamble,
-        few_shot=few_shot,
-        partial_credit=partial_credit,
-        grading=grading,
-    )
-    metrics = metrics_of(weighted, mixture, asking.grading)
-    if num_train_examples == 0 and num_eval_examples == 0:
-        raise InputError("num_train_examples and num_eval_examples are both 0: there is nothing to do")
-    train, evaluation, described = build_splits(
-        mixture, num_train_examples, num_eval_examples, seed, eval_seed, split_by=split_by, manifest=manifest
-    )
-    scorer = Scorer(metrics, _GRADING_THREADS if needs_workers(mixture, asking.grading) else 0)
+@with_parameters_of(ReasoningGym)
+def load_environment(*args: Any, **options: Any) -> Environment:
+    """The parameters are those of `ReasoningGym`. Raises `InputError` for what cannot work."""
+    check_offered(resolve_rewards(options.get("rewards")), OFFERED, "TRL")
+    env = ReasoningGym(*args, **options)
+    scorer = Scorer(env.rubric)
     return Environment(
-        train_dataset=_dataset(asking, train),
-        eval_dataset=_dataset(asking, evaluation),
-        reward_funcs=[RewardFunction(reward, scorer) for reward in weighted],
-        reward_weights=[reward.weight for reward in weighted],
-        mixture=mixture,
-        manifest=described,
+        train_dataset=_dataset(env.train_rows),
+        eval_dataset=_dataset(env.eval_rows),
+        reward_funcs=[RewardFunction(reward, scorer) for reward in env.rewards],
+        reward_weights=list(env.reward_weights.values()),
+        mixture=env.mixture,
+        manifest=env.manifest,
     )
 
 
@@ -140,10 +97,7 @@ class RewardFunction:
         batch = _Batch.of(prompts, completions, completion_ids, columns)
         rollouts = self.scorer.rollouts(batch, log_metric, log_extra)
         return [
-            self.reward.value(
-                rollout,
-                {"prompt": rollout.prompt, "completion": completion, "answer": rollout.answer, "info": rollout.info},
-            )
+            self.reward.value(rollout, offered(rollout, completion))
             for rollout, completion in zip(rollouts, completions, strict=True)
         ]
 
@@ -176,6 +130,16 @@ class _Batch:
         texts = [_text(completion) for completion in completions]
         return cls(completions, texts, prompts, columns["answer"], columns["info"], tokens)
 
+    def rollouts(self) -> list[Rollout]:
+        """Its rollouts, not scored yet."""
+        for info in self.infos:
+            if not isinstance(info, Mapping):
+                raise InputError(f"info of a row must be a mapping, not {shortened(info)}")
+            if "rg_task" not in info:
+                raise InputError(f"info of a row lacks 'rg_task'; it has {sorted(map(str, info))}")
+        tokens: Sequence[int | None] = self.tokens or [None] * len(self.texts)
+        return list(map(Rollout, self.prompts, self.texts, self.answers, self.infos, tokens))
+
     def is_same(self, other: "_Batch") -> bool:
         """Whether it is the very same batch. One that says the same, of another step, is not: it is logged again."""
         return self.completions is other.completions and self == other
@@ -184,50 +148,30 @@ class _Batch:
 class Scorer:
     """Extracts and scores each batch once, for all reward functions: TRL has no state in which a rollout could be kept.
 
-    It keeps the last batch, no more. `threads`: how many wait for workers that grade; 0: nothing here is graded so.
+    It keeps the last batch, no more.
     """
 
-    def __init__(self, metrics: Sequence[Metric], threads: int) -> None:
-        self.metrics = metrics
-        self.threads = threads
+    def __init__(self, rubric: Rubric) -> None:
+        self.rubric = rubric
         self._lock = threading.Lock()  # some trainers call the functions of a batch in a thread each
         self._last: tuple[_Batch, list[Rollout]] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Scorer, (self.metrics, self.threads)
+        return Scorer, (self.rubric,)
 
     def rollouts(self, batch: _Batch, log_metric: LogMetric | None, log_extra: LogExtra | None) -> list[Rollout]:
         """The rollouts of `batch`. Where they are scored anew, metrics and statuses are logged."""
         with self._lock:
             if self._last is None or not self._last[0].is_same(batch):
-                self._last = batch, self._scored(batch)
-                self._log(self._last[1], log_metric, log_extra)
+                rollouts = batch.rollouts()
+                self.rubric.grade(rollouts)
+                self._last = batch, rollouts
+                self._log(rollouts, log_metric, log_extra)
             return self._last[1]
-
-    def _scored(self, batch: _Batch) -> list[Rollout]:
-        def score(index: int) -> Rollout:
-            if not isinstance(batch.infos[index], Mapping):
-                raise InputError(f"info of a row must be a mapping, not {shortened(batch.infos[index])}")
-            return Rollout.of(
-                prompt=batch.prompts[index],
-                completion=batch.texts[index],
-                answer=batch.answers[index],
-                info=batch.infos[index],
-                completion_tokens=batch.tokens[index] if batch.tokens else None,
-            )
-
-        indices = range(len(batch.texts))
-        if not self.threads:
-            return [score(index) for index in indices]
-        executor = ThreadPoolExecutor(self.threads, "rg-env-grading")
-        try:
-            return list(executor.map(score, indices))
-        finally:  # after Ctrl-C too: what has not begun is dropped, and what runs takes a second at most
-            executor.shutdown(wait=False, cancel_futures=True)
 
     def _log(self, rollouts: list[Rollout], log_metric: LogMetric | None, log_extra: LogExtra | None) -> None:
         if log_metric is not None:  # TRL averages over the values, of all processes: so each is exact
-            for metric in self.metrics:
+            for metric in self.rubric.metrics:
                 for rollout in rollouts:
                     if (value := metric.of(rollout)) is not None:
                         log_metric(metric.name, value)
@@ -246,5 +190,5 @@ def _text(completion: Any) -> str:
     return text
 
 
-def _dataset(asking: Asking, rows: list[Row]) -> Dataset | None:
-    return Dataset.from_list(asking.put_rows(rows)) if rows else None
+def _dataset(rows: Sequence[Row]) -> Dataset | None:
+    return Dataset.from_list(list(rows)) if rows else None

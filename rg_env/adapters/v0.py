@@ -18,24 +18,30 @@ from datasets import Dataset
 
 from rg_env.adapters.reward_errors import record_reward_errors, reward_errors
 from rg_env.adapters.v0_rubric import make_rubric
-from rg_env.core.asking import Asking
 from rg_env.core.checks import shortened
-from rg_env.core.dataset import Row, build_splits
+from rg_env.core.dataset import Row
+from rg_env.core.environment import ReasoningGym
 from rg_env.core.manifest import Manifest
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
-from rg_env.core.rewards import resolve_rewards
+from rg_env.core.registry import PARAMETERS
+from rg_env.core.signatures import with_parameters_of
 from rg_env.core.splits import SplitBy
-from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError, unknown_name
 
 _MADE_HERE = ("dataset", "eval_dataset", "rubric", "message_type")
 """Parameters of the parent classes that this environment fills in itself."""
 
 
-class ReasoningGymEnv(vf.SingleTurnEnv):
-    """A single-turn environment over Reasoning Gym tasks, whose training and evaluation rows never share a question.
+class _ReasoningGym(ReasoningGym):
+    offered = PARAMETERS
+    """Verifiers gives rewards its `state` and `parser` too; the trainer refuses rewards that need one of them."""
 
-    Attributes: `mixture` (the checked tasks), `manifest` (what the rows are, see `core.manifest`), `rewards` (name,
+
+class ReasoningGymEnv(vf.SingleTurnEnv):
+    """A single-turn environment over Reasoning Gym tasks, whose training and evaluation rows never share a problem.
+
+    Attributes: `environment` (the `ReasoningGym` whose rows and rubric these are, which `GRPOTrainer` trains on),
+    `mixture` (the checked tasks), `manifest` (what the rows are, see `core.manifest`), `rewards` (name,
     function, weight), `asking` (how questions are put and answers graded), `grading`, `rubric`. `dataset` and
     `eval_dataset` have the columns question, answer, info (texts), prompt and example_id; they are None where 0
     examples were asked for.
@@ -67,50 +73,51 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         rows, `eval_seed` the evaluation rows, and `split_by` says what decides the split of a row: its "problem", or
         its "question" (see `core.splits`). `prompt_placement`: "user" puts `system_prompt` before the question, for
         chat templates that reject a system role, and "user_after" behind it. `preamble`: a system message besides,
-        before a `system_prompt` that stands there. `partial_credit`: real progress counts, instead of right or not.
-        `grading`: "hardened", or "upstream" for the library's own formulas (see `core.scoring`). `manifest`: the
-        `manifest.json` of a run, or what it holds; other rows than that run's are refused. Other keywords go to the
-        parent class.
+        before a `system_prompt` that stands there. `grading`: "hardened", right or not; "partial", real progress
+        counts; "upstream", the library's own formulas (see `core.scoring`). `partial_credit`: the same as
+        `grading="partial"`. `manifest`: the `manifest.json` of a run, or its content; rows other than that run's are
+        refused. Other keywords go to the parent class.
 
         Raises `InputError` for what cannot work.
         """
         _check_keywords(kwargs)
-        # Everything cheap is checked before rows are built.
-        self.mixture = Mixture.parse(gym)
-        self.rewards = resolve_rewards(rewards)
-        self.asking = Asking.of(
+        if parser is not None and not isinstance(parser, vf.Parser):
+            raise InputError(f"parser must be a vf.Parser, not {shortened(parser)}")
+        if not isinstance(kwargs.get("sampling_args") or {}, Mapping):
+            raise InputError(f"sampling_args must be a mapping, not {shortened(kwargs['sampling_args'])}")
+        self.environment = env = _ReasoningGym(
+            gym,
+            num_train_examples,
+            num_eval_examples,
+            seed=seed,
+            eval_seed=eval_seed,
+            rewards=rewards,
             system_prompt=system_prompt,
             prompt_placement=prompt_placement,
             preamble=preamble,
             few_shot=kwargs.pop("few_shot", None),
             partial_credit=partial_credit,
             grading=grading,
+            manifest=manifest,
+            split_by=split_by,
         )
-        self.grading = self.asking.grading
-        if parser is not None and not isinstance(parser, vf.Parser):
-            raise InputError(f"parser must be a vf.Parser, not {shortened(parser)}")
-        if not isinstance(kwargs.get("sampling_args") or {}, Mapping):
-            raise InputError(f"sampling_args must be a mapping, not {shortened(kwargs['sampling_args'])}")
-        if num_train_examples == 0 and num_eval_examples == 0:
-            raise InputError("num_train_examples and num_eval_examples are both 0: there is nothing to do")
-        train, evaluation, self.manifest = build_splits(
-            self.mixture, num_train_examples, num_eval_examples, seed, eval_seed, split_by=split_by, manifest=manifest
-        )
+        self.mixture, self.manifest, self.rewards = env.mixture, env.manifest, env.rewards
+        self.asking, self.grading = env.asking, env.grading
         parser = parser or vf.Parser()
         super().__init__(
-            dataset=_dataset(self.put_rows(train)),
-            eval_dataset=_dataset(self.put_rows(evaluation)),
+            dataset=_dataset(env.train_rows),
+            eval_dataset=_dataset(env.eval_rows),
             # Newer versions put a system prompt that they know of before any prompt without one.
             system_prompt=system_prompt if prompt_placement == "system" else None,
             parser=parser,
-            rubric=make_rubric(self.rewards, self.mixture, parser, self.grading),
+            rubric=make_rubric(env.rubric, parser),
             **kwargs,
         )
         self.reward_errors = record_reward_errors(self.rubric)
 
     def put_rows(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """Rows of `core.dataset` as this environment asks and grades them: those of its datasets, as plain values."""
-        return self.asking.put_rows(rows)
+        return self.environment.put_rows(rows)
 
     # Synchronous up to 0.1.5 (with `a_generate` beside it), asynchronous from 0.1.6.
     def generate(self, *args: Any, **kwargs: Any) -> Any:
@@ -163,46 +170,15 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
             raise
 
 
-def load_environment(
-    gym: Any = "leg_counting",
-    num_train_examples: int = 2000,
-    num_eval_examples: int = 200,
-    system_prompt: str | None = SYSTEM_PROMPT,
-    parser: vf.Parser | None = None,
-    seed: int = 0,
-    eval_seed: int = 0,
-    rewards: Any = None,
-    prompt_placement: Placement = "system",
-    partial_credit: bool = False,
-    grading: str = "hardened",
-    manifest: str | Path | Manifest | None = None,
-    preamble: str | None = None,
-    split_by: SplitBy = "problem",
-    **kwargs: Any,
-) -> ReasoningGymEnv:
+@with_parameters_of(ReasoningGymEnv)
+def load_environment(*args: Any, **options: Any) -> ReasoningGymEnv:
     """What `vf.load_environment("rg-env", ...)` calls; parameters as for `ReasoningGymEnv`."""
-    return ReasoningGymEnv(
-        gym=gym,
-        num_train_examples=num_train_examples,
-        num_eval_examples=num_eval_examples,
-        system_prompt=system_prompt,
-        parser=parser,
-        seed=seed,
-        eval_seed=eval_seed,
-        rewards=rewards,
-        prompt_placement=prompt_placement,
-        partial_credit=partial_credit,
-        grading=grading,
-        manifest=manifest,
-        preamble=preamble,
-        split_by=split_by,
-        **kwargs,
-    )
+    return ReasoningGymEnv(*args, **options)
 
 
-def _dataset(rows: list[dict[str, Any]]) -> Dataset | None:
+def _dataset(rows: Sequence[Mapping[str, Any]]) -> Dataset | None:
     """Rows as the v0 API wants them: no plain-text `task` column, which several versions refuse."""
-    return Dataset.from_list(rows) if rows else None
+    return Dataset.from_list(list(rows)) if rows else None
 
 
 def _check_keywords(kwargs: Mapping[str, Any]) -> None:

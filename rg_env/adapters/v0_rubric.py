@@ -12,10 +12,10 @@ from typing import Any
 import verifiers as vf
 
 from rg_env.core.extraction import completion_text, extract
-from rg_env.core.metrics import Metric, metrics_of, needs_workers
+from rg_env.core.metrics import Metric
 from rg_env.core.rewards import Rollout, WeightedReward
-from rg_env.core.scoring import Grading, score_extraction_async
-from rg_env.core.tasks import Mixture
+from rg_env.core.rubric import Rubric, offered
+from rg_env.core.scoring import score_extraction_async
 
 _CACHE_KEY = "rg_env_rollout"
 _AWAITS_REWARDS = find_spec("verifiers.utils.async_utils") is not None
@@ -23,14 +23,12 @@ _AWAITS_REWARDS = find_spec("verifiers.utils.async_utils") is not None
 _PENDING_KEY = "rg_env_pending_score"
 
 
-def make_rubric(rewards: list[WeightedReward], mixture: Mixture, parser: vf.Parser, grading: Grading) -> vf.Rubric:
-    """The rubric: `rewards` with their weights; with weight 0 the accuracy, that of each task of a mixture, and the
-    share of each status that `grading` can give. Raises `InputError` for a reward with the name of such a metric."""
-    metrics = [MetricAdapter(metric) for metric in metrics_of(rewards, mixture, grading)]
-    functions: list[Any] = [*(RewardAdapter(reward) for reward in rewards), *metrics]
-    if needs_workers(mixture, grading) and _AWAITS_REWARDS:
+def make_rubric(rubric: Rubric, parser: vf.Parser) -> vf.Rubric:
+    """The rubric for Verifiers: rewards with their weights, and with weight 0 the metrics."""
+    functions: list[Any] = [*map(RewardAdapter, rubric.rewards), *map(MetricAdapter, rubric.metrics)]
+    if rubric.in_workers and _AWAITS_REWARDS:
         functions = [Awaiting(function) for function in functions]
-    weights = [*(reward.weight for reward in rewards), *(0.0 for _ in metrics)]
+    weights = [*(reward.weight for reward in rubric.rewards), *(0.0 for _ in rubric.metrics)]
     return vf.Rubric(funcs=functions, weights=weights, parser=parser)
 
 
@@ -43,15 +41,7 @@ class RewardAdapter:
 
     def __call__(self, prompt: Any, completion: Any, answer: Any, state: Any, info: Any, parser: Any) -> float:
         rollout = rollout_of(prompt, completion, answer, state, info)
-        available = {
-            "prompt": prompt,
-            "completion": completion,
-            "answer": answer,
-            "state": state,
-            "info": info,
-            "parser": parser,
-        }
-        return self.reward.value(rollout, available)
+        return self.reward.value(rollout, {**offered(rollout, completion), "state": state, "parser": parser})
 
 
 class MetricAdapter:

@@ -14,7 +14,7 @@ import functools
 import json
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import verifiers.v1 as vf
 from pydantic import Field, PrivateAttr, field_validator, model_validator
@@ -23,16 +23,14 @@ from rg_env.core.asking import Asking
 from rg_env.core.dataset import build_rows, check_request
 from rg_env.core.extraction import extract
 from rg_env.core.imports import import_user_code
-from rg_env.core.metrics import Metric, metrics_of
+from rg_env.core.metrics import metrics_of, needs_workers
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages
-from rg_env.core.rewards import Rollout, WeightedReward, check_offered, resolve_rewards
+from rg_env.core.rewards import Rollout, check_offered, resolve_rewards
+from rg_env.core.rubric import OFFERED, Rubric, offered
 from rg_env.core.scoring import score_extraction_async
 from rg_env.core.splits import SplitBy, question_hash
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError
-
-_OFFERED = ("rollout", "prompt", "completion", "answer", "task", "info")
-"""What rewards can ask for here: v1 has neither a parser nor v0's state."""
 
 
 class ReasoningGymTaskData(vf.TaskData):
@@ -68,15 +66,10 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
 
         Raises `RewardError`: Verifiers keeps it as the trace's error.
         """
-        rubric = _rubric_of(self.config._rubric)
+        _, rubric = _rubric_of(self.config._rubric)
         rollout = await self._rollout(trace)
-        offered = {
-            "prompt": rollout.prompt,
-            "completion": [{"role": "assistant", "content": rollout.text}],
-            "answer": rollout.answer,
-            "info": rollout.info,
-        }
-        values = [(reward.name, reward.value(rollout, offered), reward.weight) for reward in rubric.rewards]
+        available = offered(rollout)
+        values = [(reward.name, reward.value(rollout, available), reward.weight) for reward in rubric.rewards]
         for name, value, weight in values:
             trace.record_reward(name, value, weight)
         for metric in rubric.metrics:
@@ -128,9 +121,9 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     rewards: str | dict[str, Any] | list[Any] | None = None
     """A name, or names and weights (JSON on a command line); None: correctness 1, format 0.1."""
     grading: str = "hardened"
-    """`upstream` for the library's own formulas."""
+    """`hardened`, `partial` (real progress counts) or `upstream` (the library's own formulas)."""
     partial_credit: bool = False
-    """Real progress counts, instead of right or not."""
+    """The same as `grading=partial`."""
     instruction: str | None = SYSTEM_PROMPT
     """The text of the system prompt (`system_prompt` is Verifiers' own option: a file that replaces it)."""
     prompt_placement: Placement = "system"
@@ -171,7 +164,7 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
                 f"gym and rewards are plain values here ({error}): register a function of your own with "
                 "@rg_env.reward, name its file under imports, and give its name"
             ) from error
-        check_request(_rubric_of(rubric).mixture, self.split, self._count, self._seed, self.split_by)
+        check_request(_rubric_of(rubric)[0], self.split, self._count, self._seed, self.split_by)
         self.task = self.task.model_copy()
         self.task._rubric = rubric
         return self
@@ -201,7 +194,7 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig
     def load(self) -> Iterator[ReasoningGymTask]:
         """The tasks in order, the same for equal configs. Raises as `core.dataset.build_rows`."""
         config = self.config
-        mixture = _rubric_of(config.task._rubric).mixture
+        mixture, _ = _rubric_of(config.task._rubric)
         rows = build_rows(mixture, config.split, config._count, config._seed, split_by=config.split_by)
         for index, row in enumerate(config._asking.put_rows(rows)):
             *system, user = row["prompt"]
@@ -217,20 +210,15 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig
             yield ReasoningGymTask(data, config.task)
 
 
-class _Rubric(NamedTuple):
-    mixture: Mixture
-    rewards: list[WeightedReward]
-    metrics: list[Metric]
-
-
 @functools.lru_cache(maxsize=64)
-def _rubric_of(text: str) -> _Rubric:
+def _rubric_of(text: str) -> tuple[Mixture, Rubric]:
     """Tasks, rewards and metrics from JSON, in this process. Raises `InputError`."""
     spec = json.loads(text)
     import_user_code(spec.get("imports", []))
     mixture, rewards = Mixture.parse(spec["gym"]), resolve_rewards(spec.get("rewards"))
-    check_offered(rewards, _OFFERED, "the v1 API")
-    return _Rubric(mixture, rewards, metrics_of(rewards, mixture, spec.get("grading", "strict")))
+    check_offered(rewards, OFFERED, "the v1 API")
+    grading = spec.get("grading", "hardened")
+    return mixture, Rubric(rewards, metrics_of(rewards, mixture, grading), needs_workers(mixture, grading))
 
 
 def _at_level(gym: Any, level: int | None) -> Any:

@@ -1,12 +1,12 @@
 """How rows of `core.dataset` are put to a model and graded: arguments that every adapter takes, checked in one place.
 
-asking = Asking.of(prompt_placement="user", partial_credit=True)
+asking = Asking.of(prompt_placement="user", grading="partial")
 asking.put_rows(rows)
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast, get_args
 
 from rg_env.core.checks import shortened
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages, fold_system
@@ -42,8 +42,8 @@ class Asking:
         """
         graded = _grading(grading, partial_credit)
         shots = _few_shot(few_shot)
-        _check_text("system_prompt", system_prompt or "")
-        _check_text("preamble", preamble or "")
+        check_text("system_prompt", system_prompt or "")
+        check_text("preamble", preamble or "")
         build_messages("", system_prompt, prompt_placement)  # tells a placement that there is not
         return cls(system_prompt, prompt_placement, preamble, shots, graded)
 
@@ -77,11 +77,12 @@ def _few_shot(messages: Any) -> tuple[Mapping[str, Any], ...]:
     ):
         raise InputError(f"few_shot must be a list of messages with role and content, not {shortened(messages)}")
     for message in messages:
-        _check_text("few_shot", message["content"])
+        check_text("few_shot", message["content"])
     return tuple(dict(message) for message in messages)
 
 
-def _check_text(name: str, text: object) -> None:
+def check_text(name: str, text: object) -> None:
+    """Raise `InputError` unless `text` is text that can be written as UTF-8."""
     if not isinstance(text, str):
         raise InputError(f"{name} must be text, not {shortened(text)}")
     try:
@@ -93,10 +94,8 @@ def _check_text(name: str, text: object) -> None:
 def _grading(grading: str, partial_credit: bool) -> Grading:
     if not isinstance(partial_credit, bool):
         raise InputError(f"partial_credit must be true or false, not {shortened(partial_credit)}")
-    if grading not in ("hardened", "upstream"):
-        raise unknown_name("grading", grading, ("hardened", "upstream"))
-    if grading == "upstream":
-        if partial_credit:
-            raise InputError("grading='upstream' has partial credit of its own: leave partial_credit out")
-        return "upstream"
-    return "partial" if partial_credit else "strict"
+    if grading not in get_args(Grading):
+        raise unknown_name("grading", grading, get_args(Grading))
+    if grading == "upstream" and partial_credit:
+        raise InputError("grading='upstream' has partial credit of its own: leave partial_credit out")
+    return "partial" if partial_credit else cast("Grading", grading)

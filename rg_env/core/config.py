@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -24,6 +24,8 @@ class Section(BaseModel):
     """A part of a config: frozen, with typed fields and a docstring under each."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True)
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Keys that other releases and other tools have here, and what replaces each."""
 
 
 @dataclass(frozen=True)
@@ -91,20 +93,23 @@ def problems_in(schema: type[BaseModel], error: ValidationError, *, kind: str = 
 
 
 def _unknown(schema: type[BaseModel], path: Keys, kind: str) -> str:
-    return str(unknown_name("key" if len(path) > 1 else kind, path[-1], _known_keys(schema, path[:-1])))
+    section, name = _section_at(schema, path[:-1]), path[-1]
+    if section is None:
+        return str(unknown_name("key", name, ()))
+    if issubclass(section, Section) and name in section.renamed:
+        return section.renamed[name]
+    return str(unknown_name("key" if len(path) > 1 else kind, name, section.model_fields))
 
 
-def _known_keys(schema: Any, path: Keys) -> list[str]:
-    """The keys that the section at `path` can have."""
+def _section_at(schema: Any, path: Keys) -> type[BaseModel] | None:
+    """The schema of the section at `path`; None if no section can be there."""
     if get_origin(schema) in (Union, UnionType):
         schema = next(each for each in get_args(schema) if each is not type(None))
     if path and get_origin(schema) is dict:
-        return _known_keys(get_args(schema)[1], path[1:])
+        return _section_at(get_args(schema)[1], path[1:])
     if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
-        return []
-    if not path:
-        return list(schema.model_fields)
-    return _known_keys(schema.model_fields[path[0]].annotation, path[1:])
+        return None
+    return _section_at(schema.model_fields[path[0]].annotation, path[1:]) if path else schema
 
 
 def problem_of(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:

@@ -1,9 +1,9 @@
 """Metrics of a rollout beside its rewards: accuracy, that of each task, and what became of the answer."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import get_args
+from typing import Any, get_args
 
 from rg_env.core.registry import WeightedReward
 from rg_env.core.rollout import Rollout
@@ -65,9 +65,21 @@ def metrics_of(rewards: Iterable[WeightedReward], mixture: Mixture, grading: Gra
     metrics: list[Metric] = [Accuracy()]
     if len(mixture.tasks) > 1:
         metrics += map(Accuracy, mixture.names)
-    never = {"correct"} | ({"partial"} if grading == "strict" else set())
+    never = {"correct"} | ({"partial"} if grading == "hardened" else set())
     never |= set() if needs_workers(mixture, grading) else {"timed_out"}
     metrics += [StatusShare(status) for status in get_args(Status) if status not in never]
+    return _apart(metrics, rewards)
+
+
+def metrics_of_rows(rewards: Iterable[WeightedReward], rows: Sequence[Mapping[str, Any]]) -> list[Metric]:
+    """Those of rows that rg_env did not draw: accuracy and statuses if every row has an answer, else none. Raises as
+    `metrics_of`."""
+    if not all(row["answer"] for row in rows):
+        return []
+    return _apart([Accuracy(), StatusShare("wrong"), StatusShare("no_answer"), StatusShare("too_long")], rewards)
+
+
+def _apart(metrics: list[Metric], rewards: Iterable[WeightedReward]) -> list[Metric]:
     names = {metric.name for metric in metrics}
     for reward in rewards:
         if reward.name in names:

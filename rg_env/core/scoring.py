@@ -3,10 +3,10 @@
 Wrong, missing, too long, timed out and ungradable are told apart. None of them is an exception: exceptions are for an
 `info` that is not one of ours.
 
-A row's `info` says how it is graded, under `grading`: "strict" (also where nothing is said: right or not, by the
-project's own graders), "partial" (the same graders, real progress counts) or "upstream" (the library's own formulas,
+A row's `info` says how it is graded, under `grading`: "hardened" (the default: right or not, by the project's own
+graders), "partial" (the same graders, real progress counts) or "upstream" (the library's own formulas,
 for comparison with published numbers; they run in worker processes that can be killed). A task of the user's own is
-graded by its own `score_answer`, in a worker too: "strict" takes its value for right or not.
+graded by its own `score_answer`, in a worker too: "hardened" takes its value for right or not.
 """
 
 import asyncio
@@ -23,13 +23,14 @@ from typing import Any, Literal, get_args
 from rg_env.core.checks import shortened
 from rg_env.core.extraction import Extraction, extract
 from rg_env.core.graders import fault_of, grade
+from rg_env.core.graders.forms import candidates, rational, unwrap
 from rg_env.core.imports import sources
 from rg_env.core.task_table import is_user_task, load_table
 from rg_env.core.workers import Outcome, WorkerPool
 from rg_env.errors import InputError, unknown_name
 
 Status = Literal["correct", "partial", "wrong", "no_answer", "too_long", "timed_out", "ungradable"]
-Grading = Literal["strict", "partial", "upstream"]
+Grading = Literal["hardened", "partial", "upstream"]
 _GRADINGS = get_args(Grading)
 
 MAX_ANSWER_CHARS = 10_000
@@ -38,6 +39,9 @@ CORRECT_FROM = 1 - 1e-6
 """A value from here up is correct (some of the library's formulas give 0.9999999)."""
 UPSTREAM_WALL_S = 1.0
 """Time for one answer that a worker grades, from when it starts on it."""
+
+UNNAMED_TASK = "default"
+"""Task of rows that name none: those of other environments."""
 
 _logger = logging.getLogger(__name__)
 _logged: set[tuple[str, str]] = set()
@@ -104,6 +108,24 @@ async def score_extraction_async(extraction: Extraction, info: Mapping[str, Any]
             text = steps.send(await pool.acall(task, config, entry, text))
     except StopIteration as end:
         return end.value
+
+
+def score_match(extraction: Extraction, gold: str) -> Score:
+    """The score of an answer to a question of the user's own: right if it is `gold` as a number (`1,000`, `0.5`, `1/2`)
+    or as text, apart from case, spacing and the wrapping that `forms.unwrap` takes off."""
+    answer = extraction.answer
+    if answer is None:
+        return Score(0.0, None, "no_answer", UNNAMED_TASK)
+    if not gold.strip():
+        return Score(0.0, answer, "ungradable", UNNAMED_TASK, "the row has no answer")
+    if len(answer) > (most := max(MAX_ANSWER_CHARS, 2 * len(gold))):
+        return Score(0.0, answer, "too_long", UNNAMED_TASK, f"{len(answer)} characters, more than {most}")
+    value = rational(gold)
+    wanted = unwrap(gold).casefold().split()
+    for text in candidates(answer):
+        if (value is not None and rational(text) == value) or text.casefold().split() == wanted:
+            return Score(1.0, answer, "correct", UNNAMED_TASK)
+    return Score(0.0, answer, "wrong", UNNAMED_TASK)
 
 
 def in_worker(task: str, grading: Grading) -> bool:
@@ -175,7 +197,7 @@ def _steps(
         if fault:
             return replace(_ungradable(task, answer, fault), progress=0.0)
     value = found.value
-    if grading == "strict" and found.status == "partial":
+    if grading == "hardened" and found.status == "partial":
         found = Score(0.0, answer, "wrong", task)
     return replace(found, progress=value)
 
@@ -244,7 +266,9 @@ def parse_info(info: Mapping[str, Any] | str) -> tuple[str, dict[str, Any], dict
     entry = _entry(info["entry"]) if isinstance(info["entry"], str) else _object(info["entry"], "info['entry']")
     if not isinstance(entry.get("metadata"), dict) or "answer" not in entry:
         raise InputError(f"info['entry'] of a {task} row lacks 'answer' or 'metadata'")
-    grading = info.get("grading", "strict")
+    grading = info.get("grading", "hardened")
+    if grading == "strict":  # as rows of earlier releases have it
+        grading = "hardened"
     if grading not in _GRADINGS:
         raise unknown_name("grading", grading, _GRADINGS)
     config = info["config"]

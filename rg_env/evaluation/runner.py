@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from rg_env.core.rewards import resolve_rewards
-from rg_env.core.scoring import Grading
 from rg_env.errors import EngineError, RGEnvError, ServerError
 from rg_env.evaluation.asking import CallFailed, EndpointFailed, Reply, ask
 from rg_env.evaluation.benchmarks import Benchmark
@@ -30,7 +29,6 @@ from rg_env.evaluation.servers import can_serve, default_gpus, serving
 from rg_env.evaluation.tally import Tally
 from rg_env.evaluation.work import Jobs, Work
 
-GRADINGS: dict[str, Grading] = {"hardened": "strict", "partial": "partial", "upstream": "upstream"}
 _IN_A_ROW = 32
 """Calls of a model that failed one after another, after all tries, before it is given up for this time."""
 
@@ -90,9 +88,10 @@ Watch = Callable[[Outcome], Any]
 
 def questions_of(config: EvalConfig) -> list[TaskQuestions]:
     """The questions of all tasks. Raises `InputError` and `GenerationError` as `draw`."""
-    grading = GRADINGS[config.grading]
     return [
-        draw(name, config.gym(name), config.count(name), config.eval_seed, config.prompt, grading, config.split_by)
+        draw(
+            name, config.gym(name), config.count(name), config.eval_seed, config.prompt, config.grading, config.split_by
+        )
         for name in config.tasks
     ]
 

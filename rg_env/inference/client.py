@@ -37,7 +37,7 @@ class Batcher:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="embedded-engine")
 
     async def submit(self, request: ChatRequest) -> list[Generation]:
-        """The `request.n` completions of one request. Raises what `EmbeddedEngine.generate` raises."""
+        """The `request.n` completions of one request. Raises what `EmbeddedEngine.chat` raises."""
         self.engine.prompt_ids(request)  # refuse it now and alone, not with the batch it would have been in
         future: asyncio.Future[list[Generation]] = asyncio.get_running_loop().create_future()
         self._waiting.append((request, future))
@@ -52,7 +52,7 @@ class Batcher:
             batch, self._waiting = self._waiting, []
             batch = [(request, future) for request, future in batch if not future.done()]  # callers that went away
             try:
-                results = await loop.run_in_executor(self._executor, self.engine.generate, [r for r, _ in batch])
+                results = await loop.run_in_executor(self._executor, self.engine.chat, [r for r, _ in batch])
             except BaseException as error:
                 for i, (_, future) in enumerate(batch):
                     if not future.done():

@@ -1,7 +1,8 @@
 """The embedded engine: generates from a transformers model inside this process, the trainer's own model in training.
 
     engine = EmbeddedEngine(model, tokenizer, seed=0)
-    [[generation]] = engine.generate([ChatRequest(model=engine.model_name, messages=[...])])
+    completions = engine.generate(prompts, Sampling(temperature=1.0, max_tokens=256))    # token ids in, token ids out
+    [[generation]] = engine.chat([ChatRequest(model=engine.model_name, messages=[...])])  # for OpenAI's protocol
 
 Weights are shared with whoever trains the model, so there is nothing to synchronise. Requests of one call are generated
 as one batch: each distinct prompt is prefilled once however many completions it gets, and finished sequences leave the
@@ -18,9 +19,9 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rg_env.core.prompts import require_chat_template
-from rg_env.errors import EngineError
+from rg_env.errors import EngineError, InputError
 from rg_env.inference.kv_cache import GrowingCache, decoding_attention
-from rg_env.inference.protocol import BadRequest, ChatRequest, Generation, Sampling, TokenText
+from rg_env.inference.protocol import BadRequest, ChatRequest, Completion, Generation, Sampling, TokenText
 from rg_env.inference.sampling import Sampler
 
 _CACHE_BLOCK = 64  # tokens of room for the first answers; the cache grows from there
@@ -61,7 +62,7 @@ class EmbeddedEngine:
         self.max_context = max_context or self.config.max_position_embeddings
         self.max_batch_size = max_batch_size
         self.token_text = TokenText(tokenizer)
-        self.end_ids = _end_ids(model, tokenizer)
+        self.end_ids = end_ids(model, tokenizer)
         self.seed = seed
         self._generator: torch.Generator | None = None
         self._weights = threading.RLock()
@@ -123,8 +124,21 @@ class EmbeddedEngine:
             )
         return ids
 
-    def generate(self, requests: Sequence[ChatRequest]) -> list[list[Generation]]:
-        """Sample `request.n` completions for each request, in order.
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
+        """Sample a completion for each prompt (token ids), in order. Equal prompts are prefilled once.
+
+        Raises:
+            InputError: a prompt leaves no room in the context.
+            EngineError: the model failed, or `cancel` was called.
+        """
+        if prompts and (longest := max(map(len, prompts))) >= self.max_context:
+            raise InputError(f"a prompt has {longest} tokens, and the context of the model {self.max_context}")
+        jobs = [_Job(list(prompt), sampling, self._room(len(prompt), sampling.max_tokens)) for prompt in prompts]
+        self._run_all(jobs)
+        return [Completion(job.ids, job.logprobs, "stop" if job.stopped else "length") for job in jobs]
+
+    def chat(self, requests: Sequence[ChatRequest]) -> list[list[Generation]]:
+        """Sample `request.n` completions for each chat request, in order.
 
         Raises:
             BadRequest: a request cannot be answered; nothing was generated.
@@ -132,10 +146,22 @@ class EmbeddedEngine:
         """
         prompts = [self.prompt_ids(request) for request in requests]
         jobs = [
-            _Job(prompt, request.sampling, min(request.max_tokens or self.max_context, self.max_context - len(prompt)))
+            _Job(prompt, request.sampling, self._room(len(prompt), request.max_tokens))
             for request, prompt in zip(requests, prompts, strict=True)
             for _ in range(request.n)
         ]
+        self._run_all(jobs)
+        texts = self._texts(jobs, [r.skip_special_tokens for r in requests for _ in range(r.n)])
+        finished = iter(
+            Generation(job.ids, job.logprobs, "stop" if job.stopped else "length", text)
+            for job, text in zip(jobs, texts, strict=True)
+        )
+        return [[next(finished) for _ in range(request.n)] for request in requests]
+
+    def _room(self, prompt_tokens: int, max_tokens: int | None) -> int:
+        return min(max_tokens or self.max_context, self.max_context - prompt_tokens)
+
+    def _run_all(self, jobs: "list[_Job]") -> None:
         # Neighbours in length share a turn: less padding. Within equal lengths, equal prompts stand together.
         order = sorted(range(len(jobs)), key=lambda i: (len(jobs[i].prompt), jobs[i].prompt))
         with self._weights, self._evaluating(), self._threads():
@@ -146,12 +172,6 @@ class EmbeddedEngine:
                     raise
                 except Exception as error:
                     raise EngineError(f"generation failed: {type(error).__name__}: {error}") from error
-        texts = self._texts(jobs, [r.skip_special_tokens for r in requests for _ in range(r.n)])
-        finished = iter(
-            Generation(job.ids, job.logprobs, "stop" if job.stopped else "length", text)
-            for job, text in zip(jobs, texts, strict=True)
-        )
-        return [[next(finished) for _ in range(request.n)] for request in requests]
 
     @property
     def generator(self) -> torch.Generator | None:
@@ -287,8 +307,8 @@ def _left_padded(rows: list[list[int]], width: int, device: torch.device) -> tup
     return ids, valid
 
 
-def _end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[int]:
+def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """All tokens that end a completion: the tokenizer's, and those of the generation config (Llama 3 has three)."""
     configured = getattr(model.generation_config, "eos_token_id", None)
     ends = set(configured) if isinstance(configured, list | tuple) else {configured}
-    return {int(token) for token in ends | {tokenizer.eos_token_id} if token is not None}
+    return frozenset(int(token) for token in ends | {tokenizer.eos_token_id} if token is not None)

@@ -81,11 +81,11 @@ def load_policy(model: str | None = None, *, attention: Attention = "auto", dtyp
 
 
 def with_adapters(policy: Policy, folder: str) -> Policy:
-    """The policy with trained adapters on it. Raises `InputError` if they do not fit it."""
+    """The policy with trained adapters on it, which can be trained further. Raises `InputError` if they do not fit."""
     from peft import PeftModel
 
     try:
-        model = PeftModel.from_pretrained(policy.model, folder)
+        model = PeftModel.from_pretrained(policy.model, folder, is_trainable=True)
     except Exception as error:  # damaged files raise whatever their parser raises
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"cannot put the adapters in {folder} on {policy.label}: {reason}") from error
@@ -153,10 +153,11 @@ def _shard_while_loading() -> Any:
     """
     if os.environ.get("ACCELERATE_DEEPSPEED_ZERO3_INIT", "false") != "true":
         return None
-    from accelerate import PartialState
     from accelerate.utils import DeepSpeedPlugin
 
-    PartialState()  # the processes must know each other by then
+    from rg_env.inference.distributed import processes
+
+    processes()  # they must know each other by then
     plugin = DeepSpeedPlugin()
     plugin.set_mixed_precision(os.environ.get("ACCELERATE_MIXED_PRECISION", "no"))
     plugin.set_deepspeed_weakref()

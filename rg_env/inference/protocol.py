@@ -48,10 +48,23 @@ class Sampling:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    max_tokens: int | None = None
+    """New tokens at most; None: up to the end of the context."""
 
     @property
     def penalised(self) -> bool:
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Sampled tokens, in training and evaluation the only form that a completion has."""
+
+    token_ids: list[int]
+    """The end token included, if it was drawn."""
+    logprobs: list[float]
+    """Natural-log probabilities of `token_ids` in the distribution they were sampled from."""
+    finish_reason: Literal["stop", "length"]
 
 
 @dataclass(frozen=True)
@@ -134,7 +147,8 @@ def parse_request(body: Any) -> ChatRequest:
     model = body.get("model", "")
     if not isinstance(model, str):
         raise BadRequest("model must be a string", param="model")
-    sampling = {key: numbers[key] for key in Sampling.__dataclass_fields__ if key in numbers}
+    names = Sampling.__dataclass_fields__.keys() - {"max_tokens"}
+    sampling = {key: numbers[key] for key in names if key in numbers}
     return ChatRequest(
         model=model,
         messages=_messages(body.get("messages")),

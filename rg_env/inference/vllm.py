@@ -9,6 +9,7 @@ import requests
 from urllib3.exceptions import ProtocolError
 
 from rg_env.errors import ServerError
+from rg_env.inference.protocol import Completion, Sampling
 from rg_env.inference.vllm_plugin import ENV_VARIABLE
 
 REQUEST_S = 120.0
@@ -135,6 +136,41 @@ class VllmServer:
             return [float(row[str(token)]["logprob"]) for row, token in zip(rows, ids[1:], strict=True)]
         except (KeyError, IndexError, TypeError, ValueError):
             raise self._strange("/v1/completions", answer) from None
+
+    def complete(
+        self, model: str, prompts: Sequence[Sequence[int]], sampling: Sampling, timeout_s: float
+    ) -> list[Completion]:
+        """One completion for each prompt (token ids), in order, in one request; token ids come back."""
+        body = {
+            "model": model,
+            "prompt": [list(prompt) for prompt in prompts],
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or -1,
+            "min_p": sampling.min_p,
+            "repetition_penalty": sampling.repetition_penalty,
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
+            "max_tokens": sampling.max_tokens,
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
+        answer = self._json("POST", "/v1/completions", "gives no completions", body, timeout_s)
+        try:
+            choices = sorted(answer["choices"], key=lambda choice: choice["index"])
+            found = [
+                Completion(
+                    [int(token) for token in choice["token_ids"]],
+                    [float(value) for value in choice["logprobs"]["token_logprobs"]],
+                    "length" if choice["finish_reason"] == "length" else "stop",
+                )
+                for choice in choices
+            ]
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise self._strange("/v1/completions", answer) from None
+        if len(found) != len(prompts) or any(len(each.token_ids) != len(each.logprobs) for each in found):
+            raise self._strange("/v1/completions", answer)
+        return found
 
     def post(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = REQUEST_S) -> Any:
         """POST to one of vf-vllm's own endpoints."""

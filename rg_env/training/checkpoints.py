@@ -1,7 +1,7 @@
 """Checkpoints to go on from: which one, and whether it can be, before anything starts.
 
 Nothing in a checkpoint is executed: pickles are read by torch's restricted reader, and those that DeepSpeed loads
-without it are searched for anything but what DeepSpeed writes. `training_args.bin` is never opened.
+without it are searched for anything but what DeepSpeed writes.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch.serialization import get_unsafe_globals_in_checkpoint
-from transformers.trainer import TrainerState, safe_globals
+from transformers import TrainerState
 
 from rg_env.core.manifest import check_manifest
 from rg_env.errors import InputError
@@ -20,12 +20,13 @@ from rg_env.training.curriculum import read_state
 from rg_env.training.export.pickles import DEEPSPEED_TYPES
 from rg_env.training.previous_policy import damage as previous_damage
 from rg_env.training.previous_policy import weights_file
-from rg_env.training.resume_point import CURRICULUM, FACTS, facts, state_file
 from rg_env.training.saved_weights import weights_damage, weights_problem
+from rg_env.training.saving import CURRICULUM, FACTS, facts, state_file
+from rg_env.training.strategy import OPTIMIZER_FILE, SCALER_FILE
 
 AUTO = "auto"
-_RANDOM = ("python", "numpy", "cpu")
-"""What transformers takes up from its file of random numbers."""
+_STATE = ("random", "sampler", "batch", "tokens", "skipped", "scheduler")
+"""What a resumed run restores of each process."""
 
 
 def chosen(resume: str | Path, folder: Path) -> tuple[Path | None, list[str]]:
@@ -71,7 +72,7 @@ def check_fit(trainer: Any, path: Path) -> None:
     if trainer_adapter := getattr(trainer.model, "peft_config", None):
         _check_adapter(path, next(iter(trainer_adapter.values())))
     if theirs["rows"] != ours["rows"]:
-        manifest, here = path.parent / "manifest.json", getattr(trainer.env, "manifest", None)
+        manifest, here = path.parent / "manifest.json", trainer.env.manifest
         if here is not None and manifest.is_file() and json.loads(manifest.read_text()).get("rows"):
             check_manifest(manifest, here)
         split = next(name for name, value in ours["rows"].items() if theirs["rows"].get(name) != value)
@@ -85,15 +86,14 @@ def check_fit(trainer: Any, path: Path) -> None:
             refuse(f"it was made with {name}={theirs.get(name)}, and here it is {value}: give the same")
     if trainer.previous_policy and not all((path / weights_file(n)).is_file() for n in range(ours["processes"])):
         refuse("it was saved without kl_reference='previous'")
-    loader = trainer.get_train_dataloader()
-    last = trainer.set_initial_training_values(trainer.args, loader, 1)[-1]
+    last = trainer.args.max_steps
     if step >= last:
-        refuse(f"it is at step {step} and the run has {last}: nothing is left to do; raise the number of steps")
+        refuse(f"it is already at step {step} of {last}; increase max_steps to continue")
     if ours["zero_stage"] is None:
-        count = len(_pickle(path / "optimizer.pt")["state"])
+        count = len(_pickle(path / OPTIMIZER_FILE)["state"])
         trained = sum(parameter.requires_grad for parameter in trainer.model.parameters())
         if count not in (0, trained):
-            refuse(f"optimizer.pt is of {count} parameters, and {trained} are trained here")
+            refuse(f"{OPTIMIZER_FILE} is of {count} parameters, and {trained} are trained here")
 
 
 def step_of(path: Path) -> int:
@@ -110,14 +110,14 @@ def _damage(path: Path) -> str | None:
         _state(path)
         told = _facts(path)
         processes = told["processes"]
-        _pickle(path / "scheduler.pt", "last_epoch")
         for process in range(processes):  # the first that is missing ends it, whatever number an edited file tells
-            _pickle(path / state_file(process), "sampler", "batch", "total_loss")
+            _pickle(path / state_file(process), *_STATE)
             if problem := previous_damage(path, process):
                 return problem
-            _pickle(path / ("rng_state.pth" if processes == 1 else f"rng_state_{process}.pth"), *_RANDOM)
         if told["zero_stage"] is None:
-            _pickle(path / "optimizer.pt", "state", "param_groups")
+            _pickle(path / OPTIMIZER_FILE, "state", "param_groups")
+            if (path / SCALER_FILE).exists():
+                _pickle(path / SCALER_FILE)
         if told.get("curriculum") is not None:
             _curriculum(path / CURRICULUM)
         if problem := weights_damage(path):
@@ -171,8 +171,7 @@ def _json(file: Path) -> dict[str, Any]:
 def _pickle(file: Path, *needed: str) -> dict[str, Any]:
     """What torch saved in `file`, with the `needed` keys; its tensors are left on the disk."""
     try:
-        with safe_globals():
-            found = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+        found = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
     except (FileNotFoundError, PermissionError) as error:
         raise InputError(f"{file.name}: {error.strerror}") from error
     except pickle.UnpicklingError as error:

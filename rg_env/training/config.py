@@ -30,8 +30,8 @@ from rg_env.training.config_sections import (
     OutputConfig,
     SplitsConfig,
     TaskConfig,
-    TrainingConfig,
 )
+from rg_env.training.grpo_config import GRPOConfig
 
 
 class TrainConfig(Section):
@@ -52,7 +52,7 @@ class TrainConfig(Section):
     rewards: Rewards = Field(default_factory=default_rewards)
     """What a rollout is paid for."""
     engine: EngineConfig = EngineConfig()
-    training: TrainingConfig = TrainingConfig()
+    training: GRPOConfig = GRPOConfig()
     lora: LoraConfig | None = None
     evaluation: EvaluationConfig = EvaluationConfig()
     curriculum: CurriculumConfig | None = None

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from rg_env.core.config import Problem, problem_of, problems_within
+from rg_env.core.config import Problem, problems_within
 from rg_env.core.config_files import Keys
 from rg_env.core.levels import working_levels
 from rg_env.core.rewards import resolve_rewards
@@ -17,14 +17,14 @@ from rg_env.training.config import TrainConfig
 from rg_env.training.config_evaluation import contradictions, label_problem
 from rg_env.training.config_sections import CurriculumConfig
 from rg_env.training.from_config import gym, reward_list
-from rg_env.training.groups import check_groups
+from rg_env.training.grpo_config import OWNED_ELSEWHERE, batch_problems
 from rg_env.training.hub.names import repo_problem
 from rg_env.training.step_counts import in_updates
 
 
 def problems(config: TrainConfig, processes: int = 1) -> list[Problem]:
     """All that is wrong with `config` for a run of so many processes; empty if nothing is."""
-    sized = [*_batch(config, processes), *_splits(config, processes), *_hub(config, processes)]
+    sized = [*_batch(config, processes), *_splits(config), *_hub(config)]
     return [*sized, *(problem for check in _CHECKS for problem in check(config))]
 
 
@@ -55,11 +55,9 @@ def _evaluation_tasks(config: TrainConfig) -> Iterator[Problem]:
         yield from problems_within(path, spec, Mixture.parse, hint)
 
 
-def _splits(config: TrainConfig, processes: int) -> Iterator[Problem]:
+def _splits(config: TrainConfig) -> Iterator[Problem]:
     splits, tasks = config.splits, len(config.tasks)
-    training = config.training
-    rollouts = training.per_device_train_batch_size * training.gradient_accumulation_steps * processes
-    prompts = rollouts // training.num_generations
+    prompts = config.training.prompts_per_step
     if splits.num_train_examples < max(tasks, prompts):
         yield Problem(
             ("splits", "num_train_examples"),
@@ -79,19 +77,11 @@ def _rewards(config: TrainConfig) -> Iterator[Problem]:
 
 
 def _batch(config: TrainConfig, processes: int) -> Iterator[Problem]:
-    training = config.training
-    yield from problem_of(
-        ("training", "per_device_train_batch_size"),
-        lambda: check_groups(
-            per_device=training.per_device_train_batch_size,
-            processes=processes,
-            accumulation=training.gradient_accumulation_steps,
-            num_generations=training.num_generations,
-        ),
-    )
+    for key, message in batch_problems(config.training, processes):
+        yield Problem(("training", key), message)
 
 
-def _hub(config: TrainConfig, processes: int) -> Iterator[Problem]:
+def _hub(config: TrainConfig) -> Iterator[Problem]:
     hub, save_every = config.hub, config.output.save_every
     if hub.repo_id is None and hub.enabled:
         yield Problem(("hub", "repo_id"), "hub.enabled needs it: USER/NAME, the repository to upload to")
@@ -101,7 +91,7 @@ def _hub(config: TrainConfig, processes: int) -> Iterator[Problem]:
         if not save_every:
             yield Problem(("hub", "every"), "output.save_every is 0: there are no checkpoints to upload on the way")
             return
-        updates = in_updates(config, processes)
+        updates = in_updates(config)
         if updates.hub.every % updates.output.save_every:
             least = -(-hub.every // save_every) * save_every
             yield Problem(
@@ -112,12 +102,10 @@ def _hub(config: TrainConfig, processes: int) -> Iterator[Problem]:
 
 def _training(config: TrainConfig) -> Iterator[Problem]:
     training = config.training
+    for key in OWNED_ELSEWHERE.keys() & training.model_fields_set:
+        yield Problem(("training", key), f"is set outside of training: {OWNED_ELSEWHERE[key]}")
     if training.lr_scheduler_type != "constant" and training.warmup_steps > training.max_steps:
         yield Problem(("training", "warmup_steps"), f"more than the {training.max_steps} steps of the run")
-    if training.epsilon_high is not None and training.epsilon_high < training.epsilon:
-        yield Problem(("training", "epsilon_high"), f"must be at least epsilon ({training.epsilon:g})")
-    if training.kl_reference == "previous" and training.beta == 0:
-        yield Problem(("training", "kl_reference"), "training.beta is 0: there is no KL term to any model")
     if training.filter_groups and config.curriculum is not None:
         yield Problem(("training", "filter_groups"), "asks other prompts than the curriculum's: leave out one of them")
     if training.optim.endswith("8bit") and find_spec("bitsandbytes") is None:

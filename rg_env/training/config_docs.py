@@ -12,6 +12,7 @@ from pydantic_core import PydanticUndefined
 from rg_env.core.config import Section
 from rg_env.evaluation.config import EvalConfig
 from rg_env.training.config import TrainConfig
+from rg_env.training.grpo_config import OWNED_ELSEWHERE, GRPOConfig
 
 HEAD = """# Configuration
 
@@ -102,7 +103,8 @@ def _described(title: str, schema: type[Section], description: str | None) -> li
     if description:
         text = f"{' '.join(description.split())} {text}"
     nested = [name for name, field in schema.model_fields.items() if _sections(field.annotation)]
-    plain = [name for name in schema.model_fields if name not in nested]
+    owned = OWNED_ELSEWHERE if schema is GRPOConfig else {}
+    plain = [name for name in schema.model_fields if name not in nested and name not in owned]
     parts = [f"## {title}\n\n{text}\n\n{_table(schema, plain)}"]
     for name in nested:
         field = schema.model_fields[name]

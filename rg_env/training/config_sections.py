@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from rg_env.core.config import Section
-from rg_env.core.config_sections import Above0, Count, From0, Positive, Seed, Share, TaskOptions, Text, named
+from rg_env.core.config_sections import Above0, Count, Positive, Seed, Share, TaskOptions, Text, named
 from rg_env.core.splits import SplitBy
+from rg_env.errors import unknown_name
 
 
 class ModelConfig(Section):
@@ -73,82 +74,13 @@ class EngineConfig(Section):
     weight_sync_check_every: Count = 50
     """Syncs between two comparisons of the server's log-probabilities with the trainer's; 0: the first only."""
 
-
-class TrainingConfig(Section):
-    """GRPO and the optimizer, under the names of `vf.GRPOConfig`."""
-
-    max_steps: Positive = 200
-    """Optimizer steps."""
-    rollouts_as_steps: bool = False
-    """All numbers of steps in this config count rollouts instead of updates, and services plot over rollouts: for runs
-    with different batches side by side."""
-    learning_rate: Above0 = 1e-6
-    """Peak learning rate."""
-    lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
-    """Course of the learning rate over the run."""
-    warmup_steps: Count = 10
-    """Steps to reach it; "constant" has none."""
-    optim: Literal["adamw_torch", "adamw_torch_fused", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"] = (
-        "adamw_torch_fused"
-    )
-    """"adamw_torch_fused" is one kernel for all parameters; the 8-bit ones need bitsandbytes."""
-    weight_decay: From0 = 0.0
-    """Of all weights but biases and norms."""
-    adam_beta1: Share = 0.9
-    """Of AdamW."""
-    adam_beta2: Share = 0.999
-    """Of AdamW."""
-    max_grad_norm: From0 = 0.2
-    """Gradients are clipped to this norm; 0: not at all."""
-    per_device_train_batch_size: Positive = 8
-    """Rollouts a micro-batch and process."""
-    gradient_accumulation_steps: Positive = 16
-    """Micro-batches a step. Batch x accumulation x processes is a step's rollouts, in whole groups."""
-    num_generations: Annotated[int, Field(ge=2)] = 8
-    """Rollouts a prompt: the group that an advantage is relative to."""
-    num_iterations: Positive = 1
-    """Updates a batch of rollouts."""
-    loss_type: Literal["bnpo", "grpo", "dr_grpo", "dapo"] = "bnpo"
-    """How tokens are averaged: over the micro-batch, over each rollout, divided by a constant, or over all rollouts of
-    the step."""
-    mask_truncated_completions: bool = False
-    """Rollouts that `max_tokens` cuts off carry no loss; their group is compared with them all the same."""
-    scale_rewards: Literal["group", "batch", "none"] = "group"
-    """Divide advantages by the standard deviation of the rewards of their group, of the batch, or not at all."""
-    beta: From0 = 0.0
-    """Weight of the KL term."""
-    kl_reference: Literal["initial", "previous"] = "initial"
-    """Whom it holds the policy to: the "initial" model, or the "previous" policy, of an update ago. Either is kept in
-    memory, under LoRA as adapters or their absence."""
-    off_policy_mask_threshold: Above0 | None = None
-    """Rollouts with negative advantage that have become less likely than when they were sampled, by more than this in
-    mean log-probability, have no policy loss; default: all have."""
-    filter_groups: bool = False
-    """Ask other prompts in the place of those whose answers are all right or all wrong."""
-    filter_groups_rounds: Annotated[int, Field(ge=1, le=100)] = 3
-    """How often, at most, for a batch; places left over carry no loss."""
-    epsilon: Share = 0.2
-    """Clipping of the probability ratio; that is 1 throughout where num_iterations is 1."""
-    epsilon_high: From0 | None = None
-    """Upper clipping; default: as the lower."""
-    temperature: Above0 = 1.0
-    """Of sampling."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Of sampling."""
-    max_prompt_length: Positive = 1024
-    """Tokens; a longer prompt is an error."""
-    max_tokens: Positive = 1024
-    """New tokens at most."""
-    shuffle: bool = True
-    """Take the training questions in random order."""
-    bf16: bool | None = None
-    """Compute in bfloat16; default: where there is a GPU."""
-    gradient_checkpointing: bool = True
-    """Compute activations again in the backward pass: slower, less memory."""
-    use_liger_kernel: bool = False
-    """Liger's kernels, where they are installed."""
-    use_cpu: bool | None = None
-    """Train on the CPU; default: where there is no GPU."""
+    @classmethod
+    def of(cls, kind: object) -> "EngineConfig":
+        """The default settings of an engine by its name. Raises `InputError` for an unknown one."""
+        kinds = ("embedded", "vllm")
+        if kind not in kinds:
+            raise unknown_name("engine", kind, kinds)
+        return cls(kind="vllm" if kind == "vllm" else "embedded")
 
 
 class LoraConfig(Section):

@@ -24,22 +24,18 @@ that it was asked at.
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
+from rg_env.core.environment import ReasoningGym
 from rg_env.core.levels import options_at, working_levels
 from rg_env.core.manifest import split_by_of
 from rg_env.core.tasks import Mixture
 from rg_env.errors import GenerationError, InputError
 from rg_env.training.config_sections import CurriculumConfig
 from rg_env.training.question_pool import Prepare, QuestionPool
-
-if TYPE_CHECKING:
-    from rg_env.adapters.v0 import ReasoningGymEnv
-
-LEVEL = "rg_level"
-"""Key of a row's `info`: the level that its question is of, as text."""
+from rg_env.training.rollouts import LEVEL
 
 
 class TaskState(BaseModel):
@@ -96,8 +92,9 @@ class Curriculum:
         InputError: a task that is not trained on, that has no working level, or that no level changes.
     """
 
-    def __init__(self, config: CurriculumConfig, env: "ReasoningGymEnv", seed: int, *, gym: Any = None) -> None:
-        self.config, self.seed = config, seed
+    def __init__(self, config: CurriculumConfig, env: ReasoningGym, seed: int, *, gym: Any = None) -> None:
+        env = getattr(env, "environment", env)
+        self.config, self.env, self.seed = config, env, seed
         self._split_by = split_by_of(env.manifest)
         self.say: Callable[[str], Any] = lambda line: print(line, flush=True)
         """Takes lines for the user."""

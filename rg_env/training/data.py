@@ -20,8 +20,8 @@ _COLUMNS = ["question", "answer"]
 
 def load_rows(
     source: str | Sequence[Mapping[str, Any]], config: str | None = None, *, answer_after: str | None = None
-) -> Dataset:
-    """The columns question and answer as text, each question once: twice, it could be in training and in evaluation.
+) -> list[dict[str, str]]:
+    """Rows with question and answer as text, each question once: twice, it could be in training and in evaluation.
 
     Args:
         source: a .csv, .json, .jsonl or .parquet file, the name of a dataset on the hub, or rows. Numbers will do as
@@ -54,7 +54,7 @@ def load_rows(
     unique: dict[str, str] = {}
     for question, answer in zip(data["question"][:], answers, strict=True):
         unique.setdefault(question, answer)
-    return Dataset.from_dict({"question": list(unique), "answer": list(unique.values())})
+    return [{"question": question, "answer": answer} for question, answer in unique.items()]
 
 
 def _read(name: str, config: str | None) -> Dataset:

@@ -1,64 +1,65 @@
 """What a trainer's rollouts come from: the model itself (`Embedded`), or a `vf-vllm` server (`Vllm`)."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, Protocol, cast
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol
 
-import httpx
 import torch
 from accelerate import Accelerator
-from openai import AsyncOpenAI
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
-from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
-from verifiers import Environment
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rg_env.errors import InputError, ServerError
-from rg_env.inference.client import InProcessClient
-from rg_env.inference.engine import EmbeddedEngine
-from rg_env.inference.grouping import GroupingClient
+from rg_env.errors import InputError, ServerError, TrainingError
+from rg_env.inference.engine import EmbeddedEngine, end_ids
+from rg_env.inference.protocol import Completion, Sampling
 from rg_env.inference.vllm import VllmServer, start_hint
-from rg_env.training.arguments import GRPOConfig
 from rg_env.training.collective import on_main
-from rg_env.training.weight_line import TransportChoice, WeightLine
+from rg_env.training.config_sections import EngineConfig
+from rg_env.training.weight_line import WeightLine
 from rg_env.training.weight_sources import check_sendable, largest_bucket, sources
 from rg_env.training.weight_sync import WeightSync, shape_of
 
 RETRIES = 4
-"""Of a request that failed for a cause that may pass (connection, time-out, 5xx), with growing pauses."""
+"""Retries of a request that failed for a reason that may pass (connection, time-out, 5xx), with growing pauses."""
+HEALTH_EVERY_S = 5.0
+SICK_S = 30.0
+"""How long a server may give no sign of life while completions are awaited."""
 
 
 class Engine(Protocol):
-    """Answers rollouts under the newest weights it was given."""
+    """Samples completions with the newest weights it was given."""
 
     name: str
-    model_name: str
-    """Which requests must ask for."""
     max_context: int
-    """Prompt and completion tokens together, at most."""
+    """Most tokens of prompt and completion together."""
+    end_ids: frozenset[int]
+    """Tokens that end a completion."""
 
-    def client(self) -> Any:
-        """A client with the surface of `AsyncOpenAI`, for the event loop that this is called in."""
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
+        """One completion for each prompt (token ids), in order. On the main process only."""
 
     def cancel(self) -> None:
         """Make running generation end soon."""
 
-    def health_problem(self) -> str | None:
-        """Why nothing can be expected of it; None if all is well."""
+    def resume(self) -> None:
+        """Generate again after `cancel`."""
 
     def sync(self) -> None:
-        """Give it the model's weights. A collective act."""
+        """Give it the model's weights. A collective operation."""
 
     def weights_fixed(self) -> AbstractContextManager[Any]:
         """Within: nothing is generated from weights that are being written."""
 
     def random_state(self) -> torch.Tensor | None:
-        """Of the random numbers that it samples with; None if they are not this process's."""
+        """State of the random numbers that it samples with; None if they are not this process's."""
 
     def set_random_state(self, state: torch.Tensor | None) -> None:
-        """Go on from what `random_state` gave."""
+        """Continue from what `random_state` returned."""
 
     def aside(self) -> AbstractContextManager[Any]:
-        """Within: what is sampled uses none of the random numbers of training."""
+        """Within: sampling uses none of the random numbers of training."""
 
     def metrics(self) -> dict[str, float]:
         """What to log of the last `sync`."""
@@ -67,23 +68,22 @@ class Engine(Protocol):
 
 
 class Embedded:
-    """The very model that is being trained, in this process."""
+    """The model that is being trained, in this process."""
 
     name = "embedded"
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, model_name: str, seed: int):
-        self.engine = EmbeddedEngine(model, tokenizer, model_name=model_name, seed=seed)
-        self.model_name, self.max_context = model_name, self.engine.max_context
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, seed: int):
+        self.engine = EmbeddedEngine(model, tokenizer, seed=seed)
+        self.max_context, self.end_ids = self.engine.max_context, frozenset(self.engine.end_ids)
 
-    def client(self) -> Any:
-        self.engine.resume()
-        return InProcessClient(self.engine)
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
+        return self.engine.generate(prompts, sampling)
 
     def cancel(self) -> None:
         self.engine.cancel()
 
-    def health_problem(self) -> str | None:
-        return None
+    def resume(self) -> None:
+        self.engine.resume()
 
     def sync(self) -> None:
         """Nothing to do."""
@@ -119,8 +119,12 @@ class Embedded:
 class Vllm:
     """A `vf-vllm` server with rg_env's plugin. The constructor checks that it can work; all processes take part.
 
+    Args:
+        proof: token ids of a prompt, and `messages` of the same prompt, by which the server's tokenizer is compared.
+        longest: most tokens of prompt and completion together.
+
     Raises:
-        ServerError, InputError: it cannot; `StoppedTogether` where there are several processes.
+        ServerError, InputError: it cannot work; `StoppedTogether` if there are several processes.
     """
 
     name = "vllm"
@@ -129,40 +133,38 @@ class Vllm:
         self,
         accelerator: Accelerator,
         model: PreTrainedModel,
-        env: Environment,
         tokenizer: PreTrainedTokenizerBase,
-        args: GRPOConfig,
-        longest_prompt: int,
+        config: EngineConfig,
+        sampling: Sampling,
+        *,
+        messages: Any,
+        proof: list[int],
+        longest: int,
+        zero3: bool,
     ):
         check_sendable(model)
-        self._args, self.server = args, VllmServer(args.vllm_server_host, args.vllm_server_port)
+        self._config, self.server = config, VllmServer(config.host, config.port)
         self._line: WeightLine | None = None
-        prompt = env.dataset[0]["prompt"]
-        if env.message_type == "chat":
-            proof = tokenizer.apply_chat_template(prompt, add_generation_prompt=True)
-        else:
-            proof = tokenizer(prompt)["input_ids"]
+        self.end_ids = end_ids(model, tokenizer)
 
         def meet() -> tuple[str, int]:
-            self.server.wait(args.vllm_server_timeout)
+            self.server.wait(config.connect_timeout)
             served = self.server.model()
-            needed = longest_prompt + (args.max_tokens or 1)
-            if needed > served.max_model_len:
+            if longest > served.max_model_len:
                 raise ServerError(
-                    f"the server at {self.server} takes {served.max_model_len} tokens, prompt and completion together; "
-                    f"the longest prompt ({longest_prompt}) and max_tokens={args.max_tokens} make {needed}: start it "
-                    f"with --max-model-len {needed} or more"
+                    f"the server at {self.server} takes {served.max_model_len} tokens, prompt and completion together, "
+                    f"and this run needs {longest}: start it with --max-model-len {longest} or more"
                 )
-            if env.message_type == "chat" and self.server.tokenize(served.name, prompt) != proof:
+            if not isinstance(messages, str) and self.server.tokenize(served.name, messages) != proof:
                 raise ServerError(
                     f"the server at {self.server} serves another model: it makes other tokens of a prompt than the "
                     f"trainer's tokenizer; start it with `{start_hint(model.config._name_or_path, self.server.port)}`"
                 )
-            transport = cast(TransportChoice, args.weight_sync_transport)
-            line = WeightLine(self.server, timeout_s=args.weight_sync_timeout, transport=transport)
+            line = WeightLine(self.server, timeout_s=config.weight_sync_timeout, transport=config.weight_sync_transport)
             try:
                 line.connect(accelerator.device, shape_of(model), largest_bucket(sources(model)))
-                check_sampler_logprobs(args, line.logprobs_mode, str(self.server))
+                if config.importance_sampling_correction:
+                    check_sampler_logprobs(sampling, line.logprobs_mode, str(self.server))
             except BaseException:
                 line.close()
                 raise
@@ -176,22 +178,51 @@ class Vllm:
             model,
             proof=proof,
             served=self.model_name,
-            zero3=is_deepspeed_zero3_enabled(),
-            check_every=args.weight_sync_check_every,
+            zero3=zero3,
+            check_every=config.weight_sync_check_every,
         )
 
-    def client(self) -> Any:
-        limits = httpx.Limits(max_connections=self._args.max_concurrent)
-        http = httpx.AsyncClient(limits=limits, timeout=self._args.async_generation_timeout, trust_env=False)
-        url = f"http://{self.server}/v1"
-        return GroupingClient(AsyncOpenAI(base_url=url, api_key="EMPTY", http_client=http, max_retries=RETRIES))
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
+        """One request for all. Raises `TrainingError` if the server fails, dies or takes too long."""
+        executor = ThreadPoolExecutor(1, "rg-env-vllm")
+        try:
+            request = executor.submit(self._request, prompts, sampling)
+            deadline, sick_since = time.monotonic() + self._config.generation_timeout, None
+            while True:
+                try:
+                    return request.result(timeout=HEALTH_EVERY_S)
+                except NotYet:
+                    problem = self.server.health_problem(timeout_s=10.0)
+                    now = time.monotonic()
+                    sick_since = None if problem is None else sick_since or now
+                    if sick_since is not None and now - sick_since > SICK_S:
+                        raise TrainingError(f"completions will not come: the vf-vllm server at {self.server}: "
+                                            f"{problem}, for {SICK_S:g} s") from None  # fmt: skip
+                    if now > deadline:
+                        raise TrainingError(
+                            f"completions were not there after {self._config.generation_timeout:g} s: is the server "
+                            "alive? A slow one needs a longer engine.generation_timeout"
+                        ) from None
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+
+    def _request(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
+        for attempt in range(RETRIES + 1):
+            try:
+                return self.server.complete(self.model_name, prompts, sampling, self._config.generation_timeout)
+            except ServerError as error:
+                if attempt == RETRIES:
+                    problem = self.server.health_problem(timeout_s=10.0)
+                    state = f" (the vf-vllm server at {self.server}: {problem})" if problem else ""
+                    raise TrainingError(f"a rollout failed, retries included: {error}{state}") from error
+                time.sleep(min(0.5 * 2**attempt, 8.0))
+        raise AssertionError("unreachable")
 
     def cancel(self) -> None:
-        """Nothing to do: closing the client ends its requests."""
+        """Nothing to do: the server is asked no more."""
 
-    def health_problem(self) -> str | None:
-        problem = self.server.health_problem(timeout_s=10.0)
-        return None if problem is None else f"the vf-vllm server at {self.server}: {problem}"
+    def resume(self) -> None:
+        """Nothing to do."""
 
     def sync(self) -> None:
         self._sync.run()
@@ -218,45 +249,15 @@ class Vllm:
         self._sync.close()
 
 
-def check_sampler_logprobs(args: GRPOConfig, mode: str, server: str) -> None:
-    """Raise `InputError` if rollouts are to be corrected by log-probabilities of another distribution than theirs."""
-    if not args.vllm_importance_sampling_correction or mode == "processed_logprobs":
+def check_sampler_logprobs(sampling: Sampling, mode: str, server: str) -> None:
+    """Raise `InputError` if the server reports log-probabilities of another distribution than it samples from."""
+    if mode == "processed_logprobs":
         return
-    neutral = {
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-    }
-    asked = {name: getattr(args, name) for name in neutral}
-    shifts = [f"{name}={value}" for name, value in asked.items() if value not in (neutral[name], None)]
-    shifts += [f"top_k={args.top_k}"] if args.top_k not in (-1, 0, None) else []
+    neutral = Sampling(max_tokens=sampling.max_tokens)
+    shifts = [f"{name}={value}" for name, value in vars(sampling).items() if value != getattr(neutral, name)]
     if shifts or mode != "raw_logprobs":
         raise InputError(
-            "the correction for the sampler (in a config engine.importance_sampling_correction; in GRPOConfig "
-            "vllm_importance_sampling_correction) needs the probabilities that tokens were sampled with, and the "
+            "engine.importance_sampling_correction needs the probabilities that tokens were sampled with, and the "
             f"server at {server} reports {mode}, without {', '.join(shifts) or 'normalisation'}: start it with "
             "`--logprobs-mode processed_logprobs`"
         )
-
-
-class WeightsGuard(TrainerCallback):
-    """Keeps an engine that shares the weights from generating while the optimizer writes them."""
-
-    def __init__(self, sampler: Engine):
-        self._sampler = sampler
-        self._held: ExitStack | None = None
-
-    def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        self._held = ExitStack()
-        self._held.enter_context(self._sampler.weights_fixed())
-
-    def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        self.release()
-
-    def release(self) -> None:
-        if self._held:
-            self._held.close()
-            self._held = None

@@ -4,25 +4,28 @@
     train(trainer, evaluation=EvaluationPlan(every=20, rollouts_per_example=4, held_out=[unseen]))
 
 The plan's own environment holds the questions of the training tasks; those of `held_out` are of tasks that are not
-trained on; those of `labelled` are whatever their labels say, such as a training task at another difficulty. All are
-asked at the same time (`fixed_eval`). Overall figures (`eval/accuracy`) are over the training tasks alone, those over
-the held-out ones stand beside them (`eval/held_out/accuracy`), and each task and each label has its own
-(`eval/<task>/accuracy`, `eval/<label>/accuracy`).
+trained on; those of `labelled` are whatever their labels say, such as a training task at another difficulty. Overall
+figures (`eval/accuracy`) are over the training tasks alone, those over the held-out ones have names of their own
+(`eval/held_out/accuracy`), and so have each task and each label (`eval/<task>/accuracy`, `eval/<label>/accuracy`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, ValidationError
-from verifiers import Environment
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
 from rg_env.core.checks import shortened
 from rg_env.core.config import Problem, problems_in
+from rg_env.core.environment import Environment
 from rg_env.errors import InputError
 from rg_env.training.config_evaluation import EvaluationSettings, contradictions, label_problem
+from rg_env.training.environments import as_environment
 from rg_env.training.plan import evaluation_steps
 from rg_env.training.scores import Part
+
+AnyEnvironment = Annotated[Environment, BeforeValidator(as_environment)]
+"""Whatever `GRPOTrainer` takes."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,11 @@ class EvaluationPlan(EvaluationSettings):
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    env: Environment | None = None
+    env: AnyEnvironment | None = None
     """Whose evaluation rows are asked, of the training tasks; default: the trainer's."""
-    held_out: Annotated[tuple[Environment, ...], Field(strict=False)] = ()
+    held_out: Annotated[tuple[AnyEnvironment, ...], Field(strict=False)] = ()
     """Whose evaluation rows are asked besides, of tasks that are not trained on."""
-    labelled: dict[str, Environment] = Field(default_factory=dict)
+    labelled: dict[str, AnyEnvironment] = Field(default_factory=dict)
     """Whose evaluation rows are asked besides, of any tasks: each reported under its label, in no overall figure."""
 
     def __init__(self, **values: Any) -> None:
@@ -69,7 +72,7 @@ class EvaluationPlan(EvaluationSettings):
         """All that is asked. `own`: the trainer's environment."""
         env = own if self.env is None else self.env
         return [
-            *([Asked(env, "training")] if self.env is not None or own.eval_dataset is not None else []),
+            *([Asked(env, "training")] if self.env is not None or own.eval_rows else []),
             *(Asked(each, "held_out") for each in self.held_out),
             *(Asked(each, "labelled", label) for label, each in self.labelled.items()),
         ]

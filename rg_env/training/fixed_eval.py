@@ -6,30 +6,21 @@ Every problem is answered so many times, sampled (`accuracy`, `reward`), and onc
 asked, how and when is the plan's to say (`evaluation_plan`); what was found is an `Evaluation` (`scores`).
 """
 
-import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from rg_env.adapters.reward_errors import record_reward_errors
 from rg_env.core.manifest import split_hash
+from rg_env.core.rollout import UNNAMED_TASK
 from rg_env.errors import InputError
+from rg_env.inference.protocol import Sampling
+from rg_env.training.batches import repeated
 from rg_env.training.checks import check_eval_env
 from rg_env.training.evaluation_plan import Asked, EvaluationPlan
-from rg_env.training.records import rollout_records, task_of
-from rg_env.training.resume_point import dataset_hash
+from rg_env.training.rollouts import RolloutSampler
+from rg_env.training.saving import hash_of_rows
 from rg_env.training.scores import Answers, Evaluation
 from rg_env.training.trainer import GRPOTrainer
-
-_SETTINGS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "max_tokens",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-)
 
 
 class FixedEvaluation:
@@ -42,14 +33,14 @@ class FixedEvaluation:
     def __init__(self, trainer: GRPOTrainer, plan: EvaluationPlan):
         self.trainer, self.plan = trainer, plan
         self._asked = plan.asked(trainer.env)
-        self._arguments: dict[str, Any] = {**trainer._get_sampling_args(), **plan.overrides()}
+        self._sampling: Sampling = replace(trainer.sampling, **plan.overrides())
         for asked in self._asked:
             check_eval_env(
                 asked.env,
-                trainer.processing_class,
-                engine=trainer.sampler.name,
-                max_tokens=self._arguments["max_tokens"],
-                max_context=trainer.sampler.max_context,
+                trainer.sampler.encoder,
+                engine=trainer.engine.name,
+                max_tokens=self._sampling.max_tokens or 1,
+                max_context=trainer.engine.max_context,
             )
         self.questions = [_described(asked) for asked in self._asked]
         """What is asked, an entry an environment; empty: nothing. See `Evaluation`."""
@@ -65,9 +56,11 @@ class FixedEvaluation:
 
     def sampling(self) -> dict[str, Any]:
         """The settings, as results state them."""
-        given = {**self._arguments, **self._arguments.get("extra_body", {})}
-        settings = {name: given[name] for name in _SETTINGS if name in given}
-        return {**settings, "rollouts_per_example": self.plan.rollouts_per_example, "greedy": self.plan.greedy}
+        return {
+            **vars(self._sampling),
+            "rollouts_per_example": self.plan.rollouts_per_example,
+            "greedy": self.plan.greedy,
+        }
 
     def check_same_questions(self, earlier: Sequence[list[dict[str, Any]]]) -> None:
         """Raise `InputError` unless earlier evaluations of the run that goes on asked what this one asks."""
@@ -84,72 +77,41 @@ class FixedEvaluation:
             RewardError: a reward raised or returned no finite number.
             TrainingError: the engine failed.
         """
-        generator, plan = self.trainer.async_generator, self.plan
-        errors = [record_reward_errors(asked.env.rubric) for asked in self._asked]
-
-        async def job(client: Any) -> Any:
-            try:
-                return await ask(
-                    self._asked,
-                    client,
-                    generator.model_name,
-                    self._arguments,
-                    times=plan.rollouts_per_example,
-                    greedy=plan.greedy,
-                )
-            finally:
-                found = [error for record in errors if (error := record.forget())]
-                if found:
-                    raise found[0]
-
-        with self.trainer.sampler.aside():  # with or without an evaluation, training goes on alike
-            problems = generator.run_job(job)
+        with self.trainer.engine.aside():  # with or without an evaluation, training continues alike
+            problems = ask(
+                self.trainer.sampler,
+                self._asked,
+                self._sampling,
+                times=self.plan.rollouts_per_example,
+                greedy=self.plan.greedy,
+            )
         return Evaluation.of(step, problems, sampling=self.sampling(), questions=self.questions)
 
 
-async def ask(
-    asked: Sequence[Asked], client: Any, model: str, sampling: dict[str, Any], *, times: int, greedy: bool
+def ask(
+    sampler: RolloutSampler, asked: Sequence[Asked], sampling: Sampling, *, times: int, greedy: bool
 ) -> list[Answers]:
-    """Answer each problem of the environments' evaluation sets: `times` times with `sampling`, and once greedily.
+    """Answer each problem of the environments' evaluation rows: `times` times with `sampling`, and once greedily.
 
     Returns:
-        A list of records a problem.
+        A list of records for each problem.
 
     Raises:
         RewardError: a reward raised or returned no finite number.
     """
-
-    def answers(env: Any, times: int, **changes: Any) -> Any:
-        arguments = {**sampling, **changes}
-        return env.a_generate(
-            _repeated(env.eval_dataset, times), client=client, model=model, sampling_args=arguments, use_tqdm=False
-        )
-
-    # At the same time, so that the embedded engine generates all of it as one batch.
-    jobs = [answers(each.env, times) for each in asked]
-    jobs += [answers(each.env, 1, temperature=0.0) for each in asked] if greedy else []
-    outputs = await asyncio.gather(*jobs)
     problems: list[Answers] = []
-    for index, each in enumerate(asked):
+    for each in asked:
+        rows = each.env.eval_rows
         name = {} if each.label is None else {"task": each.label}
-        records = [record | name for record in rollout_records(outputs[index])]
-        best = rollout_records(outputs[len(asked) + index]) if greedy else []
-        for first in range(0, len(records), times):
-            of_problem = records[first : first + times]
+        records = [r | name for r in sampler.sample(repeated(rows, times), sampling, each.env).records()]
+        best = sampler.sample(rows, replace(sampling, temperature=0.0), each.env).records() if greedy else []
+        for number in range(len(rows)):
+            of_problem = records[number * times : (number + 1) * times]
             sampled = [{"problem": len(problems), "part": each.part, **record} for record in of_problem]
             if greedy:
-                sampled[0] |= {f"greedy_{key}": best[first // times][key] for key in _GREEDY}
+                sampled[0] |= {f"greedy_{key}": best[number][key] for key in _GREEDY}
             problems.append(sampled)
     return problems
-
-
-def _repeated(dataset: Any, times: int) -> dict[str, list[Any]]:
-    """The columns of `dataset`, each row so many times in a row: one call of many rollouts costs less than many."""
-    columns = {name: dataset[name] for name in dataset.column_names}
-    return {
-        name: [dict(value) if isinstance(value, dict) else value for value in column for _ in range(times)]
-        for name, column in columns.items()
-    }
 
 
 _GREEDY = ("completion", "completion_tokens", "reward", "correct")
@@ -157,14 +119,12 @@ _GREEDY = ("completion", "completion_tokens", "reward", "correct")
 
 
 def _described(asked: Asked) -> dict[str, Any]:
-    dataset, manifest = asked.env.eval_dataset, getattr(asked.env, "manifest", None)
-    assert dataset is not None
-    infos = dataset["info"] if "info" in dataset.column_names else [{}]
+    rows, manifest = asked.env.eval_rows, asked.env.manifest
     return {
         "part": asked.part,
         "label": asked.label,
-        "tasks": sorted({task_of(info) for info in infos}),
-        "n": len(dataset),
+        "tasks": sorted({str(row["info"].get("rg_task", UNNAMED_TASK)) for row in rows}),
+        "n": len(rows),
         "manifest_sha256": None if manifest is None else split_hash(manifest, "eval"),
-        "prompts_sha256": dataset_hash(dataset),
+        "prompts_sha256": hash_of_rows(rows),
     }

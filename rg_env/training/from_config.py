@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rg_env.core.world import world_size
 from rg_env.training.config import TrainConfig
 from rg_env.training.config_evaluation import EvaluationSettings
 from rg_env.training.config_sections import TaskConfig
+from rg_env.training.grpo_config import GRPOConfig
 from rg_env.training.step_counts import in_updates
 
 if TYPE_CHECKING:
@@ -19,20 +19,6 @@ if TYPE_CHECKING:
     from rg_env.training.evaluation_plan import EvaluationPlan
     from rg_env.training.scores import Evaluation
     from rg_env.training.trainer import GRPOTrainer
-
-_RENAMED = {"shuffle": "shuffle_dataset"}
-_ENGINE = {
-    "host": "vllm_server_host",
-    "port": "vllm_server_port",
-    "connect_timeout": "vllm_server_timeout",
-    "generation_timeout": "async_generation_timeout",
-    "num_batches_ahead": "num_batches_ahead",
-    "importance_sampling_correction": "vllm_importance_sampling_correction",
-    "importance_sampling_cap": "vllm_importance_sampling_cap",
-    "weight_sync_transport": "weight_sync_transport",
-    "weight_sync_timeout": "weight_sync_timeout",
-    "weight_sync_check_every": "weight_sync_check_every",
-}
 
 
 def gym(tasks: Mapping[str, TaskConfig]) -> list[dict[str, Any]]:
@@ -59,8 +45,7 @@ def environment_arguments(config: TrainConfig) -> dict[str, Any]:
         "prompt_placement": prompt.placement,
         "preamble": prompt.preamble,
         "rewards": reward_list(config),
-        "partial_credit": config.grading == "partial",
-        "grading": "upstream" if config.grading == "upstream" else "hardened",
+        "grading": config.grading,
     }
 
 
@@ -79,25 +64,17 @@ def evaluated_besides(config: TrainConfig) -> list[tuple[str | None, dict[str, A
     return found
 
 
-def training_arguments(config: TrainConfig) -> dict[str, Any]:
-    """Fields of `GRPOConfig`, without those of the output folder. None: by the machine."""
-    training = config.training
-    fields = {_RENAMED.get(name, name): value for name, value in training.model_dump().items()}
-    fields |= {field: getattr(config.engine, name) for name, field in _ENGINE.items()}
-    if training.lr_scheduler_type == "constant":
-        fields["warmup_steps"] = 0
-    if training.gradient_checkpointing:
-        fields["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
-    return fields | {
-        "seed": config.seed,
-        "max_seq_len": training.max_prompt_length + training.max_tokens,
-        "sync_ref_model": False,
-        "save_strategy": "steps" if config.output.save_every else "no",
-        "save_steps": config.output.save_every or 1,
-        "save_total_limit": config.output.save_total_limit,
-        "logging_steps": 1,
-        "disable_tqdm": True,
-    }
+def grpo_config(config: TrainConfig, folder: Path | None = None) -> GRPOConfig:
+    """`config.training` with what other sections say: the seed, the output folder, when checkpoints are saved."""
+    output = config.output
+    return config.training.model_copy(
+        update={
+            "seed": config.seed,
+            "output_dir": None if folder is None else str(folder),
+            "save_steps": output.save_every,
+            "save_total_limit": output.save_total_limit,
+        }
+    )
 
 
 def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, Any]:
@@ -109,14 +86,13 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     from rg_env.training.run import train
     from rg_env.training.without_effect import without_effect
 
-    given, config = config, in_updates(config, world_size())
+    given, config = config, in_updates(config)
     run_folder(config.output.dir, "check", resume)  # told before the model is loaded
     check_hub(config.hub)
     if line := without_effect(given):
         say(line)
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
     trainer = make_trainer(config, policy, resume=resume)
-    trainer.args.rollouts_as_steps = given.training.rollouts_as_steps  # what services plot over
     return train(
         trainer,
         config=given,
@@ -169,12 +145,12 @@ def make_trainer(
     config: TrainConfig, policy: "Policy", *, folder: Path | None = None, resume: str | None = None
 ) -> "GRPOTrainer":
     """The trainer that `config` describes. `folder`: of its output; default: as the config says."""
-    from rg_env.adapters.v0 import load_environment
+    from rg_env.core.environment import ReasoningGym
     from rg_env.training.curriculum import Curriculum
     from rg_env.training.output import run_folder, run_name
     from rg_env.training.trainer import GRPOTrainer
 
-    env = load_environment(gym=policy.mixture(gym(config.tasks)), **environment_arguments(config))
+    env = ReasoningGym(gym=policy.mixture(gym(config.tasks)), **environment_arguments(config))
     if folder is None:
         folder = run_folder(config.output.dir, run_name(list(config.tasks), policy.label), resume)
     curriculum = None
@@ -186,43 +162,24 @@ def make_trainer(
         args=grpo_config(config, folder),
         processing_class=policy.tokenizer,
         peft_config=lora(config),
-        engine=config.engine.kind,
+        engine=config.engine,
         curriculum=curriculum,
     )
 
 
 def evaluation_plan(config: TrainConfig, policy: "Policy") -> "EvaluationPlan":
     """What `evaluation:` says, with an environment for the held-out tasks and one for each label."""
-    from rg_env.adapters.v0 import load_environment
+    from rg_env.core.environment import ReasoningGym
     from rg_env.training.evaluation_plan import EvaluationPlan
 
     environments = {
-        label: load_environment(**{**arguments, "gym": policy.mixture(arguments["gym"])})
+        label: ReasoningGym(**{**arguments, "gym": policy.mixture(arguments["gym"])})
         for label, arguments in evaluated_besides(config)
     }
     held_out = [env for label, env in environments.items() if label is None]
     labelled = {label: env for label, env in environments.items() if label is not None}
     when_and_how = config.evaluation.model_dump(include=set(EvaluationSettings.model_fields))
     return EvaluationPlan(held_out=held_out, labelled=labelled, **when_and_how)
-
-
-def grpo_config(config: TrainConfig, folder: Path) -> Any:
-    """The `GRPOConfig` for a run into `folder`."""
-    import torch
-
-    from rg_env.training.arguments import GRPOConfig
-    from rg_env.training.services import service_settings
-
-    cuda = torch.cuda.is_available()
-    fields = training_arguments(config)
-    by_machine = {"bf16": cuda, "use_cpu": not cuda}
-    fields |= {name: value for name, value in by_machine.items() if fields[name] is None}
-    return GRPOConfig(
-        output_dir=str(folder),
-        **service_settings(config.logging, folder),
-        dataloader_pin_memory=cuda,
-        **fields,
-    )
 
 
 def lora(config: TrainConfig) -> Any:

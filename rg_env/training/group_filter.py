@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rg_env.errors import TrainingError
-from rg_env.training.generated_batch import GeneratedBatch
+from rg_env.training.rollouts import Rollouts
 
 EMPTY_BATCHES = 3
 """Batches in a row without a single mixed group, after which a run ends."""
@@ -23,7 +23,7 @@ EMPTY_BATCHES = 3
 class Filtered:
     """What `fill` made of a batch."""
 
-    batch: GeneratedBatch
+    batch: Rollouts
     """As many groups as the batch had, the mixed ones first."""
     empty: list[int]
     """Rollouts of it that carry no loss."""
@@ -37,20 +37,18 @@ class Filtered:
         return {
             "filter_groups/asked": float(self.asked),
             "filter_groups/mixed": self.mixed / self.asked,
-            "filter_groups/empty": len(self.empty) / len(self.batch.prompts),
+            "filter_groups/empty": len(self.empty) / len(self.batch),
         }
 
 
-def fill(
-    batch: GeneratedBatch, num_generations: int, ask: Callable[[int, int], GeneratedBatch], rounds: int
-) -> Filtered:
+def fill(batch: Rollouts, num_generations: int, ask: Callable[[int, int], Rollouts], rounds: int) -> Filtered:
     """Replace the groups of `batch` that are not mixed.
 
     Args:
         ask: of a round (from 0) and a number of prompts, the rollouts in groups of so many, or of fewer.
         rounds: at most.
     """
-    places = len(batch.prompts) // num_generations
+    places = len(batch) // num_generations
     batches, mixed = [batch], [(0, group) for group in _mixed(batch, num_generations)]
     asked = places
     for number in range(rounds):
@@ -60,13 +58,11 @@ def fill(
         # As many as will probably do, by the share so far; without any, as many as there are places.
         count = min(places, math.ceil(missing * asked / len(mixed))) if mixed else places
         batches.append(ask(number, count))
-        asked += len(batches[-1].prompts) // num_generations
+        asked += len(batches[-1]) // num_generations
         mixed += [(len(batches) - 1, group) for group in _mixed(batches[-1], num_generations)]
     rest = [(0, group) for group in range(places) if (0, group) not in mixed]
     picked = [*mixed, *rest][:places]
-    filled = GeneratedBatch.joined(
-        [batches[number].rows(_rollouts(group, num_generations)) for number, group in picked]
-    )
+    filled = Rollouts.joined([batches[number].rows(_rollouts(group, num_generations)) for number, group in picked])
     empty = range(len(mixed) * num_generations, places * num_generations)
     return Filtered(filled, list(empty), asked, len(mixed))
 
@@ -82,7 +78,7 @@ class EmptyBatches:
         self._count = 0 if filtered.mixed else self._count + 1
         if self._count < EMPTY_BATCHES:
             return
-        accuracies = filtered.batch.all_reward_dict["accuracy"]
+        accuracies = filtered.batch.accuracies or [0.0]
         accuracy = sum(accuracies) / len(accuracies)
         raise TrainingError(
             f"filter_groups left nothing of {EMPTY_BATCHES} batches: all answers to a prompt are right, or all wrong "
@@ -91,9 +87,9 @@ class EmptyBatches:
         )
 
 
-def _mixed(batch: GeneratedBatch, size: int) -> list[int]:
+def _mixed(batch: Rollouts, size: int) -> list[int]:
     """The groups with right and other answers."""
-    correct = batch.all_reward_dict["accuracy"]
+    correct = batch.accuracies or []
     groups = range(len(correct) // size)
     return [group for group in groups if len({correct[row] == 1.0 for row in _rollouts(group, size)}) > 1]
 

@@ -1,64 +1,88 @@
-"""What the trainer logs, under the field's names. The parent logs `rewards/<name>` and loops over tokens in Python."""
+"""What the trainer logs, under the field's names."""
 
 import statistics
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 
-from rg_env.adapters.v0_rubric import kept_rollout
 from rg_env.core.rewards import think_format
 from rg_env.training.advantages import equal_rewards
-from rg_env.training.batches import RolloutBatch
-from rg_env.training.records import task_of
+from rg_env.training.rollouts import Rollouts
 
 
-def log_batch(trainer: Any, result: Any, batch: RolloutBatch) -> None:
-    """Rewards, accuracies, lengths and texts of a batch of rollouts. On the main process only."""
-    values = trainer._metrics["train"]
-    groups = torch.tensor(batch.rewards, dtype=torch.float32).view(-1, trainer.num_generations)
-    found = {
+class StepMetrics:
+    """Values by name since they were last taken; the mean of each is logged."""
+
+    def __init__(self) -> None:
+        self._values: defaultdict[str, list[float]] = defaultdict(list)
+
+    def update(self, found: Mapping[str, float]) -> None:
+        """Add a value to each of these names."""
+        for name, value in found.items():
+            self._values[name].append(value)
+
+    def take(self) -> dict[str, float]:
+        """The means; they start over."""
+        found = {name: statistics.fmean(values) for name, values in self._values.items()}
+        self._values.clear()
+        return found
+
+
+def batch_metrics(found: Rollouts, num_generations: int) -> dict[str, float]:
+    """Rewards, accuracies, statuses and lengths of a batch of rollouts."""
+    groups = torch.tensor(found.rewards, dtype=torch.float32).view(-1, num_generations)
+    result = {
         "reward": groups.mean().item(),
         "reward_std": groups.std(dim=1).mean().item(),
         "frac_reward_zero_std": equal_rewards(groups).float().mean().item(),
-        "entropy": batch.entropy(),
-        "time/generation": result.generation_time,  # rewards included; before the step, where batches are made ahead
-        **trainer.sampler.metrics(),
-        **_accuracies(result.outputs),
-        **_lengths(trainer, batch),
-        **_forms(result),
-        **(trainer.curriculum.metrics() if trainer.curriculum else {}),
+        "entropy": found.tokens().entropy(),
+        "time/generation": found.seconds,  # rewards included; before the step, if batches are made ahead
     }
-    for name, rewards in result.all_reward_dict.items():
-        if name.startswith("status/"):
-            found[name] = sum(rewards) / len(rewards)
-        elif name != "reward" and not name.startswith("accuracy"):
-            column = torch.as_tensor(rewards, dtype=torch.float32)
-            found |= {f"rewards/{name}/mean": column.mean().item(), f"rewards/{name}/std": column.std().item()}
-    for name, value in found.items():
-        values[name].append(value)
-    count_tokens(trainer, batch)
-    trainer._log_textual_data_primary(result.prompts, result.completions, result.all_reward_dict)
+    for name in found.scored[0].rewards:
+        column = torch.tensor([scored.rewards[name] for scored in found.scored], dtype=torch.float32)
+        result |= {f"rewards/{name}/mean": column.mean().item(), f"rewards/{name}/std": column.std().item()}
+    names = dict.fromkeys(name for scored in found.scored for name in scored.metrics)
+    for name in names:
+        result[name] = statistics.fmean(s.metrics[name] for s in found.scored if name in s.metrics)
+    return result | _lengths(found) | _forms(found)
 
 
-def count_tokens(trainer: Any, batch: RolloutBatch) -> None:
-    """Count the tokens of rollouts that were made. On the main process only."""
-    tokens = sum(map(len, [*batch.prompt_ids, *batch.completion_ids]))
-    trainer.meter.batch(tokens)
-    trainer.state.num_input_tokens_seen += tokens
-    trainer._metrics["train"]["num_tokens"] = [trainer.state.num_input_tokens_seen]
+def _lengths(found: Rollouts) -> dict[str, float]:
+    lengths = [len(rollout.token_ids) for rollout in found.rollouts]
+    ended = [length for length, rollout in zip(lengths, found.rollouts, strict=True) if not rollout.truncated]
+    result = {"completions/clipped_ratio": 1 - len(ended) / len(lengths)}
+    for name, some in (("", lengths), ("_terminated", ended or [0])):
+        result[f"completions/mean{name}_length"] = statistics.fmean(some)
+        result[f"completions/min{name}_length"] = float(min(some))
+        result[f"completions/max{name}_length"] = float(max(some))
+    return result
 
 
-def log_loss(
-    trainer: Any,
+def _forms(found: Rollouts) -> dict[str, float]:
+    """Share of completions with a well-formed answer and, if `think_format` is a reward, with its form."""
+    if "status/wrong" not in found.scored[0].metrics:  # graded by a rubric of somebody else's
+        return {}
+    answered = statistics.fmean(rollout.extraction.status == "ok" for rollout in found.rollouts)
+    result = {"completions/answered_ratio": answered}
+    if "think_format" in found.scored[0].rewards:  # before its gate: whatever the answer is worth
+        result["completions/format_ratio"] = statistics.fmean(map(think_format, found.rollouts))
+    return result
+
+
+def loss_metrics(
+    accelerator: Accelerator,
     keep: torch.Tensor,
     clipped: torch.Tensor,
     kl: torch.Tensor | None,
     log_ratio: torch.Tensor | None,
     lost: torch.Tensor | None,
     policy_ratio: torch.Tensor | None,
-) -> None:
-    """Clipping, KL, the sampler's mismatch and the largest ratio over the tokens (B, T) that carry loss, and the share
-    of rows (B,) that are off-policy. A collective act."""
+) -> dict[str, float]:
+    """Clipping, KL, the sampler's mismatch and the largest ratio over the tokens `keep (B, T)`, and the share of rows
+    `lost (B,)` that are off-policy, over all processes. A collective operation."""
     tokens = keep.sum().clamp(min=1)
 
     def mean(values: torch.Tensor) -> torch.Tensor:
@@ -80,53 +104,33 @@ def log_loss(
         }
     if policy_ratio is not None:
         found["policy_ratio/max"] = (policy_ratio * keep).max()
-    everywhere = trainer.accelerator.gather(torch.stack([value.float() for value in found.values()]))
-    everywhere = everywhere.view(-1, len(found)).cpu()
-    values = trainer._metrics["train"]
-    for name, column in zip(found, everywhere.T, strict=True):
+    everywhere = accelerator.gather(torch.stack([value.float() for value in found.values()]))
+    result: dict[str, float] = {}
+    for name, column in zip(found, everywhere.view(-1, len(found)).cpu().T, strict=True):
         if not name.startswith("clip_ratio/"):
-            values[name].append(column.max().item() if name.endswith("/max") else column.mean().item())
+            result[name] = (column.max() if name.endswith("/max") else column.mean()).item()
             continue
-        values[f"{name}_mean"].append(column.mean().item())
+        result[f"{name}_mean"] = column.mean().item()
         if name != "clip_ratio/region":
             extreme, word = (column.min(), "min") if name == "clip_ratio/low" else (column.max(), "max")
-            values[f"{name}_{word}"].append(extreme.item())
-
-
-def _accuracies(outputs: Any) -> dict[str, float]:
-    """`accuracy` and, for mixtures, `accuracy/<task>` of verifiers' `GenerateOutputs`; empty if the rubric has none."""
-    correct = outputs.metrics.get("accuracy")
-    if not correct:
-        return {}
-    by_task: dict[str, list[float]] = {}
-    for info, value in zip(outputs.info, correct, strict=True):
-        by_task.setdefault(task_of(info), []).append(value)
-    result = {"accuracy": sum(correct) / len(correct)}
-    if len(by_task) > 1:
-        result |= {f"accuracy/{task}": sum(values) / len(values) for task, values in sorted(by_task.items())}
+            result[f"{name}_{word}"] = extreme.item()
     return result
 
 
-def _lengths(trainer: Any, batch: RolloutBatch) -> dict[str, float]:
-    lengths = [sum(mask) for mask in batch.loss_masks]
-    whole = batch.ended(trainer.processing_class.eos_token_id)
-    ended = [length for length, is_whole in zip(lengths, whole, strict=True) if is_whole]
-    found = {"completions/clipped_ratio": 1 - len(ended) / len(lengths)}
-    for name, some in (("", lengths), ("_terminated", ended or [0])):
-        found[f"completions/mean{name}_length"] = statistics.fmean(some)
-        found[f"completions/min{name}_length"] = float(min(some))
-        found[f"completions/max{name}_length"] = float(max(some))
-    return found
+def learning_rate(args: Any, update: int) -> float:
+    """The learning rate of update number `update` (from 0): warm-up, then the schedule of `args.lr_scheduler_type`.
 
+    Linear and cosine fall to 0 at `max_steps`.
+    """
+    import math
 
-def _forms(result: Any) -> dict[str, float]:
-    """The share of completions with a well-formed answer, and where `think_format` is paid that of its form, whatever
-    the answer is worth; nothing in other environments."""
-    rollouts = [kept_rollout(state) for state in result.outputs.state]
-    known = [rollout for rollout in rollouts if rollout is not None]
-    if not known:
-        return {}
-    found = {"completions/answered_ratio": sum(each.extraction.status == "ok" for each in known) / len(known)}
-    if "think_format" in result.all_reward_dict:
-        found["completions/format_ratio"] = statistics.fmean(think_format(each) for each in known)
-    return found
+    kind, peak = args.lr_scheduler_type, args.learning_rate
+    warmup = 0 if kind == "constant" else args.warmup_steps
+    if update < warmup:
+        return float(peak * update / warmup)
+    done = (update - warmup) / max(1, args.max_steps - warmup)
+    if kind == "linear":
+        return float(peak * max(0.0, 1 - done))
+    if kind == "cosine":
+        return float(peak * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
+    return float(peak)

@@ -9,9 +9,9 @@ state has of earlier logs: what had fired then is not told again.
 from collections.abc import Callable
 from typing import Any
 
-from accelerate import PartialState
 from transformers import TrainerCallback
 
+from rg_env.inference.distributed import processes
 from rg_env.training.collective import on_main
 from rg_env.training.config_monitors import MonitorsConfig
 from rg_env.training.monitors import Alarm, Monitors
@@ -43,7 +43,7 @@ class MonitorCallback(TrainerCallback):
         if "loss" not in record:  # evaluations are logged by the main process alone
             return
         if self.config.stop_on:
-            self.stopped_by = on_main(PartialState(), lambda: self._look(record))
+            self.stopped_by = on_main(processes(), lambda: self._look(record))
             control.should_training_stop = control.should_training_stop or self.stopped_by is not None
         elif state.is_world_process_zero:
             self._look(record)

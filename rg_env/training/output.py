@@ -40,7 +40,7 @@ def run_name(tasks: Sequence[str], label: str) -> str:
 
 
 @contextmanager
-def nothing_left_of(folder: str) -> Iterator[None]:
+def nothing_left_of(folder: str | Path) -> Iterator[None]:
     """Within: an error takes the folder away again, and those above it, if they were made since and hold nothing."""
     path = Path(folder)
     missing = [each for each in (path, *path.parents) if not each.exists()]
@@ -69,11 +69,12 @@ def run_folder(output_dir: str | Path | None, name: str, resume: str | Path | No
         clear_stale_locks()  # before processes meet, for which DeepSpeed compiles
     if world_size() == 1:
         return _checked_folder(output_dir, name, resume)
-    from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
 
+    from rg_env.inference.distributed import processes
+
     outcome: list[Any] = [None]
-    if PartialState().is_main_process:
+    if processes().is_main_process:
         try:
             outcome = [_checked_folder(output_dir, name, resume)]
         except OutputFolderError as error:

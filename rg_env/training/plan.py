@@ -10,7 +10,8 @@ from rg_env.core.yaml12 import to_yaml
 from rg_env.training.config import TrainConfig
 from rg_env.training.config_sections import TaskConfig
 from rg_env.training.from_config import gym
-from rg_env.training.step_counts import in_updates, rollouts_per_batch
+from rg_env.training.grpo_config import OWNED_ELSEWHERE, GRPOConfig
+from rg_env.training.step_counts import in_updates
 from rg_env.training.without_effect import without_effect
 
 
@@ -21,7 +22,8 @@ def resolved_yaml(config: TrainConfig) -> str:
 
 def resolved(config: TrainConfig) -> dict[str, Any]:
     """The whole config as plain values."""
-    values: dict[str, Any] = without_nulls(config.model_dump(mode="json"))
+    dumped = config.model_dump(mode="json", exclude={"training": set(OWNED_ELSEWHERE)})
+    values: dict[str, Any] = without_nulls(dumped)
     return values
 
 
@@ -33,10 +35,9 @@ def describe(config: TrainConfig) -> str:
 def plan(config: TrainConfig) -> list[str]:
     """What a run will do, a line each."""
     processes = world_size()
-    idle, config = without_effect(config), in_updates(config, processes)
+    idle, config = without_effect(config), in_updates(config)
     training, splits, evaluation = config.training, config.splits, config.evaluation
-    rollouts = rollouts_per_batch(training, processes)
-    prompts = rollouts // training.num_generations
+    prompts = training.prompts_per_step
     batches = -(-training.max_steps // training.num_iterations)
     engine, drawn = config.engine, [*(config.curriculum.tasks if config.curriculum else ())]
     place = "in the training process" if engine.kind == "embedded" else f"vf-vllm at {engine.host}:{engine.port}"
@@ -44,9 +45,8 @@ def plan(config: TrainConfig) -> list[str]:
     lines = [
         f"model       {config.model.name}, {how}; generation {place}",
         f"tasks       {_tasks(config.tasks, splits.num_train_examples, drawn)}",
-        f"steps       {training.max_steps} of {rollouts} rollouts: {prompts} prompts x {training.num_generations}"
-        f" ({training.per_device_train_batch_size} a device x {processes} process{'es' if processes > 1 else ''}"
-        f" x {training.gradient_accumulation_steps} accumulated)",
+        f"steps       {training.max_steps} of {training.rollouts_per_step} rollouts: {prompts} prompts x "
+        f"{training.num_generations} ({_parts(training, processes)})",
         f"questions   {_questions(config, prompts, batches, drawn)}",
         f"tokens      up to {training.max_prompt_length} of prompt and {training.max_tokens} of answer",
         f"rewards     {', '.join(f'{reward.weight:g} {name}' for name, reward in config.rewards.items())}"
@@ -71,6 +71,14 @@ def plan(config: TrainConfig) -> list[str]:
 def evaluation_steps(every: int | None, max_steps: int) -> int:
     """Steps between two evaluations, a fifth of the run if `every` is None; 0: none on the way."""
     return max(1, max_steps // 5) if every is None else every
+
+
+def _parts(training: GRPOConfig, processes: int) -> str:
+    parts = training.accumulation(processes)
+    return (
+        f"{processes} process{'es' if processes > 1 else ''} x {parts} micro-batch{'es' if parts > 1 else ''} of "
+        f"{training.per_device_train_batch_size}"
+    )
 
 
 def _upload(config: TrainConfig) -> str:

@@ -5,14 +5,13 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from transformers import Trainer, TrainerCallback
+from transformers import TrainerCallback
 
 from rg_env.training.collective import on_main
 from rg_env.training.config_sections import LoggingConfig
 from rg_env.training.console import RunConsole, spread
 from rg_env.training.fixed_eval import FixedEvaluation
 from rg_env.training.output import RunFiles
-from rg_env.training.records import rollout_records
 from rg_env.training.scores import Evaluation
 from rg_env.training.summary import headline
 from rg_env.training.trainer import GRPOTrainer
@@ -49,7 +48,7 @@ class Recorder(TrainerCallback):
         """Whether there has been one, on all processes."""
         self._evaluated_at: int | None = None
         self._written: Any = None
-        trainer.step_guard.say = self._line
+        trainer.guard.say = self._line
         if trainer.curriculum is not None:
             trainer.curriculum.say = self._line
 
@@ -64,7 +63,7 @@ class Recorder(TrainerCallback):
         """What the run had left until `step`; what it left later is made again."""
         self.files.cut_after(step)
         self.evaluations = [Evaluation.from_json(values) for values in self.files.evaluations()]
-        self._line(f"going on after step {step}")
+        self._line(f"resuming after step {step}")
 
     def _last_evaluated(self) -> int | None:
         return self.evaluations[-1].step if self.evaluations else None
@@ -78,7 +77,7 @@ class Recorder(TrainerCallback):
         outputs = self.trainer.rollouts
         if self._writes and outputs is not None and outputs is not self._written:  # a batch can serve several steps
             self._written = outputs
-            records = rollout_records(outputs, self.logging.rollouts_kept)
+            records = outputs.records(self.logging.rollouts_kept)
             self.files.append("rollouts.jsonl", [{"step": state.global_step, **record} for record in records])
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
@@ -104,19 +103,20 @@ class Recorder(TrainerCallback):
             return
         self._evaluated_at = step
         self.trainer.sync_weights()
-        on_main(self.trainer.accelerator, lambda: self._evaluate(step))
+        metrics = on_main(self.trainer.accelerator, lambda: self._evaluate(step))
         self.evaluated = True
+        self.trainer.notify("on_evaluate", metrics=metrics)
 
-    def _evaluate(self, step: int) -> None:
+    def _evaluate(self, step: int) -> dict[str, float]:
         start = time.monotonic()
         result = self.evaluation.run(step)
         seconds = time.monotonic() - start
         self.evaluations.append(result)
         self.files.write_json(f"eval_results/eval_step_{step}.json", result.as_json())
         self._line(f"evaluation after step {step:>3}: {headline(result)}")
-        # transformers' own log: the parent's would hand out the metrics of the training step under way with it.
         found = {**result.metrics(), "time/evaluation": round(seconds, 3)}
-        Trainer.log(self.trainer, {**found, "rollouts": self.trainer.rollouts_so_far})
+        self.trainer.report({**found, "rollouts": self.trainer.rollouts_so_far})
+        return found
 
     def before_and_after(self, first: int) -> tuple[Evaluation | None, Evaluation | None]:
         """The evaluation before step `first + 1`, and the last one since, where there are such."""
@@ -132,7 +132,7 @@ class Recorder(TrainerCallback):
         every, outputs = self.logging.examples_every, self.trainer.rollouts
         if every and outputs is not None and step // every > self._examples_at // every:
             self._examples_at = step
-            self.console.examples(step, spread(rollout_records(outputs), self.logging.num_examples))
+            self.console.examples(step, spread(outputs.records(), self.logging.num_examples))
 
     def _line(self, text: str) -> None:
         self.console.line(text)

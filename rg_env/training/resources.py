@@ -15,7 +15,6 @@ import time
 from typing import Any
 
 import torch
-from transformers import TrainerCallback
 
 
 def hardware(processes: int) -> dict[str, Any]:
@@ -24,8 +23,8 @@ def hardware(processes: int) -> dict[str, Any]:
     return {"gpus": names, "cpu_count": os.cpu_count(), "processes": processes}
 
 
-class StepMeter(TrainerCallback):
-    """Measures the steps of a trainer, which calls `begin_step` and `batch`, and logs what `take` returns."""
+class StepMeter:
+    """Measures steps between `begin_step` and `end_step`; `take` returns what to log of them."""
 
     def __init__(self) -> None:
         self._start: float | None = None
@@ -33,19 +32,16 @@ class StepMeter(TrainerCallback):
         self._tokens: int | None = None
         self._asks_nvml = torch.cuda.is_available()
 
-    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-        self._start, self._steps, self._tokens = None, [], None  # of a loop that was interrupted
-
     def begin_step(self) -> None:
-        """The step under way begins now, unless it has begun."""
-        if self._start is None:
-            self._start = time.perf_counter()
+        """A step begins now."""
+        self._start = time.perf_counter()
 
     def batch(self, tokens: int) -> None:
         """The next step, and those after it until another call, train on a batch of so many tokens."""
         self._tokens = tokens
 
-    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+    def end_step(self) -> None:
+        """The step under way ends now."""
         if self._start is not None:
             self._steps.append((time.perf_counter() - self._start, self._tokens))
             self._start = None

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PrinterCallback, TrainerCallback
+from transformers import TrainerCallback
 
 from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError, StoppedTogether, TrainingError, from_interrupt
 from rg_env.evaluation.pictures.run import plot_run
 from rg_env.inference.policy import TINY
 from rg_env.tiny import POLICY_DIR
-from rg_env.training import services
 from rg_env.training.checkpoints import check_fit, chosen, step_of
 from rg_env.training.collective import on_main
 from rg_env.training.config import TrainConfig
@@ -36,6 +35,7 @@ from rg_env.training.plan import resolved
 from rg_env.training.recorder import Recorder
 from rg_env.training.resources import hardware
 from rg_env.training.summary import print_summary
+from rg_env.training.trackers import FOLDERS, Trackers
 from rg_env.training.trainer import GRPOTrainer
 
 
@@ -52,7 +52,8 @@ def train(
 ) -> dict[str, Any]:
     """Train, with an evaluation on frozen problems before, now and then, and after.
 
-    On Ctrl-C or SIGTERM, and on an error, the weights and the results so far are saved first.
+    On Ctrl-C or SIGTERM, and on an error, the weights and the results so far are saved first, unless an update was
+    broken off in the middle: by an error, or by a second Ctrl-C.
 
     Args:
         trainer: ready to train; `trainer.args.output_dir` is where the files go (see `output`).
@@ -62,7 +63,7 @@ def train(
             sampled and once greedily, every fifth of the run.
         resume: a checkpoint to go on from as if the run had never stopped; "auto": the newest whole one in the output
             folder, if there is one.
-        logging: what the console shows; services are named in `trainer.args` (see `services`).
+        logging: what the console shows, and the services that the run reports to (see `trackers`).
         monitors: when the run speaks up, or ends itself (see `monitors`); default: all rules, and none ends it.
         hub: where it is published (see `hub.background`); default: nowhere.
 
@@ -73,14 +74,14 @@ def train(
         InputError: `resume` is no checkpoint that this trainer can go on from; a service cannot be started; the
             evaluation cannot be made.
         TrainingError: no step was made, though nothing interrupted the run.
-        KeyboardInterrupt: the run was interrupted before it had anything to save; it leaves no files.
+        KeyboardInterrupt: the run was interrupted before it had anything to save, and leaves no files; or twice.
         Exception: whatever ended the run, once what there is has been saved.
     """
     checkpoint = None if resume is None else on_main(trainer.accelerator, lambda: _checkpoint(trainer, resume))
     first = 0 if checkpoint is None else step_of(checkpoint)
     fixed_evaluation = _prepared(trainer, evaluation or EvaluationPlan())
-    files = RunFiles(Path(trainer.args.output_dir))
-    new_folders = [folder for folder in services.folders(trainer) if not folder.exists()]
+    files = RunFiles(trainer.output_dir)
+    new_folders = [files.folder / name for name in FOLDERS if not (files.folder / name).exists()]
     if checkpoint is not None:
         earlier = on_main(trainer.accelerator, lambda: [e["questions"] for e in files.evaluations(until=first)])
         fixed_evaluation.check_same_questions(earlier)
@@ -98,22 +99,26 @@ def train(
     watch = _monitors(trainer, monitors, recorder)
     uploads = Uploads(hub or HubConfig(), files.folder, main=main, say=recorder.console.line)
     trainer.add_callback(uploads)
-    trainer.remove_callback(PrinterCallback)  # the recorder shows the progress
+    trackers = Trackers(trainer, logging or LoggingConfig(), files.folder)
+    trainer.add_callback(trackers)
     start = time.monotonic()
     failure: Exception | None = None
+    together = True
     with interruption.handled():
         try:
             on_main(trainer.accelerator, lambda: _describe(files, fixed_evaluation, config, settings or {}, first))
-            services.start(trainer)
+            trackers.start()
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         except (Exception, KeyboardInterrupt) as error:
+            together = trainer.accelerator.num_processes == 1 or isinstance(error, StoppedTogether)
             if isinstance(error, KeyboardInterrupt) or from_interrupt(error):
                 interruption.happened = True
             else:
                 failure = error
         finally:
             recorder.console.close()
-            services.stop(trainer, failed=failure is not None)
+            trackers.finish(failed=failure is not None)
+            trainer.remove_callback(trackers)
     if failure is None and not interruption.happened and trainer.state.global_step <= first:
         failure = TrainingError("the run ended without a single optimizer step: are there rows to train on, and steps?")
     seconds = time.monotonic() - start
@@ -122,11 +127,12 @@ def train(
         if main and checkpoint is None:
             files.discard(new_folders)
         raise failure or KeyboardInterrupt
-    together = trainer.accelerator.num_processes == 1 or isinstance(failure, StoppedTogether)
-    if failure is None or together:  # alone, no process could save a sharded model
+    if interruption.happened and not (together and trainer.consistent):
+        raise KeyboardInterrupt
+    if together and trainer.consistent:  # alone, no process could save a sharded model
         with _kept_going(failure):
             if checkpoint is None or trainer.state.global_step > first:  # else it would be the one that there is
-                save_checkpoint(trainer)
+                trainer.save_checkpoint()
     if not main:
         if failure:
             raise failure
@@ -134,7 +140,7 @@ def train(
     before, after = recorder.before_and_after(first)
     results = {
         "model": _model_name(trainer),
-        "engine": trainer.sampler.name,
+        "engine": trainer.engine.name,
         "steps": trainer.state.global_step,
         "resumed_from": None if checkpoint is None else str(checkpoint),
         "seconds": round(seconds, 2),
@@ -165,20 +171,12 @@ def _kept_going(failure: Exception | None) -> Iterator[None]:
     except Exception as error:
         if failure is None:
             raise
-        failure.add_note(f"besides, not everything could be saved: {type(error).__name__}: {error}")
-
-
-def save_checkpoint(trainer: GRPOTrainer) -> Path:
-    """Save weights, tokenizer, optimizer and trainer state as `checkpoint-N`, unless that was done at this step."""
-    folder = Path(trainer.args.output_dir) / f"checkpoint-{trainer.state.global_step}"
-    if not folder.exists():
-        trainer._save_checkpoint(trainer.model, trial=None)
-    return folder
+        failure.add_note(f"in addition, not everything could be saved: {type(error).__name__}: {error}")
 
 
 def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
     """What to go on from, checked; None: nothing is there yet."""
-    folder = Path(trainer.args.output_dir)
+    folder = trainer.output_dir
     checkpoint, passed_over = chosen(resume, folder)
     for line in passed_over:
         print(f"passing over a damaged checkpoint: {line}", flush=True)
@@ -198,7 +196,7 @@ def _prepared(trainer: GRPOTrainer, plan: EvaluationPlan) -> FixedEvaluation:
         return FixedEvaluation(trainer, plan)
     except InputError:
         with contextlib.suppress(OSError):  # the folder that the trainer made, if nothing is in it
-            Path(trainer.args.output_dir).rmdir()
+            trainer.output_dir.rmdir()
         raise
 
 
@@ -221,17 +219,17 @@ def _describe(
 def _monitors(trainer: GRPOTrainer, config: MonitorsConfig | None, recorder: Recorder) -> MonitorCallback:
     """Those of this run: its `config`'s, else those that the trainer has, else all. After the recorder: a step's line
     comes before what is said of it."""
-    callbacks = trainer.callback_handler.callbacks
+    callbacks = trainer.callbacks
     own = [each for each in callbacks if isinstance(each, MonitorCallback)]
     if config is not None or not own:
         own = [MonitorCallback(config), *own]
     own[0].say = recorder.console.line
-    callbacks[:] = [*(each for each in callbacks if not isinstance(each, MonitorCallback)), own[0]]
+    trainer.callbacks = [*(each for each in callbacks if not isinstance(each, MonitorCallback)), own[0]]
     return own[0]
 
 
 def _model_name(trainer: GRPOTrainer) -> str:
-    name = trainer._get_model_name()
+    name = trainer.model_name
     return TINY if name == str(POLICY_DIR) else name
 
 
@@ -243,10 +241,11 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
         "model": _model_name(trainer),
         "environment": {
             "system_prompt": env.system_prompt,
-            "first_prompt": env.get_dataset()[0]["prompt"],
-            "rewards": dict(zip(env.rubric.get_reward_func_names(), env.rubric.get_reward_weights(), strict=True)),
+            "first_prompt": (env.train_rows or env.eval_rows)[0]["prompt"],
+            "rewards": env.reward_weights,
         },
-        "training": trainer.args.to_dict(),
+        "training": trainer.args.model_dump(mode="json"),
+        "engine": trainer.engine_config.model_dump(mode="json"),
         "fixed_evaluation": {
             **{name: getattr(plan, name) for name in ("every", "before", "after")},
             "sampling": evaluation.sampling(),
@@ -255,8 +254,7 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
     }
     if isinstance(mixture := getattr(env, "mixture", None), Mixture):
         resolved["environment"]["gym"] = mixture.model_dump()["tasks"]
-        grading = getattr(env, "grading", "strict")
-        resolved["environment"]["grading"] = "hardened" if grading == "strict" else grading  # as a config calls it
+        resolved["environment"]["grading"] = getattr(env, "grading", "hardened")
     if trainer.curriculum is not None:
         resolved["curriculum"] = trainer.curriculum.config.model_dump()
     return {**settings, **resolved}
@@ -265,7 +263,8 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
 class _Interruption(TrainerCallback):
     """Ends a run on SIGINT and SIGTERM: by `KeyboardInterrupt`, but never in the middle of an update.
 
-    Several processes end together after the step: each would stop somewhere else, and wait for the others for ever.
+    A second signal ends it at once; in the middle of an update, nothing is saved then. Several processes end together
+    after the step: each would stop somewhere else, and wait for the others for ever.
     """
 
     def __init__(self, trainer: GRPOTrainer) -> None:
@@ -280,7 +279,6 @@ class _Interruption(TrainerCallback):
         # Python gives signals to the main thread only.
         here = threading.current_thread() is threading.main_thread()
         kinds = [signal.SIGINT, signal.SIGTERM] if here else []
-        self.trainer.updating = False
         before = {kind: signal.signal(kind, self._interrupt) for kind in kinds}
         self.trainer.add_callback(self)
         try:
@@ -291,20 +289,15 @@ class _Interruption(TrainerCallback):
                 signal.signal(kind, handler)
 
     def _interrupt(self, *_: Any) -> None:
-        if (self.trainer.updating or self._several) and not self._waiting:
-            self._waiting = True
-        else:  # at once; also when asked for a second time
-            raise KeyboardInterrupt
-
-    def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        self.trainer.updating = True
+        if self._waiting or not (self.trainer.updating or self._several):
+            raise KeyboardInterrupt  # at once; so does a second signal
+        self._waiting = True
+        if not self._several:  # the step's metrics are written before training ends
+            self.happened = self.trainer.control.should_training_stop = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.updating = False
         if self._several:
             accelerator = self.trainer.accelerator
             asked = torch.tensor(float(self._waiting), device=accelerator.device)
             if accelerator.reduce(asked, reduction="sum").item() > 0:
                 self.happened = control.should_training_stop = True
-        elif self._waiting:  # the step's metrics are written before training ends
-            self.happened = control.should_training_stop = True

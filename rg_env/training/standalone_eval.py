@@ -4,7 +4,7 @@
     trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, engine="embedded")
     evaluation = evaluate_only(trainer, "outputs/AFTERWARDS")
 
-The trainer brings what generates; nothing of an optimizer is made. A model that was evaluated in training gives the
+The trainer brings what generates; an optimizer gets no state. A model that was evaluated in training gives the
 same greedy answers here, and with the embedded engine and the seed of that run the same sampled ones.
 """
 
@@ -40,18 +40,13 @@ def evaluate_only(
     evaluation = FixedEvaluation(trainer, plan or EvaluationPlan())
     if not evaluation.questions:
         raise InputError("nothing to evaluate: the environment has no evaluation rows, and no task is held out")
-    step = step_of_model(trainer._get_model_name()) if step is None else step
+    step = step_of_model(trainer.model_name) if step is None else step
     name = f"eval_results/eval_step_{step}.json"
     if (Path(folder) / name).exists():
         raise OutputFolderError(f"{Path(folder) / name} is there already: choose another output folder")
     files = RunFiles(Path(folder))
-    # As training does: mixed precision, which is part of what the model computes, and the right device.
-    trainer.accelerator.prepare_model(trainer.model, evaluation_mode=True)
-    try:
-        trainer.sync_weights()
-        result = evaluation.run(step)
-    finally:
-        trainer.async_generator.stop()
+    trainer.sync_weights()
+    result = evaluation.run(step)
     files.write_json(name, result.as_json())
     print_evaluation(files.folder / name, result)
     return result

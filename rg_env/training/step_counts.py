@@ -5,20 +5,14 @@ updates compare unequal things. Imports neither torch nor verifiers.
 """
 
 from rg_env.training.config import TrainConfig
-from rg_env.training.config_sections import TrainingConfig
 
 
-def rollouts_per_batch(training: TrainingConfig, processes: int) -> int:
-    """Rollouts that are generated at once."""
-    return training.per_device_train_batch_size * training.gradient_accumulation_steps * processes
-
-
-def in_updates(config: TrainConfig, processes: int) -> TrainConfig:
+def in_updates(config: TrainConfig) -> TrainConfig:
     """The same run with all steps counted in updates; where they do not divide, one update more than too few."""
     training = config.training
     if not training.rollouts_as_steps:
         return config
-    batch = rollouts_per_batch(training, processes)
+    batch = training.rollouts_per_step
 
     def updates(rollouts: int) -> int:
         return -(-rollouts * training.num_iterations // batch)

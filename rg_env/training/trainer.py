@@ -1,260 +1,503 @@
-"""`GRPOTrainer`: verifiers' trainer with what is broken or slow in it mended. Same constructor, same `GRPOConfig`.
+"""`GRPOTrainer`: group-relative policy optimisation of a language model on an environment.
 
-    trainer = GRPOTrainer(model=model, env=env, args=args, processing_class=tokenizer, engine="embedded")
+    env = ReasoningGym("leg_counting")
+    trainer = GRPOTrainer(model, env, GRPOConfig(output_dir="outputs/run"), tokenizer, engine="embedded")
     trainer.train()
 
-What differs from `vf.GRPOTrainer` 0.1.6, each with a test that fails on the parent:
-
-- The model sees the prompt. The parent hands its loss mask, in which prompts are 0, to the model as attention mask, so
-  that every log-probability but the first is computed without the question.
-- Logits are made for the positions that carry loss, in chunks, and the log-probabilities "before the update" are not
-  computed a second time when there is one update a batch.
-- Rollouts without advantage are left out of forward and backward when `beta` is 0: their gradient is exactly zero.
-- Rows of similar length go through the model together; on a CPU, a prompt goes once for several of its completions.
-- An error in a rollout or a reward ends the run with that error; the parent waits for a batch that never comes.
-- Prompts that are too long are an error; the parent drops them in silence.
-- Groups of equal rewards have no advantage; the parent scales their rounding errors up.
-- Each process has its own rows of a batch, and no row is lost when an epoch ends (see `order`).
-- Checkpoints are written aside, checked and renamed, and a run goes on from one exactly (see `resumable`).
-- A step whose loss or gradient is not finite changes nothing; three in a row end the run (see `step_guard`).
-- Metrics have the field's names; a system prompt is folded into the question where the chat template has no system
-  role.
-- `engine="embedded"` samples from the very model being trained, in this process, without vLLM.
+The constructor is that of `vf.GRPOTrainer` (verifiers 0.1.6) with an `engine` and a `curriculum`. `train` is the whole
+algorithm, top to bottom. What it needs are objects of its own: an engine samples (`engines`), a sampler turns rows into
+scored rollouts (`rollouts`), an objective makes a loss of them (`objective`), a strategy spreads the model over
+processes and makes the optimizer step (`strategy`), checkpoints are written and read by `saving`, and callbacks of
+transformers watch. `run.train` adds evaluations, files, trackers and Ctrl-C.
 """
 
 import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
-from verifiers import Environment
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState
 
-from rg_env.core.prompts import rejects_system_role
-from rg_env.training import metrics
+from rg_env.core.environment import Environment
+from rg_env.errors import InputError
+from rg_env.inference.distributed import processes
+from rg_env.inference.prompts import PromptEncoder
+from rg_env.inference.protocol import Sampling
 from rg_env.training.advantages import group_advantages
-from rg_env.training.arguments import GRPOConfig
-from rg_env.training.batches import RolloutBatch, micro_batches, truncated
-from rg_env.training.checks import (
-    EngineName,
-    check_engine,
-    check_liger,
-    check_options,
-    check_prompt_lengths,
-    fitting_rows,
-    fold_system_prompts,
-)
-from rg_env.training.collective import on_main
+from rg_env.training.batches import TokenBatch, micro_batches, repeated
+from rg_env.training.callbacks import Callbacks
+from rg_env.training.checks import check_liger, check_options, check_prompts, fitting_rows, longest_prompt
+from rg_env.training.collective import on_main, same_everywhere
+from rg_env.training.config_sections import EngineConfig
 from rg_env.training.curriculum import Curriculum
-from rg_env.training.engines import Embedded, Engine, Vllm, WeightsGuard
-from rg_env.training.generated_batch import GeneratedBatch
+from rg_env.training.engines import Embedded, Engine, Vllm
+from rg_env.training.environments import as_environment
 from rg_env.training.group_filter import EmptyBatches, fill
-from rg_env.training.objective import ObjectiveTrainer
+from rg_env.training.grpo_config import GRPOConfig
+from rg_env.training.metrics import StepMetrics, batch_metrics, learning_rate
+from rg_env.training.objective import Objective
+from rg_env.training.order import BatchOrder
 from rg_env.training.output import nothing_left_of
 from rg_env.training.phases import Phases
+from rg_env.training.policies import prepare_policy, reference_of
 from rg_env.training.previous_policy import PreviousPolicy
 from rg_env.training.resources import StepMeter
-from rg_env.training.resumable import check_start
-from rg_env.training.rollouts import RolloutGenerator
-from rg_env.training.seams import no_reference_model, no_weight_client
+from rg_env.training.rollouts import Rollouts, RolloutSampler
+from rg_env.training.saving import Checkpoints, rows_hash
+from rg_env.training.step_guard import StepGuard
+from rg_env.training.strategy import make_optimizer, make_strategy
 
 
-class GRPOTrainer(ObjectiveTrainer):
-    """Group-relative policy optimisation (Shao et al., 2024, arXiv:2402.03300) over a Verifiers environment.
+class GRPOTrainer:
+    """Group-relative policy optimisation (Shao et al., 2024, arXiv:2402.03300).
 
     Args:
-        model, env, args, processing_class, callbacks, optimizers, peft_config: as `vf.GRPOTrainer`.
-        engine: `"vllm"`, a running `vf-vllm` server at `args.vllm_server_host:vllm_server_port`, as in the parent; or
-            `"embedded"`, the model itself.
-        curriculum: changes the levels of tasks of `env` while training goes on.
+        model: a causal language model of transformers; its weights are trained in place.
+        env: a `ReasoningGym` or other `Environment` of rg_env, a `ReasoningGymEnv`, or a single-turn environment of
+            Verifiers.
+        args: how it is trained.
+        processing_class: the model's tokenizer.
+        callbacks: `TrainerCallback`s of transformers.
+        optimizers: an optimizer and a learning rate scheduler of your own; None for those that `args` describe. The
+            learning rates of an optimizer without a scheduler follow the schedule of `args`, from their own peak.
+        peft_config: a PEFT `LoraConfig`, to train adapters instead of all weights.
+        engine: `"embedded"`, the model itself samples in this process; `"vllm"`, a server does; or an `EngineConfig`.
+        curriculum: changes the levels of tasks of `env` during training.
 
     Raises:
         InputError: a combination that cannot work; prompts longer than `args.max_prompt_length`; no chat template.
-        ServerError: no server within `args.vllm_server_timeout` seconds.
-        MissingExtraError: weights would travel by NCCL, and vLLM is not installed beside the trainer.
+        ServerError: no usable server within `engine.connect_timeout` seconds.
     """
 
     def __init__(
         self,
         model: PreTrainedModel,
-        env: Environment,
+        env: Any,
         args: GRPOConfig,
         processing_class: PreTrainedTokenizerBase,
         callbacks: list[TrainerCallback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
         peft_config: Any = None,
         *,
-        engine: EngineName = "vllm",
+        engine: str | EngineConfig = "embedded",
         curriculum: Curriculum | None = None,
-        **kwargs: Any,
-    ):
-        check_engine(engine, args, env)
-        check_liger(args)
-        check_options(args, env, curriculum)
-        folds = env.message_type == "chat" and rejects_system_role(processing_class)
-        if folds:
-            fold_system_prompts(env)
-        limit = args.max_seq_len if args.max_prompt_length is None else args.max_prompt_length
-        longest = check_prompt_lengths(env, processing_class, limit)
-        if curriculum is not None:
-            longest = limit or longest  # prompts of later levels may be as long
-            curriculum.prepare = lambda rows: fitting_rows(env.put_rows(rows), processing_class, limit, fold=folds)
-        self.rows_hash = check_start(env, args)
-        with nothing_left_of(args.output_dir):  # transformers makes the folder before it can be known who is there
-            with no_weight_client(), no_reference_model(args):
-                super().__init__(model, env, args, processing_class, callbacks, optimizers, peft_config, **kwargs)
-            if engine == "embedded":
-                self.sampler: Engine = Embedded(self.model, processing_class, self._get_model_name(), self.args.seed)
-            else:
-                self.sampler = Vllm(self.accelerator, self.model, env, processing_class, args, longest)
-        self.async_generator = RolloutGenerator(
-            env=env,
-            client_config=self.client_config,
-            model_name=self.sampler.model_name,
-            sampling_args=self._get_sampling_args(),
-            num_batches_ahead=self.num_batches_ahead,
-            max_queue_size=args.async_max_queue_size,
-            generation_timeout=args.async_generation_timeout,
-            client_factory=self.sampler.client,
-            on_cancel=self.sampler.cancel,
-            health=self.sampler.health_problem,
+    ) -> None:
+        self.env: Environment = as_environment(env)
+        self.args = args = on_this_machine(args)
+        self.processing_class, self.curriculum = processing_class, curriculum
+        self.engine_config = engine if isinstance(engine, EngineConfig) else EngineConfig.of(engine)
+        self.sampling = Sampling(
+            args.temperature,
+            args.top_p,
+            args.top_k,
+            args.min_p,
+            args.repetition_penalty,
+            args.presence_penalty,
+            args.frequency_penalty,
+            args.max_tokens,
         )
-        self.beta = args.beta
-        if args.kl_reference == "previous":
-            self.previous_policy = PreviousPolicy(self.accelerator.unwrap_model(self.model))
+        self.accelerator = make_accelerator(args)
+        main = self.accelerator.is_main_process
+        check_options(args, self.engine_config, self.env, curriculum)
+        check_liger(args, self.accelerator.device)
+        encoder = PromptEncoder(processing_class)
+        check_prompts(self.env, encoder, args.max_prompt_length)
+        self.rows_hash = rows_hash(self.env)
+        same_everywhere(
+            self.accelerator,
+            str(self.rows_hash),
+            "the processes do not train on the same rows: each must build them from the same data and seed",
+        )
+        if curriculum is not None:
+            limit = args.max_prompt_length
+            curriculum.prepare = lambda rows: fitting_rows(curriculum.env.put_rows(rows), encoder, limit)
+        self.output_dir = Path(args.output_dir or "outputs")
+        self.state, self.control = TrainerState(), TrainerControl()
+        self.state.is_world_process_zero, self.state.is_local_process_zero = (
+            main,
+            self.accelerator.is_local_main_process,
+        )
+        self._order = BatchOrder(
+            len(self.env.train_rows),
+            prompts=args.prompts_per_step,
+            seed=args.seed if args.shuffle_dataset else None,
+        )
+        with nothing_left_of(self.output_dir):
+            if main:
+                self.output_dir.mkdir(parents=True, exist_ok=True)
+            self.strategy = make_strategy(self.accelerator, args)
+            set_seed(args.seed)  # of new adapters, and of the order of rollouts in a step
+            policy = prepare_policy(model, args, peft_config, training=True)
+            reference = reference_of(policy, args)
+            optimizer = optimizers[0] or make_optimizer(args, policy)
+            self.scheduler = optimizers[1]
+            self._peak_rates = [float(group["lr"]) for group in optimizer.param_groups]
+            self.model, self.optimizer = self.strategy.prepare(policy, optimizer)
+            if reference is not None:
+                reference = self.strategy.prepare_reference(reference)
+            self.engine: Engine = self._make_engine(encoder)
+        self.sampler = RolloutSampler(self.env, self.engine, encoder)
+        self.previous_policy = PreviousPolicy(policy) if args.kl_reference == "previous" else None
+        self.phases, self.meter, self.metrics = Phases(), StepMeter(), StepMetrics()
+        self.guard = StepGuard(self.accelerator, args.learning_rate, bool(args.bf16))
+        correction = self.engine_config.importance_sampling_correction
+        self.objective = Objective(
+            args,
+            self.accelerator,
+            self.model,
+            reference=reference,
+            previous=self.previous_policy,
+            sampler_cap=self.engine_config.importance_sampling_cap if correction else None,
+            phases=self.phases,
+        )
+        self.checkpoints = Checkpoints(self, self.output_dir)
+        self.rollouts: Rollouts | None = None
+        """The batch that is trained on; on the main process."""
         self.updating = False
-        """From where a step changes what the next one needs whole, to its end: `train` lets no interrupt in there."""
+        """True while a step mutates state that must stay consistent: interrupts are deferred until it is False."""
+        self.consistent = True
+        """Whether weights, step and random numbers belong together; nothing can be saved from an update broken off."""
+        self._callbacks = Callbacks(
+            callbacks or [],
+            model=self.model,
+            processing_class=processing_class,
+            optimizer=self.optimizer,
+            lr_scheduler=self.scheduler,
+        )
         self._empty_batches = EmptyBatches()
-        self._weights_guard = WeightsGuard(self.sampler)
-        self.add_callback(self._weights_guard)
-        self.rollouts: Any = None
-        """verifiers' `GenerateOutputs` of the batch that is trained on; on the main process."""
-        self.phases = Phases()
-        self.meter = StepMeter()
-        self.add_callback(self.meter)
+        self._micro_batches: list[dict[str, Any]] | None = None
         self._synced_at: int | None = None
+        self._in_epoch = False
         if curriculum is not None:
             on_main(self.accelerator, curriculum.check)
-        self._can_resume(curriculum)
+        self.notify("on_init_end")
 
-    def sync_weights(self) -> None:
-        """Bring the engine's weights up to those of the model, once a step. All processes take part."""
-        if self._synced_at == self.state.global_step:
-            return
-        on_main(self.accelerator, self.async_generator.wait_idle)  # no group mixes two policies
-        with self.phases("sync"):
-            self.sampler.sync()
-        self._synced_at = self.state.global_step
+    # --- the algorithm ------------------------------------------------------------------------------------------------
 
-    def _prepare_inputs(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """The micro-batch of this pass; every `generate_every` passes a new batch of rollouts is fetched for it.
+    def train(self, resume_from_checkpoint: str | Path | None = None) -> None:
+        """Train until `args.max_steps` optimizer steps are made, or a callback ends the run.
 
-        Batches are asked for `num_batches_ahead` before they are needed. An error in one is raised on all processes.
+        Args:
+            resume_from_checkpoint: continue from this folder, which `checkpoints.check_fit` has accepted, as if the run
+                had never stopped.
+
+        Raises:
+            TrainingError, RewardError, EngineError: whatever ended the run; on several processes `StoppedTogether`.
         """
-        generate_every = self.gradient_accumulation_steps * self.num_iterations
-        if self._step % generate_every == 0 or self._buffered_inputs is None:
+        args, state = self.args, self._begin(resume_from_checkpoint)
+        with self._quiet_garbage_collector():
+            self.notify("on_train_begin")
+            while state.global_step < args.max_steps and not self.control.should_training_stop:
+                self.guard.end_if_hopeless(self.model, state.global_step)
+                self._begin_step()
+                with self.phases("backward"):  # and whatever is no phase of its own
+                    parts = self._next_micro_batches()
+                    self._look_back(parts)
+                    result = self.strategy.step(self._loss, parts, self._learning_rates(), self._updating)
+                self._end_step(result)
+            self.guard.end_if_hopeless(self.model, state.global_step)
+            self.notify("on_train_end")
+
+    def _next_micro_batches(self) -> list[dict[str, Any]]:
+        """The micro-batches of this process for the next update; every `num_iterations` updates a new batch."""
+        step, iterations = self.state.global_step, self.args.num_iterations
+        if step % iterations == 0 or self._micro_batches is None:
             self.sync_weights()
             with self.phases("waiting"):
-                batch = on_main(self.accelerator, lambda: self._fetch(self._step // generate_every, generate_every))
-            self._buffered_inputs = self._train_inputs(batch, len(inputs))
-        number = self._step % self.gradient_accumulation_steps
-        if self.previous_policy is not None:
-            self.updating = True  # an interrupt would leave its weights in the model, or a copy without its update
-            if number == 0:
-                self._look_back(self.previous_policy, self._buffered_inputs)
-            if number == self.gradient_accumulation_steps - 1:  # DeepSpeed makes the update in the backward pass
-                self.previous_policy.keep()
-        micro_batch = self._buffered_inputs[number]
-        self._step += 1
-        return micro_batch
+                batch = on_main(self.accelerator, lambda: self._next_batch(step // iterations))
+            self._micro_batches = self._split(batch)
+        return self._micro_batches
 
-    def _fetch(self, number: int, generate_every: int) -> RolloutBatch:
-        """Ask for the batches up to `number + num_batches_ahead`, as far as the run goes, wait for batch `number`, and
-        log what it is like. On the main process only."""
+    def _next_batch(self, number: int) -> TokenBatch:
+        """Batch `number` of rollouts, sampled now or before ("ahead"). On the main process only."""
         if self.curriculum is not None:
             self.curriculum.look(self.state.global_step)
-        last = (self.state.max_steps * self.gradient_accumulation_steps - 1) // generate_every
-        for ahead in range(self._next_batch_id, min(number + self.num_batches_ahead, last) + 1):
-            self.async_generator.submit(self, ahead, *self._gather_batch_data(ahead - number))
-            self._next_batch_id = ahead + 1
-        result = self.async_generator.get_batch(number)
-        batch = RolloutBatch.of(result.processed_results)
+        ahead = self.engine_config.num_batches_ahead
+        if ahead:
+            last = (self.args.max_steps - 1) // self.args.num_iterations
+            for each in range(number, min(number + ahead, last) + 1):
+                if not self.sampler.submitted(each):
+                    self.sampler.submit(each, self._rows(each), self.sampling)
+            found = self.sampler.get(number)
+        else:
+            found = self.sampler.sample(self._rows(number), self.sampling)
+        self._count(found)
         if self.curriculum is not None:
-            correct = torch.tensor(result.all_reward_dict["accuracy"], dtype=torch.float64)
-            self.curriculum.measure(number, correct.view(-1, self.num_generations).mean(dim=1).tolist())
-        metrics.log_batch(self, result, batch)  # what the policy does, whatever of it is trained on
+            correct = torch.tensor(found.accuracies, dtype=torch.float64)
+            self.curriculum.measure(number, correct.view(-1, self.args.num_generations).mean(dim=1).tolist())
+            self.metrics.update(self.curriculum.metrics())
+        self.metrics.update(batch_metrics(found, self.args.num_generations))  # of all rollouts, trained on or not
+        self.metrics.update(self.engine.metrics())
+        empty: list[int] = []
         if self.args.filter_groups:
-            result, batch = self._filtered(number, result)
-        if self.mask_truncated_completions:
-            batch = batch.without_loss(truncated(result.outputs.state, batch, self.processing_class.eos_token_id))
-        self.rollouts = result.outputs
-        return batch
+            found, empty = self._filtered(number, found)
+        if self.args.mask_truncated_completions:
+            empty += found.truncated
+        self.rollouts = found
+        return found.tokens().without_loss(empty)
 
-    def _filtered(self, number: int, result: GeneratedBatch) -> tuple[GeneratedBatch, RolloutBatch]:
-        """Batch `number` with other groups in the place of those that teach nothing."""
+    def _rows(self, number: int) -> list[Any]:
+        """The rows of batch `number`, each once for each of its rollouts."""
+        rows = [dict(self.env.train_rows[index]) for index in self._order.batch(number)]
+        if self.curriculum is not None:
+            rows = self.curriculum.replace(number, rows)
+        return repeated(rows, self.args.num_generations)
 
-        def ask(round_: int, prompts: int) -> GeneratedBatch:
-            columns = self._more_batch_data(number, round_, prompts)
-            more = self.async_generator.extra(self, columns)
-            metrics.count_tokens(self, RolloutBatch.of(more.processed_results))
-            return more
+    def _filtered(self, number: int, found: Rollouts) -> tuple[Rollouts, list[int]]:
+        """Batch `number` with other groups in place of those that teach nothing, and the rollouts without loss."""
 
-        filtered = fill(result, self.num_generations, ask, self.args.filter_groups_rounds)
-        for name, value in filtered.metrics().items():
-            self._metrics["train"][name].append(value)
+        def more(round_: int, prompts: int) -> Rollouts:
+            rows = [self.env.train_rows[index] for index in self._order.more(number, round_, prompts)]
+            sampled = self.sampler.sample(repeated(rows, self.args.num_generations), self.sampling)
+            self._count(sampled)
+            return sampled
+
+        filtered = fill(found, self.args.num_generations, more, self.args.filter_groups_rounds)
+        self.metrics.update(filtered.metrics())
         self._empty_batches.look(filtered)
-        return filtered.batch, RolloutBatch.of(filtered.batch.processed_results).without_loss(filtered.empty)
+        return filtered.batch, filtered.empty
 
-    def _train_inputs(self, batch: RolloutBatch, rows: int) -> list[dict[str, Any]]:
-        """This process's part of a batch, `rows` rows, shuffled and split for gradient accumulation."""
-        device, first = self.accelerator.device, self.accelerator.process_index * rows
-        part = slice(first, first + rows)
+    def _split(self, batch: TokenBatch) -> list[dict[str, Any]]:
+        """This process's part of a batch, shuffled and split for gradient accumulation."""
+        processes, device = self.accelerator.num_processes, self.accelerator.device
+        share = len(batch.rewards) // processes
+        part = slice(self.accelerator.process_index * share, (self.accelerator.process_index + 1) * share)
+        parts = self.args.accumulation(processes)
         rewards = torch.tensor(batch.rewards, device=device)
-        advantages = group_advantages(rewards, self.num_generations, self.args.scale_rewards)
-        tensors: dict[str, Any] = batch.tensors(
-            part, pad_token=self.processing_class.pad_token_id, max_length=self.max_seq_len, device=device
-        )
+        advantages = group_advantages(rewards, self.args.num_generations, self.args.scale_rewards)
+        tensors: dict[str, Any] = batch.tensors(part, pad_token=self._pad_token(), device=device)
         tensors["advantages"] = advantages[part]
-        passes = self.gradient_accumulation_steps * self.accelerator.num_processes
-        tensors["batch_tokens"] = torch.full((rows,), batch.tokens() / passes, device=device)
-        tensors["old_per_token_logps"] = None
-        if self.num_iterations > 1:  # otherwise the same as those that the loss computes itself
-            with torch.no_grad():
-                tensors["old_per_token_logps"] = self._get_per_token_logps(
-                    self.model,
-                    tensors["input_ids"],
-                    tensors["attention_mask"],
-                    batch_size=self.per_device_train_batch_size,
-                )
-        return micro_batches(tensors, self.gradient_accumulation_steps)
+        tensors["batch_tokens"] = torch.full((share,), batch.tokens() / (parts * processes), device=device)
+        tensors["old_logps"] = self.objective.old_logps(tensors)
+        return micro_batches(tensors, parts)
 
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+    def _look_back(self, parts: list[dict[str, Any]]) -> None:
+        """Compute what the KL term needs of the previous policy, whose weights are in the model meanwhile."""
+        self.updating = self.previous_policy is not None
+        self.consistent = not self.updating
+        self.objective.look_back(parts)
+        self.updating, self.consistent = False, True
+
+    def _loss(self, part: dict[str, Any]) -> torch.Tensor:
+        if self._micro_batches and part is not self._micro_batches[0]:
+            self.notify("on_substep_end")  # of the one before
+        return self.objective(part, self.metrics)
+
+    def _learning_rates(self) -> list[float]:
+        """Learning rates of the optimizer's groups in the next update; a step that was skipped does not count."""
+        if self.scheduler is not None:
+            return [float(rate) for rate in self.scheduler.get_last_lr()]
+        rate = learning_rate(self.args, self.state.global_step - self.guard.skipped)
+        return [peak * (rate / self.args.learning_rate) for peak in self._peak_rates]
+
+    def _begin_step(self) -> None:
+        if not self._in_epoch:
+            self._in_epoch = True
+            self.notify("on_epoch_begin")
+        self.notify("on_step_begin")
         self.meter.begin_step()
-        with self.phases("backward"):  # and all that is no phase of its own
-            return self._noting_loss(super().training_step(model, inputs, num_items_in_batch))
 
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """The parent's log, and what the steps since the last one took; of times, too, the mean of a step."""
+    def _end_step(self, result: Any) -> None:
+        """Count the step, log it, and save it if that is due."""
+        state, rate = self.state, self._learning_rates()[0]
+        if self.scheduler is not None and result.skipped is None:
+            self.scheduler.step()
+        state.global_step += 1
+        state.epoch = state.global_step / self.args.num_iterations / self._order.batches
+        self.guard.note(result, state.global_step)
+        self.meter.end_step()
+        self.checkpoints.point.note()
+        self.consistent = True
+        self.notify("on_step_end")
+        finite = result.skipped != "loss"
+        self.log({"loss": result.loss if finite else 0.0, "grad_norm": result.grad_norm, "learning_rate": rate})
+        self.updating = False
+        every = self.args.save_steps
+        if self.control.should_save or (every and state.global_step % every == 0):
+            self.control.should_save = False
+            self.save_checkpoint()
+            self.notify("on_save")
+        ends = state.global_step == self.args.max_steps or self.control.should_training_stop
+        if ends or state.global_step % (self._order.batches * self.args.num_iterations) == 0:
+            self._in_epoch = False
+            self.notify("on_epoch_end")
+
+    # --- what the loop stands on --------------------------------------------------------------------------------------
+
+    def sync_weights(self) -> None:
+        """Bring the engine's weights up to those of the model, once a step. A collective operation."""
+        if self._synced_at == self.state.global_step:
+            return
+        on_main(self.accelerator, self.sampler.wait_idle)  # no group mixes two policies
+        with self.phases("sync"):
+            self.engine.sync()
+        self._synced_at = self.state.global_step
+
+    def log(self, logs: dict[str, float]) -> None:
+        """Log a step's metrics, with what has been measured since the last one."""
         steps, costs = self.meter.take()
-        if steps:
-            times = {name: seconds / steps for name, seconds in self.phases.take().items()}
-            logs = {**logs, **times, **costs, "skipped_steps": self.step_guard.skipped}
-        super().log({**logs, "rollouts": self.rollouts_so_far}, start_time)
+        times = {name: seconds / max(1, steps) for name, seconds in self.phases.take().items()}
+        found = {**logs, **self.metrics.take(), **times, **costs, "skipped_steps": float(self.guard.skipped)}
+        found["num_tokens"] = float(self.state.num_input_tokens_seen)
+        self.report({**found, "rollouts": float(self.rollouts_so_far), "epoch": self.state.epoch or 0.0})
+
+    def report(self, logs: dict[str, float]) -> None:
+        """Hand metrics to the callbacks and to the trainer's state."""
+        self.state.log_history.append({**logs, "step": self.state.global_step})
+        self.notify("on_log", logs=logs)
+
+    def notify(self, event: str, **details: Any) -> None:
+        """Let the callbacks see an event of transformers' `TrainerCallback`."""
+        self.control = self._callbacks.call(event, self.args, self.state, self.control, **details)
 
     @property
     def rollouts_so_far(self) -> int:
-        """That the updates so far were made from, of all processes."""
-        batch = self._train_batch_size * self.gradient_accumulation_steps * self.accelerator.num_processes
-        return self.state.global_step * batch // self.num_iterations
+        """Rollouts that the updates so far were made from, of all processes."""
+        return self.state.global_step * self.args.rollouts_per_step // self.args.num_iterations
 
-    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
+    def save_checkpoint(self) -> Path:
+        """Save the present step; see `saving.Checkpoints.save`."""
+        return self.checkpoints.save()
+
+    def batch_in_use(self) -> list[dict[str, Any]] | None:
+        """The micro-batches that more updates are to be made from; None after the last of them."""
+        return self._micro_batches if self.state.global_step % self.args.num_iterations else None
+
+    def use_batch(self, parts: list[dict[str, Any]]) -> None:
+        """Make the next updates from these micro-batches: those of a checkpoint."""
+        self._micro_batches = parts
+
+    def add_callback(self, callback: TrainerCallback) -> None:
+        """Let a callback watch, after those that do already."""
+        self._callbacks.add(callback)
+
+    def remove_callback(self, callback: TrainerCallback) -> None:
+        """Let a callback watch no more."""
+        self._callbacks.remove(callback)
+
+    @property
+    def callbacks(self) -> list[TrainerCallback]:
+        """Those that watch, in the order in which they are called."""
+        return self._callbacks.all
+
+    @callbacks.setter
+    def callbacks(self, callbacks: list[TrainerCallback]) -> None:
+        self._callbacks.all = callbacks
+
+    @property
+    def model_name(self) -> str:
+        """The model's name or folder."""
+        return str(self.accelerator.unwrap_model(self.model).config._name_or_path)
+
+    def _begin(self, checkpoint: str | Path | None) -> TrainerState:
+        self.accelerator.step = 0  # micro-batches of a step that was interrupted
+        self.optimizer.zero_grad()
+        self.sampler.stop()
+        self.engine.resume()
+        self.metrics.take()
+        self.phases.take()
+        self._micro_batches, self._synced_at, self._in_epoch = None, None, False
+        self.updating, self.consistent = False, True
+        self._empty_batches = EmptyBatches()
+        self.control = TrainerControl()
+        self.guard.set_counts([0, 0])
+        self.checkpoints.saved_at = None
+        if self.curriculum is not None:
+            self.curriculum.start()
+        main, local = self.accelerator.is_main_process, self.accelerator.is_local_main_process
+        self.state = TrainerState(is_world_process_zero=main, is_local_process_zero=local)
+        if checkpoint is not None:
+            self.checkpoints.load(Path(checkpoint))
+        self.state.max_steps = self.args.max_steps
+        self.model.train()
+        self.checkpoints.point.note()
+        return self.state
+
+    def _count(self, found: Rollouts) -> None:
+        """Count the tokens of rollouts that were made."""
+        tokens = sum(map(len, found.prompt_ids)) + sum(len(rollout.token_ids) for rollout in found.rollouts)
+        self.meter.batch(tokens)
+        self.state.num_input_tokens_seen += tokens
+
+    @contextmanager
+    def _updating(self) -> Iterator[None]:
+        """Around the optimizer's update."""
+        self.updating, self.consistent = True, False
+        if self.previous_policy is not None:
+            self.previous_policy.keep()
+        self.notify("on_pre_optimizer_step")
+        with self.engine.weights_fixed():
+            yield
+        self.notify("on_optimizer_step")
+
+    @contextmanager
+    def _quiet_garbage_collector(self) -> Iterator[None]:
         # The libraries' million objects are here to stay: without this, each full garbage collection walks them all,
         # some 0.2 s every other step.
         gc.collect()
         gc.freeze()
-        self._synced_at = None
         try:
-            return super()._inner_training_loop(*args, **kwargs)
+            yield
         finally:
             gc.unfreeze()
-            self._weights_guard.release()
-            self.async_generator.stop()  # also where only an evaluation started it
+            self.engine.cancel()
+            self.sampler.stop()
+            self.engine.resume()
+
+    def _pad_token(self) -> int:
+        pad = self.processing_class.pad_token_id
+        return int(self.processing_class.eos_token_id if pad is None else pad)
+
+    def _make_engine(self, encoder: PromptEncoder) -> Engine:
+        config, args = self.engine_config, self.args
+        unwrapped = self.accelerator.unwrap_model(self.model)
+        if config.kind == "embedded":
+            return Embedded(unwrapped, self.processing_class, args.seed)
+        first = (self.env.train_rows or self.env.eval_rows)[0]["prompt"]
+        longest = args.max_prompt_length if self.curriculum else longest_prompt(self.env, encoder)
+        return Vllm(
+            self.accelerator,
+            unwrapped,
+            self.processing_class,
+            config,
+            self.sampling,
+            messages=first,
+            proof=encoder(first),
+            longest=longest + args.max_tokens,
+            zero3=self.strategy.zero_stage == 3,
+        )
+
+
+def on_this_machine(args: GRPOConfig) -> GRPOConfig:
+    """The same arguments with those decided that depend on the machine: the CPU without a GPU, bf16 with one."""
+    cpu = not torch.cuda.is_available() if args.use_cpu is None else args.use_cpu
+    return args.model_copy(update={"use_cpu": cpu, "bf16": not cpu if args.bf16 is None else args.bf16})
+
+
+def make_accelerator(args: GRPOConfig) -> Accelerator:
+    """accelerate's view of this process, on the device and in the precision that `args` name.
+
+    Raises:
+        InputError: the batch cannot be divided among the processes, or the process has another precision already.
+    """
+    state = processes(cpu=args.use_cpu)
+    precision = "bf16" if args.bf16 else None  # None: as the launcher's configuration says
+    deepspeed = os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
+    try:
+        return Accelerator(
+            cpu=bool(args.use_cpu) and not deepspeed,  # accelerate leaves DeepSpeed out where it is told of a CPU
+            mixed_precision=precision,
+            gradient_accumulation_steps=args.accumulation(state.num_processes),
+        )
+    except ValueError as error:
+        if "already been initialized" not in str(error):
+            raise
+        raise InputError(
+            f"bf16={args.bf16}: this process has a trainer of another precision already, and accelerate takes one a "
+            "process: start a new one"
+        ) from error

@@ -13,7 +13,6 @@ from rg_env.core.config import Section
 from rg_env.core.config_files import Keys
 from rg_env.core.task_table import load_table
 from rg_env.core.tasks import Mixture
-from rg_env.core.world import world_size
 from rg_env.training.config import TrainConfig
 from rg_env.training.config_monitors import rule_names
 from rg_env.training.from_config import gym
@@ -98,11 +97,11 @@ def _switched_off(config: TrainConfig, keys: Keys) -> bool:
 
 def _ends_before(config: TrainConfig, keys: Keys) -> bool:
     """Whether the run has fewer steps than the window of its monitors."""
-    return in_updates(config, world_size()).training.max_steps < config.monitors.window
+    return in_updates(config).training.max_steps < config.monitors.window
 
 
 def _uploads_at_the_end(config: TrainConfig, keys: Keys) -> bool:
-    updates = in_updates(config, world_size())
+    updates = in_updates(config)
     return config.hub.enabled and updates.hub.every >= updates.training.max_steps
 
 
@@ -171,7 +170,7 @@ RULES = (
         "training.filter_groups: false",
     ),
     Rule(
-        ("training.shuffle",),
+        ("training.shuffle_dataset",),
         lambda config, keys: len(config.tasks) == 1 and config.curriculum is not None,
         "the curriculum draws all questions",
     ),

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from user_code import TASK, nothing_left
 
 import rg_env
-from rg_env.adapters import trl
 from rg_env.adapters.trl import Environment, load_environment
+from rg_env.core import rollout as rollout_module
 from rg_env.core.rewards import Rollout
 from rg_env.errors import InputError, RewardError, UnknownNameError
 
@@ -251,14 +251,14 @@ def test_reasoning_that_trl_cut_off_is_part_of_the_text() -> None:
 
 def _counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     calls: list[str] = []
-    score_once = Rollout.of
+    score_once = rollout_module.score_extraction
 
-    def counted(**kwargs: Any) -> Rollout:
-        calls.append(kwargs["completion"])
+    def counted(extraction: Any, info: Any) -> Any:
+        calls.append(extraction)
         time.sleep(0.001)  # other threads have their turn
-        return score_once(**kwargs)
+        return score_once(extraction, info)
 
-    monkeypatch.setattr(trl.Rollout, "of", counted)
+    monkeypatch.setattr(rollout_module, "score_extraction", counted)
     return calls
 
 
@@ -295,14 +295,17 @@ def test_functions_called_in_threads_share_a_score(monkeypatch: pytest.MonkeyPat
 
 def test_answers_wait_for_workers_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where workers grade, as many answers are under way as keep all of them busy."""
-    together, score_once = Barrier(8), Rollout.of
+    together, score_once = Barrier(8), rollout_module.score_extraction
+    entered: list[Any] = []
 
-    def waiting(**kwargs: Any) -> Rollout:
+    def waiting(extraction: Any, info: Any) -> Any:
+        entered.append(extraction)
         together.wait(timeout=30)  # breaks unless eight are here
-        return score_once(**kwargs)
+        return score_once(extraction, info)
 
-    monkeypatch.setattr(trl.Rollout, "of", waiting)
+    monkeypatch.setattr(rollout_module, "score_extraction", waiting)
     assert _call(load_environment(**SMALL, grading="upstream"), [""] * 8) == [[0.0] * 8] * 2
+    assert len(entered) == 8
 
 
 def test_memory_is_bounded_by_one_batch() -> None:
@@ -401,6 +404,7 @@ def test_rewards_may_ask_for_what_trl_has() -> None:
         ({"info": None}, "no column 'info'.*remove_unused_columns=False"),
         ({"answer": None}, "no column 'answer'"),
         ({"info": [None]}, "info of a row must be a mapping, not None"),
+        ({"info": [{"task": "leg_counting"}]}, "info of a row lacks 'rg_task'"),
         ({"info": [{"rg_task": "leg_counting"}]}, "info of a row lacks 'config'"),
         ({"completions": ["a", "b"]}, "as many of each.*'completions': 2"),
         ({"completion_ids": []}, "as many of each.*'completion_ids': 0"),

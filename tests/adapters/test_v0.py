@@ -143,9 +143,10 @@ def test_upstream_grading_is_the_librarys(fake_server: Any) -> None:
 
 def test_partial_credit_and_gradings_that_cannot_be() -> None:
     """Rows say how they are graded; a typo and a contradiction are told."""
-    env = rg_env.load_environment(**SMALL, partial_credit=True)
-    assert env.dataset[0]["info"]["grading"] == "partial"
-    assert "status/partial" in env.rubric.get_reward_func_names()
+    for asked in ({"partial_credit": True}, {"grading": "partial"}):
+        env = rg_env.load_environment(**SMALL, **asked)
+        assert env.dataset[0]["info"]["grading"] == "partial"
+        assert "status/partial" in env.rubric.get_reward_func_names()
     with pytest.raises(InputError, match=r"unknown grading 'upsteam'.*upstream"):
         rg_env.load_environment(**SMALL, grading="upsteam")
     with pytest.raises(InputError, match="leave partial_credit out"):

@@ -39,7 +39,7 @@ def test_messages(arguments: dict[str, Any], expected: list[tuple[str, str]]) ->
 def test_rows_carry_their_grading() -> None:
     """Rows are left as they are; what is put has all columns."""
     rows = build_rows("leg_counting", "train", 3, 0)
-    put = Asking.of(partial_credit=True).put_rows(rows)
+    put = Asking.of(grading="partial").put_rows(rows)
     assert [row["example_id"] for row in put] == [0, 1, 2]
     assert {row["info"]["grading"] for row in put} == {"partial"}
     assert all("grading" not in row["info"] for row in rows)
@@ -65,8 +65,8 @@ def test_what_cannot_work_is_told(arguments: dict[str, Any], error: type[Excepti
 def test_metrics_of_a_mixture() -> None:
     """An accuracy for each task, in the inverse of its share of the rows; `timed_out` only where it can be."""
     mixture = Mixture.parse(["leg_counting", {"name": "chain_sum", "weight": 3}])
-    assert not needs_workers(mixture, "strict")
-    metrics = {metric.name: metric for metric in metrics_of(resolve_rewards(), mixture, "strict")}
+    assert not needs_workers(mixture, "hardened")
+    metrics = {metric.name: metric for metric in metrics_of(resolve_rewards(), mixture, "hardened")}
     statuses = ["status/wrong", "status/no_answer", "status/too_long", "status/ungradable"]
     assert list(metrics) == ["accuracy", "accuracy/leg_counting", "accuracy/chain_sum", *statuses]
     assert "status/timed_out" in {metric.name for metric in metrics_of([], mixture, "upstream")}

@@ -97,6 +97,8 @@ def test_public_names_resolve() -> None:
     assert {
         "load_environment",
         "ReasoningGymEnv",
+        "Environment",
+        "ReasoningGym",
         "import_user_code",
         "reward",
         "Rollout",
@@ -118,5 +120,27 @@ except ImportError as error:
     print(error)
 """
     told = _run(code)
-    assert told.startswith("rg_env.load_environment cannot be imported beside verifiers 0.1.6.post0: ")
+    assert told.startswith("rg_env.load_environment cannot be imported with verifiers 0.1.6.post0: ")
     assert "datasets" in told
+
+
+def test_load_environment_works_without_the_v0_api() -> None:
+    """It gives the plain environment; names of the v0 API alone are refused with both remedies."""
+    code = """
+import sys, types
+sys.modules["verifiers"] = types.ModuleType("verifiers")  # as 0.4.0: without vf.SingleTurnEnv
+import rg_env
+env = rg_env.load_environment("leg_counting", num_train_examples=2, num_eval_examples=1)
+print(type(env).__name__, len(env.train_rows))
+for call in (lambda: rg_env.load_environment(gyn=1), lambda: rg_env.ReasoningGymEnv):
+    try:
+        call()
+    except rg_env.RGEnvError as error:
+        print(type(error).__name__, error)
+"""
+    plain, unknown, refused = _run(code).splitlines()
+    assert plain == "ReasoningGym 2"
+    assert unknown == "UnknownNameError unknown parameter of the environment 'gyn': did you mean 'gym'?"
+    assert refused.startswith("MissingExtraError rg_env.ReasoningGymEnv is of Verifiers' v0 API, which verifiers ")
+    assert "use rg_env.ReasoningGym" in refused
+    assert "pip install 'verifiers<0.4'" in refused

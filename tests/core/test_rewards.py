@@ -1,6 +1,5 @@
 """Rewards: registry, weights, values."""
 
-import dataclasses
 import math
 import pickle
 import re
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from sample_rows import SORTING
 
 from rg_env.core import registry
-from rg_env.core.extraction import Extraction, extract
+from rg_env.core.extraction import extract
 from rg_env.core.rewards import Rollout, call_reward, get_reward, resolve_rewards, reward
 from rg_env.core.scoring import Score, Status
 from rg_env.errors import InputError, RewardError, UnknownNameError
@@ -21,13 +20,12 @@ from rg_env.errors import InputError, RewardError, UnknownNameError
 TEXT = "so <answer>12</answer>"
 
 
-def make(status: Status = "correct", value: float = 1.0, tokens: int | None = 128) -> Rollout:
+def make(status: Status = "correct", value: float = 1.0, tokens: int | None = 128, text: str | None = None) -> Rollout:
     """A rollout on leg_counting with that outcome."""
     answer = None if status == "no_answer" else "12"
-    extraction = Extraction("no_answer" if answer is None else "ok", answer)
-    return Rollout(
-        "?", TEXT, "12", extraction, Score(value, answer, status, "leg_counting"), "leg_counting", {}, tokens
-    )
+    text = ("so" if answer is None else TEXT) if text is None else text
+    rollout = Rollout("?", text, "12", {"rg_task": "leg_counting"}, tokens)
+    return rollout.with_score(Score(value, answer, status, "leg_counting"))
 
 
 @pytest.fixture(autouse=True)
@@ -189,7 +187,7 @@ def test_a_reward_that_raises_is_an_error_with_its_cause() -> None:
     def bad(rollout):  # type: ignore[no-untyped-def]
         raise KeyError("x")
 
-    rollout = dataclasses.replace(make(), text="a" * 5000)
+    rollout = make(text="a" * 5000)
     with pytest.raises(RewardError, match="'bad' raised KeyError: 'x'; task leg_counting") as caught:
         call_reward("bad", bad, rollout, {})
     assert isinstance(caught.value.__cause__, KeyError)
@@ -205,7 +203,7 @@ def test_rewards_and_rollouts_can_be_pickled() -> None:
 
 def said(text: str, tokens: int | None = None, status: Status = "correct") -> Rollout:
     """A rollout with that text."""
-    return dataclasses.replace(make(status, float(status == "correct"), tokens), text=text)
+    return make(status, float(status == "correct"), tokens, text)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +294,7 @@ def test_length_and_brevity_are_straight_lines(tokens: int, limit: int, status: 
 def test_the_forms_are_those_of_a_whole_text(pieces: list[str]) -> None:
     """Both rewards of form, said as one pattern each."""
     text = "".join(pieces)
-    rollout = dataclasses.replace(make(), text=text, extraction=extract(text))
+    rollout = make(text=text)
     inner = r"(?:(?!</?(?:think|answer)>).)*"
     thought, stated = f"<think>{inner}</think>", rf"<answer>\s*(?!</answer>)\S{inner}</answer>"
     whole = re.fullmatch(rf"\s*{thought}\s*{stated}{inner}", text, re.DOTALL)
@@ -338,7 +336,7 @@ def test_an_answer_that_was_only_thought_pays_nothing(name: str) -> None:
 )
 def test_think_format_wants_each_block_once_in_order(text: str, value: float) -> None:
     """Thinking, then an answer, and nothing but white space before and between."""
-    rollout = dataclasses.replace(make(), text=text, extraction=extract(text))
+    rollout = make(text=text)
     assert call_reward("think_format", get_reward("think_format"), rollout, {}) == value
 
 

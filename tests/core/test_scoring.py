@@ -56,6 +56,8 @@ def test_progress_counts_where_it_was_asked_for() -> None:
     assert result.status == "partial"
     assert 0 < result.value == partial_score(extract(completion), SORTING) < 1
     assert score("<answer>12 or 13</answer>", {**INFO, "grading": "partial"}).status == "wrong"
+    for hardened in ({}, {"grading": "hardened"}, {"grading": "strict"}):  # as rows of earlier releases have it
+        assert score(completion, {**SORTING, **hardened}).value == 0.0
     assert partial_score(extract("no answer"), SORTING) == 0.0
 
 
@@ -182,7 +184,7 @@ def test_an_entrys_own_answer_is_tried_once_and_only_after_a_wrong_one(monkeypat
         ({"entry": "[]"}, "must be a JSON object, not list"),
         ({"entry": "{}"}, "lacks 'answer' or 'metadata'"),
         ({"config": "nonsense"}, r"info\['config'\] of a row is not JSON"),
-        ({"grading": "lenient"}, "unknown grading 'lenient'.*strict"),
+        ({"grading": "lenient"}, "unknown grading 'lenient'.*hardened"),
     ],
 )
 def test_an_edited_info_is_an_input_error(change: dict[str, Any], message: str) -> None:

@@ -28,28 +28,30 @@ def own_sums(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield path
 
 
-def info(grading: str = "strict", answer: str | None = " 12\n", config: dict[str, Any] | None = None) -> dict[str, str]:
+def info(
+    grading: str = "hardened", answer: str | None = " 12\n", config: dict[str, Any] | None = None
+) -> dict[str, str]:
     entry = {"question": "5 + 7 = ?", "answer": answer, "metadata": {}}
     return {
         "rg_task": "own_sums", "config": json.dumps(config or {}), "entry": json.dumps(entry), "grading": grading
     }  # fmt: skip
 
 
-def graded(text: str, grading: str = "strict", **changes: Any) -> Score:
+def graded(text: str, grading: str = "hardened", **changes: Any) -> Score:
     return score(f"so <answer>{text}</answer>", info(grading, **changes))
 
 
 @pytest.mark.parametrize(
     ("grading", "answer", "value", "status", "progress"),
     [
-        ("strict", "12", 1.0, "correct", 1.0),
-        ("strict", "13", 0.0, "wrong", 0.25),
-        ("strict", "x", 0.0, "wrong", 0.0),
+        ("hardened", "12", 1.0, "correct", 1.0),
+        ("hardened", "13", 0.0, "wrong", 0.25),
+        ("hardened", "x", 0.0, "wrong", 0.0),
         ("partial", "12", 1.0, "correct", 1.0),
         ("partial", "13", 0.25, "partial", 0.25),
         ("upstream", "13", 0.25, "partial", 0.25),
-        ("strict", "-3", 0.0, "wrong", 0.0),
-        ("strict", "7e9", 1.0, "correct", 1.0),
+        ("hardened", "-3", 0.0, "wrong", 0.0),
+        ("hardened", "7e9", 1.0, "correct", 1.0),
         ("upstream", "7e9", 1.0, "correct", 1.0),
     ],
 )
@@ -130,5 +132,5 @@ def test_workers_take_the_code_of_the_time(tmp_path: Path, write: Callable[..., 
     import_user_code([str(write("own_later.py", text))])
     later = {**info("partial"), "rg_task": "own_later"}
     assert score("<answer>12</answer>", later).status == "correct"
-    assert score("<answer>is 12, no</answer>", {**later, "grading": "strict"}).status == "wrong"
+    assert score("<answer>is 12, no</answer>", {**later, "grading": "hardened"}).status == "wrong"
     assert graded("12").status == "correct"

@@ -60,14 +60,14 @@ def test_the_same_seed_gives_the_same_answers(tmp_path: Path) -> None:
 
 def test_an_engine_that_fails_leaves_the_other_models(adapters: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """The second model is asked to the end; nothing is written that looks like results."""
-    generate = EmbeddedEngine.generate
+    chat = EmbeddedEngine.chat
 
     def fails(engine: EmbeddedEngine, requests: Any) -> Any:
         if engine.model_name == "tiny":
             raise EngineError("out of memory")
-        return generate(engine, requests)
+        return chat(engine, requests)
 
-    monkeypatch.setattr(EmbeddedEngine, "generate", fails)
+    monkeypatch.setattr(EmbeddedEngine, "chat", fails)
     config = _config(tmp_path / "e", {"base": "tiny", "lora": str(adapters)})
     with pytest.raises(ServerError, match=r"^base: out of memory; no results are written"):
         run_evaluation(config)

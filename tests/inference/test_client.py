@@ -127,8 +127,8 @@ def test_clients_that_go_away_disturb_nobody(base_url: str, caplog: pytest.LogCa
 def test_requests_are_gathered_into_one_batch(engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that wait together, even if some need a few turns of the loop to get there."""
     sizes = []
-    generate = engine.generate
-    monkeypatch.setattr(engine, "generate", lambda batch: sizes.append(len(batch)) or generate(batch))
+    chat = engine.chat
+    monkeypatch.setattr(engine, "chat", lambda batch: sizes.append(len(batch)) or chat(batch))
 
     async def one(client: InProcessClient, delay: int) -> None:
         for _ in range(delay):

@@ -40,7 +40,7 @@ def test_logprobs_are_those_of_a_direct_forward_pass(family: str, attention: str
     model = AutoModelForCausalLM.from_config(FAMILIES[family], attn_implementation=attention)
     engine = EmbeddedEngine(model, tokenizer, seed=0)
     asked = [request(question, n=3) for question in QUESTIONS]
-    for one, generations in zip(asked, engine.generate(asked), strict=True):
+    for one, generations in zip(asked, engine.chat(asked), strict=True):
         assert len(generations) == 3
         for got in generations:
             torch.testing.assert_close(
@@ -52,7 +52,7 @@ def test_logprobs_are_those_of_a_direct_forward_pass(family: str, attention: str
 def test_logprobs_with_a_temperature(engine: EmbeddedEngine) -> None:
     """They are those of the tempered distribution, which is the one sampled from."""
     asked = request(QUESTIONS[0], sampling=Sampling(temperature=0.5))
-    ((got,),) = engine.generate([asked])
+    ((got,),) = engine.chat([asked])
     torch.testing.assert_close(
         torch.tensor(got.logprobs), direct_logprobs(engine, asked, got, 0.5), atol=1e-4, rtol=1e-4
     )
@@ -61,7 +61,7 @@ def test_logprobs_with_a_temperature(engine: EmbeddedEngine) -> None:
 def test_a_tiny_temperature_is_greedy(engine: EmbeddedEngine) -> None:
     """Dividing by it would overflow into NaN log-probabilities."""
     tiny, zero = (
-        engine.generate([request(QUESTIONS[0], sampling=Sampling(temperature=temperature))])[0][0]
+        engine.chat([request(QUESTIONS[0], sampling=Sampling(temperature=temperature))])[0][0]
         for temperature in (1e-40, 0.0)
     )
     assert tiny.ids == zero.ids
@@ -79,7 +79,7 @@ def test_megabytes_of_prompt_are_refused_at_once(engine: EmbeddedEngine) -> None
 def test_greedy_takes_the_likeliest_token(engine: EmbeddedEngine) -> None:
     """Each token is the argmax of a plain forward pass, also beside rows that are sampled."""
     asked = [request(QUESTIONS[0], sampling=Sampling(temperature=0.0)), request(QUESTIONS[0], n=5)]
-    (got,), _ = engine.generate(asked)
+    (got,), _ = engine.chat(asked)
     prompt = engine.prompt_ids(asked[0])
     with torch.no_grad():
         logits = engine.model(torch.tensor([prompt + got.ids])).logits[0, len(prompt) - 1 : -1]
@@ -89,15 +89,15 @@ def test_greedy_takes_the_likeliest_token(engine: EmbeddedEngine) -> None:
 def test_a_batch_answers_as_each_request_alone(engine: EmbeddedEngine) -> None:
     """Greedy completions do not depend on the company they are in, nor on how the batch is cut."""
     asked = [request(question, sampling=Sampling(temperature=0.0)) for question in QUESTIONS]
-    alone = [engine.generate([one])[0][0].ids for one in asked]
-    assert [got[0].ids for got in engine.generate(asked)] == alone
+    alone = [engine.chat([one])[0][0].ids for one in asked]
+    assert [got[0].ids for got in engine.chat(asked)] == alone
     engine.max_batch_size = 3
-    assert [got[0].ids for got in engine.generate(asked)] == alone
+    assert [got[0].ids for got in engine.chat(asked)] == alone
 
 
 def test_the_end_token_ends_a_completion(engine: EmbeddedEngine) -> None:
     """It is among the ids, not in the text; without it the reason is the length."""
-    for got in engine.generate([request(QUESTIONS[1], n=40, max_tokens=8)])[0]:
+    for got in engine.chat([request(QUESTIONS[1], n=40, max_tokens=8)])[0]:
         ended = got.ids[-1] in engine.end_ids
         assert (got.finish_reason == "stop") == ended
         assert ended or len(got.ids) == 8
@@ -107,7 +107,7 @@ def test_the_end_token_ends_a_completion(engine: EmbeddedEngine) -> None:
 
 def test_limits_are_kept_per_request(engine: EmbeddedEngine) -> None:
     """A short one leaves the batch while a long one goes on."""
-    short, long = engine.generate([request(QUESTIONS[0], n=8, max_tokens=1), request(QUESTIONS[0], n=8, max_tokens=40)])
+    short, long = engine.chat([request(QUESTIONS[0], n=8, max_tokens=1), request(QUESTIONS[0], n=8, max_tokens=40)])
     assert {len(got.ids) for got in short} == {1}
     assert max(len(got.ids) for got in long) > 1
 
@@ -117,7 +117,7 @@ def test_long_completions_outgrow_the_first_cache_block(model: Any, tokenizer: A
     engine = EmbeddedEngine(model, tokenizer, seed=0)
     engine.end_ids = {tokenizer.pad_token_id}  # never drawn: run to the limit
     asked = request(QUESTIONS[1], max_tokens=200)
-    ((got,),) = engine.generate([asked])
+    ((got,),) = engine.chat([asked])
     assert len(got.ids) == 200
     torch.testing.assert_close(torch.tensor(got.logprobs), direct_logprobs(engine, asked, got), atol=5e-4, rtol=1e-3)
 
@@ -132,7 +132,7 @@ def test_a_shared_prompt_is_prefilled_once(engine: EmbeddedEngine, monkeypatch: 
         return forward(*args, **kwargs)
 
     monkeypatch.setattr(engine.model, "forward", record)
-    engine.generate([request(QUESTIONS[0]) for _ in range(8)] + [request(QUESTIONS[1], n=8)])
+    engine.chat([request(QUESTIONS[0]) for _ in range(8)] + [request(QUESTIONS[1], n=8)])
     assert widths[0][0] == 2
     assert widths[1] == (16, 1)
 
@@ -147,7 +147,7 @@ def test_finished_sequences_leave_the_batch(engine: EmbeddedEngine, monkeypatch:
         return forward(*args, **kwargs)
 
     monkeypatch.setattr(engine.model, "forward", record)
-    (results,) = engine.generate([request(QUESTIONS[0], n=64, max_tokens=60)])
+    (results,) = engine.chat([request(QUESTIONS[0], n=64, max_tokens=60)])
     lengths = [len(got.ids) for got in results]
     for step, width in enumerate(rows[1:], start=1):
         running = sum(length > step for length in lengths)
@@ -160,7 +160,7 @@ def test_samples_follow_the_distribution(engine: EmbeddedEngine) -> None:
     asked = request("4 + 5 =", n=1000, max_tokens=1)
     counts = torch.zeros(engine.config.vocab_size)
     for _ in range(4):
-        for got in engine.generate([asked])[0]:
+        for got in engine.chat([asked])[0]:
             counts[got.ids[0]] += 1
     with torch.no_grad():
         probs = engine.model(torch.tensor([engine.prompt_ids(asked)])).logits[0, -1].softmax(-1)
@@ -208,7 +208,7 @@ def test_the_seed_decides(model: Any, tokenizer: Any) -> None:
 
     def texts(seed: int) -> list[str]:
         engine = EmbeddedEngine(model, tokenizer, seed=seed)
-        return [got.text for got in engine.generate([request(QUESTIONS[0], n=16)])[0]]
+        return [got.text for got in engine.chat([request(QUESTIONS[0], n=16)])[0]]
 
     assert texts(1) == texts(1)
     assert texts(1) != texts(2)
@@ -219,7 +219,7 @@ def test_generation_leaves_the_model_as_it_was(model: Any, tokenizer: Any) -> No
     model.train()
     try:
         engine = EmbeddedEngine(model, tokenizer, seed=0)
-        engine.generate([request(QUESTIONS[0])])
+        engine.chat([request(QUESTIONS[0])])
         assert model.training
         model(torch.tensor([[5, 6, 7]])).logits.sum().backward()
         model.zero_grad()
@@ -240,30 +240,30 @@ def test_no_chat_template_is_refused(model: Any, tokenizer: Any, monkeypatch: py
 def test_another_model_is_refused(engine: EmbeddedEngine) -> None:
     """With a 404, as OpenAI's servers do."""
     with pytest.raises(BadRequest, match="serves 'tiny'") as caught:
-        engine.generate([ChatRequest("gpt-4", [{"role": "user", "content": "hi"}])])
+        engine.chat([ChatRequest("gpt-4", [{"role": "user", "content": "hi"}])])
     assert caught.value.status == 404
 
 
 def test_too_long_for_the_context(engine: EmbeddedEngine) -> None:
     """A prompt that fills it, and a limit that would leave it."""
     with pytest.raises(BadRequest, match="longer than the model's context length"):
-        engine.generate([request("12 " * 2000)])
+        engine.chat([request("12 " * 2000)])
     with pytest.raises(BadRequest, match="max_tokens=100000 is too large"):
-        engine.generate([request("hi", max_tokens=100000)])
+        engine.chat([request("hi", max_tokens=100000)])
 
 
 def test_a_template_that_refuses_is_a_bad_request(engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its words are passed on."""
     monkeypatch.setattr(engine.tokenizer, "chat_template", "{{ raise_exception('roles must alternate') }}")
     with pytest.raises(BadRequest, match="roles must alternate"):
-        engine.generate([request("hi")])
+        engine.chat([request("hi")])
 
 
 def test_an_error_in_the_model_is_an_engine_error(engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """It names its kind."""
     monkeypatch.setattr(engine, "_forward", lambda *args: torch.zeros(2, 3) @ torch.zeros(2, 3))
     with pytest.raises(EngineError, match="generation failed: RuntimeError"):
-        engine.generate([request("hi")])
+        engine.chat([request("hi")])
 
 
 def test_cancel_stops_within_a_token(model: Any, tokenizer: Any) -> None:
@@ -274,7 +274,7 @@ def test_cancel_stops_within_a_token(model: Any, tokenizer: Any) -> None:
 
     def generate() -> None:
         try:
-            engine.generate([request("hi", n=64, max_tokens=450)])
+            engine.chat([request("hi", n=64, max_tokens=450)])
         except EngineError as error:
             errors.append(error)
 
@@ -286,4 +286,4 @@ def test_cancel_stops_within_a_token(model: Any, tokenizer: Any) -> None:
     assert not thread.is_alive()
     assert "cancelled" in str(errors[0])
     engine.resume()
-    assert engine.generate([request("hi", max_tokens=2)])[0][0].ids
+    assert engine.chat([request("hi", max_tokens=2)])[0][0].ids

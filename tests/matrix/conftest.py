@@ -62,7 +62,7 @@ def expected(replies: dict[str, str | None]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name, spec in REWARDS.items():
         rewards, found[name] = resolve_rewards(spec), {}
-        metrics = metrics_of(rewards, mixture, "strict")
+        metrics = metrics_of(rewards, mixture, "hardened")
         for row in build_rows(GYM, "eval", EXAMPLES, 3):
             reply = replies[row["question"]]
 

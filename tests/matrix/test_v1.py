@@ -167,8 +167,9 @@ def test_from_python(release: Release, environment: Callable[[Release], Path], t
     assert said["upstream"]["metrics"] == {
         "accuracy": 0.0, "status/partial": 0.0, "status/timed_out": 0.0, **none, "status/wrong": 1.0,
     }  # fmt: skip
-    older = "is of Verifiers' v0 API, which verifiers 0.4.0 lacks (0.1.2 to 0.3 have it; later: `vf-eval rg-env`)"
+    older = "is of Verifiers' v0 API, which verifiers 0.4.0 lacks (use rg_env.ReasoningGym, "
     assert (older in said["v0"]) is ("v0" not in release.apis)
+    assert said["loaded"] == ("ReasoningGymEnv" if "v0" in release.apis else "ReasoningGym")
 
 
 def put(

@@ -113,7 +113,7 @@ def harness_refused(**options: Any) -> str:
 
 def v0_refused() -> str:
     try:
-        rg_env.load_environment()
+        _ = rg_env.ReasoningGymEnv
     except MissingExtraError as error:
         return str(error)
     return ""
@@ -132,6 +132,7 @@ def main() -> None:
         "bad": {name: refused(**options) for name, options in BAD.items()},
         "bad_harness": [harness_refused(**options) for options in BAD_HARNESS],
         "v0": v0_refused(),
+        "loaded": type(rg_env.load_environment(num_train_examples=1, num_eval_examples=1)).__name__,
         "gold": asyncio.run(gold(tasks(gym=GOLD, num_eval_examples=2 * len(GOLD)))),
     }
     keys = [task.key for task in tasks(gym=GOLD, num_eval_examples=2 * len(GOLD))]

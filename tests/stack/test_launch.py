@@ -22,7 +22,7 @@ def test_one_command_serves_trains_and_leaves_no_process(tmp_path: Path) -> None
     command = [
         str(Path(sys.executable).with_name("rg-env")), "launch", "configs/train/tiny.yaml", "--processes", "2",
         "--port", str(port), "--log-dir", str(tmp_path / "logs"), f"output.dir={tmp_path / 'run'}",
-        "training.max_steps=2", "training.per_device_train_batch_size=16", "training.gradient_accumulation_steps=1",
+        "training.max_steps=2", "training.per_device_train_batch_size=16", "training.rollouts_per_step=32",
         "splits.num_eval_examples=4", "splits.num_train_examples=64", "evaluation.before=false",
         "training.loss_type=dapo", "training.beta=0.04", "training.kl_reference=previous",
         "training.filter_groups=true",

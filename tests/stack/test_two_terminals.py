@@ -25,15 +25,16 @@ from rg_env.commands import run_command
 
 def main():
     from peft import LoraConfig
-    from rg_env import load_environment
-    from rg_env.training import EvaluationPlan, GRPOTrainer, default_config, load_policy, train
+    from rg_env import ReasoningGym
+    from rg_env.training import EngineConfig, EvaluationPlan, GRPOTrainer, default_config, load_policy, train
     asked = json.loads(sys.argv[1])
     lora = LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM") if asked.pop("lora", False) else None
     resume = asked.pop("resume", None)
     policy = load_policy("tiny")
-    env = load_environment(policy.mixture("leg_counting"), num_train_examples=512, num_eval_examples=8)
+    engine = EngineConfig(kind="vllm", **asked.pop("engine"))
+    env = ReasoningGym(policy.mixture("leg_counting"), num_train_examples=512, num_eval_examples=8)
     args = default_config(policy, "run", **asked)
-    trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, peft_config=lora, engine="vllm")
+    trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, peft_config=lora, engine=engine)
     train(trainer, evaluation=EvaluationPlan(every=1000), resume=resume)
 
 run_command(main)
@@ -43,7 +44,7 @@ run_command(main)
 def start(folder: Path, server: RunningServer, *launcher: str, **asked: Any) -> "subprocess.Popen[str]":
     """Training in a session of its own, which works in `folder`."""
     (folder / "script.py").write_text(SCRIPT)
-    asked["vllm_server_port"] = server.port
+    asked["engine"] = {"port": server.port, **asked.get("engine", {})}
     return subprocess.Popen(
         [*(launcher or [str(PYTHON)]), "script.py", json.dumps(asked)],
         cwd=folder,
@@ -105,10 +106,9 @@ def test_the_next_trainer_trains_an_adapter_one_step_ahead(server: RunningServer
         lora=True,
         max_steps=3,
         learning_rate=1e-3,
+        rollouts_per_step=32,
         per_device_train_batch_size=16,
-        num_batches_ahead=1,
-        weight_sync_check_every=1,
-        vllm_importance_sampling_correction=True,
+        engine={"num_batches_ahead": 1, "weight_sync_check_every": 1, "importance_sampling_correction": True},
         num_generations=4,
         filter_groups=True,
     )
@@ -120,7 +120,7 @@ def test_the_next_trainer_trains_an_adapter_one_step_ahead(server: RunningServer
     first, last = lines[0], lines[-1]
     assert first["sampling/importance_sampling_ratio/mean"] == pytest.approx(1.0, abs=1e-3)
     assert last["sampling/mismatch_kl"] > first["sampling/mismatch_kl"]  # the sampler is a step behind by now
-    places = 16 * 2 // 4  # prompts a step
+    places = 32 // 4  # prompts a step
     assert all(line["filter_groups/asked"] >= places for line in lines)
     assert any(line["filter_groups/asked"] > places for line in lines)
     assert all(line["filter_groups/mixed"] * line["filter_groups/asked"] >= places for line in lines)  # all were filled
@@ -157,7 +157,8 @@ def test_a_lost_server_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
 def lose(server: RunningServer, kind: signal.Signals, folder: Path) -> None:
     """Train, send `kind` to the server in mid-run, and look at what the trainer makes of it."""
     folder.mkdir()
-    process = start(folder, server, max_steps=500, per_device_train_batch_size=16, weight_sync_timeout=15.0)
+    process = start(folder, server, max_steps=500, rollouts_per_step=32, per_device_train_batch_size=16,
+                    engine={"weight_sync_timeout": 15.0})  # fmt: skip
     assert process.stdout
     seen = []
     for line in process.stdout:

@@ -1,11 +1,12 @@
 """A small environment and trainers on the tiny policy, small enough for a laptop and real all the way through."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rg_env.tiny import POLICY_DIR, TASKS
@@ -28,18 +29,18 @@ def gym() -> list[dict[str, Any]]:
 
 @pytest.fixture
 def make_env(gym: list[dict[str, Any]]) -> Callable[..., Any]:
-    """An environment of 32 training and 8 evaluation rows; keywords as for `load_environment`."""
-    from rg_env import load_environment
+    """An environment of 32 training and 8 evaluation rows; keywords as for `ReasoningGym`."""
+    from rg_env.core.environment import ReasoningGym
 
     def make(**changes: Any) -> Any:
-        return load_environment(**{"gym": gym, "num_train_examples": 32, "num_eval_examples": 8, **changes})
+        return ReasoningGym(**{"gym": gym, "num_train_examples": 32, "num_eval_examples": 8, **changes})
 
     return make
 
 
 @pytest.fixture
 def make_args(tmp_path: Path) -> Callable[..., Any]:
-    """Training arguments for 4 prompts x 4 rollouts a step; keywords are fields of `GRPOConfig`."""
+    """Training arguments for 4 prompts x 4 rollouts a step in 2 micro-batches; keywords are fields of `GRPOConfig`."""
     from rg_env.training import GRPOConfig
 
     def make(**changes: Any) -> Any:
@@ -47,24 +48,14 @@ def make_args(tmp_path: Path) -> Callable[..., Any]:
             "output_dir": str(tmp_path / "run"),
             "max_steps": 2,
             "learning_rate": 1e-4,
+            "warmup_steps": 0,
+            "rollouts_per_step": 16,
             "per_device_train_batch_size": 8,
-            "gradient_accumulation_steps": 2,
             "num_generations": 4,
-            "num_batches_ahead": 0,
             "max_prompt_length": 160,
-            "max_seq_len": 256,
             "max_tokens": 24,
-            "beta": 0.0,
-            "loss_type": "bnpo",
-            "scale_rewards": "group",
-            "sync_ref_model": False,
-            "logging_steps": 1,
-            "report_to": "none",
-            "save_strategy": "no",
             "use_cpu": True,
             "bf16": False,
-            "dataloader_pin_memory": False,
-            "disable_tqdm": True,
         }
         return GRPOConfig(**{**fields, **changes})
 
@@ -72,8 +63,16 @@ def make_args(tmp_path: Path) -> Callable[..., Any]:
 
 
 @pytest.fixture
+def new_precision() -> Iterator[None]:
+    """Within: trainers of another precision than that of the others, which accelerate refuses in one process."""
+    AcceleratorState._reset_state()
+    yield
+    AcceleratorState._reset_state()
+
+
+@pytest.fixture
 def make_trainer(model: Any, tokenizer: Any, make_env: Any, make_args: Any) -> Callable[..., Any]:
-    """An embedded-engine trainer: `env`, `model`, `callbacks`, `curriculum`, and fields of `GRPOConfig`, by keyword."""
+    """A trainer with the embedded engine. Keywords: the constructor's, and fields of `GRPOConfig`."""
     from rg_env.training import GRPOTrainer
 
     def make(
@@ -81,7 +80,9 @@ def make_trainer(model: Any, tokenizer: Any, make_env: Any, make_args: Any) -> C
         env: Any = None,
         model: Any = model,
         callbacks: Any = None,
+        optimizers: Any = (None, None),
         peft_config: Any = None,
+        engine: Any = "embedded",
         curriculum: Any = None,
         **fields: Any,
     ) -> Any:
@@ -91,8 +92,9 @@ def make_trainer(model: Any, tokenizer: Any, make_env: Any, make_args: Any) -> C
             args=make_args(**fields),
             processing_class=tokenizer,
             callbacks=callbacks,
+            optimizers=optimizers,
             peft_config=peft_config,
-            engine="embedded",
+            engine=engine,
             curriculum=curriculum,
         )
 
@@ -101,7 +103,8 @@ def make_trainer(model: Any, tokenizer: Any, make_env: Any, make_args: Any) -> C
 
 @pytest.fixture
 def make_batch(tokenizer: Any) -> Callable[[list[str], list[str]], dict[str, torch.Tensor]]:
-    """Right-padded ids `(B, L)` of questions and completions, and verifiers' loss mask, 1 on completion tokens."""
+    """Right-padded `input_ids (B, L)` of questions and completions, and `loss_mask (B, L - 1) bool` of
+    `input_ids[:, 1:]`, true on completion tokens."""
 
     def make(questions: list[str], completions: list[str]) -> dict[str, torch.Tensor]:
         prompts = [tokenizer(question)["input_ids"] for question in questions]
@@ -112,6 +115,6 @@ def make_batch(tokenizer: Any) -> Callable[[list[str], list[str]], dict[str, tor
             padding = [0] * (width - len(prompt) - len(answer))
             ids.append(prompt + answer + padding)
             mask.append([0] * len(prompt) + [1] * len(answer) + padding)
-        return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+        return {"input_ids": torch.tensor(ids), "loss_mask": torch.tensor(mask, dtype=torch.bool)[:, 1:]}
 
     return make

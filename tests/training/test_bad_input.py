@@ -65,13 +65,18 @@ TINY = ["--model", "tiny"]
         ("train_ultra_minimal", ["--steps", "0"], "--steps"),
         ("train_ultra_minimal", ["--steps", "-3"], "--steps"),
         ("train_ultra_minimal", ["--seed", "-1"], "--seed"),
-        ("train_minimal", ["--num-generations", "7"], "which num_generations=7 does not divide"),
-        ("train_minimal", ["--num-generations", "1"], "num_generations=1"),
+        (
+            "train_minimal",
+            ["--num-generations", "7"],
+            "rollouts_per_step: 128 rollouts are not divisible by num_generations=7; try 126 or",
+        ),
+        ("train_minimal", ["--num-generations", "1"], "num_generations=1: must be at least 2"),
         ("train_minimal", ["--max-prompt-length", "0"], "--max-prompt-length"),
         ("train_minimal", ["--batch-size", "0"], "--batch-size"),
-        ("train_minimal", ["--accumulation", "-1"], "--accumulation"),
+        ("train_minimal", ["--rollouts-per-step", "-1"], "--rollouts-per-step"),
+        ("train_minimal", ["--rollouts-per-step", "100"], "100 rollouts are not divisible by num_generations=8"),
         ("train_minimal", ["--max-tokens", "0"], "--max-tokens"),
-        ("train_minimal", ["--learning-rate", "nan"], "learning_rate=nan"),
+        ("train_minimal", ["--learning-rate", "nan"], "learning_rate=nan: must be a finite number"),
         ("train_minimal", ["--output-dir", "x" * 300], "File name too long; choose another output folder"),
         ("train_ultra_minimal", ["--model", ""], "the name of the model is empty"),
         ("train_ultra_minimal", ["--model", "x" * 300], "File name too long"),
@@ -164,8 +169,7 @@ def test_local_files_are_read(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"data.{suffix}"
     {"csv": rows.to_csv, "parquet": rows.to_parquet}.get(suffix, rows.to_json)(str(path))
     data = load_rows(str(path))
-    assert data.column_names == ["question", "answer"]
-    assert data["answer"][:] == ["1", "2", "3", "4", "5"]
+    assert data == [{"question": f"{i} + 1 =", "answer": str(i + 1)} for i in range(5)]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +204,7 @@ def test_lists_are_no_text() -> None:
         with pytest.raises(InputError, match=words):
             load_rows([row])
     rows = [{"question": q, "answer": a} for q, a in (("b", 1), ("a", 2), ("b", 3))]
-    assert load_rows(rows).to_dict() == {"question": ["b", "a"], "answer": ["1", "2"]}
+    assert load_rows(rows) == [{"question": "b", "answer": "1"}, {"question": "a", "answer": "2"}]
 
 
 @pytest.mark.parametrize(

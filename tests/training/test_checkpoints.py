@@ -20,8 +20,8 @@ from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
 from rg_env.training.checkpoints import check_fit, chosen
 from rg_env.training.previous_policy import weights_file
-from rg_env.training.resumable import check_start
 from rg_env.training.saved_weights import weights_problem
+from rg_env.training.strategy import Zero
 
 OPTIONS = {"max_steps": 3, "max_tokens": 4}
 
@@ -40,7 +40,7 @@ def run(saved: Path, make_trainer: Any, tmp_path: Path) -> Path:
     """The folder of a run with checkpoint-1 and checkpoint-2, to be spoilt."""
     if not (saved / "run").exists():
         options = {**OPTIONS, "max_steps": 2}
-        trainer = make_trainer(output_dir=str(saved / "run"), save_strategy="steps", save_steps=1, **options)
+        trainer = make_trainer(output_dir=str(saved / "run"), save_steps=1, **options)
         train(trainer, evaluation=EvaluationPlan(every=10))
     shutil.copytree(saved / "run", tmp_path / "run")
     return tmp_path / "run"
@@ -91,8 +91,6 @@ def deeply_indexed(path: Path) -> None:
         ("model.safetensors", Path.unlink, "holds neither model.safetensors nor"),
         ("optimizer.pt", cut, "optimizer.pt is truncated"),
         ("optimizer.pt", Path.unlink, "optimizer.pt: No such file"),
-        ("scheduler.pt", cut, "scheduler.pt is truncated"),
-        ("rng_state.pth", cut, "rng_state.pth is truncated"),
         ("resume_state_0.pt", cut, "resume_state_0.pt is truncated"),
         ("trainer_state.json", cut, "trainer_state.json is truncated"),
         ("trainer_state.json", spoil_json, "has no step"),
@@ -100,12 +98,11 @@ def deeply_indexed(path: Path) -> None:
         ("trainer_state.json", edited(of_another_release=1), "trainer_state.json is not what it should be: .*release"),
         ("trainer_state.json", lambda path: path.write_text("[" * 100_000), "trainer_state.json is truncated"),
         ("resume.json", Path.unlink, "resume.json: No such file"),
-        ("resume.json", edited(processes=10**12), "resume_state_0.pt is not|rng_state_0.pth: No such file"),
+        ("resume.json", edited(processes=10**12), "resume_state_1.pt: No such file"),
         ("resume.json", edited(processes=0), "resume.json is not what it should be"),
         ("resume.json", edited("zero_stage"), "resume.json is not what it should be"),
         ("optimizer.pt", lambda path: torch.save({"else": 1}, path), "optimizer.pt is not what it should be"),
-        ("scheduler.pt", lambda path: torch.save({"else": 1}, path), "scheduler.pt is not what it should be"),
-        ("rng_state.pth", lambda path: torch.save({"else": 1}, path), "rng_state.pth is not what it should be"),
+        ("scaler.pt", lambda path: path.write_bytes(b"?"), "scaler.pt is truncated|scaler.pt holds something"),
         ("resume_state_0.pt", lambda path: torch.save({}, path), "resume_state_0.pt is not what it should be"),
         ("model.safetensors", indexed, "weights cannot be read"),
         ("model.safetensors", deeply_indexed, "weights cannot be read"),
@@ -137,22 +134,21 @@ def test_an_index_beside_a_whole_file_does_not_count(run: Path) -> None:
 def test_auto_saves_over_the_damaged_one(run: Path, make_trainer: Any) -> None:
     """Going on from the one before it; nothing half is left."""
     cut(run / "checkpoint-2" / "optimizer.pt")
-    trainer = make_trainer(output_dir=str(run), save_strategy="steps", save_steps=1, **OPTIONS)
+    trainer = make_trainer(output_dir=str(run), save_steps=1, **OPTIONS)
     assert train(trainer, evaluation=EvaluationPlan(every=10), resume="auto")["resumed_from"].endswith("checkpoint-1")
     assert sorted(path.name for path in run.glob("checkpoint*")) == ["checkpoint-1", "checkpoint-2", "checkpoint-3"]
     assert chosen("auto", run) == (run / "checkpoint-3", [])
 
 
 @pytest.mark.parametrize("kind", ["torch", "plain"])
-@pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "resume_state_0.pt"])
+@pytest.mark.parametrize("file", ["optimizer.pt", "scaler.pt", "resume_state_0.pt"])
 def test_pickles_are_not_executed(run: Path, make_trainer: Any, tmp_path: Path, file: str, kind: str) -> None:
-    """One that is not what it says is told; `training_args.bin` is never opened."""
+    """One that is not what it says is reported."""
     bomb, path = Bomb(tmp_path / "executed"), run / "checkpoint-2" / file
     if kind == "torch":
         torch.save({"state": bomb}, path)
     else:
         path.write_bytes(pickle.dumps({"state": bomb}))
-    (run / "checkpoint-2" / "training_args.bin").write_bytes(pickle.dumps(bomb))
     with pytest.raises(InputError, match=f"{file} (holds something|is truncated)") as caught:
         train(make_trainer(output_dir=str(run), **OPTIONS), resume=run / "checkpoint-2")
     assert "\n" not in str(caught.value)
@@ -162,10 +158,11 @@ def test_pickles_are_not_executed(run: Path, make_trainer: Any, tmp_path: Path, 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"gradient_accumulation_steps": 4}, "gradient_accumulation_steps=2, and here it is 4: give the same"),
+        ({"rollouts_per_step": 32}, "rollouts_per_step=16, and here it is 32: give the same"),
+        ({"per_device_train_batch_size": 4}, "per_device_train_batch_size=8, and here it is 4: give the same"),
         ({"num_generations": 2}, "num_generations=4, and here it is 2"),
-        ({"seed": 5}, "seed=42, and here it is 5"),
-        ({"max_steps": 2}, "at step 2 and the run has 2: nothing is left to do"),
+        ({"seed": 5}, "seed=0, and here it is 5"),
+        ({"max_steps": 2}, "already at step 2 of 2; increase max_steps to continue"),
         ({"beta": 0.1, "kl_reference": "previous"}, "go on from .*it was saved without kl_reference='previous'"),
     ],
 )
@@ -228,13 +225,12 @@ def test_another_adapter_is_refused(make_trainer: Any, tmp_path: Path) -> None:
     """Of another rank, or scaled otherwise."""
     from peft import LoraConfig
 
-    def trainer(**fields: Any) -> Any:
+    def trainer(max_steps: int = 3, **fields: Any) -> Any:
         config = LoraConfig(**{"r": 4, "target_modules": "all-linear", "task_type": "CAUSAL_LM", **fields})
-        return make_trainer(model=policy(), peft_config=config, output_dir=str(tmp_path / "lora"), **OPTIONS)
+        options = {**OPTIONS, "max_steps": max_steps, "output_dir": str(tmp_path / "lora")}
+        return make_trainer(model=policy(), peft_config=config, **options)
 
-    first = trainer()
-    first.args.max_steps = 1
-    train(first, evaluation=EvaluationPlan(every=10))
+    train(trainer(max_steps=1), evaluation=EvaluationPlan(every=10))
     for fields, words in (({"r": 2}, "has the shape"), ({"lora_alpha": 99}, "lora_alpha=8, and here it is 99")):
         with pytest.raises(InputError, match=words):
             train(trainer(**fields), resume="auto")
@@ -255,8 +251,6 @@ def test_deepspeeds_pickles_are_not_executed_either(run: Path, tmp_path: Path) -
     path = run / "checkpoint-2"
     facts = json.loads((path / "resume.json").read_text())
     (path / "resume.json").write_text(json.dumps({**facts, "processes": 2, "zero_stage": 3}))
-    for process in (0, 1):
-        shutil.copy(path / "rng_state.pth", path / f"rng_state_{process}.pth")
     shutil.copy(path / "resume_state_0.pt", path / "resume_state_1.pt")
     (path / "optimizer.pt").unlink()
 
@@ -299,10 +293,10 @@ def test_a_full_disk_loses_nothing(
     make_trainer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Whatever was being written: the checkpoint before it is whole, and the run ends by one line."""
-    trainer = make_trainer(save_strategy="steps", save_steps=1, **OPTIONS)
-    save, write = trainer._save_checkpoint, Path.write_text
+    trainer = make_trainer(save_steps=1, **OPTIONS)
+    save, write = trainer.checkpoints.save, Path.write_text
 
-    def fails_at_two(*args: Any, **kwargs: Any) -> None:
+    def fails_at_two() -> Any:
         if trainer.state.global_step == 2:
             with monkeypatch.context() as patch:
                 if what == "weights":
@@ -316,11 +310,10 @@ def test_a_full_disk_loses_nothing(
                         "write_text",
                         lambda self, *a, **k: full_disk() if "resume" in self.name else write(self, *a, **k),
                     )
-                save(*args, **kwargs)
-        else:
-            save(*args, **kwargs)
+                return save()
+        return save()
 
-    trainer._save_checkpoint = fails_at_two
+    trainer.checkpoints.save = fails_at_two
     with pytest.raises(TrainingError, match=r"cannot save checkpoint-2 .*: No space left on device; earlier") as caught:
         train(trainer, evaluation=EvaluationPlan(every=10))
     assert caught.value.exit_code == 1
@@ -330,17 +323,17 @@ def test_a_full_disk_loses_nothing(
 
 def test_weights_that_were_not_written_whole_are_no_checkpoint(make_trainer: Any, tmp_path: Path) -> None:
     """As ZeRO-3 writes them where it does not gather: empty."""
-    trainer = make_trainer(save_strategy="steps", save_steps=1, **OPTIONS)
-    save = trainer._save
+    trainer = make_trainer(save_steps=1, **OPTIONS)
+    save = trainer.strategy.save
 
-    def empty(output_dir: str, *args: Any, **kwargs: Any) -> None:
-        save(output_dir, *args, **kwargs)
+    def empty(folder: Path) -> None:
+        save(folder)
         if trainer.state.global_step == 2:
-            path = Path(output_dir) / "model.safetensors"
+            path = folder / "model.safetensors"
             weights = load_file(path)
             save_file({name: value[:0].clone() for name, value in weights.items()}, path)
 
-    trainer._save = empty
+    trainer.strategy.save = empty
     with pytest.raises(TrainingError, match=r"cannot save checkpoint-2 .* is empty"):
         train(trainer, evaluation=EvaluationPlan(every=10))
     assert [path.name for path in (tmp_path / "run").glob("checkpoint*")] == ["checkpoint-1"]
@@ -356,13 +349,11 @@ def test_weights_in_several_files_are_found(tmp_path: Path) -> None:
     assert "cannot be read" in str(weights_problem(tmp_path, model))
 
 
-def test_weights_that_nothing_could_load_are_refused_at_the_start(
-    make_trainer: Any, make_env: Any, make_args: Any
-) -> None:
-    """Shards that ZeRO-3 does not gather, and pickles; with what to change."""
-    with pytest.raises(InputError, match="save_safetensors=False"):
-        make_trainer(save_safetensors=False)
-    args = make_args()
-    args.deepspeed_plugin = SimpleNamespace(zero_stage=3, zero3_save_16bit_model=False)
+def test_weights_that_nothing_could_load_are_refused_at_the_start(make_args: Any) -> None:
+    """Pickles, and shards that ZeRO-3 does not gather; with what to change."""
+    with pytest.raises(InputError, match="save_safetensors=False: weights are always saved as safetensors"):
+        make_args(save_safetensors=False)
+    plugin = SimpleNamespace(zero_stage=3, zero3_save_16bit_model=False, deepspeed_config={})
+    accelerator: Any = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin), gradient_accumulation_steps=1)
     with pytest.raises(InputError, match="zero3_save_16bit_model: true in deepspeed_config"):
-        check_start(make_env(), args)
+        Zero(accelerator, make_args())

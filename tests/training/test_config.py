@@ -11,8 +11,9 @@ from rg_env.core.config import Section
 from rg_env.errors import ConfigError
 from rg_env.training.config import TrainConfig, load_train_config
 from rg_env.training.config_docs import render, render_evaluation
-from rg_env.training.from_config import environment_arguments
-from rg_env.training.plan import describe, resolved_yaml
+from rg_env.training.from_config import environment_arguments, grpo_config
+from rg_env.training.grpo_config import OWNED_ELSEWHERE, GRPOConfig
+from rg_env.training.plan import describe, resolved, resolved_yaml
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
 BASE = """
@@ -46,12 +47,23 @@ MISTAKES = [
     ("training.max_steps=3.5", "must be a whole number"),
     ("training.max_steps='3'", "must be a whole number"),
     ("training.learning_rate=fast", "must be a number"),
-    ("training.shuffle=1", "must be true or false"),
+    ("training.shuffle_dataset=1", "must be true or false"),
     ("training.scale_rewards=true", "must be one of 'group', 'batch' or 'none'"),
     ("training.kl_reference=last", "must be one of 'initial' or 'previous'"),
     ("training.filter_groups_rounds=0", "must be at least 1"),
     ("training.off_policy_mask_threshold=0", "must be above 0"),
-    (["training.kl_reference=previous"], "training.beta is 0: there is no KL term"),
+    ("training.kl_reference=previous", "training.kl_reference = 'previous' @ command line: beta is 0"),
+    # names of other trainers and of earlier releases, and keys of other sections
+    ("training.gradient_accumulation_steps=4", "set rollouts_per_step"),
+    ("training.generation_batch_size=64", "it is called rollouts_per_step"),
+    ("training.shuffle=true", "it is called shuffle_dataset"),
+    ("training.num_batches_ahead=1", "engine.num_batches_ahead"),
+    ("training.report_to=[wandb]", "logging.report_to"),
+    ("training.max_seq_len=2048", "set those"),
+    ("training.output_dir=x", "is set outside of training: output.dir"),
+    ("training.save_steps=5", "is set outside of training: output.save_every"),
+    ("training.save_total_limit=5", "is set outside of training: output.save_total_limit"),
+    ("training.seed=0", "is set outside of training: seed"),
     (
         ["training.filter_groups=true", "curriculum.tasks=[chain_sum]"],
         "asks other prompts than the curriculum's: leave out one of them",
@@ -137,14 +149,17 @@ MISTAKES = [
     ("evaluation.tasks.held_out.task=maze", "is the name of a figure (eval/held_out)"),
     ("evaluation.tasks={a/b: {task: maze}}", "a label holds letters, digits, '_', '-' and '.'"),
     ("evaluation.tasks={'': {task: maze}}", "a label holds letters, digits, '_', '-' and '.'"),
-    (["training.per_device_train_batch_size=3", "training.gradient_accumulation_steps=3"], "does not divide"),
+    ("training.rollouts_per_step=60", "not divisible by num_generations=8; try 56 or 64"),
+    ("training.rollouts_per_step=4", "not divisible by num_generations=8; try 8"),
+    (["training.rollouts_per_step=100", "training.per_device_train_batch_size=3"], "try 96 or 120"),
+    ("training.per_device_train_batch_size=24", "does not divide the 128 rollouts of a step on each process; try 16"),
     ("splits.num_train_examples=1", "fewer than the 16 prompts of a step"),
     ("splits.num_eval_examples=1", "fewer than the 2 tasks"),
     ("rewards={correctness: 0}", "every weight is 0"),
     ("rewards={}", "names no reward"),
     ("tasks={}", "is empty: name at least 1"),
     ("training.warmup_steps=500", "more than the 200 steps of the run"),
-    ("training.epsilon_high=0.1", "must be at least epsilon (0.2)"),
+    ("training.epsilon_high=0.1", "training.epsilon_high = 0.1 @ command line: must be at least epsilon (0.2)"),
     ("training.optim=adamw_8bit", "needs bitsandbytes, which is not installed"),
     ("model.dtype=bfloat16", "without LoRA small updates round to nothing"),
     ("engine.num_batches_ahead=1", "is for engine.kind: vllm"),
@@ -254,9 +269,44 @@ def test_a_run_without_evaluation_is_one_override(base: Path) -> None:
 
 def test_a_huge_batch_is_refused_at_once(base: Path) -> None:
     """Without looking through all numbers that might divide it; both mistakes that it makes are told."""
-    huge = ["training.per_device_train_batch_size=2147483647", "training.gradient_accumulation_steps=1"]
-    with pytest.raises(ConfigError, match="nearest per_device_train_batch_size: 2147483640, 2147483648"):
+    huge = ["training.per_device_train_batch_size=1000000", "training.rollouts_per_step=2147483640"]
+    huge.append("splits.num_train_examples=2147483647")
+    with pytest.raises(ConfigError, match=r"try 950214 or 1127288"):
         load_train_config(base, huge)
+
+
+@pytest.mark.parametrize(
+    ("processes", "micro", "words"),
+    [
+        (1, 8, None),
+        (2, 8, None),
+        (3, 8, r"rollouts_per_step = 128 .*: 128 rollouts are not divisible by 3 processes; try 120 or 144"),
+        (7, 8, r"rollouts_per_step = 128 .*: 128 rollouts are not divisible by 7 processes; try 112 or 168"),
+        (32, 8, r"per_device_train_batch_size = 8 .*: 8 does not divide the 4 rollouts of a step .*; try 2 or 4"),
+    ],
+)
+def test_a_batch_is_checked_for_the_processes_that_share_it(
+    base: Path, processes: int, micro: int, words: str | None
+) -> None:
+    """What is suggested works."""
+    override = ["training.rollouts_per_step=128", f"training.per_device_train_batch_size={micro}"]
+    if words is None:
+        assert load_train_config(base, override, processes=processes).training.rollouts_per_step == 128
+        return
+    with pytest.raises(ConfigError, match=words) as caught:
+        load_train_config(base, override, processes=processes)
+    key = str(caught.value).partition(" = ")[0]
+    for size in str(caught.value).partition("; try ")[2].split(" or "):
+        load_train_config(base, [*override, f"{key}={size}"], processes=processes)
+
+
+def test_the_fields_that_other_sections_hold_are_pythons_alone(base: Path) -> None:
+    """They are in no resolved config and in no document, and get their values from those sections."""
+    config = load_train_config(base, ["seed=3", "output.save_every=5", "output.save_total_limit=2", "output.dir=x"])
+    assert not OWNED_ELSEWHERE.keys() & resolved(config)["training"].keys()
+    args = grpo_config(config, Path("x"))
+    assert (args.seed, args.save_steps, args.save_total_limit, args.output_dir) == (3, 5, 2, "x")
+    assert GRPOConfig(seed=3, save_steps=5, save_total_limit=2, output_dir="x") == args
 
 
 def test_mistakes_of_all_kinds_are_shown_together(base: Path) -> None:
@@ -265,7 +315,7 @@ def test_mistakes_of_all_kinds_are_shown_together(base: Path) -> None:
         load_train_config(base, ["seed=x", "training.max_steps=0", "model.nam=1"])
     assert len(str(caught.value).splitlines()) == 4
     with pytest.raises(ConfigError) as caught:
-        load_train_config(base, ["tasks.mase={}", "rewards.lenth=1", "training.epsilon_high=0"])
+        load_train_config(base, ["tasks.mase={}", "rewards.lenth=1", "training.warmup_steps=500"])
     assert len(str(caught.value).splitlines()) == 4
 
 
@@ -311,7 +361,7 @@ def test_a_dry_run_imports_nothing_heavy(base: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
-    assert "#   steps       200 of 128 rollouts: 16 prompts x 8" in done.stdout
+    assert "#   steps       200 of 128 rollouts: 16 prompts x 8 (1 process x 16 micro-batches of 8)\n" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
 """The tiny policy under a curriculum: real training, checkpoints, two processes, the example."""
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from interrupts import ctrl_c, ctrl_c_in_a_backward_pass
 from run_metrics import logged
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR, TASKS
 from rg_env.training import Curriculum, CurriculumConfig, EvaluationPlan, train
-from rg_env.training.checks import fitting_rows
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_curriculum.py"
 GYM = ["chain_sum", "leg_counting"]
@@ -35,7 +33,7 @@ class Stop(TrainerCallback):
 
     def _act(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == self.step:
-            os.kill(os.getpid(), signal.SIGINT)
+            ctrl_c()
 
 
 @pytest.fixture
@@ -96,7 +94,7 @@ def test_the_level_moves_and_so_do_the_questions(
     ("event", "fields", "curriculum"),
     [
         ("on_step_begin", {}, {}),
-        ("on_substep_end", {}, {}),
+        ("backward pass", {}, {}),
         ("on_step_begin", {"num_iterations": 2}, {"check_every": 2}),
         ("on_step_begin", {}, {"schedule": {"2": 2, "5": 1}}),
     ],
@@ -110,7 +108,10 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(
     unbroken = fresh("unbroken", config, **fields)
     train(unbroken, evaluation=EvaluationPlan(every=100))
     first = fresh("broken", config, **fields)
-    first.add_callback(Stop(event, 5))
+    if event == "backward pass":
+        ctrl_c_in_a_backward_pass(first, 5)
+    else:
+        first.add_callback(Stop(event, 5))
     assert train(first, evaluation=EvaluationPlan(every=100))["interrupted"]
     assert json.loads((tmp_path / "broken" / "checkpoint-5" / "curriculum.json").read_text())["tasks"]["chain_sum"]
     second = fresh("broken", config, **fields)
@@ -141,19 +142,11 @@ def test_questions_too_long_for_the_run_are_not_asked(
     fresh: Any, tokenizer: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Some sums of level 10 have more than 100 tokens; the trainer says so before training begins."""
-    trainer = fresh("run", {"tasks": {"chain_sum": {"start": 10}}}, max_prompt_length=100, max_seq_len=200)
+    trainer = fresh("run", {"tasks": {"chain_sum": {"start": 10}}}, max_prompt_length=100)
     assert re.search(r"chain_sum at level 10: \d+ of 128 questions are longer than max_p", capsys.readouterr().out)
-    row = next(row for row in trainer.train_dataset if row["info"]["rg_task"] == "chain_sum")
+    row = next(row for row in trainer.env.train_rows if row["info"]["rg_task"] == "chain_sum")
     prompts = [row["prompt"] for row in trainer.curriculum.replace(0, [row] * 200)]
     assert max(map(len, tokenizer.apply_chat_template(prompts, add_generation_prompt=True))) <= 100
-
-
-def test_system_prompts_are_folded_as_in_the_environments_rows(make_env: Any, tokenizer: Any) -> None:
-    """Where the chat template has no system role."""
-    rows = make_env().dataset.to_list()
-    folded = fitting_rows(rows, tokenizer, 160, fold=True)
-    assert [[message["role"] for message in row["prompt"]] for row in folded] == [["user"]] * len(rows)
-    assert [row["question"] for row in folded] == [row["question"] for row in rows]
 
 
 def test_the_example_runs(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_the_checkpoint_is_the_trained_model(main_job: tuple[Path, str]) -> None
         for row in last
     ]
     engine = EmbeddedEngine(policy.model, policy.tokenizer, seed=0)
-    texts = [generations[0].text for generations in engine.generate(requests)]
+    texts = [generations[0].text for generations in engine.chat(requests)]
     # Rounding differs with the batch, and now and then a near tie falls the other way.
     assert sum(text == row["greedy_completion"] for text, row in zip(texts, last, strict=True)) >= 18
 
@@ -218,7 +218,7 @@ def test_ctrl_c_saves_and_ends(tmp_path: Path) -> None:
 
 
 def test_own_data_trains(tmp_path: Path) -> None:
-    """`train_minimal.py` with a local file; its rubric has no accuracy, and that is said so."""
+    """`train_minimal.py` with a local file: its rewards are the script's, and accuracy is by the gold answers."""
     question = "State the final answer to the following arithmetic problem: {} + 7 ="
     rows = [{"question": question.format(i), "answer": i + 7} for i in range(80)]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -229,4 +229,9 @@ def test_own_data_trains(tmp_path: Path) -> None:
     results = json.loads((tmp_path / "run" / "train_results.json").read_text())
     assert results["steps"] == 2
     assert results["eval_after"]["n"] == 16
-    assert results["eval_after"]["accuracy"] is None
+    evaluated = json.loads((tmp_path / "run" / "eval_results" / "eval_step_2.json").read_text())
+    assert len(evaluated["rollouts"]) == 16
+    for rollout in evaluated["rollouts"]:
+        once = rollout["completion"].count("<answer>") == 1
+        assert rollout["reward"] == pytest.approx(1.0 * rollout["correct"] + 0.1 * once)
+    assert results["eval_after"]["accuracy"] == sum(each["correct"] for each in evaluated["rollouts"]) / 16

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env import load_environment
+from rg_env import ReasoningGym
 from rg_env.core.splits import split_of
 from rg_env.core.task_table import load_table
 from rg_env.core.tasks import Mixture
@@ -69,14 +69,14 @@ def test_the_plan_of_a_config_holds_these_rows() -> None:
     plan = evaluation_plan(whole, POLICY)
     assert (plan.every, plan.rollouts_per_example, plan.env) == (7, 3, None)
     (held_out,) = plan.held_out
-    assert Counter(info["rg_task"] for info in held_out.eval_dataset["info"]) == {"lcm": 3, "maze": 5, "gcd": 1}
+    assert Counter(row["info"]["rg_task"] for row in held_out.eval_rows) == {"lcm": 3, "maze": 5, "gcd": 1}
     assert list(plan.labelled) == ["words_4", "words_low"]
-    lengths = {label: [len(a) for a in env.eval_dataset["answer"]] for label, env in plan.labelled.items()}
+    lengths = {label: [len(row["answer"]) for row in env.eval_rows] for label, env in plan.labelled.items()}
     assert lengths == {"words_4": [4] * 5, "words_low": [3] * 2}
     for env in (held_out, *plan.labelled.values()):
-        assert env.dataset is None
+        assert not env.train_rows
         assert env.grading == "upstream"
-        assert all(prompt[0]["content"].startswith("Spell!") for prompt in env.eval_dataset["prompt"])
+        assert all(row["prompt"][0]["content"].startswith("Spell!") for row in env.eval_rows)
 
 
 def test_questions_at_other_difficulties_are_never_trained_on() -> None:
@@ -97,15 +97,15 @@ def test_questions_at_other_difficulties_are_never_trained_on() -> None:
         },
     )
     plan = evaluation_plan(whole, POLICY)
-    infos = [info for env in plan.labelled.values() for info in env.eval_dataset["info"]]
-    asked = {question for env in plan.labelled.values() for question in env.eval_dataset["question"]}
+    infos = [row["info"] for env in plan.labelled.values() for row in env.eval_rows]
+    asked = {row["question"] for env in plan.labelled.values() for row in env.eval_rows}
     assert len(asked) == 200
     assert {split_of(info["problem"]) for info in infos} == {"eval"}
-    env = load_environment(gym=gym(whole.tasks), **environment_arguments(whole))
-    assert not asked & set(env.dataset["question"])
+    env = ReasoningGym(gym=gym(whole.tasks), **environment_arguments(whole))
+    assert not asked & {row["question"] for row in env.train_rows}
     assert whole.curriculum
     curriculum = Curriculum(whole.curriculum, env, whole.seed, gym=gym(whole.tasks))
-    rows = list(env.dataset.select(range(16)))
+    rows = env.train_rows[:16]
     drawn = {row["question"] for batch in range(40) for row in curriculum.replace(batch, rows)}
     assert len(drawn) == 640
     assert {len(question.rpartition(": ")[2]) for question in drawn} == {3}
@@ -123,7 +123,7 @@ def test_the_papers_curricula_are_measured_at_its_difficulties() -> None:
             assert plan.held_out == ()
             assert plan.rollouts_per_example == 3
             found = {
-                label: [json.loads(info["entry"]) for info in env.eval_dataset["info"]]
+                label: [json.loads(row["info"]["entry"]) for row in env.eval_rows]
                 for label, env in plan.labelled.items()
             }
             assert {label: {of_entry(e) for e in entries} for label, entries in found.items()} == {
@@ -131,4 +131,4 @@ def test_the_papers_curricula_are_measured_at_its_difficulties() -> None:
             }
             assert {len(entries) for entries in found.values()} == {50}
     plan = evaluation_plan(load_train_config(PAPER / "curriculum_count_primes_fixed.yaml"), POLICY)
-    assert [len(env.eval_dataset) for env in plan.labelled.values()] == [50]
+    assert [len(env.eval_rows) for env in plan.labelled.values()] == [50]

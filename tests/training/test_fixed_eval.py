@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import verifiers as vf
+from datasets import Dataset
 from run_metrics import repeatable
 from transformers import AutoModelForCausalLM
 
@@ -39,16 +40,17 @@ def unseen(make_env: Any) -> Any:
 def test_a_whole_plan(make_trainer: Any, unseen: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every figure follows from the rollouts beside it; held-out tasks are apart; all is asked as one batch."""
     trainer, batches = make_trainer(max_steps=1), []
-    generate = trainer.sampler.engine.generate
+    generate = trainer.engine.generate
 
-    def counted(requests: Any) -> Any:
-        batches.append(len(requests))
-        return generate(requests)
+    def counted(prompts: Any, sampling: Any) -> Any:
+        batches.append((len(prompts), sampling.temperature))
+        return generate(prompts, sampling)
 
-    trainer.sampler.engine.generate = counted
+    trainer.engine.generate = counted
     plan = EvaluationPlan(held_out=[unseen], rollouts_per_example=4, temperature=0.7, top_p=0.9, max_tokens=16)
     results = train(trainer, evaluation=plan)
-    assert batches == [13 * 5, 16, 13 * 5]  # 4 sampled answers and a greedy one to each question
+    whole = [(8 * 4, 0.7), (8, 0.0), (5 * 4, 0.7), (5, 0.0)]  # 4 sampled answers and a greedy one to each question
+    assert batches == [*whole, (16, 1.0), *whole]
     run = tmp_path / "run"
     found = read(run, 1)
     asked = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 16, "rollouts_per_example": 4, "greedy": True}
@@ -114,7 +116,7 @@ def test_labels_stand_for_themselves(
         answers = [each for each in found["rollouts"] if each["task"] == label]
         assert {each["part"] for each in answers} == {"labelled"}
         assert len(answers) == 2 * scores["n"]
-        assert {each["question"] for each in answers} == set(plan.labelled[label].eval_dataset["question"])
+        assert {each["question"] for each in answers} == {row["question"] for row in plan.labelled[label].eval_rows}
         assert scores["accuracy"] == pytest.approx(statistics.fmean(each["correct"] for each in answers))
         assert logged[f"eval/{label}/accuracy"] == scores["accuracy"]
         assert logged[f"eval/{label}/pass@2"] == scores["pass_at_k"]["pass@2"]
@@ -200,7 +202,7 @@ def test_another_environment_is_asked(make_trainer: Any, make_env: Any) -> None:
     evaluation = FixedEvaluation(make_trainer(), EvaluationPlan(env=other))
     assert [entry["n"] for entry in evaluation.questions] == [3]
     found = evaluation.run(0)
-    assert [each["question"] for each in found.rollouts] == other.eval_dataset["question"]
+    assert [each["question"] for each in found.rollouts] == [row["question"] for row in other.eval_rows]
 
 
 def test_what_was_asked_is_known_by_hash(make_trainer: Any, make_env: Any) -> None:
@@ -234,9 +236,9 @@ def test_what_was_asked_is_known_by_hash(make_trainer: Any, make_env: Any) -> No
         ({"temperature": 0.0}, "turn it off"),
         ({"evry": 3}, "unknown setting 'evry': did you mean 'every'"),
         ({"held_out": 3}, "held_out=3 of the evaluation: must be a list"),
-        ({"labelled": {"a b": 3}}, "labelled.a b of the evaluation: must be of class Environment"),
+        ({"labelled": {"a b": 3}}, "labelled.a b of the evaluation: .*env must be a ReasoningGym or Environment"),
         ({"labelled": [3]}, "labelled of the evaluation: must be a mapping of names"),
-        ({"held_out": [3]}, "held_out.0 of the evaluation: must be of class Environment"),
+        ({"held_out": [3]}, "held_out.0 of the evaluation: .*env must be a ReasoningGym or Environment"),
         ({"every": -1, "max_tokens": 0}, "every=-1 .* at least 0; max_tokens=0 .* at least 1"),
     ],
 )
@@ -273,7 +275,7 @@ def test_a_failing_reward_of_a_held_out_task_is_told(make_trainer: Any, unseen: 
     def failing(completion: Any) -> float:
         raise KeyError("no")
 
-    env = vf.SingleTurnEnv(eval_dataset=unseen.eval_dataset, rubric=vf.Rubric(funcs=[failing]))
+    env = vf.SingleTurnEnv(eval_dataset=Dataset.from_list(unseen.eval_rows), rubric=vf.Rubric(funcs=[failing]))
     with pytest.raises(RewardError, match="failing"):
         train(make_trainer(), evaluation=EvaluationPlan(held_out=[env]))
     assert not (tmp_path / "run").exists()
@@ -295,17 +297,19 @@ def test_a_run_goes_on_with_the_same_questions_only(make_trainer: Any, make_env:
 
 def test_held_out_prompts_fit_the_chat_template(make_trainer: Any, unseen: Any, tokenizer: Any) -> None:
     """Where it has no system role, the system prompt stands in the user's turn, as in training."""
-    trainer = make_trainer()
     template = tokenizer.chat_template
     tokenizer.chat_template = (
         "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
         "{{ m.content }}{% endfor %}"
     )
     try:
+        trainer = make_trainer()
         FixedEvaluation(trainer, EvaluationPlan(held_out=[unseen]))
+        row = unseen.eval_rows[0]
+        system, user = (message["content"] for message in row["prompt"])
+        assert tokenizer.decode(trainer.sampler.encoder(row["prompt"])) == f"{system}\n\n{user}"
     finally:
         tokenizer.chat_template = template
-    assert {message["role"] for prompt in unseen.eval_dataset["prompt"] for message in prompt} == {"user"}
 
 
 def test_when_evaluations_are_due() -> None:

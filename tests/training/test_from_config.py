@@ -20,7 +20,7 @@ tasks: {leg_counting: {}}
 splits: {num_train_examples: 32, num_eval_examples: 8}
 training:
   {max_steps: 2, learning_rate: 1e-3, lr_scheduler_type: constant, per_device_train_batch_size: 16,
-   gradient_accumulation_steps: 1, num_generations: 4, max_prompt_length: 160, max_tokens: 30,
+   rollouts_per_step: 16, num_generations: 4, max_prompt_length: 160, max_tokens: 30,
    gradient_checkpointing: false}
 evaluation:
   tasks: {chain_sum: {}, legs_1: {task: leg_counting, config: {max_animals: 1}, num_examples: 3}}

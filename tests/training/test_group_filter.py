@@ -5,50 +5,39 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import verifiers as vf
-from datasets import Dataset
 from run_metrics import logged
 from transformers import AutoModelForCausalLM
-from verifiers import GenerateOutputs
-from verifiers.types import ProcessedOutputs
 
+from rg_env.core.environment import Environment, Scored
+from rg_env.core.rollout import Rollout
 from rg_env.errors import InputError, TrainingError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
-from rg_env.training.generated_batch import GeneratedBatch
 from rg_env.training.group_filter import EmptyBatches, Filtered, fill
 from rg_env.training.order import BatchOrder
+from rg_env.training.rollouts import Rollouts
 
 
-def batch(name: str, *groups: str) -> GeneratedBatch:
+def batch(name: str, *groups: str) -> Rollouts:
     """A batch of groups such as "1001": which of a prompt's answers are right."""
     marks = "".join(groups)
-    rows = range(len(marks))
     correct = [float(mark) for mark in marks]
-    texts = [f"{name}{row}" for row in rows]
-    outputs = GenerateOutputs.model_construct(
-        prompt=texts, completion=texts, answer=texts, state=[{"row": text} for text in texts], task=texts,
-        info=[{} for _ in rows], example_id=list(rows), reward=correct, metrics={"accuracy": correct},
-        metadata=name,
-    )  # fmt: skip
-    ids = [[row] for row in rows]
-    processed = ProcessedOutputs(
-        prompt_ids=ids, prompt_mask=ids, completion_ids=ids, completion_mask=[[1] for _ in rows],
-        completion_logprobs=[[0.0] for _ in rows], rewards=correct,
-    )  # fmt: skip
-    return GeneratedBatch(
-        batch_id=0, processed_results=processed, all_reward_dict={"reward": correct, "accuracy": correct},
-        completions=texts, prompts=texts, outputs=outputs,
-    )  # fmt: skip
+    rollouts = [Rollout(f"{name}{row}", f"{name}{row}", "", {}, 1, False, [row], [0.0]) for row in range(len(marks))]
+    scored = [Scored(value, {"correctness": value}, {"accuracy": value}) for value in correct]
+    return Rollouts(rollouts, scored, [[row] for row in range(len(marks))], 1.5)
+
+
+def texts(found: Rollouts) -> list[str]:
+    return [rollout.text for rollout in found.rollouts]
 
 
 class Asked:
     """Answers with the next of the given batches, and notes what it was asked."""
 
-    def __init__(self, *batches: GeneratedBatch) -> None:
+    def __init__(self, *batches: Rollouts) -> None:
         self.batches, self.calls = list(batches), list[tuple[int, int]]()
 
-    def __call__(self, round_: int, prompts: int) -> GeneratedBatch:
+    def __call__(self, round_: int, prompts: int) -> Rollouts:
         self.calls.append((round_, prompts))
         return self.batches.pop(0)
 
@@ -57,7 +46,7 @@ def test_a_full_batch_stays_as_it_is() -> None:
     asked = Asked()
     filtered = fill(batch("a", "10", "01"), 2, asked, rounds=3)
     assert asked.calls == []
-    assert filtered.batch.prompts == ["a0", "a1", "a2", "a3"]
+    assert texts(filtered.batch) == ["a0", "a1", "a2", "a3"]
     assert filtered.empty == []
 
 
@@ -69,11 +58,12 @@ def test_others_come_in_their_place() -> None:
         (0, 4),
         (1, 4),
     ]  # 3 missing at a share of 1/4, then 2 at 2/8: 4 at most
-    assert filtered.batch.prompts == ["a2", "a3", "b4", "b5", "c0", "c1", "c2", "c3"]
-    assert filtered.batch.all_reward_dict["accuracy"] == [1, 0, 1, 0, 0, 1, 1, 0]
-    assert [state["row"] for state in filtered.batch.outputs.state] == filtered.batch.prompts
-    assert filtered.batch.outputs.metrics["accuracy"] == filtered.batch.processed_results.rewards
-    assert filtered.batch.processed_results.prompt_ids == [[2], [3], [4], [5], [0], [1], [2], [3]]
+    assert texts(filtered.batch) == ["a2", "a3", "b4", "b5", "c0", "c1", "c2", "c3"]
+    assert filtered.batch.accuracies == filtered.batch.rewards == [1, 0, 1, 0, 0, 1, 1, 0]
+    assert (
+        filtered.batch.prompt_ids == filtered.batch.tokens().completion_ids == [[2], [3], [4], [5], [0], [1], [2], [3]]
+    )
+    assert filtered.batch.seconds == pytest.approx(1.5)  # 2, 2 and 4 of 8 rollouts, each 1.5 s
     assert (filtered.asked, filtered.mixed, filtered.empty) == (12, 4, [])
     assert filtered.metrics() == {
         "filter_groups/asked": 12, "filter_groups/mixed": 4 / 12, "filter_groups/empty": 0
@@ -93,7 +83,7 @@ def test_places_left_over_are_empty() -> None:
     """The rounds are used up: groups of the batch fill it, and are named."""
     asked = Asked(batch("b", "11", "00"), batch("c", "11", "01"))
     filtered = fill(batch("a", "11", "00"), 2, asked, rounds=2)
-    assert filtered.batch.prompts == ["c2", "c3", "a0", "a1"]
+    assert texts(filtered.batch) == ["c2", "c3", "a0", "a1"]
     assert filtered.empty == [2, 3]
 
 
@@ -112,14 +102,14 @@ def test_the_third_batch_without_any_ends_the_run() -> None:
 
 def test_other_prompts_than_the_batchs_are_asked() -> None:
     """The same ones whenever they are asked for, others each round, and none twice."""
-    order = BatchOrder(40, rollouts=16, num_generations=2, passes=1, processes=1, process=0, seed=3)
+    order = BatchOrder(40, prompts=8, seed=3)
     drawn = [order.more(5, round_, 12) for round_ in range(4)]
     assert drawn == [order.more(5, round_, 12) for round_ in range(4)]
     assert len({tuple(rows) for rows in drawn}) == 4
     assert all(len(set(rows)) == 12 and not set(rows) & set(order.batch(5)) for rows in drawn)
-    largest = BatchOrder(40, rollouts=16, num_generations=2, passes=1, processes=1, process=0, seed=2**32 - 1)
+    largest = BatchOrder(40, prompts=8, seed=2**32 - 1)
     assert len(set(largest.more(10**6, 99, 12))) == 12
-    small = BatchOrder(8, rollouts=16, num_generations=2, passes=1, processes=1, process=0, seed=3)
+    small = BatchOrder(8, prompts=8, seed=3)
     assert sorted(small.more(0, 0, 4)) == sorted(set(small.more(0, 0, 4)))  # no others: the batch's own
 
 
@@ -149,8 +139,8 @@ def test_all_trained_groups_are_mixed(make_trainer: Any, make_env: Any, tmp_path
 
 
 def test_nothing_tells_right_from_wrong(make_trainer: Any) -> None:
-    """In an environment without accuracy: told when the trainer is made."""
-    rows = Dataset.from_list([{"question": f"{n}?", "answer": "1"} for n in range(8)])
-    env = vf.SingleTurnEnv(dataset=rows, rubric=vf.Rubric(funcs=[lambda completion, **_: 1.0]))
+    """In an environment without accuracy: reported when the trainer is made."""
+    env = Environment([{"question": f"{n}?"} for n in range(8)], rewards=[lambda completion: 1.0])
+    assert not env.has_accuracy
     with pytest.raises(InputError, match="accuracy, which this environment does not measure"):
         make_trainer(env=env, filter_groups=True)

@@ -22,7 +22,7 @@ NODE = Machine(gpus=("0", "1", "2", "3"), vllm="0.11.0", programs=Path("bin"))
 RUN = """
 model: {name: org/model}
 tasks: {leg_counting: {}}
-training: {max_prompt_length: 100, max_tokens: 90, per_device_train_batch_size: 8, gradient_accumulation_steps: 1}
+training: {max_prompt_length: 100, max_tokens: 90, per_device_train_batch_size: 8, rollouts_per_step: 48}
 """
 ONE = Machine(gpus=("0",), vllm="0.11.0", programs=Path("bin"))
 
@@ -302,7 +302,10 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         (["launch", "run.yaml", "--model", "m"], "say model.name=m instead"),
         (["launch", "run.yaml", "--task", "x"], "launch has no option '--task'"),
         (["launch", "run.yaml", "training.steps=3"], "training.steps = 3 @ command line: unknown key"),
-        (["launch", "run.yaml", "--processes", "3", "training.num_generations=7"], "num_generations=7 does not divide"),
+        (
+            ["launch", "run.yaml", "--processes", "3", "training.num_generations=7"],
+            "8 rollouts are not divisible by num_generations=7",
+        ),
         (["launch", "examples/train.py", "--model", "m", "--port", "0"], "port 0 does not exist"),
         (["launch", "examples/train.py", "--model", "m", "--port", "65536", "--dry-run"], "port 65536 does not exist"),
         (["launch", "examples/train.py", "--model", "m", "--processes", "0"], "not at least 1"),

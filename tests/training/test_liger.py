@@ -32,10 +32,8 @@ def test_a_liger_for_another_transformers(make_args: Any, monkeypatch: pytest.Mo
     """What it says of it, in one line."""
     monkeypatch.setattr(checks, "is_liger_kernel_available", lambda: True)
     monkeypatch.setitem(sys.modules, checks.LIGER, None)
-    args = make_args(use_liger_kernel=True)
-    monkeypatch.setattr(type(args), "device", torch.device("cuda"))
     with pytest.raises(InputError, match=r"use_liger_kernel=True: .*liger") as caught:
-        checks.check_liger(args)
+        checks.check_liger(make_args(use_liger_kernel=True), torch.device("cuda"))
     assert "\n" not in str(caught.value)
 
 

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from model_families import FAMILIES, SMALL
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import AutoModelForCausalLM, BambaConfig
-from verifiers.trainers import GRPOTrainer as ParentTrainer
 
-from rg_env.training import GRPOTrainer
 from rg_env.training.logprobs import Arrangement, can_share_prompts, completion_logps
 
 Rows = list[tuple[list[int], list[int]]]
@@ -131,14 +129,14 @@ def test_in_order_every_batch_takes_the_same_passes(model: Any) -> None:
 
 
 def test_the_trainer_computes_completions_only(make_trainer: Any, make_batch: Callable[..., Any], model: Any) -> None:
-    """Logits of one position before the completion and of it; in the parent of every position of the sequence."""
+    """Logits of one position before the completion and of it, not of every position of the sequence."""
     trainer = make_trainer()
     inputs = make_batch(["And " * 30 + "a dog?"], ["4 legs"])
-    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    ids, mask = inputs["input_ids"], inputs["loss_mask"]
     shapes = Shapes(model)
-    for cls in (GRPOTrainer, ParentTrainer):
-        cls._get_per_token_logps(trainer, model, ids, mask, ids.shape[1] - 1)
-    assert shapes.positions == [int(mask.sum()), ids.shape[1]]
+    trainer.objective.logps(model, ids, mask)
+    assert shapes.positions == [int(mask.sum())]
+    assert ids.shape[1] > 30
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, "bamba", "llama with eager attention", "llama with LoRA"])
@@ -156,12 +154,12 @@ def test_the_trainer_shares_prompts_only_where_it_is_exact(
     if "LoRA" in name:
         tested = get_peft_model(tested, LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False))
     trainer = make_trainer(temperature=0.7)
-    trainer.model = tested.eval()
+    tested.eval()
     inputs = make_batch(["How many legs do three dogs have?"] * 4, ["12", "3 x 4 = 12", "<answer>12</answer>", "7"])
-    ids, mask = inputs["input_ids"], inputs["attention_mask"]
-    expected = alone(tested, ids, mask[:, 1:].bool(), 0.7)
+    ids, mask = inputs["input_ids"], inputs["loss_mask"]
+    expected = alone(tested, ids, mask, 0.7)
     shapes = Shapes(tested)
-    result = trainer._get_per_token_logps(tested, ids, mask, ids.shape[1] - 1)
+    result = trainer.objective.logps(tested, ids, mask)
     shared = not any(word in name for word in ("window", "soft caps", "bamba", "eager"))
     assert (shapes.inputs[0][0] == 1) is shared
     torch.testing.assert_close(result, expected, atol=2e-4, rtol=1e-3)
@@ -182,7 +180,7 @@ def test_several_processes_take_rows_in_order(
     monkeypatch.setattr(type(trainer.accelerator), "num_processes", 2)
     inputs = make_batch(["How many legs do three dogs have?"] * 4, ["12", "3 x 4 = 12", "<answer>12</answer>", "7"])
     shapes = Shapes(model)
-    trainer._get_per_token_logps(model, inputs["input_ids"], inputs["attention_mask"], 0, batch_size=2)
+    trainer.objective.logps(model, inputs["input_ids"], inputs["loss_mask"], max_rows=2)
     assert [rows for rows, _ in shapes.inputs] == [2, 2]
 
 

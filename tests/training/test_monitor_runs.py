@@ -40,6 +40,7 @@ def hacked(make_trainer: Any, make_env: Any, tmp_path: Path) -> Callable[..., An
             **{
                 "max_steps": 20,
                 "learning_rate": 5e-5,
+                "rollouts_per_step": 32,
                 "per_device_train_batch_size": 16,
                 "num_generations": 8,
                 "max_tokens": 60,
@@ -85,7 +86,7 @@ def test_a_reward_that_is_hacked_is_found_out_and_ends_the_run(
 
 def test_what_rules_look_at_is_logged(make_trainer: Any, make_env: Any, tmp_path: Path) -> None:
     """Shares of answers and forms, whatever they are paid; of each status; the largest ratio after several updates."""
-    paid = [("correctness", 1.0), {"name": "think_format", "weight": 0.1, "when": "correct"}]
+    paid = [("correctness", 1.0), "length", {"name": "think_format", "weight": 0.1, "when": "correct"}]
     train(make_trainer(env=make_env(rewards=paid), num_iterations=2, beta=0.1), evaluation=NONE)
     first, second = [line for line in logged(tmp_path / "run") if "loss" in line]
     assert {"reward", "accuracy", "frac_reward_zero_std", "completions/clipped_ratio", "kl"} <= set(first)
@@ -169,7 +170,7 @@ def main():
     torch.set_num_threads(1)
     policy = load_policy("tiny")
     env = load_environment(policy.mixture("leg_counting"), num_train_examples=64, num_eval_examples=0)
-    args = default_config(policy, "run", max_steps=500, per_device_train_batch_size=4, gradient_accumulation_steps=2,
+    args = default_config(policy, "run", max_steps=500, per_device_train_batch_size=4, rollouts_per_step=16,
                           num_generations=4, max_tokens=8)
     config = MonitorsConfig(window=4, zero_variance=0.0, stop_on=["zero_variance"])
     watch = MonitorCallback(config)
@@ -199,7 +200,7 @@ def test_two_processes_skip_and_stop_together(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert {f"process {rank} has ended" for rank in (0, 1)} <= set(done.stdout.splitlines())
-    assert done.stdout.count("step 2: skipped, for the loss is not finite") == 1
+    assert done.stdout.count("step 2: skipped, non-finite loss") == 1
     assert done.stdout.count("monitor zero_variance: ") == 1
     assert results_of(tmp_path / "run")["stopped_by"] == "zero_variance"
     assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-4"]

@@ -5,83 +5,70 @@ from typing import Any
 
 import pytest
 import torch
-from verifiers.trainers.grpo_trainer import RepeatSampler
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rg_env.errors import InputError
 from rg_env.training.order import BatchOrder
 
 
 def order(**changes: Any) -> BatchOrder:
-    fields = {"rollouts": 8, "num_generations": 2, "passes": 2, "processes": 1, "process": 0, "seed": 3}
-    return BatchOrder(10, **{**fields, **changes})
+    return BatchOrder(**{"rows": 10, "prompts": 4, "seed": 3, **changes})
 
 
-def test_rows_come_as_in_the_parent() -> None:
-    """One process: the same rows as verifiers' sampler, epoch by epoch."""
-    theirs = RepeatSampler(range(10), mini_repeat_count=2, batch_size=4, repeat_count=2, seed=3)
-    ours = order()
+@given(rows=st.integers(1, 40), prompts=st.integers(1, 12), seed=st.none() | st.integers(0, 2**32 - 1))
+def test_an_epoch_has_each_row_once(rows: int, prompts: int, seed: int | None) -> None:
+    """But for those that do not fill a batch; without a seed in the order that they have."""
+    if rows < prompts:
+        return
+    made = order(rows=rows, prompts=prompts, seed=seed)
     for epoch in range(3):
-        ours.epoch = epoch
-        assert [row for rows in ours for row in rows] == list(theirs)
-        assert len(ours) * 8 == len(theirs)
+        first = epoch * made.batches
+        asked = [row for number in range(first, first + made.batches) for row in made.batch(number)]
+        assert len(asked) == rows // prompts * prompts
+        assert len(set(asked)) == len(asked)
+        assert set(asked) <= set(range(rows))
+        if seed is None:
+            assert asked == list(range(len(asked)))
+
+
+def test_epochs_and_seeds_differ() -> None:
+    whole = order(rows=100, prompts=50)
+    first, second = (whole.batch(2 * epoch) + whole.batch(2 * epoch + 1) for epoch in range(2))
+    assert sorted(first) == sorted(second) == list(range(100))
+    assert first != second
+    assert first[:50] != order(rows=100, prompts=50, seed=4).batch(0)
 
 
 def test_any_batch_can_be_asked_for() -> None:
-    """In any order, whatever was asked for before: a run that goes on asks for the last first."""
+    """In any order, whatever was asked for before: a resumed run asks for the last first."""
     numbers = [5, 0, 3, 5]
     together = order()
     assert [together.batch(n) for n in numbers] == [order().batch(n) for n in numbers]
 
 
-def test_each_process_has_its_own_part() -> None:
-    """The parts make the batch; with the parent's loader every process had the first one."""
-    parts = [next(iter(order(processes=2, process=process))) for process in (0, 1)]
-    assert parts[0] + parts[1] == order().batch(0)
-    assert parts[0] != parts[1]
-
-
-def test_a_batch_without_whole_groups_is_refused() -> None:
-    """It would mix prompts within a group."""
-    with pytest.raises(InputError, match="no whole groups of num_generations=3"):
-        order(num_generations=3)
-
-
 def test_fewer_rows_than_a_step_asks_are_refused() -> None:
     """There would be no batch at all."""
-    with pytest.raises(InputError, match="a step asks 12 prompts, and there are 10 to train on"):
-        order(rollouts=24)
+    with pytest.raises(InputError, match="a step has 12 prompts, and there are 10 rows to train on"):
+        order(prompts=12)
 
 
-def test_several_epochs_ahead_of_time_lose_no_row(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each row that makes a whole batch is asked for once an epoch; the parent drops what it prefetched."""
-    trainer = make_trainer(max_steps=16, max_tokens=2)  # 32 rows, 4 a step: two epochs
-    asked: list[str] = []
-    submit = trainer.async_generator.submit
+@pytest.mark.parametrize("num_iterations", [1, 2])
+def test_several_epochs_lose_no_row(make_trainer: Any, num_iterations: int) -> None:
+    """Each row that makes a whole batch is asked for once an epoch."""
+    trainer = make_trainer(max_steps=16 * num_iterations, num_iterations=num_iterations, max_tokens=2)
+    asked: list[str] = []  # 32 rows, 4 a step: two epochs
+    sample = trainer.sampler.sample
 
-    def note(trainer: Any, number: int, prompts: Any, *rest: Any) -> None:
-        asked.extend(prompt[-1]["content"] for prompt in prompts[::4])
-        submit(trainer, number, prompts, *rest)
+    def note(rows: Any, *rest: Any) -> Any:
+        asked.extend(row["prompt"][-1]["content"] for row in rows[::4])
+        return sample(rows, *rest)
 
-    monkeypatch.setattr(trainer.async_generator, "submit", note)
+    trainer.sampler.sample = note
     trainer.train()
     assert len(asked) == 64
     assert set(Counter(asked).values()) == {2}
-
-
-def test_what_is_recorded_of_a_batch_is_its_own(make_trainer: Any) -> None:
-    """Also where the next batch was made while it was waited for."""
-    trainer = make_trainer(max_tokens=2)
-    trainer.get_train_dataloader()
-    asked = [trainer._gather_batch_data(number) for number in range(2)]
-    generator = trainer.async_generator
-    generator.start()
-    for number, columns in enumerate(asked):
-        generator.submit(trainer, number, *columns)
-    generator.wait_idle()
-    batches = [generator.get_batch(number) for number in range(2)]
-    generator.stop()
-    assert [batch.outputs.answer for batch in batches] == [columns[1] for columns in asked]
-    assert batches[0].outputs.answer != batches[1].outputs.answer
+    assert trainer.state.epoch == 2
 
 
 def test_drawing_an_order_leaves_torchs_random_numbers_alone() -> None:

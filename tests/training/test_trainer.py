@@ -1,47 +1,36 @@
-"""What `GRPOTrainer` changes, and that the parent class does not do it."""
+"""`GRPOTrainer`: what goes through the model, which weights sample, and whole steps."""
 
 import threading
 from typing import Any
 
 import pytest
 import torch
-import verifiers as vf
-from datasets import Dataset
-from transformers import TrainerCallback
-from verifiers.trainers import GRPOTrainer as ParentTrainer
+from transformers import AutoModelForCausalLM, TrainerCallback
 
-from rg_env.inference.protocol import ChatRequest
-from rg_env.training import GRPOTrainer
-from rg_env.training.advantages import group_advantages
-
-
-def logps(cls: type, trainer: Any, inputs: dict[str, torch.Tensor], **kwargs: Any) -> torch.Tensor:
-    with torch.no_grad():
-        ids, mask = inputs["input_ids"], inputs["attention_mask"]
-        result: torch.Tensor = cls._get_per_token_logps(trainer, trainer.model, ids, mask, ids.shape[1] - 1, **kwargs)
-        return result
-
+from rg_env.core.environment import Environment
+from rg_env.inference.protocol import Sampling
+from rg_env.tiny import POLICY_DIR
+from rg_env.training.metrics import StepMetrics
 
 # --- the model sees the prompt
 
 
 def test_logprobs_depend_on_the_prompt(make_trainer: Any, make_batch: Any) -> None:
-    """Another question changes the log-probabilities of all completion tokens; in the parent, only of the first."""
+    """Another question changes the log-probabilities of all completion tokens, not only of the first."""
     trainer = make_trainer()
-    ours, theirs = [], []
+    found = []
     for question in ("if you have 2 dogs?", "if you have 9 bees?"):
         inputs = make_batch([question], ["2 x 4 = 8\n<answer>8</answer>"])
-        mask = inputs["attention_mask"][:, 1:].bool()
-        ours.append(logps(GRPOTrainer, trainer, inputs)[mask])
-        theirs.append(logps(ParentTrainer, trainer, inputs)[mask])
-    assert (ours[0] - ours[1])[1:].abs().max() > 1e-3
-    assert (theirs[0] - theirs[1])[1:].abs().max() < 1e-5
+        with torch.no_grad():
+            logps = trainer.objective.logps(trainer.model, inputs["input_ids"], inputs["loss_mask"])
+        found.append(logps[inputs["loss_mask"]])
+    assert (found[0] - found[1])[1:].abs().max() > 1e-3
 
 
 # --- no needless forward pass
 
 
-class CountForwards(TrainerCallback):
+class CountForwards:
     def __init__(self, model: Any) -> None:
         self.with_gradient = self.without = 0
         model.register_forward_hook(self.count)
@@ -58,29 +47,14 @@ class CountForwards(TrainerCallback):
 def test_old_logprobs_are_computed_only_when_they_differ(
     make_trainer: Any, model: Any, num_iterations: int, without: int
 ) -> None:
-    """With one update a batch, each micro-batch takes one forward pass; the parent takes a second one for "old"."""
+    """With one update a batch, each micro-batch takes one forward pass."""
     counter = CountForwards(model)
     make_trainer(max_steps=2, num_iterations=num_iterations).train()
     assert counter.with_gradient == 4
     assert counter.without == without
 
 
-def test_parent_computes_old_logprobs_always(make_trainer: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parent's `_prepare_inputs` in its place, the same run takes the extra passes."""
-    monkeypatch.setattr(GRPOTrainer, "_prepare_inputs", ParentTrainer._prepare_inputs)
-    monkeypatch.setattr(GRPOTrainer, "_move_model_to_vllm", lambda self: None)
-    counter = CountForwards(model)
-    make_trainer(max_steps=2).train()
-    assert counter.without == 4
-
-
 # --- rows without advantage
-
-
-def gradient(cls: type, trainer: Any, inputs: dict[str, Any]) -> torch.Tensor:
-    trainer.model.zero_grad()
-    cls.compute_loss(trainer, trainer.model, dict(inputs)).backward()
-    return torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None])
 
 
 @pytest.fixture
@@ -88,62 +62,158 @@ def micro_batch(make_batch: Any) -> dict[str, Any]:
     """Six rows of different lengths; rows 0, 2 and 5 carry no advantage, and row 5 is the longest."""
     questions = ["a dog?", "two dogs?", "a bee and a cow?", "9 ants?", "no legs?", "a snake?"]
     answers = ["4", "8 legs <answer>8</answer>", "6 + 4 = 10", "<answer>54</answer>", "x", "0 " * 20]
-    advantages = torch.tensor([0.0, 1.0, 0.0, -0.5, 0.7, 0.0])
-    return {**make_batch(questions, answers), "advantages": advantages, "old_per_token_logps": None}
+    inputs = make_batch(questions, answers)
+    tokens = inputs["loss_mask"].sum()
+    return {
+        **inputs,
+        "advantages": torch.tensor([0.0, 1.0, 0.0, -0.5, 0.7, 0.0]),
+        "old_logps": None,
+        "batch_tokens": torch.full((6,), 1.5 * tokens),
+    }
+
+
+def by_the_formula(
+    model: Any, rows: dict[str, Any], loss_type: str, max_length: int, low: float = 0.2, high: float = 0.2
+) -> torch.Tensor:
+    """The clipped GRPO loss over every row, token by token (Shao et al., 2024, arXiv:2402.03300, eq. 3; the averages of
+    DAPO, arXiv:2503.14476, and Dr. GRPO, arXiv:2503.20783)."""
+    per_row, lengths = [], []
+    for row, (ids, mask) in enumerate(zip(rows["input_ids"], rows["loss_mask"], strict=True)):
+        chosen = model(ids[None]).logits[0, :-1].log_softmax(-1).gather(1, ids[1:, None]).squeeze(1)
+        old = chosen.detach() if rows["old_logps"] is None else rows["old_logps"][row]
+        ratio, advantage = (chosen - old)[mask].exp(), rows["advantages"][row]
+        per_row.append(-torch.min(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage).sum())
+        lengths.append(int(mask.sum()))
+    total = torch.stack(per_row)
+    if loss_type == "grpo":
+        return (total / torch.tensor(lengths)).mean()
+    divisor = {
+        "bnpo": sum(lengths),
+        "dapo": rows["batch_tokens"][0],
+        "dr_grpo": len(lengths) * max_length,
+    }
+    return total.sum() / divisor[loss_type]
+
+
+def gradient(model: Any, loss: torch.Tensor) -> torch.Tensor:
+    model.zero_grad()
+    loss.backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
 @pytest.mark.parametrize("old", [False, True])
-@pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo"])
-def test_skipped_rows_leave_loss_and_gradient_as_they_were(
+@pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo", "dapo"])
+def test_loss_and_gradient_are_those_of_the_formula(
     make_trainer: Any, micro_batch: dict[str, Any], loss_type: str, old: bool
 ) -> None:
-    """Loss and gradient equal those over all rows, for each loss type, with and without log-probs from before."""
-    trainer = make_trainer(loss_type=loss_type)
+    """Over all rows, those that are left out of the passes too, with and without log-probs from before."""
+    trainer = make_trainer(loss_type=loss_type, epsilon=0.1, epsilon_high=0.3)
+    model = trainer.model
     if old:
-        micro_batch["old_per_token_logps"] = logps(GRPOTrainer, trainer, micro_batch) + 0.1
-    skipped = gradient(GRPOTrainer, trainer, micro_batch)
-    full = gradient(ParentTrainer, trainer, micro_batch)  # its loss over our log-probs
-    assert full.norm() > 0
-    assert (skipped - full).norm() < 1e-5 * full.norm()
-    loss = GRPOTrainer.compute_loss(trainer, trainer.model, dict(micro_batch))
-    torch.testing.assert_close(loss, ParentTrainer.compute_loss(trainer, trainer.model, dict(micro_batch)))
+        with torch.no_grad():
+            before = trainer.objective.logps(model, micro_batch["input_ids"], micro_batch["loss_mask"])
+        moved = 0.4 * torch.randn(before.shape, generator=torch.Generator().manual_seed(0))
+        micro_batch["old_logps"] = before + moved  # some ratios are beyond the clip
+    expected = by_the_formula(model, micro_batch, loss_type, trainer.args.max_seq_len, 0.1, 0.3)
+    wanted = gradient(model, expected)
+    assert wanted.norm() > 0
+    loss = trainer.objective(micro_batch, StepMetrics())
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
+    assert (gradient(model, loss) - wanted).norm() < 1e-4 * wanted.norm()
 
 
-def rows_forwarded(cls: type, trainer: Any, inputs: dict[str, Any]) -> list[tuple[int, ...]]:
+def test_a_kl_term_is_that_of_the_initial_model(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
+    """beta times the mean of `exp(d) - d - 1`, `d` the log-ratio of the initial model and the policy: of all rows."""
+    trainer = make_trainer(beta=0.3)
+    initial = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
+    with torch.no_grad():
+        trainer.model.lm_head.weight.mul_(1.3)
+    mask, ids = micro_batch["loss_mask"], micro_batch["input_ids"]
+
+    def logps(model: Any) -> torch.Tensor:
+        chosen: torch.Tensor = model(ids).logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None]).squeeze(2)
+        return chosen
+
+    difference = (logps(initial) - logps(trainer.model)).detach()
+    kl = ((difference.exp() - difference - 1) * mask).sum() / mask.sum()
+    assert kl > 0.01
+    expected = by_the_formula(trainer.model, micro_batch, "bnpo", 0) + 0.3 * kl
+    metrics = StepMetrics()
+    torch.testing.assert_close(trainer.objective(micro_batch, metrics), expected.detach(), atol=1e-5, rtol=1e-4)
+    assert metrics.take()["kl"] == pytest.approx(kl.item(), rel=1e-3)
+
+
+def rows_forwarded(trainer: Any, inputs: dict[str, Any]) -> list[tuple[int, ...]]:
     shapes: list[tuple[int, ...]] = []
     hook = trainer.model.register_forward_pre_hook(
         lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
-    cls.compute_loss(trainer, trainer.model, dict(inputs))
+    trainer.objective(inputs, StepMetrics())
     hook.remove()
     return shapes
 
 
 def test_rows_without_advantage_are_not_forwarded(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
-    """Three of six rows go through the model, cut to their own width; in the parent all do."""
-    trainer = make_trainer()
-    (ours,) = rows_forwarded(GRPOTrainer, trainer, micro_batch)
-    (theirs,) = rows_forwarded(ParentTrainer, trainer, micro_batch)
-    assert ours[0] == 3
-    assert theirs[0] == 6
-    assert ours[1] < theirs[1]
+    """Three of six rows go through the model, cut to their own width."""
+    (shape,) = rows_forwarded(make_trainer(), micro_batch)
+    assert shape[0] == 3
+    assert shape[1] < micro_batch["input_ids"].shape[1]
 
 
 def test_a_batch_without_any_advantage_still_steps(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
     """One row goes through, so that ranks stay in step; its gradient is zero, not missing."""
     trainer = make_trainer()
     micro_batch["advantages"] = torch.zeros(6)
-    assert [shape[0] for shape in rows_forwarded(GRPOTrainer, trainer, micro_batch)] == [1]
-    assert gradient(GRPOTrainer, trainer, micro_batch).abs().max() == 0
+    assert [shape[0] for shape in rows_forwarded(trainer, micro_batch)] == [1]
+    assert gradient(trainer.model, trainer.objective(micro_batch, StepMetrics())).abs().max() == 0
 
 
 def test_nothing_is_skipped_with_a_kl_term(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
     """With beta above 0 every row has a gradient."""
-    trainer = make_trainer(beta=0.1)
-    assert rows_forwarded(GRPOTrainer, trainer, micro_batch)[0][0] == 6
+    assert rows_forwarded(make_trainer(beta=0.1), {**micro_batch, "reference_logps": None})[0][0] == 6
 
 
 # --- whole steps
+
+
+def test_an_update_is_the_gradient_of_the_whole_step(make_trainer: Any, model: Any) -> None:
+    """With plain gradient descent, the weights move by the learning rate times the mean gradient of the micro-batches,
+    which are all rollouts of the step, each once."""
+    trainer = make_trainer(
+        max_steps=1, optim="sgd", max_grad_norm=0.0, learning_rate=1e-3, lr_scheduler_type="constant"
+    )
+    before = {name: value.clone() for name, value in model.named_parameters()}
+    parts: list[dict[str, Any]] = []
+    split = trainer._split
+
+    def kept(batch: Any) -> list[dict[str, Any]]:
+        parts.extend(split(batch))
+        return parts
+
+    trainer._split = kept
+    trainer.train()
+    sampled = [[*ids, *rollout.token_ids] for ids, rollout in
+               zip(trainer.rollouts.prompt_ids, trainer.rollouts.rollouts, strict=True)]  # fmt: skip
+    trained = [
+        row[: int(mask.nonzero().max()) + 2].tolist()
+        for part in parts
+        for row, mask in zip(part["input_ids"], part["loss_mask"], strict=True)
+    ]
+    assert len(parts) == 2
+    assert sorted(trained) == sorted(sampled)
+    after = {name: value.detach().clone() for name, value in model.named_parameters()}
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            value.copy_(before[name])
+    loss = torch.stack([by_the_formula(model, part, "bnpo", 0) for part in parts]).mean()
+    model.zero_grad()
+    loss.backward()
+    moved = torch.cat([(after[name] - before[name]).flatten() for name in before])
+    expected = torch.cat([-1e-3 * value.grad.flatten() for value in model.parameters()])
+    assert expected.norm() > 0
+    assert (moved - expected).norm() < 0.01 * expected.norm()
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(loss.item(), abs=1e-4)
+    assert trainer.state.log_history[0]["grad_norm"] == pytest.approx(float(expected.norm()) / 1e-3, rel=0.01)
 
 
 def test_weights_stay_fixed_while_a_batch_is_generated(make_trainer: Any) -> None:
@@ -152,43 +222,66 @@ def test_weights_stay_fixed_while_a_batch_is_generated(make_trainer: Any) -> Non
     order: list[str] = []
 
     class Ask(TrainerCallback):
-        def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-            def generate() -> None:
-                trainer.sampler.engine.generate(
-                    [ChatRequest("", [{"role": "user", "content": "1 + 1 ="}], max_tokens=1)]
-                )
-                order.append("generated")
-
-            self.thread = threading.Thread(target=generate)
-            self.thread.start()
-            self.thread.join(0.2)
-            order.append("stepping")
+        def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+            order.append("updated")
 
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
             self.thread.join()
 
-    trainer.add_callback(Ask())
+    asking = Ask()
+
+    def generate() -> None:
+        trainer.engine.generate([[5, 6, 7]], Sampling(max_tokens=1))
+        order.append("generated")
+
+    inner = trainer.optimizer.optimizer
+    update = inner.step
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        asking.thread = threading.Thread(target=generate)
+        asking.thread.start()
+        asking.thread.join(0.2)
+        order.append("updating")
+        return update(*args, **kwargs)
+
+    inner.step = slow
+    trainer.add_callback(asking)
     trainer.train()
-    assert order == ["stepping", "generated"]
+    assert order[:1] == ["updating"]
+    assert sorted(order[1:]) == ["generated", "updated"]
 
 
-def test_the_same_seed_gives_the_same_run(make_trainer: Any, make_env: Any) -> None:
-    """Rewards and losses, step by step."""
-    from transformers import AutoModelForCausalLM
+def history(trainer: Any) -> list[tuple[float, float]]:
+    trainer.train()
+    return [(log["reward"], log["loss"], log["grad_norm"]) for log in trainer.state.log_history if "reward" in log]
 
-    from rg_env.tiny import POLICY_DIR
 
-    def history() -> list[tuple[float, float]]:
+def test_the_same_seed_gives_the_same_run(make_trainer: Any) -> None:
+    """Rewards, losses and gradients, step by step, whatever random numbers were drawn before; another seed others."""
+    runs = []
+    for seed, before in ((3, 1), (3, 2), (4, 1)):
+        torch.manual_seed(before)
         model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
-        trainer = make_trainer(model=model, env=make_env(), max_steps=2, seed=3)
-        trainer.train()
-        return [(log["reward"], log["loss"]) for log in trainer.state.log_history if "reward" in log]
+        runs.append(history(make_trainer(model=model, max_steps=2, seed=seed)))
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
 
-    assert history() == history()
+
+def test_the_same_seed_gives_the_same_adapters(make_trainer: Any) -> None:
+    from peft import LoraConfig
+
+    def adapters(before: int) -> list[torch.Tensor]:
+        torch.manual_seed(before)
+        model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
+        config = LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM")
+        trainer = make_trainer(model=model, peft_config=config)
+        return [p for name, p in trainer.model.named_parameters() if "lora_A" in name]
+
+    assert all(map(torch.equal, adapters(1), adapters(2)))
 
 
 def test_lora_trains_the_adapter_only(make_trainer: Any, model: Any) -> None:
-    """With `peft_config`, as in the parent: the engine samples through the adapter."""
+    """With `peft_config` the engine samples through the adapter."""
     from peft import LoraConfig
 
     before = model.model.layers[0].mlp.up_proj.weight.clone()
@@ -198,43 +291,68 @@ def test_lora_trains_the_adapter_only(make_trainer: Any, model: Any) -> None:
     assert torch.equal(before, trainer.model.base_model.model.model.layers[0].mlp.up_proj.weight)
     adapter = [p for name, p in trainer.model.named_parameters() if "lora_B" in name]
     assert any(p.abs().max() > 0 for p in adapter)
+    assert trainer.engine.engine.model is trainer.model
 
 
-def test_own_dataset_and_rewards(make_trainer: Any) -> None:
-    """A plain verifiers environment trains as well."""
+def test_own_rows_and_rewards(make_trainer: Any) -> None:
+    """Anybody's data train as well."""
+    rows = [{"question": f"{i} + {i} =", "answer": str(2 * i)} for i in range(16)]
+
+    def short(completion: Any) -> float:
+        return 1.0 / (1 + len(completion[-1]["content"]))
+
+    trainer = make_trainer(env=Environment(rows, rows, rewards=[short]), max_steps=1)
+    trainer.train()
+    assert trainer.state.log_history[0]["rewards/short/mean"] > 0
+
+
+def test_a_verifiers_environment(make_trainer: Any) -> None:
+    """Somebody's single-turn environment, scored by its own rubric."""
+    import verifiers as vf
+    from datasets import Dataset
+
     rows = Dataset.from_list([{"question": f"{i} + {i} =", "answer": str(2 * i)} for i in range(16)])
 
     def short(completion: Any) -> float:
         return 1.0 / (1 + len(completion[-1]["content"]))
 
-    env = vf.SingleTurnEnv(dataset=rows, eval_dataset=rows, rubric=vf.Rubric(funcs=[short]))
+    env = vf.SingleTurnEnv(dataset=rows, eval_dataset=rows, rubric=vf.Rubric(funcs=[short], weights=[2.0]))
     trainer = make_trainer(env=env, max_steps=1)
     trainer.train()
-    assert trainer.state.log_history[0]["rewards/short/mean"] > 0
+    (line,) = trainer.state.log_history
+    lengths = [len(rollout.text) for rollout in trainer.rollouts.rollouts]
+    assert line["rewards/short/mean"] == pytest.approx(sum(1 / (1 + length) for length in lengths) / 16)
+    assert line["reward"] == pytest.approx(2 * line["rewards/short/mean"])
 
 
-# --- what else the parent does
+@pytest.mark.parametrize("env", [3, "leg_counting", None])
+def test_what_is_no_environment(make_args: Any, model: Any, tokenizer: Any, env: Any) -> None:
+    from rg_env.errors import InputError
+    from rg_env.training import GRPOTrainer
+
+    with pytest.raises(InputError, match="env must be a ReasoningGym or Environment of rg_env"):
+        GRPOTrainer(model, env, make_args(), tokenizer)
 
 
-def test_equal_rewards_have_no_advantage(make_trainer: Any) -> None:
-    """In groups of any size: a rounding error of the mean, scaled by the spread, made some in the parent."""
-    trainer = make_trainer(num_generations=2, per_device_train_batch_size=12, gradient_accumulation_steps=1)
-    trainer.num_generations = 12
-    rewards = torch.tensor([1.1] * 12)
-    assert ParentTrainer._compute_advantages(trainer, rewards).abs().max() > 0
-    assert group_advantages(rewards, 12, "group").abs().max() == 0
+# --- what is logged
 
 
-def test_completion_metrics_are_the_parents(make_trainer: Any) -> None:
-    """Lengths, ended and clipped completions, tokens seen: the same numbers, made without a look-up for each token."""
-    trainer = make_trainer()
-    end = trainer.processing_class.eos_token_id
-    ids, masks, prompts = [[5, 6, end], [7, 8, 9, 9], [end]], [[1, 1, 1], [1, 0, 1, 1], [0]], [[1] * 4, [1] * 3, [1]]
-    logged = []
-    for cls in (GRPOTrainer, ParentTrainer):
-        trainer._metrics["train"].clear()
-        trainer.state.num_input_tokens_seen = 5
-        cls._log_completion_metrics_primary(trainer, "train", masks, ids, prompts)
-        logged.append(dict(trainer._metrics["train"]))
-    assert logged[0] == logged[1]
-    assert logged[0]["completions/mean_terminated_length"] == [3.0]
+def test_completion_metrics_are_what_was_sampled(make_trainer: Any) -> None:
+    """Lengths, ended and cut off completions, tokens seen."""
+    trainer = make_trainer(max_steps=2, max_tokens=6)
+    batches = []
+    count = trainer._count
+    trainer._count = lambda found: (batches.append(found), count(found))
+    trainer.train()
+    seen = 0
+    ends = trainer.engine.end_ids
+    for line, found in zip(trainer.state.log_history, batches, strict=True):
+        lengths = [len(rollout.token_ids) for rollout in found.rollouts]
+        ended = [len(r.token_ids) for r in found.rollouts if r.token_ids[-1] in ends]
+        seen += sum(lengths) + sum(map(len, found.prompt_ids))
+        assert line["num_tokens"] == seen
+        assert line["completions/mean_length"] == pytest.approx(sum(lengths) / 16)
+        assert (line["completions/min_length"], line["completions/max_length"]) == (min(lengths), max(lengths))
+        assert line["completions/clipped_ratio"] == pytest.approx(1 - len(ended) / 16)
+        assert line["completions/mean_terminated_length"] == pytest.approx(sum(ended) / max(1, len(ended)))
+    assert 0 < trainer.state.log_history[0]["completions/clipped_ratio"] < 1

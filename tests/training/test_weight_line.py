@@ -16,6 +16,7 @@ import torch
 
 from rg_env.errors import InputError, MissingExtraError, ServerError, TrainingError
 from rg_env.inference import weight_transports
+from rg_env.inference.protocol import Sampling
 from rg_env.inference.vllm import VllmServer
 from rg_env.inference.weight_channel import PROTOCOL, Words, checksum, pack, unpack
 from rg_env.inference.weight_transports import MEMORY, GlooTransport, SharedMemory
@@ -284,15 +285,12 @@ def test_nccl_without_vllm_is_told(make_server: Any, monkeypatch: pytest.MonkeyP
         ("raw_logits", {}, False),
     ],
 )
-def test_correcting_for_the_sampler_needs_its_probabilities(
-    make_args: Any, mode: str, settings: dict[str, Any], fine: bool
-) -> None:
+def test_correcting_for_the_sampler_needs_its_probabilities(mode: str, settings: dict[str, Any], fine: bool) -> None:
     """Those after temperature and truncation, or neither of these."""
-    check_sampler_logprobs(make_args(**settings), mode, "h:1")  # not asked for: any will do
-    args = make_args(vllm_importance_sampling_correction=True, **settings)
+    sampling = Sampling(max_tokens=16, **settings)
     if fine:
-        check_sampler_logprobs(args, mode, "h:1")
+        check_sampler_logprobs(sampling, mode, "h:1")
         return
-    words = r"in a config engine\.importance_sampling_correction.*: start it with `--logprobs-mode processed_logprobs`"
+    words = r"engine\.importance_sampling_correction.*: start it with `--logprobs-mode processed_logprobs`"
     with pytest.raises(InputError, match=words):
-        check_sampler_logprobs(args, mode, "h:1")
+        check_sampler_logprobs(sampling, mode, "h:1")

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from rg_env.cli import run as run_cli
-from rg_env.core.extraction import Extraction
-from rg_env.core.rewards import Rollout, resolve_rewards
+from rg_env.core.rewards import resolve_rewards
+from rg_env.core.rollout import Rollout
 from rg_env.core.scoring import Score
 from rg_env.errors import InputError
 from rg_env.training.config import TrainConfig, load_train_config
-from rg_env.training.from_config import run_config, training_arguments
+from rg_env.training.from_config import run_config
+from rg_env.training.grpo_config import GRPOConfig
 from rg_env.training.plan import describe
 from rg_env.training.without_effect import RULES, without_effect
 
@@ -45,8 +46,8 @@ CASES: list[tuple[str | list[str], str, str, str | list[str]]] = [
      "training.num_iterations: 1, engine.kind: embedded", "training.num_iterations=2"),
     ("training.filter_groups_rounds=5", "training.filter_groups_rounds", "training.filter_groups: false",
      "training.filter_groups=true"),
-    (["tasks=chain_sum", "training.shuffle=false", "curriculum={tasks: [chain_sum]}"], "training.shuffle",
-     "the curriculum draws all questions", "tasks=[maze, chain_sum]"),
+    (["tasks=chain_sum", "training.shuffle_dataset=false", "curriculum={tasks: [chain_sum]}"],
+     "training.shuffle_dataset", "the curriculum draws all questions", "tasks=[maze, chain_sum]"),
     ("tasks={chain_sum: {weight: 2}}", "tasks.chain_sum.weight", "there is no other task", "tasks.maze={}"),
     ("evaluation.tasks={words: {task: spell_backward, level: 1, config: {min_word_len: 3, max_word_len: 4}}}",
      "evaluation.tasks.words.level", "the task's config or levels set the same options",
@@ -160,7 +161,10 @@ def test_every_rule_is_in_the_table() -> None:
         ["engine.generation_timeout=9"],  # the embedded engine's too
         ["training.lr_scheduler_type=constant", "training.warmup_steps=0"],  # what happens
         ["training.optim=sgd", "training.weight_decay=0.1"],  # every optimizer decays
-        ["training.shuffle=false", "curriculum={tasks: [chain_sum]}"],  # the order of the other task's questions
+        [
+            "training.shuffle_dataset=false",
+            "curriculum={tasks: [chain_sum]}",
+        ],  # the order of the other task's questions
         ["tasks.maze={level: 2, levels: {dist: 2}}"],  # what happens
         ["tasks.maze={levels: {dist: 1}, config: {min_dist: 7, max_dist: 8}}"],  # grid_size stands at level 0 by that
         ["tasks.maze={level: 1, config: {min_dist: 7, max_dist: 8}}"],
@@ -227,16 +231,20 @@ def test_clipping_never_acts_on_a_batch_that_is_used_once() -> None:
 @pytest.mark.parametrize(
     ("optim", "uses"), [("sgd", False), ("adafactor", False), ("adamw_torch", True), ("adamw_torch_fused", True)]
 )
-def test_the_betas_are_adams_alone(tmp_path: Path, optim: str, uses: bool) -> None:
-    from transformers import Trainer, TrainingArguments
+def test_the_betas_are_adams_alone(optim: str, uses: bool) -> None:
+    import torch
 
-    arguments = TrainingArguments(str(tmp_path), optim=optim, adam_beta1=0.7, adam_beta2=0.8, use_cpu=True)
-    assert ((0.7, 0.8) in Trainer.get_optimizer_cls_and_kwargs(arguments)[1].values()) == uses
+    from rg_env.training.strategy import make_optimizer
+
+    optimizer = make_optimizer(GRPOConfig(optim=optim, adam_beta1=0.7, adam_beta2=0.8), torch.nn.Linear(2, 2))
+    assert (optimizer.defaults.get("betas") == (0.7, 0.8)) == uses
 
 
 def test_a_constant_rate_has_no_warmup(base: Path) -> None:
+    from rg_env.training.metrics import learning_rate
+
     config = load_train_config(base, ["training.lr_scheduler_type=constant", "training.warmup_steps=20"])
-    assert training_arguments(config)["warmup_steps"] == 0
+    assert {learning_rate(config.training, step) for step in range(30)} == {config.training.learning_rate}
 
 
 @pytest.mark.parametrize(("when", "other"), [("correct", "wrong"), ("not_correct", "correct")])
@@ -246,7 +254,7 @@ def test_a_gate_closes_before_the_other_half_of_the_cosine(when: str, other: str
     def paid(status: Any, options: dict[str, float]) -> float:
         (cosine,) = resolve_rewards([{"name": "cosine", "when": when, "options": options}])
         score = Score(0.5, "1", status, "leg_counting")
-        return cosine.value(Rollout("?", "x", "1", Extraction("ok", "1"), score, "leg_counting", {}, 99), {})
+        return cosine.value(Rollout("?", "x", "1", {}, completion_tokens=99).with_score(score), {})
 
     for status in ("correct", "partial", "wrong", "no_answer", "too_long", "timed_out", "ungradable"):
         assert paid(status, {f"{other}_short": 7.0, f"{other}_long": 9.0}) == paid(status, {})

@@ -112,7 +112,7 @@ def _of_the_run(run: AskedRun, smi: gpus.Smi, probe: dict[str, Any]) -> Iterator
         yield _guarded("memory", lambda: models.check_memory(run, settings, model, lengths, room, place))
     else:
         yield Check("memory", "skipped", _NO_MODEL)
-    rollouts = settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"] * run.processes
+    rollouts = settings["rollouts_per_step"]
     if limits := machine.open_file_limits():
         yield machine.check_open_files(*limits, min(rollouts, _CONNECTIONS) if run.engine == "vllm" else 0)
     yield _guarded("wandb", lambda: accounts.check_wandb(settings))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rg_env.training.config import TrainConfig
-from rg_env.training.from_config import environment_arguments, evaluated_besides, gym, training_arguments
+from rg_env.training.from_config import environment_arguments, evaluated_besides, grpo_config, gym
 
 _KEYS = {
     "model": "model.name",
@@ -15,7 +15,7 @@ _KEYS = {
     "vllm-host": "engine.host",
     "vllm-port": "engine.port",
     "per-device-batch-size": "training.per_device_train_batch_size",
-    "accumulation": "training.gradient_accumulation_steps",
+    "rollouts-per-step": "training.rollouts_per_step",
     "max-prompt-length": "training.max_prompt_length",
     "max-tokens": "training.max_tokens",
 }
@@ -73,7 +73,7 @@ class AskedRun:
             vllm_port=config.engine.port,
             processes=processes,
             output_dir=config.output.dir,
-            settings={**training_arguments(config), "report_to": config.logging.report_to},
+            settings={**grpo_config(config).model_dump(), "report_to": config.logging.report_to},
             evaluated=evaluated_besides(config),
             evaluated_tokens=evaluation.max_tokens or 0,
             evaluated_answers=evaluation.rollouts_per_example + evaluation.greedy if made else 0,

@@ -3,48 +3,44 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rg_env.adapters.v0 import load_environment
-from rg_env.core.prompts import rejects_system_role
+from rg_env.core.environment import ReasoningGym
 from rg_env.errors import InputError, RGEnvError
 from rg_env.inference.policy import Policy
-from rg_env.training.checks import fold_system_prompts, prompt_lengths
+from rg_env.inference.prompts import PromptEncoder
+from rg_env.training.checks import prompt_lengths
 from rg_env.training.default_arguments import default_fields
 from rg_env.training.doctor.asked_run import AskedRun
 from rg_env.training.doctor.check import Check
 from rg_env.training.doctor.model import Model
 from rg_env.training.doctor.tokens import PromptLengths, evaluated_tokens, sequence_tokens
-from rg_env.training.groups import check_groups
+from rg_env.training.grpo_config import GRPOConfig, batch_problems
 
 
 def resolved(run: AskedRun, *, is_tiny: bool) -> dict[str, Any]:
-    """The fields of `GRPOConfig` that the checks look at, as `default_config` would have them."""
-    fields = default_fields(is_tiny)
+    """All fields of `GRPOConfig`, as `default_config` would have them."""
     given = {name: value for name, value in run.settings.items() if value is not None}
-    if {"max_prompt_length", "max_tokens"} & set(given) and "max_seq_len" not in given:
-        given["max_seq_len"] = sum({**fields, **given}[name] for name in ("max_prompt_length", "max_tokens"))
-    return fields | given
+    fields = {name: field.get_default() for name, field in GRPOConfig.model_fields.items()}
+    return fields | default_fields(is_tiny) | given
 
 
 def check_batch(run: AskedRun, settings: Mapping[str, Any]) -> Check:
-    """Whether a step's rollouts can be divided into groups."""
-    per_device = settings["per_device_train_batch_size"]
-    accumulation = settings.get("steps_per_generation") or settings["gradient_accumulation_steps"]
-    group = settings["num_generations"]
+    """Whether a step's rollouts can be divided into groups, processes and micro-batches."""
+    options = {"rollouts_per_step": "--rollouts-per-step", "per_device_train_batch_size": "--per-device-batch-size"}
     try:
-        check_groups(
-            per_device=per_device,
-            processes=run.processes,
-            accumulation=accumulation,
-            num_generations=group,
-            batch=settings.get("generation_batch_size"),
-        )
+        args = GRPOConfig(**{name: settings[name] for name in (*options, "num_generations")})
     except InputError as error:
-        finding, _, fix = str(error).partition(" does not divide: ")
-        if fix:
-            return Check("batch", "failed", f"{finding} does not divide", f"take the {fix}")
-        return Check("batch", "failed", finding, "choose numbers that divide each other, with groups of at least 2")
-    rollouts = settings.get("generation_batch_size") or per_device * run.processes * accumulation
-    return Check("batch", "ok", f"{rollouts} rollouts a step: {rollouts // group} prompts x {group}")
+        return Check("batch", "failed", str(error), "a step is made of whole groups of at least 2 rollouts")
+    for key, message in batch_problems(args, run.processes):
+        finding, _, sizes = message.partition("; try ")
+        return Check("batch", "failed", f"{key}: {finding}", f"{options[key]} {sizes}")
+    parts = args.accumulation(run.processes)
+    return Check(
+        "batch",
+        "ok",
+        f"{args.rollouts_per_step} rollouts a step: {args.prompts_per_step} prompts x {args.num_generations}, in "
+        f"{parts} micro-batch{'es' if parts > 1 else ''} on each of {run.processes} "
+        f"process{'es' if run.processes > 1 else ''}",
+    )
 
 
 def check_prompts(run: AskedRun, settings: Mapping[str, Any], model: Model) -> tuple[Check, PromptLengths | None]:
@@ -54,13 +50,11 @@ def check_prompts(run: AskedRun, settings: Mapping[str, Any], model: Model) -> t
     for place, arguments in [("--task", own), *((_place(label), each) for label, each in run.evaluated)]:
         try:
             mixture = Policy(None, model.tokenizer, model.name, model.is_tiny).mixture(arguments["gym"])
-            env = load_environment(**{**arguments, "gym": mixture})
+            env = ReasoningGym(**{**arguments, "gym": mixture})
         except RGEnvError as error:
             fix = f"change {place}; `rg-env tasks NAME` shows what it offers"
             return Check("prompts", "failed", str(error), fix), None
-        if rejects_system_role(model.tokenizer):
-            fold_system_prompts(env)
-        found.append(prompt_lengths(env, model.tokenizer))
+        found.append(prompt_lengths(env, PromptEncoder(model.tokenizer)))
     besides = [length for of_splits in found[1:] for length in of_splits["evaluation"]]
     lengths = PromptLengths(**found[0], besides=besides)
     return judge_prompts(run, settings, model.context, lengths), lengths
@@ -72,7 +66,7 @@ def _place(label: str | None) -> str:
 
 def judge_prompts(run: AskedRun, settings: Mapping[str, Any], context: int, lengths: PromptLengths) -> Check:
     """`context`: tokens of prompt and completion together that the model takes."""
-    limit = settings["max_prompt_length"] or settings["max_seq_len"]
+    limit = settings["max_prompt_length"]
     longest, new = max(lengths.own), settings["max_tokens"]
     if too_long := sum(length > limit for length in lengths.own):
         finding = f"{too_long} of {len(lengths.own)} are longer than {limit} tokens, the longest has {longest}"

@@ -204,8 +204,7 @@ def check_memory(
     if whole.total <= _TIGHT * room:
         return Check("memory", "ok", text)
     if fitting := largest_that_fits(int(_TIGHT * room), batch, need):
-        accumulation = settings["gradient_accumulation_steps"] * batch // fitting
-        fix = f"--per-device-batch-size {fitting} --accumulation {accumulation} (the same rollouts a step)"
+        fix = f"--per-device-batch-size {fitting} (a step stays the same)"
     elif run.engine == "embedded":
         shorter = "evaluation.max_tokens" if evaluated > trained and run.from_config else "--max-tokens"
         fix = f"shorter {shorter}, a smaller --model, LoRA (peft_config), or --engine vllm --processes N (ZeRO-3)"
@@ -222,7 +221,7 @@ def checkpoint_bytes(run: AskedRun, model: Model) -> int:
 def checkpoint_count(settings: Mapping[str, Any]) -> int:
     """How many checkpoints a run leaves: one at its end, and those on the way."""
     steps, every = settings["max_steps"], settings.get("save_steps") or 0
-    if settings.get("save_strategy") != "steps" or every < 1:
+    if every < 1:
         return 1
     count = max(1, -(-steps // every))
     return min(count, settings.get("save_total_limit") or count)

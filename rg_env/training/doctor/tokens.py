@@ -48,7 +48,7 @@ def cached_tokens(run: AskedRun, settings: Mapping[str, Any], lengths: PromptLen
     """Of all sequences that the embedded engine decodes at once: in training, and in an evaluation."""
     if run.engine != "embedded":
         return 0, 0
-    rollouts = settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"] * run.processes
+    rollouts = settings["rollouts_per_step"]
     longest = max(lengths.own) if lengths else settings["max_prompt_length"]
     asked = lengths.evaluated if lengths else []
     answers = min(len(asked) * run.evaluated_answers, _ENGINE_BATCH)

@@ -5,7 +5,6 @@ The first 20 problems of the training tasks are built again from what the run wr
 the recorded one, and the export answers them. Code that a run's config names is not imported: such a run is not asked.
 """
 
-import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from rg_env.core.config_files import read_config
 from rg_env.core.manifest import split_by_of
 from rg_env.core.yaml12 import load as load_yaml
 from rg_env.errors import ExportError, InputError, RGEnvError
-from rg_env.inference.client import InProcessClient
 from rg_env.inference.engine import EmbeddedEngine
 from rg_env.inference.policy import TINY, best_device, tiny_mixture
 from rg_env.training.config import TrainConfig
@@ -104,38 +102,30 @@ def _recorded(run: Path, step: int | None) -> Recorded:
 
 def _problems(of: Recorded, run: Path) -> Any:
     """The environment whose evaluation rows were asked, built again."""
-    from rg_env.adapters.v0 import load_environment
-    from rg_env.training.resume_point import dataset_hash
+    from rg_env.core.environment import ReasoningGym
+    from rg_env.training.saving import hash_of_rows
 
     try:
-        env = load_environment(**_arguments(of, run))
+        env = ReasoningGym(**_arguments(of, run))
     except (RGEnvError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise _CannotAsk(f"its problems cannot be built again: {reason_of(error)}") from error
-    if env.eval_dataset is None or dataset_hash(env.eval_dataset) != of.prompts_sha256:
+    if hash_of_rows(env.eval_rows) != of.prompts_sha256:
         raise _CannotAsk("its problems cannot be built again: those of today are others, by their hash")
     return env
 
 
 def _ask(of: Recorded, env: Any, model: Any, tokenizer: Any, lossless: bool) -> str:
-    from rg_env.training.records import rollout_records
+    from rg_env.inference.prompts import PromptEncoder
+    from rg_env.inference.protocol import Sampling
+    from rg_env.training.rollouts import RolloutSampler
 
     device = best_device()
     engine = EmbeddedEngine(model.to(device), tokenizer, model_name="export", seed=0)
-    rows = env.eval_dataset.select(range(len(of.correct)))
     names = ("presence_penalty", "frequency_penalty", "repetition_penalty")
     penalties = {name: of.sampling[name] for name in names if of.sampling.get(name) is not None}
-    beyond = {"repetition_penalty": penalties.pop("repetition_penalty")} if "repetition_penalty" in penalties else {}
-    sampling = {"temperature": 0.0, "max_tokens": of.sampling["max_tokens"], **penalties, "extra_body": beyond}
-
-    async def ask() -> Any:
-        client = InProcessClient(engine)
-        try:
-            columns = {name: rows[name] for name in rows.column_names}
-            return await env.a_generate(columns, client=client, model="export", sampling_args=sampling, use_tqdm=False)
-        finally:
-            await client.close()
-
-    answers = rollout_records(asyncio.run(ask()))
+    sampling = Sampling(temperature=0.0, max_tokens=of.sampling["max_tokens"], **penalties)
+    sampler = RolloutSampler(env, engine, PromptEncoder(tokenizer))
+    answers = sampler.sample(env.eval_rows[: len(of.correct)], sampling).records()
     if [answer["question"] for answer in answers] != of.questions:
         raise ExportError(f"{of.file} names other questions than its hash: it was edited")
     right, before, n = sum(bool(answer["correct"]) for answer in answers), sum(of.correct), len(answers)
@@ -149,7 +139,7 @@ def _ask(of: Recorded, env: Any, model: Any, tokenizer: Any, lossless: bool) -> 
 
 
 def _arguments(of: Recorded, run: Path) -> dict[str, Any]:
-    """Of `load_environment`. A run from a config is told by it; a script's by its mixture, prompt and manifest."""
+    """Of `ReasoningGym`. A run from a config is told by it; a script's by its mixture, prompt and manifest."""
     rows = json.loads((run / "manifest.json").read_text(encoding="utf-8"))["rows"]
     if isinstance(of.settings.get("model"), dict):
         config = parse_config(read_config(run / "config.yaml"), TrainConfig)

@@ -13,7 +13,7 @@ from rg_env.training.hub.record import Record
 from rg_env.training.hub.subject import Subject
 
 _SETTINGS = (
-    "max_steps", "per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations",
+    "max_steps", "rollouts_per_step", "per_device_train_batch_size", "num_generations", "num_iterations",
     "learning_rate", "lr_scheduler_type", "optim", "loss_type", "scale_rewards", "beta", "epsilon", "temperature",
     "max_prompt_length", "max_tokens", "seed", "bf16",
 )  # fmt: skip

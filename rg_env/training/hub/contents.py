@@ -38,10 +38,10 @@ _MODEL = (
 _RUN = ("metrics.jsonl", "manifest.json", "eval_results/eval_step_*.json")
 _STATE = (
     *_MODEL, "pytorch_model*.bin", "pytorch_model.bin.index.json", "trainer_state.json", "resume.json",
-    "resume_state_*.pt", "optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth",
+    "resume_state_*.pt", "previous_policy_*.safetensors", "curriculum.json", "optimizer.pt", "scaler.pt",
     "latest", "global_step*/*_states.pt",
 )  # fmt: skip
-"""What training goes on from. Not training_args.bin, a pickle that nothing here reads."""
+"""What training resumes from."""
 _TEXTS = (".json", ".jsonl", ".yaml", ".jinja", ".txt", ".md")
 _SECRET_NAMES = ("TOKEN", "KEY", "SECRET", "PASSWORD")
 _KEYS = re.compile(

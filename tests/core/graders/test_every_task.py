@@ -239,7 +239,7 @@ def test_an_entry_whose_gold_is_not_right_is_ungradable(task: str) -> None:
         except Exception:  # as scoring does: a grader may raise anything on an entry that is not one
             fits = False
         for form in (json.dumps(broken), broken):
-            for grading in ("strict", "partial"):
+            for grading in ("hardened", "partial"):
                 info = {"rg_task": task, "config": "{}", "entry": form, "grading": grading}
                 score = score_extraction(Extraction("ok", "-98765"), info)
                 assert score.value == 0.0
@@ -262,7 +262,7 @@ def test_harmless_form_is_forgiven(task: str) -> None:
             if form == "**{}**" and "**" in gold:
                 continue
             answer = form.format(gold)
-            assert graded(task, entry, answer, "strict").status == "correct", f"{answer!r}"
+            assert graded(task, entry, answer, "hardened").status == "correct", f"{answer!r}"
 
 
 SLOW_TO_DRAW = {"codeio", "futoshiki", "intermediate_integration", "knight_swap"}

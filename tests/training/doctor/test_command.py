@@ -62,7 +62,7 @@ def test_what_would_stop_the_run_ends_with_the_fix(
     assert code == 1
     failed = {line.split()[1]: line for line in text.splitlines() if line.startswith("failed ")}
     assert set(failed) == {"batch", "prompts"}
-    assert "fix: take the nearest per_device_train_batch_size: 63, 70; or num_generations: " in failed["batch"]
+    assert "128 rollouts are not divisible by num_generations=7; fix: --rollouts-per-step " in failed["batch"]
     assert "fix: --max-prompt-length " in failed["prompts"]
     assert text.splitlines()[-1].endswith(", 2 failed")
 
@@ -75,7 +75,7 @@ def test_a_config_is_looked_at_as_it_stands(
     config = tmp_path / "run.yaml"
     config.write_text(
         "model: {name: tiny}\ntasks: {leg_counting: {}}\nsplits: {num_train_examples: 16, num_eval_examples: 4}\n"
-        "training: {gradient_accumulation_steps: 1, max_prompt_length: 60, max_tokens: 90}\n"
+        "training: {rollouts_per_step: 8, max_prompt_length: 60, max_tokens: 90}\n"
     )
     code, text, _ = run(str(config), "lora.r=4", f"output.dir={tmp_path / 'out'}")
     lines = {line.split()[1]: line for line in text.splitlines()}
@@ -114,7 +114,7 @@ def test_what_is_evaluated_besides_counts_too(
     config = tmp_path / "run.yaml"
     config.write_text(
         "model: {name: tiny}\ntasks: {leg_counting: {}}\nsplits: {num_train_examples: 16, num_eval_examples: 4}\n"
-        "training: {gradient_accumulation_steps: 1, max_prompt_length: 60, max_tokens: 90}\n"
+        "training: {rollouts_per_step: 8, max_prompt_length: 60, max_tokens: 90}\n"
         "evaluation: {tasks: {lcm: {num_examples: 3}, legs: {task: leg_counting, num_examples: 2}}}\n"
     )
 

@@ -102,7 +102,7 @@ def test_memory_that_does_not_suffice() -> None:
 
     three = AskedRun(engine="vllm", processes=3)
     is_like(look(three, 130 * 10**9), "ok", "on GPU 0 (state 42 GB")
-    fix = "--per-device-batch-size 4 --accumulation 32 (the same rollouts a step)"
+    fix = "--per-device-batch-size 4 (a step stays the same)"
     is_like(look(three, 100 * 10**9), "failed", "about 104 GB", fix)
     is_like(look(three, 112 * 10**9), "warning", "about 104 GB", fix)
     is_like(look(three, 30 * 10**9), "failed", "about 104 GB", "more --processes")
@@ -118,15 +118,16 @@ def test_batches() -> None:
         return check_batch(run, resolved(run, is_tiny=True))
 
     is_like(look(), "ok", "128 rollouts a step: 16 prompts x 8")
-    is_like(look(processes=3, num_generations=12), "ok", "384 rollouts a step: 32 prompts x 12")
-    is_like(look(num_generations=12), "failed", "num_generations=12 does not divide", "nearest per_device_train_batch")
+    is_like(look(processes=2), "ok", "128 rollouts a step: 16 prompts x 8, in 1 micro-batch on each of 2 processes")
+    is_like(look(processes=3), "failed", "not divisible by 3 processes", "--rollouts-per-step 192")
+    is_like(look(processes=4), "failed", "does not divide the 32 rollouts", "--per-device-batch-size 16 or 32")
+    is_like(look(num_generations=12), "failed", "not divisible by num_generations=12", "--rollouts-per-step 192")
     is_like(look(num_generations=1), "failed", "at least 2", "groups of at least 2")
-    is_like(look(generation_batch_size=100), "failed", "no multiple", "divide each other")
 
 
 def test_prompts() -> None:
     """Against the limit, and with the completion against the model's context."""
-    settings = {"max_prompt_length": 50, "max_seq_len": 80, "max_tokens": 30}
+    settings = {"max_prompt_length": 50, "max_tokens": 30}
 
     def look(context: int, lengths: PromptLengths, **changes: Any) -> Check:
         return judge_prompts(AskedRun(**changes), settings, context, lengths)
@@ -153,7 +154,7 @@ def test_prompts() -> None:
 def test_evaluations_count_for_memory_and_context() -> None:
     """The embedded engine holds as many of their answers as of rollouts; a server must take the longest of them."""
     settings = {"max_prompt_length": 50, "max_tokens": 30, "per_device_train_batch_size": 8}
-    settings["gradient_accumulation_steps"] = 2
+    settings["rollouts_per_step"] = 16
     lengths = PromptLengths([20], [50], [90] * 9)
 
     def cached(**changes: Any) -> tuple[int, int]:
@@ -184,5 +185,5 @@ def test_evaluations_count_for_memory_and_context() -> None:
 def test_the_context_follows_the_lengths_that_are_given() -> None:
     """A run whose prompts may be longer needs room for them."""
     run = AskedRun(settings={"max_prompt_length": 300, "learning_rate": None})
-    assert resolved(run, is_tiny=True)["max_seq_len"] == 390
+    assert sequence_tokens(run, resolved(run, is_tiny=True)) == 390
     assert resolved(run, is_tiny=True)["learning_rate"] == 1e-4

@@ -53,10 +53,13 @@ def test_no_path_of_the_machine_is_published(hub: HubServer, pushed: Pushed, run
 
 
 def test_the_optimizers_state_comes_with_the_checkpoint(hub: HubServer, pushed: Pushed, run: Path) -> None:
-    """All but training_args.bin, a pickle that nothing reads; equal weights are sent once."""
+    """All that training resumes from, and no file of anything else's; equal weights are sent once."""
+    there = {path.name for path in (run / "checkpoint-2").iterdir()}
+    for name in ("curriculum.json", "previous_policy_0.safetensors", "training_args.bin"):
+        (run / "checkpoint-2" / name).write_text("{}")
     pushed(run / "checkpoint-2", optimizer_state="full", private=True)
     files = hub.repos["me/legs"].files()
-    there = {path.name for path in (run / "checkpoint-2").iterdir()} - {"training_args.bin"}
+    there |= {"curriculum.json", "previous_policy_0.safetensors"}
     assert {path.rpartition("/")[2] for path in files if path.startswith("run/checkpoint-2/")} == there
     assert files["model.safetensors"] == files["run/checkpoint-2/model.safetensors"]
     weights = (run / "checkpoint-2/model.safetensors").stat().st_size

@@ -99,12 +99,12 @@ def test_what_slurm_is_asked_for(checkout: Path) -> None:
         ({"sweep": ("training.max_tokens=64,128",), "nodes": 2, "gpus": 2}, "need different vLLM servers"),
         (
             {
-                "sweep": ("training.per_device_train_batch_size=1,8",),
+                "sweep": ("training.per_device_train_batch_size=1,16",),
                 "config": "embedded.yaml",
                 "gpus": 3,
-                "overrides": ("training.gradient_accumulation_steps=1",),
+                "overrides": ("training.rollouts_per_step=24",),
             },
-            "per_device_train_batch_size=1: training.per_device_train_batch_size = 1 @ command line: a step has 3",
+            "per_device_train_batch_size=16: training.per_device_train_batch_size = 16 @ command line: 16 does",
         ),
         *[
             ({flag: name}, f"--{flag.replace('_', '-')} ")
@@ -162,13 +162,13 @@ def test_slurms_times_are_taken(checkout: Path, time: str) -> None:
 
 def test_the_batch_must_fit_the_processes_that_train(checkout: Path) -> None:
     """Those of the job, and not the one that writes the script."""
-    sizes = ("training.per_device_train_batch_size=2", "training.gradient_accumulation_steps=1")
+    sizes = ("training.per_device_train_batch_size=2", "training.rollouts_per_step=16")
     two_groups = (*sizes, "training.num_generations=8")
     for fitting in (job(gpus=5, overrides=two_groups), job(gpus=3, nodes=2, overrides=two_groups)):
         sbatch_script(fitting)
-    with pytest.raises(ConfigError, match=r"a step has 6 rollouts \(2 per device x 3 processes"):
+    with pytest.raises(ConfigError, match=r"rollouts_per_step = 16 .* not divisible by 3 processes; try 24"):
         sbatch_script(job(gpus=4, overrides=two_groups))
-    with pytest.raises(ConfigError, match="x 5 processes"):
+    with pytest.raises(ConfigError, match="16 rollouts are not divisible by 5 processes; try 40"):
         sbatch_script(job("embedded.yaml", gpus=5, overrides=two_groups))
 
 

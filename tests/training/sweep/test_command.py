@@ -26,7 +26,7 @@ tasks: {leg_counting: {}}
 splits: {num_train_examples: 32, num_eval_examples: 8}
 training:
   {max_steps: 2, learning_rate: 1e-3, lr_scheduler_type: constant, per_device_train_batch_size: 16,
-   gradient_accumulation_steps: 1, num_generations: 4, max_prompt_length: 160, max_tokens: 30,
+   rollouts_per_step: 16, num_generations: 4, max_prompt_length: 160, max_tokens: 30,
    gradient_checkpointing: false}
 evaluation: {every: 1, greedy: false}
 output: {save_every: 0}
@@ -181,7 +181,7 @@ def test_a_sweep_is_interrupted_and_goes_on(rg_env: Callable[..., tuple[int, str
     command = [sys.executable, "-m", "rg_env.cli", *shlex.split(again)[1:]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "[2/2] seed=1 goes on\n[2/2] going on after step 1\n" in done.stdout
+    assert "[2/2] seed=1 goes on\n[2/2] resuming after step 1\n" in done.stdout
     assert "2 of 2" in done.stdout
     for seed in (0, 1):
         results = json.loads((folder / "my sweep #1" / f"seed={seed}" / "train_results.json").read_text())

@@ -202,7 +202,7 @@ def test_all_mistakes_of_all_points_are_told_at_once(config: str) -> None:
     ("words", "told"),
     [
         (["training.max_stepz=1"], "max_stepz=1: training.max_stepz = 1 @ command line: unknown key 'max_stepz'"),
-        (["training.num_generations=8,7"], "num_generations=7: training.per_device_train_batch_size: a step has 128"),
+        (["training.num_generations=8,7"], "num_generations=7: training.rollouts_per_step: 128 rollouts are not div"),
         (["imports=[x]"], "imports=x: override 'imports=[x]': imports is read from config files only"),
         (["tasks=leg_counting,leg_countin"], "tasks=leg_countin: tasks = 'leg_countin' @ command line: "),
         (["tasks=leg_counting,[leg_counting]"], "1_tasks=leg_counting and 2_tasks=leg_counting are the same run"),
@@ -228,10 +228,10 @@ def test_points_are_not_published_in_one_repository(config: str) -> None:
 
 def test_points_are_checked_for_the_processes_that_train(config: str) -> None:
     words = ["training.per_device_train_batch_size=2,4"]
-    sizes = ["training.gradient_accumulation_steps=1", "training.num_generations=8"]
+    sizes = ["training.rollouts_per_step=16", "training.num_generations=8"]
     load_sweep(config, sizes, words, processes=4)
-    with pytest.raises(ConfigError, match=r"per_device_train_batch_size=2: .* x 2 processes"):
-        load_sweep(config, sizes, words, processes=2)
+    with pytest.raises(ConfigError, match=r"per_device_train_batch_size=4: .* divide the 2 rollouts of a step on each"):
+        load_sweep(config, sizes, words, processes=8)
 
 
 @pytest.mark.parametrize(

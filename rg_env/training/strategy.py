@@ -1,0 +1,261 @@
+"""How a model is spread over processes: one copy on each (`DataParallel`), or shards of it (`Zero`).
+
+The trainer's loop is the same for both; what differs is here: gradients, their norm, the optimizer's step, whole
+weights for a checkpoint or a server, and the optimizer's part of a checkpoint. Public APIs of accelerate, torch and
+deepspeed only.
+"""
+
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+
+from rg_env.errors import InputError
+from rg_env.training.grpo_config import GRPOConfig
+
+OPTIMIZER_FILE = "optimizer.pt"
+SCALER_FILE = "scaler.pt"
+
+LossOf = Callable[[Any], torch.Tensor]
+"""From a micro-batch to its loss."""
+Updating = Callable[[], AbstractContextManager[Any]]
+
+
+class Strategy(Protocol):
+    """What the loop needs to know of how the model is spread."""
+
+    @property
+    def zero_stage(self) -> int | None:
+        """Stage of ZeRO; None without it."""
+
+    def prepare(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
+        """Model and optimizer, wrapped for training."""
+
+    def prepare_reference(self, model: Any) -> Any:
+        """A second model that is never trained, spread in the same way."""
+
+    def step(self, loss_of: LossOf, parts: list[Any], rates: Sequence[float], updating: Updating) -> "StepResult":
+        """One optimizer step from micro-batches, with a learning rate for each parameter group; `updating()` is entered
+        around the update itself. Nothing changes if a loss or the gradient is not finite."""
+
+    def gathered(self, parameters: list[Any]) -> AbstractContextManager[Any]:
+        """Within: these parameters are whole on all processes. A collective operation."""
+
+    def state_dict(self) -> Any:
+        """All weights by name, whole, on the main process; None on others. A collective operation."""
+
+    def save(self, folder: Path) -> None:
+        """The optimizer's state, and what else a resumed run needs of the shards. A collective operation."""
+
+    def load(self, folder: Path) -> None:
+        """Load what `save` wrote. A collective operation."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What became of an optimizer step."""
+
+    loss: float
+    """Mean over micro-batches and processes."""
+    grad_norm: float
+    """Before clipping."""
+    skipped: Literal["loss", "gradient"] | None
+    """What was not finite; None if the step was made."""
+
+
+def make_strategy(accelerator: Accelerator, args: GRPOConfig) -> Strategy:
+    """The strategy that the launcher's configuration asks for. Raises `InputError` for those that are not supported."""
+    if accelerator.distributed_type == DistributedType.DEEPSPEED:
+        return Zero(accelerator, args)
+    if accelerator.distributed_type == DistributedType.FSDP:
+        raise InputError("FSDP is not supported: use configs/zero3.yaml or configs/ddp.yaml")
+    return DataParallel(accelerator, args)
+
+
+class DataParallel:
+    """A whole copy of the model on each process; gradients are averaged (DDP). One process is the simplest case."""
+
+    zero_stage = None
+
+    def __init__(self, accelerator: Accelerator, args: GRPOConfig) -> None:
+        self._accelerator, self._args = accelerator, args
+        self._model: Any = None
+        self._optimizer: Any = None
+
+    def prepare(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
+        self._model, self._optimizer = self._accelerator.prepare(model, optimizer)
+        return self._model, self._optimizer
+
+    def prepare_reference(self, model: Any) -> Any:
+        return self._accelerator.prepare_model(model, evaluation_mode=True)
+
+    def step(self, loss_of: LossOf, parts: list[Any], rates: Sequence[float], updating: Updating) -> StepResult:
+        set_learning_rates(self._optimizer, rates)
+        total: torch.Tensor | float = 0.0
+        for part in parts:
+            with self._accelerator.accumulate(self._model):
+                loss = loss_of(part)
+                total = total + loss.detach()
+                self._accelerator.backward(loss)
+        norm = self._accelerator.clip_grad_norm_(self._model.parameters(), self._args.max_grad_norm or math.inf)
+        norm = float(norm)  # the same on all processes, which share gradients
+        with updating():
+            if math.isfinite(norm) or self._accelerator.scaler is not None:  # the scaler of fp16 skips by itself
+                self._optimizer.step()
+        self._optimizer.zero_grad()
+        return _result(_mean_loss(self._accelerator, total, len(parts)), norm, not math.isfinite(norm))
+
+    def gathered(self, parameters: list[Any]) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def state_dict(self) -> Any:
+        return self._accelerator.unwrap_model(self._model).state_dict()
+
+    def save(self, folder: Path) -> None:
+        if self._accelerator.is_main_process:
+            torch.save(self._optimizer.state_dict(), folder / OPTIMIZER_FILE)
+            if self._accelerator.scaler is not None:
+                torch.save(self._accelerator.scaler.state_dict(), folder / SCALER_FILE)
+
+    def load(self, folder: Path) -> None:
+        state = torch.load(folder / OPTIMIZER_FILE, map_location="cpu", weights_only=True)
+        self._optimizer.load_state_dict(state)
+        if self._accelerator.scaler is not None and (folder / SCALER_FILE).exists():
+            self._accelerator.scaler.load_state_dict(torch.load(folder / SCALER_FILE, weights_only=True))
+
+
+class Zero:
+    """DeepSpeed ZeRO, by accelerate's plugin: optimizer state, gradients and, at stage 3, weights are sharded."""
+
+    def __init__(self, accelerator: Accelerator, args: GRPOConfig) -> None:
+        self._accelerator, self._args = accelerator, args
+        plugin = accelerator.state.deepspeed_plugin
+        self.zero_stage: int = plugin.zero_stage
+        if plugin.zero_stage == 3 and not plugin.zero3_save_16bit_model:
+            raise InputError(
+                "the accelerate configuration has zero3_save_16bit_model off, with which ZeRO-3 saves empty weights: "
+                "set zero3_save_16bit_model: true in deepspeed_config, as configs/zero3.yaml does"
+            )
+        config = plugin.deepspeed_config
+        config["train_micro_batch_size_per_gpu"] = args.per_device_train_batch_size
+        config["gradient_accumulation_steps"] = accelerator.gradient_accumulation_steps
+        config["train_batch_size"] = args.rollouts_per_step
+        config["gradient_clipping"] = float(args.max_grad_norm)
+        config["zero_allow_untested_optimizer"] = True
+        self._engine: Any = None
+        self._optimizer: Any = None
+
+    def prepare(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
+        self._engine, self._optimizer = self._accelerator.prepare(model, optimizer)
+        return self._engine, self._optimizer
+
+    def prepare_reference(self, model: Any) -> Any:
+        import copy
+
+        import deepspeed
+
+        config = copy.deepcopy(self._accelerator.state.deepspeed_plugin.deepspeed_config)
+        if self.zero_stage != 3:
+            config["zero_optimization"]["stage"] = 0
+        config.pop("optimizer", None)
+        reference, *_ = deepspeed.initialize(model=model, config=config)
+        reference.eval()
+        return reference
+
+    def step(self, loss_of: LossOf, parts: list[Any], rates: Sequence[float], updating: Updating) -> StepResult:
+        set_learning_rates(self._optimizer, rates)
+        total: torch.Tensor | float = 0.0
+        for part in parts:
+            with self._accelerator.accumulate(self._engine):
+                loss = loss_of(part)
+                total = total + loss.detach()
+                # DeepSpeed clips, steps and clears gradients within the last one.
+                with updating() if self._accelerator.sync_gradients else nullcontext():
+                    self._accelerator.backward(loss)
+        loss, norm = _mean_loss(self._accelerator, total, len(parts)), self._engine.get_global_grad_norm()
+        return _result(loss, math.nan if norm is None else float(norm), self._accelerator.optimizer_step_was_skipped)
+
+    def gathered(self, parameters: list[Any]) -> AbstractContextManager[Any]:
+        if self.zero_stage != 3:
+            return nullcontext()
+        import deepspeed
+
+        context: AbstractContextManager[Any] = deepspeed.zero.GatheredParameters(parameters)
+        return context
+
+    def state_dict(self) -> Any:
+        return self._accelerator.get_state_dict(self._engine)
+
+    def save(self, folder: Path) -> None:
+        # A process that cannot write must not leave the others waiting at the barrier that follows.
+        failures: list[Exception] = []
+        writer = self._engine.checkpoint_engine
+        write = writer.save
+
+        def attempt(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return write(*args, **kwargs)
+            except (OSError, RuntimeError) as error:
+                failures.append(error)
+
+        writer.save = attempt
+        try:
+            self._engine.save_checkpoint(str(folder))
+        finally:
+            del writer.save
+        if failures:
+            raise failures[0]
+
+    def load(self, folder: Path) -> None:
+        self._engine.load_checkpoint(str(folder), load_module_strict=not hasattr(self._engine.module, "peft_config"))
+
+
+def _result(loss: float, norm: float, skipped: bool) -> StepResult:
+    return StepResult(loss, norm, None if not skipped else "gradient" if math.isfinite(loss) else "loss")
+
+
+def set_learning_rates(optimizer: Any, rates: Sequence[float]) -> None:
+    """Set the learning rate of each parameter group."""
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+
+
+def _mean_loss(accelerator: Accelerator, total: Any, parts: int) -> float:
+    """The loss of a step: the mean over micro-batches and processes."""
+    mean = torch.as_tensor(total, device=accelerator.device, dtype=torch.float32) / parts
+    return float(accelerator.reduce(mean, reduction="mean"))
+
+
+def make_optimizer(args: GRPOConfig, model: Any) -> torch.optim.Optimizer:
+    """The optimizer that `args.optim` names; biases and norms have no weight decay. Raises `InputError`."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not trained:
+        raise InputError("there is nothing to train: all weights of the model are frozen (requires_grad is False)")
+    matrices = [p for p in trained if len(getattr(p, "ds_shape", p.shape)) > 1]
+    vectors = [p for p in trained if len(getattr(p, "ds_shape", p.shape)) <= 1]
+    groups = [{"params": matrices, "weight_decay": args.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
+    adam = {"lr": args.learning_rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
+    match args.optim:
+        case "adamw_torch" | "adamw_torch_fused":
+            return torch.optim.AdamW(groups, fused=args.optim.endswith("fused"), **adam)
+        case "adamw_8bit" | "paged_adamw_8bit":
+            try:
+                bitsandbytes: Any = importlib.import_module("bitsandbytes")
+            except ImportError as error:
+                raise InputError(f"optim={args.optim!r} needs bitsandbytes: pip install bitsandbytes") from error
+            kind = bitsandbytes.optim.PagedAdamW8bit if args.optim.startswith("paged") else bitsandbytes.optim.AdamW8bit
+            return kind(groups, **adam)
+        case "adafactor":
+            from transformers import Adafactor
+
+            return Adafactor(groups, lr=args.learning_rate, scale_parameter=False, relative_step=False)
+        case _:
+            return torch.optim.SGD(groups, lr=args.learning_rate)

@@ -1,0 +1,254 @@
+"""The plain environment: rows of anybody's, what answers to them earn, and Reasoning Gym's tasks as one of them."""
+
+import threading
+import time
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rg_env
+from rg_env.core import rollout as rollout_module
+from rg_env.core.dataset import build_rows
+from rg_env.core.environment import Environment, ReasoningGym
+from rg_env.core.extraction import extract
+from rg_env.core.prompts import SYSTEM_PROMPT
+from rg_env.core.rewards import Rollout
+from rg_env.core.scoring import score_match
+from rg_env.errors import InputError, RewardError, UnknownNameError
+
+CHAT = [{"role": "user", "content": "1 + 1?"}]
+
+
+def test_public_names() -> None:
+    """From rg_env itself."""
+    assert rg_env.Environment is Environment
+    assert rg_env.ReasoningGym is ReasoningGym
+
+
+def test_rows_of_every_form() -> None:
+    """A question is prompted, a prompt of messages or text stays; answers become text; all columns are kept."""
+    env = Environment(
+        [
+            {"question": "1 + 1?", "answer": 2, "difficulty": "easy"},
+            {"prompt": CHAT, "answer": "2", "info": {"kind": "sum"}},
+            {"prompt": "1 + 1 =", "example_id": "seven"},
+            {"prompt": "1 + 1 =", "answer": None, "info": None, "question": "1 + 1?"},
+        ],
+        ({"question": each, "answer": 0.5} for each in ("a", "b")),
+    )
+    first, second, third, fourth = env.train_rows
+    system = {"role": "system", "content": SYSTEM_PROMPT}
+    assert first["prompt"] == [system, {"role": "user", "content": "1 + 1?"}]
+    assert (first["answer"], first["info"], first["example_id"], first["difficulty"]) == ("2", {}, 0, "easy")
+    assert (second["prompt"], second["info"]) == (CHAT, {"kind": "sum"})
+    assert (third["prompt"], third["answer"], third["example_id"]) == ("1 + 1 =", "", "seven")
+    assert (fourth["prompt"], fourth["answer"], fourth["info"]) == ("1 + 1 =", "", {})
+    assert [row["answer"] for row in env.eval_rows] == ["0.5", "0.5"]
+    assert (env.manifest, env.mixture, env.system_prompt) == (None, None, SYSTEM_PROMPT)
+
+
+def test_prompts_are_put_as_asked() -> None:
+    """In the user's turn, after examples; the same as Reasoning Gym's own."""
+    options: dict[str, Any] = {
+        "system_prompt": "Add!", "prompt_placement": "user", "preamble": "Be brief.",
+        "few_shot": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<answer>1</answer>"}],
+    }  # fmt: skip
+    gym = ReasoningGym("leg_counting", 2, 0, **options)
+    own = Environment([{"question": row["question"]} for row in gym.train_rows], **options)
+    assert [row["prompt"] for row in own.train_rows] == [row["prompt"] for row in gym.train_rows]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("text", r"train_rows\[1\] must be a mapping with a question or a prompt, not 'text'"),
+        ({}, r"train_rows\[1\] has neither a prompt nor a question; it has nothing"),
+        ({"answer": "1", "task": "x"}, r"train_rows\[1\] has neither a prompt nor a question; it has answer, task"),
+        ({"question": "  "}, "neither a prompt nor a question"),
+        ({"question": 5}, "neither a prompt nor a question"),
+        ({"prompt": []}, r"train_rows\[1\]: prompt must be text, or a list of messages"),
+        ({"prompt": ""}, "prompt must be text, or a list of messages"),
+        ({"prompt": [{"role": "user"}]}, "prompt must be text, or a list of messages"),
+        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "prompt must be text, or a list of messages"),
+        ({"prompt": 5}, "prompt must be text, or a list of messages .*, not 5"),
+        ({"prompt": "\ud800"}, r"train_rows\[1\]: prompt holds characters that cannot be written as UTF-8"),
+        ({"question": "?", "answer": ["1"]}, r"train_rows\[1\]: answer must be text or a number, not \['1'\]"),
+        ({"question": "?", "answer": float("nan")}, "answer must be text or a number, not nan"),
+        ({"question": "?", "info": "{}"}, r"train_rows\[1\]: info must be a mapping, not '{}'"),
+    ],
+)
+def test_bad_rows_are_named_by_index(row: Any, message: str) -> None:
+    """In one line, when the environment is made."""
+    with pytest.raises(InputError, match=message) as caught:
+        Environment([{"question": "?"}, row])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "train_rows and eval_rows are both empty"),
+        ({"train_rows": "rows.csv"}, "train_rows must be a list of rows, not 'rows.csv'"),
+        ({"eval_rows": {"question": "?"}}, "eval_rows must be a list of rows"),
+        ({"eval_rows": 3}, "eval_rows must be a list of rows, not 3"),
+        ({"train_rows": [{"question": "?"}], "rewards": ["corectness"]}, "did you mean 'correctness'"),
+        ({"train_rows": [{"question": "?"}], "rewards": [lambda state: 0.0]}, "asks for 'state', which this env"),
+        ({"train_rows": [{"question": "?"}], "prompt_placement": "sytem"}, "did you mean 'system'"),
+    ],
+)
+def test_environments_that_cannot_be(arguments: dict[str, Any], message: str) -> None:
+    """Also in one line."""
+    with pytest.raises(InputError, match=message):
+        Environment(**arguments)
+
+
+def test_rewards_are_weighted_and_see_the_row() -> None:
+    """By what they ask for; those with weight 0 are only measured; gates hold."""
+
+    def hinted(rollout: Rollout, info: Any, task: str, completion: Any, prompt: Any) -> float:
+        assert (task, info) == ("default", {"kind": "sum"})
+        assert completion == [{"role": "assistant", "content": rollout.text}]
+        assert prompt[-1]["content"] == "1 + 1?"
+        return float(rollout.row["bonus"])
+
+    gated = {"name": "length", "weight": 2.0, "when": "correct", "options": {"max_tokens": 10}}
+    row = {"prompt": CHAT, "answer": "2", "info": {"kind": "sum"}, "bonus": 0.5}
+    env = Environment([row], rewards=[("correctness", 1.0), (hinted, 0.2), gated, ("format", 0)])
+    [row] = env.train_rows
+    right, wrong = env.score(
+        [
+            env.rollout(row, "<answer>2</answer>", token_ids=[1, 2, 3, 4, 5]),
+            env.rollout(row, "<answer>3</answer>", completion_tokens=5),
+        ]
+    )
+    assert right.rewards == {"correctness": 1.0, "hinted": 0.5, "length": 0.5, "format": 1.0}
+    assert right.reward == pytest.approx(1.0 + 0.2 * 0.5 + 2.0 * 0.5)
+    assert wrong.rewards == {"correctness": 0.0, "hinted": 0.5, "length": 0.0, "format": 1.0}
+    assert wrong.reward == pytest.approx(0.1)
+    assert env.reward_weights == {"correctness": 1.0, "hinted": 0.2, "length": 2.0, "format": 0.0}
+    statuses = {"status/wrong": 0.0, "status/no_answer": 0.0, "status/too_long": 0.0}
+    assert right.metrics == {"accuracy": 1.0, **statuses}
+    assert wrong.metrics == {"accuracy": 0.0, **statuses, "status/wrong": 1.0}
+
+
+@pytest.mark.parametrize(("value", "said"), [(float("nan"), "returned nan"), (None, "returned None"), ("raise", "")])
+def test_a_reward_that_fails_is_an_error(value: Any, said: str) -> None:
+    """Never 0."""
+
+    def bad(rollout: Rollout) -> Any:
+        if value == "raise":
+            raise KeyError("x")
+        return value
+
+    env = Environment([{"question": "?"}], rewards=[bad])
+    with pytest.raises(RewardError, match=rf"reward 'bad' {said}.*completion 'so'"):
+        env.score([env.rollout(env.train_rows[0], "so")])
+
+
+def test_accuracy_needs_an_answer_to_every_row() -> None:
+    """Else there is none, rather than one over some of them."""
+    rows = [{"question": "1?", "answer": "1"}, {"question": "2?"}]
+    assert Environment(rows[:1]).has_accuracy
+    env = Environment(rows)
+    assert not env.has_accuracy
+    assert [scored.metrics for scored in env.score([env.rollout(row, "1") for row in env.train_rows])] == [{}, {}]
+
+
+NUMBERS = st.integers(-(10**12), 10**12)
+
+
+def said(text: object) -> Any:
+    return extract(f"so <answer>{text}</answer>")
+
+
+@given(NUMBERS, st.integers(-1000, 1000))
+def test_numbers_are_compared_by_value(number: int, off: int) -> None:
+    """Written with separators, as a decimal or as a fraction; no other number is right."""
+    for gold in (str(number), f"{number:,}", f"{number}.0"):
+        for text in (str(number), f"{number:,}", f" {number}.00 ", f"{2 * number}/2", f"${number}$"):
+            assert score_match(said(text), gold).status == "correct", (text, gold)
+        assert score_match(said(number + off), gold).status == ("wrong" if off else "correct")
+        assert score_match(said(f"{number}.5"), gold).status == "wrong"
+
+
+@given(st.fractions(max_denominator=999))
+def test_fractions_are_compared_by_value(fraction: Fraction) -> None:
+    """In lowest terms or not."""
+    text = f"{3 * fraction.numerator}/{3 * fraction.denominator}"
+    assert score_match(said(text), str(fraction)).value == 1.0
+    assert score_match(said(f"{fraction.numerator + 1}/{fraction.denominator}"), str(fraction)).value == 0.0
+
+
+@given(st.text(st.characters(categories=["L"]), min_size=1, max_size=12).filter(str.isascii), st.booleans())
+def test_texts_are_compared_without_case_and_spacing(word: str, upper: bool) -> None:
+    """And with the dress that models give an answer."""
+    text = f" {word.upper() if upper else word.lower()} \n end."
+    assert score_match(said(text), f"{word} end").status == "correct"
+    assert score_match(said(f"**{word} end**"), f"{word} end").status == "correct"
+    assert score_match(said(f"{word} {word} end"), f"{word} end").status == "wrong"
+
+
+@given(st.text(max_size=30), st.text(max_size=8))
+def test_grading_never_raises(answer: str, gold: str) -> None:
+    """Whatever the model says; nothing is right where there is no gold answer."""
+    found = score_match(extract(answer), gold)
+    assert 0.0 <= found.value <= 1.0
+    assert (found.value == 1.0) is (found.status == "correct")
+    if not gold.strip():
+        assert found.status in ("no_answer", "ungradable")
+
+
+def test_an_endless_answer_is_too_long() -> None:
+    """Unless the gold answer is about as long."""
+    assert score_match(said("1" * 20_000), "1").status == "too_long"
+    assert score_match(said("a" * 20_000), "a" * 20_000).status == "correct"
+
+
+def test_a_rollout_is_extracted_and_graded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whichever reward comes first."""
+    calls = []
+    match = rollout_module.score_match
+    monkeypatch.setattr(rollout_module, "score_match", lambda *args: calls.append(args) or match(*args))
+    env = Environment([{"question": "?", "answer": "1"}], rewards=["correctness", "format", "cosine", "length"])
+    env.score([env.rollout(env.train_rows[0], "<answer>1</answer>") for _ in range(3)])
+    assert len(calls) == 3
+
+
+def test_answers_wait_for_workers_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where workers grade, eight at a time: also on Python 3.11, whose cached properties share a lock."""
+    together, entered = threading.Barrier(8), []
+    grade = rollout_module.score_extraction
+
+    def waiting(*args: Any) -> Any:
+        entered.append(time.monotonic())
+        together.wait(timeout=30)  # breaks unless eight are here
+        return grade(*args)
+
+    monkeypatch.setattr(rollout_module, "score_extraction", waiting)
+    env = ReasoningGym("leg_counting", 8, 0, grading="upstream")
+    scored = env.score([env.rollout(row, "") for row in env.train_rows])
+    assert [each.reward for each in scored] == [0.0] * 8
+    assert len(entered) == 8
+
+
+def test_reasoning_gym_is_an_environment() -> None:
+    """Its rows are core's, graded as asked; gold answers are right; further rows are put as its own."""
+    env = ReasoningGym(["leg_counting", "chain_sum"], 6, 4, seed=3, partial_credit=True)
+    drawn = build_rows(["leg_counting", "chain_sum"], "train", 6, 3)
+    assert [row["question"] for row in env.train_rows] == [row["question"] for row in drawn]
+    assert env.put_rows(drawn) == env.train_rows
+    assert {row["info"]["grading"] for row in env.train_rows} == {"partial"}
+    scored = env.score([env.rollout(row, f"<answer>{row['answer']}</answer>") for row in env.eval_rows])
+    assert [each.reward for each in scored] == [1.1] * 4
+    tasks = [row["info"]["rg_task"] for row in env.eval_rows]
+    for task, each in zip(tasks, scored, strict=True):
+        assert {name for name in each.metrics if name.startswith("accuracy")} == {"accuracy", f"accuracy/{task}"}
+    again = ReasoningGym(["leg_counting", "chain_sum"], 6, 4, seed=3, manifest=env.manifest)
+    assert again.manifest == env.manifest
+    with pytest.raises(InputError, match="its seed of the train rows is 3, and here 4"):
+        ReasoningGym(["leg_counting", "chain_sum"], 6, 4, seed=4, manifest=env.manifest)
+    with pytest.raises(UnknownNameError, match="did you mean 'leg_counting'"):
+        ReasoningGym("leg_countin")

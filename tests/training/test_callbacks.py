@@ -1,0 +1,122 @@
+"""Callbacks of transformers see a run as they would see one of transformers' trainer."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import TrainerCallback, TrainerControl, TrainerState
+
+from rg_env.training import EvaluationPlan, train
+from rg_env.training.callbacks import Callbacks
+
+NEVER = {"on_predict", "on_prediction_step"}
+EVENTS = [name for name in vars(TrainerCallback) if name.startswith("on_") and name not in NEVER]
+
+
+class Seen(TrainerCallback):
+    """Notes each event, the step it came at, and what it was given."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, int]] = []
+        self.given: dict[str, dict[str, Any]] = {}
+
+
+def noting(event: str) -> Any:
+    def note(self: Seen, args: Any, state: Any, control: Any, **given: Any) -> None:
+        assert isinstance(state, TrainerState)
+        assert isinstance(control, TrainerControl)
+        self.events.append((event, state.global_step))
+        self.given[event] = {"args": args, "max_steps": state.max_steps, **given}
+
+    return note
+
+
+for name in EVENTS:
+    setattr(Seen, name, noting(name))
+
+
+def step(number: int) -> list[tuple[str, int]]:
+    """The events of an optimizer step of two micro-batches."""
+    return [
+        ("on_step_begin", number - 1),
+        ("on_substep_end", number - 1),
+        ("on_pre_optimizer_step", number - 1),
+        ("on_optimizer_step", number - 1),
+        ("on_step_end", number),
+        ("on_log", number),
+    ]
+
+
+def test_every_event_comes_in_order(make_trainer: Any, make_env: Any) -> None:
+    """With the step that it belongs to: 8 rows are two steps an epoch; a checkpoint after the second step."""
+    seen = Seen()
+    trainer = make_trainer(
+        env=make_env(num_train_examples=8), max_steps=3, max_tokens=4, save_steps=2, callbacks=[seen]
+    )
+    assert seen.events == [("on_init_end", 0)]
+    trainer.train()
+    assert seen.events[1:] == [
+        ("on_train_begin", 0),
+        ("on_epoch_begin", 0),
+        *step(1),
+        *step(2),
+        ("on_save", 2),
+        ("on_epoch_end", 2),
+        ("on_epoch_begin", 2),
+        *step(3),
+        ("on_epoch_end", 3),
+        ("on_train_end", 3),
+    ]
+    assert {event for event, _ in seen.events} == set(EVENTS) - {"on_evaluate"}
+    for event, given in seen.given.items():
+        assert given["args"] is trainer.args
+        assert given["model"] is trainer.model
+        assert given["processing_class"] is trainer.processing_class
+        assert given["optimizer"] is trainer.optimizer
+        assert given["max_steps"] == (0 if event == "on_init_end" else 3)
+    assert seen.given["on_log"]["logs"]["loss"] == trainer.state.log_history[-1]["loss"]
+
+
+def test_evaluations_are_events(make_trainer: Any) -> None:
+    seen = Seen()
+    train(make_trainer(max_steps=1, max_tokens=4, callbacks=[seen]), evaluation=EvaluationPlan(every=1))
+    assert [step for event, step in seen.events if event == "on_evaluate"] == [0, 1]
+    assert 0 <= seen.given["on_evaluate"]["metrics"]["eval/accuracy"] <= 1
+
+
+def test_control_ends_and_saves_a_run(make_trainer: Any, tmp_path: Path) -> None:
+    class Control(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            control.should_save = state.global_step == 1
+            control.should_training_stop = state.global_step == 2
+
+    seen = Seen()
+    trainer = make_trainer(max_steps=5, max_tokens=4, callbacks=[Control(), seen])
+    trainer.train()
+    assert trainer.state.global_step == 2
+    assert seen.events[-1] == ("on_train_end", 2)
+    assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-1"]
+    assert [step for event, step in seen.events if event == "on_save"] == [1]
+
+
+def test_a_control_that_is_returned_counts() -> None:
+    """As in transformers; None keeps the one that there is."""
+
+    class Returns(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+            return TrainerControl(should_training_stop=True)
+
+    callbacks = Callbacks([Returns, TrainerCallback()])  # type: ignore[list-item]
+    found = callbacks.call("on_step_end", None, TrainerState(), TrainerControl())
+    assert found.should_training_stop
+    callbacks.remove(callbacks.all[0])
+    assert not callbacks.call("on_step_end", None, TrainerState(), TrainerControl()).should_training_stop
+
+
+def test_an_error_in_a_callback_ends_the_run(make_trainer: Any) -> None:
+    class Fails(TrainerCallback):
+        def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        make_trainer(callbacks=[Fails()]).train()

@@ -1,0 +1,101 @@
+"""Learning rates and optimizers."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import get_scheduler
+
+from rg_env.errors import InputError
+from rg_env.training import GRPOConfig
+from rg_env.training.metrics import learning_rate
+from rg_env.training.strategy import make_optimizer
+
+
+@given(
+    kind=st.sampled_from(["constant", "constant_with_warmup", "linear", "cosine"]),
+    steps=st.integers(1, 60),
+    warmup=st.integers(0, 70),
+    peak=st.floats(1e-7, 1.0),
+)
+def test_learning_rates_are_those_of_transformers(kind: Any, steps: int, warmup: int, peak: float) -> None:
+    """Update by update, whatever comes first, the end of the warm-up or of the run."""
+    args = GRPOConfig(max_steps=steps, warmup_steps=warmup, lr_scheduler_type=kind, learning_rate=peak)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
+    scheduler = get_scheduler(kind, optimizer, num_warmup_steps=warmup, num_training_steps=steps)
+    for update in range(steps):
+        assert learning_rate(args, update) == pytest.approx(scheduler.get_last_lr()[0], rel=1e-9, abs=1e-15)
+        optimizer.step()
+        scheduler.step()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("adamw_torch", torch.optim.AdamW),
+        ("adamw_torch_fused", torch.optim.AdamW),
+        ("sgd", torch.optim.SGD),
+        ("adafactor", torch.optim.Optimizer),
+    ],
+)
+def test_biases_and_norms_do_not_decay(make_args: Any, model: Any, name: str, kind: type) -> None:
+    """Each trained parameter is in one group; frozen ones in none."""
+    model.model.embed_tokens.weight.requires_grad_(False)
+    model.model.layers[0].mlp.up_proj.bias = torch.nn.Parameter(torch.zeros(model.config.intermediate_size))
+    made = make_optimizer(make_args(optim=name, weight_decay=0.1, learning_rate=3e-4), model)
+    assert isinstance(made, kind)
+    decay = {id(p): group["weight_decay"] for group in made.param_groups for p in group["params"]}
+    assert sum(len(group["params"]) for group in made.param_groups) == len(decay)
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    assert set(decay) == {id(p) for p in trained.values()}
+    without = {n for n, p in trained.items() if decay[id(p)] == 0}
+    assert without == {n for n in trained if "norm" in n or n.endswith("bias")}
+    assert without
+    assert {decay[id(trained[n])] for n in trained.keys() - without} == {0.1}
+    assert {group["lr"] for group in made.param_groups} == {3e-4}
+
+
+def test_a_frozen_model_is_refused(make_args: Any, model: Any) -> None:
+    with pytest.raises(InputError, match="there is nothing to train"):
+        make_optimizer(make_args(), model.requires_grad_(False))
+
+
+def test_adamw_has_the_constants_that_are_set(make_args: Any, model: Any) -> None:
+    made = make_optimizer(make_args(adam_beta1=0.8, adam_beta2=0.9, adam_epsilon=1e-5), model)
+    assert all((g["betas"], g["eps"], g["fused"]) == ((0.8, 0.9), 1e-5, True) for g in made.param_groups)
+
+
+def groups(model: Any) -> Any:
+    """An optimizer of one's own: norms learn ten times as fast."""
+    norms = [p for n, p in model.named_parameters() if "norm" in n]
+    rest = [p for n, p in model.named_parameters() if "norm" not in n]
+    return torch.optim.SGD([{"params": rest, "lr": 1e-4}, {"params": norms, "lr": 1e-3}])
+
+
+def test_an_optimizer_of_ones_own_keeps_its_learning_rates(make_trainer: Any, model: Any) -> None:
+    """They follow the schedule of the arguments, each from its own peak."""
+    made = groups(model)
+    trainer = make_trainer(
+        optimizers=(made, None), max_steps=4, max_tokens=4, lr_scheduler_type="linear", warmup_steps=0
+    )
+    trainer.train()
+    assert [log["learning_rate"] for log in trainer.state.log_history] == pytest.approx([1e-4, 7.5e-5, 5e-5, 2.5e-5])
+    assert [group["lr"] for group in made.param_groups] == pytest.approx([2.5e-5, 2.5e-4])
+
+
+def test_a_scheduler_of_ones_own_decides(make_trainer: Any, model: Any) -> None:
+    made = groups(model)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(made, lambda update: 0.5**update)
+    trainer = make_trainer(optimizers=(made, scheduler), max_steps=3, max_tokens=4)
+    trainer.train()
+    assert [log["learning_rate"] for log in trainer.state.log_history] == pytest.approx([1e-4, 5e-5, 2.5e-5])
+    assert [group["lr"] for group in made.param_groups] == pytest.approx([1.25e-5, 1.25e-4])
+
+
+@pytest.mark.usefixtures("new_precision")
+def test_one_process_has_one_precision(make_trainer: Any) -> None:
+    make_trainer()
+    with pytest.raises(InputError, match="bf16=True: this process has a trainer of another precision"):
+        make_trainer(bf16=True)
