@@ -69,7 +69,7 @@ def check_fit(trainer: Any, path: Path) -> None:
         refuse(f"it is of {theirs['processes']} processes, and here are {ours['processes']}: start as many")
     if problem := weights_problem(path, trainer.accelerator.unwrap_model(trainer.model)):
         refuse(f"it is of another model: {problem}")
-    if trainer_adapter := getattr(trainer.model, "peft_config", None):
+    if trainer_adapter := getattr(trainer.accelerator.unwrap_model(trainer.model), "peft_config", None):
         _check_adapter(path, next(iter(trainer_adapter.values())))
     if theirs["rows"] != ours["rows"]:
         manifest, here = path.parent / "manifest.json", trainer.env.manifest

@@ -39,6 +39,15 @@ def check_options(args: GRPOConfig, engine: EngineConfig, env: Environment, curr
         raise InputError("filter_groups looks at accuracy, which this environment does not measure: set it to False")
 
 
+def check_engine(engine: EngineConfig, zero_stage: int | None) -> None:
+    """Raise `InputError` if the engine cannot sample from a model that is sharded like that."""
+    if engine.kind == "embedded" and zero_stage == 3:
+        raise InputError(
+            "the embedded engine cannot generate from ZeRO-3's shards: start a vf-vllm server and use "
+            "engine.kind=vllm (in Python: engine='vllm'), or train with configs/ddp.yaml"
+        )
+
+
 def check_liger(args: GRPOConfig, device: torch.device) -> None:
     """Raise if `use_liger_kernel` cannot work: its kernels fail in the first step, or its import does.
 

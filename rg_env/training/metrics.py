@@ -14,7 +14,7 @@ from rg_env.training.rollouts import Rollouts
 
 
 class StepMetrics:
-    """Values by name since they were last taken; the mean of each is logged."""
+    """Values by name since they were last taken; the mean of each is logged, of a `/max` the largest."""
 
     def __init__(self) -> None:
         self._values: defaultdict[str, list[float]] = defaultdict(list)
@@ -25,8 +25,11 @@ class StepMetrics:
             self._values[name].append(value)
 
     def take(self) -> dict[str, float]:
-        """The means; they start over."""
-        found = {name: statistics.fmean(values) for name, values in self._values.items()}
+        """One value for each name; they start over."""
+        found = {
+            name: max(values) if name.endswith("/max") else statistics.fmean(values)
+            for name, values in self._values.items()
+        }
         self._values.clear()
         return found
 

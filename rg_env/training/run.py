@@ -131,7 +131,7 @@ def train(
         raise KeyboardInterrupt
     if together and trainer.consistent:  # alone, no process could save a sharded model
         with _kept_going(failure):
-            if checkpoint is None or trainer.state.global_step > first:  # else it would be the one that there is
+            if trainer.state.global_step > first:  # else it would be what the run began with
                 trainer.save_checkpoint()
     if not main:
         if failure:

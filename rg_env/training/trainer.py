@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import set_seed
+from accelerate.utils import GradientAccumulationPlugin, set_seed
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState
 
 from rg_env.core.environment import Environment
@@ -31,7 +31,7 @@ from rg_env.inference.protocol import Sampling
 from rg_env.training.advantages import group_advantages
 from rg_env.training.batches import TokenBatch, micro_batches, repeated
 from rg_env.training.callbacks import Callbacks
-from rg_env.training.checks import check_liger, check_options, check_prompts, fitting_rows, longest_prompt
+from rg_env.training.checks import check_engine, check_liger, check_options, check_prompts, fitting_rows, longest_prompt
 from rg_env.training.collective import on_main, same_everywhere
 from rg_env.training.config_sections import EngineConfig
 from rg_env.training.curriculum import Curriculum
@@ -131,6 +131,7 @@ class GRPOTrainer:
             if main:
                 self.output_dir.mkdir(parents=True, exist_ok=True)
             self.strategy = make_strategy(self.accelerator, args)
+            check_engine(self.engine_config, self.strategy.zero_stage)
             set_seed(args.seed)  # of new adapters, and of the order of rollouts in a step
             policy = prepare_policy(model, args, peft_config, training=True)
             reference = reference_of(policy, args)
@@ -175,6 +176,7 @@ class GRPOTrainer:
         self._in_epoch = False
         if curriculum is not None:
             on_main(self.accelerator, curriculum.check)
+        self.checkpoints.point.note()
         self.notify("on_init_end")
 
     # --- the algorithm ------------------------------------------------------------------------------------------------
@@ -395,8 +397,8 @@ class GRPOTrainer:
         return str(self.accelerator.unwrap_model(self.model).config._name_or_path)
 
     def _begin(self, checkpoint: str | Path | None) -> TrainerState:
-        self.accelerator.step = 0  # micro-batches of a step that was interrupted
-        self.optimizer.zero_grad()
+        self.accelerator.step = 0  # micro-batches of a step that was interrupted ...
+        self.model.zero_grad()  # ... and their gradients: accelerate's optimizer keeps them between two updates
         self.sampler.stop()
         self.engine.resume()
         self.metrics.take()
@@ -492,7 +494,8 @@ def make_accelerator(args: GRPOConfig) -> Accelerator:
         return Accelerator(
             cpu=bool(args.use_cpu) and not deepspeed,  # accelerate leaves DeepSpeed out where it is told of a CPU
             mixed_precision=precision,
-            gradient_accumulation_steps=args.accumulation(state.num_processes),
+            # As a plugin: a plain number gives way to a variable that `accelerate launch` sets.
+            gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=args.accumulation(state.num_processes)),
         )
     except ValueError as error:
         if "already been initialized" not in str(error):

@@ -8,8 +8,11 @@ import torch
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from rg_env.core.environment import Environment
+from rg_env.errors import InputError
 from rg_env.inference.protocol import Sampling
 from rg_env.tiny import POLICY_DIR
+from rg_env.training import EngineConfig
+from rg_env.training.checks import check_engine
 from rg_env.training.metrics import StepMetrics
 
 # --- the model sees the prompt
@@ -356,3 +359,29 @@ def test_completion_metrics_are_what_was_sampled(make_trainer: Any) -> None:
         assert line["completions/clipped_ratio"] == pytest.approx(1 - len(ended) / 16)
         assert line["completions/mean_terminated_length"] == pytest.approx(sum(ended) / max(1, len(ended)))
     assert 0 < trainer.state.log_history[0]["completions/clipped_ratio"] < 1
+
+
+def test_the_batch_is_what_the_arguments_say(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a launcher's configuration put into the environment."""
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "7")
+    assert make_trainer().accelerator.gradient_accumulation_steps == 2
+
+
+def test_a_model_can_be_saved_before_it_is_trained(make_trainer: Any) -> None:
+    assert (make_trainer().save_checkpoint() / "model.safetensors").is_file()
+
+
+def test_shards_are_no_model_to_sample_from() -> None:
+    """Of ZeRO-3; the other stages have the model whole."""
+    check_engine(EngineConfig(), None)
+    check_engine(EngineConfig(), 2)
+    check_engine(EngineConfig(kind="vllm"), 3)
+    with pytest.raises(InputError, match="cannot generate from ZeRO-3's shards"):
+        check_engine(EngineConfig(), 3)
+
+
+def test_the_largest_of_several_is_logged_as_such() -> None:
+    metrics = StepMetrics()
+    metrics.update({"policy_ratio/max": 1.0, "policy_ratio/mean": 1.0})
+    metrics.update({"policy_ratio/max": 9.0, "policy_ratio/mean": 2.0})
+    assert metrics.take() == {"policy_ratio/max": 9.0, "policy_ratio/mean": 1.5}

@@ -13,7 +13,7 @@ from rg_env.core.prompts import require_chat_template
 from rg_env.errors import EngineError, InputError, RewardError, TrainingError
 from rg_env.inference.protocol import Completion, Sampling
 from rg_env.inference.vllm import VllmServer
-from rg_env.training import EngineConfig, engines
+from rg_env.training import EngineConfig, EvaluationPlan, engines, train
 from rg_env.training.engines import Vllm
 
 ROWS = [{"question": f"{i} + {i} =", "answer": str(2 * i)} for i in range(16)]
@@ -211,3 +211,37 @@ def test_text_prompts_are_continued_as_they_are(make_trainer: Any, tokenizer: An
     trainer.train()
     prompts = {tuple(tokenizer(row["prompt"])["input_ids"]) for row in env.train_rows}
     assert {tuple(ids) for ids in trainer.rollouts.prompt_ids} <= prompts
+
+
+def test_gradients_of_a_step_that_was_broken_off_are_forgotten(make_trainer: Any) -> None:
+    """Between two micro-batches; the next `train` begins without them."""
+    trainer = make_trainer(max_steps=1)
+    loss, calls = trainer._loss, []
+
+    def breaks_off(part: Any) -> Any:
+        calls.append(part)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return loss(part)
+
+    trainer._loss = breaks_off
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert any(parameter.grad is not None for parameter in trainer.model.parameters())
+    trainer._begin(None)
+    assert all(parameter.grad is None for parameter in trainer.model.parameters())
+
+
+def test_a_failure_in_the_first_step_leaves_no_checkpoint(make_trainer: Any, tmp_path: Path) -> None:
+    """Nothing was trained, and a step 0 could not be gone on from."""
+    trainer = make_trainer()
+
+    def fails(*args: Any) -> Any:
+        raise EngineError("the server is gone")
+
+    trainer._next_batch = fails
+    with pytest.raises(EngineError, match="the server is gone"):
+        train(trainer, evaluation=EvaluationPlan(before=True, after=False, every=0))
+    assert (tmp_path / "run" / "eval_results" / "eval_step_0.json").exists()
+    assert not list((tmp_path / "run").glob("checkpoint-*"))
+    assert train(make_trainer(), evaluation=EvaluationPlan(every=0), resume="auto")["steps"] == 2
