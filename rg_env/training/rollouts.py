@@ -7,6 +7,7 @@
 What was sampled is what is trained on, token for token: completions are never encoded again.
 """
 
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -100,13 +101,15 @@ class RolloutSampler:
     """Samples and scores rollouts of an environment. On the main process only.
 
     Args:
-        engine: `generate` is called from one thread at a time.
+        engine: with batches ahead, `generate` is called from two threads where groups are replaced. Rollouts are scored
+            by one at a time: rewards of users need not be thread-safe.
     """
 
     def __init__(self, env: Environment, engine: Generates, encoder: PromptEncoder) -> None:
         self.env, self.encoder, self._engine = env, encoder, engine
         self._ahead = ThreadPoolExecutor(1, "rg-env-rollouts")
         self._pending: dict[int, Future[Rollouts]] = {}
+        self._scoring = threading.Lock()
 
     def sample(self, rows: Sequence[Row], sampling: Sampling, env: Environment | None = None) -> Rollouts:
         """One scored completion for each row, of `env` (default: the sampler's own).
@@ -129,7 +132,9 @@ class RolloutSampler:
             )
             for row, text, completion in zip(rows, texts, completions, strict=True)
         ]
-        return Rollouts(rollouts, env.score(rollouts), prompts, time.monotonic() - start)
+        with self._scoring:
+            scored = env.score(rollouts)
+        return Rollouts(rollouts, scored, prompts, time.monotonic() - start)
 
     def submit(self, number: int, rows: Sequence[Row], sampling: Sampling) -> None:
         """Begin batch `number` in the background, after those submitted before."""

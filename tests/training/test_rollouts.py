@@ -1,5 +1,6 @@
 """What was sampled is what is trained on, token for token."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -110,6 +111,26 @@ def test_batches_ahead_come_in_order_and_errors_reach_who_asks(tokenizer: Any) -
 
 
 # --- prompts
+
+
+def test_rollouts_are_scored_one_batch_at_a_time(tokenizer: Any) -> None:
+    """A batch ahead and groups that are replaced meanwhile: rewards of users need not be thread-safe."""
+    end, inside, most = tokenizer.eos_token_id, [0], [0]
+
+    def slow(rollout: Any) -> float:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0.01)
+        inside[0] -= 1
+        return 1.0
+
+    env = Environment(ROWS, rewards=[slow])
+    sampler = RolloutSampler(env, Scripted([Completion([end], [-1.0], "stop")] * 4, end), PromptEncoder(tokenizer))
+    sampler.submit(0, env.train_rows, Sampling())
+    for _ in range(3):
+        sampler.sample(env.train_rows, Sampling())
+    assert len(sampler.get(0)) == 4
+    assert most == [1]
 
 
 def test_a_prompt_is_the_templates(tokenizer: Any) -> None:
