@@ -147,6 +147,8 @@ def test_a_sweep_is_interrupted_and_goes_on(rg_env: Callable[..., tuple[int, str
 
     The first run is one that a job of Slurm has made: it leaves the same, and this process has its libraries loaded.
     """
+    long = CONFIG.replace("max_steps: 2", "max_steps: 30").replace("every: 1", "every: 0")
+    (folder / "run.yaml").write_text(long)  # so long that no run is over before the interrupt reaches it
     run_config(load_train_config("run.yaml", ["seed=0", "output.dir='my sweep #1/seed=0'"]))
     described = load_sweep("run.yaml", [], ["seed=0,1"]).described()
     (folder / "my sweep #1" / "sweep.yaml").write_text(yaml12.to_yaml(described))
@@ -161,7 +163,7 @@ def test_a_sweep_is_interrupted_and_goes_on(rg_env: Callable[..., tuple[int, str
     assert process.stdout is not None
     lines = [process.stdout.readline()]
     deadline = time.monotonic() + 200
-    while "[2/2] step   1/2" not in lines[-1]:
+    while "[2/2] step   1/30" not in lines[-1]:
         assert time.monotonic() < deadline
         assert lines[-1], "".join(lines)
         lines.append(process.stdout.readline())
@@ -172,23 +174,25 @@ def test_a_sweep_is_interrupted_and_goes_on(rg_env: Callable[..., tuple[int, str
     again = "rg-env train run.yaml 'output.dir=\"my sweep #1\"' --sweep seed=0,1 --resume auto"
     assert last == f"the sweep was interrupted; go on with: {again}"
     assert lines[1] == "[1/2] seed=0 has finished already\n"
-    assert (folder / "my sweep #1" / "seed=1" / "checkpoint-1").is_dir()
+    (checkpoint,) = (folder / "my sweep #1" / "seed=1").glob("checkpoint-*")
+    step = int(checkpoint.name.removeprefix("checkpoint-"))
+    assert 1 <= step < 30
     code, printed, _ = rg_env("compare", "my sweep #1")
     assert code == 0
     assert "1 of 2" in printed
-    assert "not in the table: 2 seed=1: not finished (interrupted after 1 steps)" in printed
+    assert f"not in the table: 2 seed=1: not finished (interrupted after {step} steps)" in printed
 
     command = [sys.executable, "-m", "rg_env.cli", *shlex.split(again)[1:]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "[2/2] seed=1 goes on\n[2/2] resuming after step 1\n" in done.stdout
+    assert f"[2/2] seed=1 goes on\n[2/2] resuming after step {step}\n" in done.stdout
     assert "2 of 2" in done.stdout
     for seed in (0, 1):
         results = json.loads((folder / "my sweep #1" / f"seed={seed}" / "train_results.json").read_text())
-        assert (results["steps"], results["interrupted"]) == (2, False)
+        assert (results["steps"], results["interrupted"]) == (30, False)
         assert (results["resumed_from"] is None) == (seed == 0)
     (group,) = json.loads((folder / "my sweep #1" / "comparison.json").read_text())["groups"]
-    for figure, key, step in (("accuracy_before", "correct", 0), ("reward_after", "reward", 2)):
+    for figure, key, step in (("accuracy_before", "correct", 0), ("reward_after", "reward", 30)):
         means = []
         for seed in (0, 1):
             file = folder / "my sweep #1" / f"seed={seed}" / "eval_results" / f"eval_step_{step}.json"
