@@ -170,12 +170,12 @@ def test_serve_answers_and_ends_on_ctrl_c() -> None:
         assert server.stdout
         line = server.stdout.readline()
         url = line.split(" at ")[1].split()[0]
-        with urllib.request.urlopen(url.removesuffix("/v1") + "/health", timeout=10) as answer:
+        with urllib.request.urlopen(url.removesuffix("/v1") + "/health", timeout=60) as answer:
             assert answer.status == 200
         server.send_signal(signal.SIGINT)
-        _, errors = server.communicate(timeout=10)
+        _, errors = server.communicate(timeout=60)
     finally:
         server.kill()
-        server.wait()
+        server.communicate()
     assert "Traceback" not in errors
     assert server.returncode in (0, 130)
