@@ -5,8 +5,6 @@
 `memory/peak_rss_gb`     most memory (10^9 bytes) that this process has had so far, without its children
 `memory/peak_gpu_gb`     most memory that its tensors have had on its GPU so far
 `gpu/utilization`        percent of the last second at most in which the GPU computed, where NVML tells
-
-With `logging_steps` above 1 the first two are those of all steps since the last log.
 """
 
 import os

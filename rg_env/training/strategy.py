@@ -49,7 +49,7 @@ class Strategy(Protocol):
         """Within: these parameters are whole on all processes. A collective operation."""
 
     def state_dict(self) -> Any:
-        """All weights by name, whole, on the main process; None on others. A collective operation."""
+        """All weights by name, whole, on the main process; others may get None. A collective operation."""
 
     def save(self, folder: Path) -> None:
         """The optimizer's state, and what else a resumed run needs of the shards. A collective operation."""
