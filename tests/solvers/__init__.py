@@ -8,7 +8,7 @@ the library, the grader or the solver is wrong.
 
 from collections.abc import Callable
 
-from solvers import algebra, arithmetic, boards, codes, games, grids, numbers, people, puzzles, words
+from solvers import algebra, arithmetic, boards, codes, dates, games, grids, houses, numbers, people, puzzles, words
 
 Solver = Callable[[str], str]
 
@@ -17,8 +17,10 @@ SOLVERS: dict[str, Solver] = {
     **arithmetic.SOLVERS,
     **boards.SOLVERS,
     **codes.SOLVERS,
+    **dates.SOLVERS,
     **games.SOLVERS,
     **grids.SOLVERS,
+    **houses.SOLVERS,
     **numbers.SOLVERS,
     **people.SOLVERS,
     **puzzles.SOLVERS,

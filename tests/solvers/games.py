@@ -3,7 +3,10 @@
 import json
 import re
 from collections.abc import Callable, Hashable, Iterable
-from itertools import pairwise
+from itertools import pairwise, product
+from string import ascii_uppercase
+
+from reasoning_gym.data import read_data_file
 
 
 def search(
@@ -194,6 +197,20 @@ def word_ladder_is_sound(question: str, answer: str) -> bool:
     return steps and (words[0], words[-1]) == (first, last)
 
 
+def word_ladder(question: str) -> str:
+    start, end = re.findall(r"'([A-Z]+)'", question)[:2]
+    words = set(re.findall(rf"\b[A-Z]{{{len(start)}}}\b", read_data_file("words.csv")))  # a dictionary
+
+    def moves(word: Hashable) -> Iterable[tuple[str, Hashable]]:
+        text = str(word)
+        for place, letter in product(range(len(text)), ascii_uppercase):
+            other = text[:place] + letter + text[place + 1 :]
+            if other != text and other in words:
+                yield other, other
+
+    return ",".join([start, *(search(start, moves, lambda word: word == end) or [])])
+
+
 SOLVERS = {
     "color_cube_rotation": color_cube_rotation,
     "graph_color": graph_color,
@@ -204,4 +221,5 @@ SOLVERS = {
     "quantum_lock": quantum_lock,
     "rush_hour": rush_hour,
     "tower_of_hanoi": tower_of_hanoi,
+    "word_ladder": word_ladder,
 }
