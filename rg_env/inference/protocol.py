@@ -1,6 +1,6 @@
 """The chat-completions protocol as the embedded engine speaks it: what a request may ask, and what comes back.
 
-A request is the JSON body of `POST /v1/chat/completions` with the extensions of vLLM that verifiers' trainer sends.
+A request is the JSON body of `POST /v1/chat/completions` with the extensions of vLLM that Verifiers sends.
 Whatever the engine does not do is refused with `BadRequest` (HTTP 400), never ignored.
 """
 

@@ -117,11 +117,7 @@ class GRPOTrainer:
             limit = args.max_prompt_length
             curriculum.prepare = lambda rows: fitting_rows(curriculum.env.put_rows(rows), encoder, limit)
         self.output_dir = Path(args.output_dir or "outputs")
-        self.state, self.control = TrainerState(), TrainerControl()
-        self.state.is_world_process_zero, self.state.is_local_process_zero = (
-            main,
-            self.accelerator.is_local_main_process,
-        )
+        self.state, self.control = self._new_state(), TrainerControl()
         self._order = BatchOrder(
             len(self.env.train_rows),
             prompts=args.prompts_per_step,
@@ -411,14 +407,17 @@ class GRPOTrainer:
         self.checkpoints.saved_at = None
         if self.curriculum is not None:
             self.curriculum.start()
-        main, local = self.accelerator.is_main_process, self.accelerator.is_local_main_process
-        self.state = TrainerState(is_world_process_zero=main, is_local_process_zero=local)
+        self.state = self._new_state()
         if checkpoint is not None:
             self.checkpoints.load(Path(checkpoint))
         self.state.max_steps = self.args.max_steps
         self.model.train()
         self.checkpoints.point.note()
         return self.state
+
+    def _new_state(self) -> TrainerState:
+        main, local = self.accelerator.is_main_process, self.accelerator.is_local_main_process
+        return TrainerState(is_world_process_zero=main, is_local_process_zero=local)
 
     def _count(self, found: Rollouts) -> None:
         """Count the tokens of rollouts that were made."""

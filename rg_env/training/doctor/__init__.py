@@ -69,7 +69,7 @@ def _checks(run: AskedRun) -> Iterator[Check]:
 
 
 def check_trainer(run: AskedRun, *, torch_works: bool) -> Check:
-    """Whether what trains can be imported: torch, transformers, verifiers' trainer and all that they need."""
+    """Whether what trains can be imported: torch, transformers, accelerate and all that they need."""
     if not torch_works:
         return Check("trainer", "skipped", "torch does not work")
     try:
