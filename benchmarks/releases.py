@@ -137,7 +137,7 @@ def main() -> int:
         wheel = build_wheel(Path(folder) / "wheel")
         for name in options.releases or known:
             release = known[name]
-            programs = make_environment(release, wheel, Path(folder) / name, locked=release.group is not None)
+            programs = make_environment(release, wheel, Path(folder) / name, locked=release.project is not None)
             good &= measure(release, programs / "python")
     return int(options.check and not good)
 

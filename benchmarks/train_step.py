@@ -1,9 +1,10 @@
 """Seconds per GRPO step on the CPU, here and in TRL 1.16: the same policy, prompts, rewards and settings, in one run.
 
-    .venv/bin/python benchmarks/train_step.py                    # needs uv on the PATH; TRL gets its own environment
+    .venv/bin/python benchmarks/train_step.py
     .venv/bin/python benchmarks/train_step.py --only ours
     .venv/bin/python benchmarks/train_step.py --only ours --before CHECKOUT    # an earlier commit, beside this one
-    .venv/bin/python benchmarks/train_step.py --engine vllm      # verifiers' trainer, each with a vf-vllm
+
+    .venv/bin/python benchmarks/train_step.py --engine vllm      # ours with a vLLM server, against the embedded engine
 
 16 prompts x 8 rollouts of at most 90 new tokens a step, the tiny policy, `leg_counting`. Each side runs as a process of
 its own, in turns, `--rounds` times: machines have slow minutes. Figures depend on the machine: the ratio counts.
@@ -14,7 +15,6 @@ import itertools
 import json
 import os
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
@@ -41,8 +41,8 @@ def step_clock() -> tuple[Any, list[float]]:
     return Clock(), ends
 
 
-def train(steps: int, seed: int) -> dict[str, Any]:
-    """Our side: the trainer alone, without evaluations, timed as `trl_step.py` times TRL's."""
+def train(steps: int, seed: int, engine: Any = "embedded", **changes: Any) -> dict[str, Any]:
+    """Our side: the trainer alone, without evaluations, timed as `trl_step.py` times TRL's; `changes` of its config."""
     from rg_env.commands import prepare_process
 
     prepare_process()  # before the libraries are imported, as all programs of rg_env do
@@ -60,9 +60,9 @@ def train(steps: int, seed: int) -> dict[str, Any]:
         args = default_config(
             policy, scratch, max_steps=steps, seed=seed, use_cpu=True, shuffle_dataset=False, num_generations=ROLLOUTS,
             rollouts_per_step=PROMPTS * ROLLOUTS, per_device_train_batch_size=PROMPTS * ROLLOUTS // MICRO_BATCHES,
-            max_tokens=MAX_NEW_TOKENS,
+            max_tokens=MAX_NEW_TOKENS, **changes,
         )  # fmt: skip
-        trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, callbacks=[clock], engine="embedded")
+        trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, callbacks=[clock], engine=engine)
         trainer.train()
     seconds = [end - start for start, end in itertools.pairwise(ends)]
     log = [entry for entry in trainer.state.log_history if "reward" in entry]
@@ -108,30 +108,54 @@ def report(result: dict[str, Any]) -> str:
     )
 
 
+STILL = {"learning_rate": 1e-9}
+"""Answers keep their length, so that two engines have the same to do."""
+
+
+def with_a_server(options: argparse.Namespace) -> None:
+    """The trainer with a vLLM server on the same cores, in turns with the embedded engine; both learn nothing."""
+    from vllm_servers import server
+
+    from rg_env.tiny import POLICY_DIR
+
+    seconds: dict[str, list[float]] = {"embedded": [], "vllm": []}
+    with tempfile.TemporaryDirectory() as folder, server(POLICY_DIR, Path(folder) / "vllm.log") as port:
+        shared = [sys.executable, __file__, "--still", "--steps", str(options.steps), "--seed", str(options.seed)]
+        for _ in range(options.rounds):
+            for engine, more in (("embedded", []), ("vllm", ["--port", str(port)])):
+                result = run([*shared, *more], Path(folder) / "result.json")
+                seconds[engine].append(result["seconds_per_step_median"])
+                print(f"{engine:<9} {report(result)}", flush=True)
+    medians = {engine: statistics.median(values) for engine, values in seconds.items()}
+    ratio = medians["vllm"] / medians["embedded"]
+    print(f"vllm: {medians['vllm']:.2f} s/step (median of {options.rounds}), {ratio:.2f} times the embedded engine's")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=["ours", "trl"])
-    parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded", help="vllm: see vllm_step.py")
+    parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded")
     parser.add_argument("--before", type=Path, help="another checkout of rg_env, which takes turns with this one")
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)  # given: this process is our side
+    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--still", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.steps < 2 or options.rounds < 1:
         parser.error("at least 2 steps (the first is warm-up and not counted) and 1 round")
     if options.before and not (options.before / "rg_env" / "__init__.py").is_file():
         parser.error(f"--before {options.before}: no checkout of rg_env (git worktree add PATH COMMIT makes one)")
-    if options.engine == "vllm":
-        import vllm_step
-
-        vllm_step.compare(options.steps, options.rounds, options.seed)
+    if options.engine == "vllm" and not options.out:
+        with_a_server(options)
         return 0
     if options.out:
-        options.out.write_text(json.dumps(train(options.steps, options.seed)))
+        from rg_env.training import EngineConfig
+
+        engine = EngineConfig(kind="vllm", port=options.port) if options.port else "embedded"
+        options.out.write_text(json.dumps(train(options.steps, options.seed, engine, **STILL if options.still else {})))
         return 0
-    if options.only != "ours" and not shutil.which("uv"):
-        parser.error("uv is needed to give TRL an environment of its own (or --only ours)")
     shared = ["--steps", str(options.steps), "--seed", str(options.seed)]
     sides: dict[str, tuple[list[str], dict[str, str]]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -147,7 +171,7 @@ def main() -> int:
             script = Path(__file__).with_name("trl_step.py")
             sizes = ["--prompts", str(PROMPTS), "--rollouts", str(ROLLOUTS), "--micro-batches", str(MICRO_BATCHES),
                      "--max-new-tokens", str(MAX_NEW_TOKENS)]  # fmt: skip
-            command = ["uv", "run", "--script", str(script), "--model", str(POLICY_DIR), "--rows", str(rows), *sizes]
+            command = [sys.executable, str(script), "--model", str(POLICY_DIR), "--rows", str(rows), *sizes]
             # Programs of rg_env shorten the time that threads spin; TRL runs as it comes, and with that setting.
             sides["TRL as it comes"] = ([*command, *shared], {})
             sides["TRL, short spin"] = ([*command, *shared], {"GOMP_SPINCOUNT": "10000"})

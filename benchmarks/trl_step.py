@@ -1,14 +1,8 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["trl==1.16.0", "transformers==5.23.0", "torch==2.13.0", "datasets>=5", "accelerate>=1.15"]
-# ///
 """Seconds per GRPO step in TRL 1.16's own trainer: the other side of `benchmarks/train_step.py`.
 
-    uv run --script benchmarks/trl_step.py --model DIR --rows ROWS.jsonl --steps 25 --seed 0 --out RESULT.json
+    .venv/bin/python benchmarks/trl_step.py --model DIR --rows ROWS.jsonl --steps 25 --seed 0 --out RESULT.json
 
-The head above is inline script metadata (PEP 723): uv makes an environment for this file alone, because TRL 1.16 wants
-transformers 5 and the trainer of rg_env wants 4. The first run downloads torch; where a wheel of torch for CPUs lies in
-a folder, `UV_FIND_LINKS=FOLDER` spares the CUDA libraries. It trains on the CPU, whatever the machine has.
+It trains on the CPU, whatever the machine has.
 
 ROWS.jsonl has one object a line: `prompt` (a list of messages) and `answer` (a string). Every step takes the next
 `--prompts` rows, in the order of the file. The result is one JSON object, written to `--out` and printed as the last

@@ -8,8 +8,7 @@
 
 Two terminals, on a GPU node:
 
-    CUDA_VISIBLE_DEVICES=0 RG_ENV_WEIGHT_SYNC=1 vf-vllm --model Qwen/Qwen2.5-7B-Instruct --host 127.0.0.1 --port 8000 \\
-        --logprobs-mode processed_logprobs
+    CUDA_VISIBLE_DEVICES=0 rg-env vllm Qwen/Qwen2.5-7B-Instruct --host 127.0.0.1 --port 8000
     CUDA_VISIBLE_DEVICES=1,2,3 accelerate launch --config-file configs/zero3.yaml --num-processes 3 \\
         examples/train_minimal.py --data problems.jsonl --model Qwen/Qwen2.5-7B-Instruct --engine vllm \\
         --rollouts-per-step 120 --batch-size 8

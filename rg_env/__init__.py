@@ -1,12 +1,12 @@
 """Reasoning Gym's tasks as a Verifiers environment, with composable rewards, and GRPO training on it.
 
-    import verifiers as vf
-    env = vf.load_environment("rg-env", gym="leg_counting")      # or rg_env.load_environment(gym=...)
+    env = rg_env.load_environment("leg_counting")                # the same arguments and rows in every installation
+    env = vf.load_environment("rg-env", gym="leg_counting")      # the same object, by Verifiers up to 0.3.1
 
     vf-eval rg-env -m MODEL                                      # Verifiers 0.4, by its v1 API: rg_env.adapters.v1
 
-`load_environment` gives the object of Verifiers' v0 API (`ReasoningGymEnv`) where the installed release has that, and
-the plain `ReasoningGym` anywhere else; `GRPOTrainer` takes both.
+`load_environment` gives `ReasoningGymEnv`, the object of Verifiers: of its v0 API where the installed release has that
+(up to 0.3.1), else of its v1 API. Without Verifiers it gives the plain `ReasoningGym`. `GRPOTrainer` takes all three.
 
 Public names are resolved when first used (PEP 562), so that `import rg_env` is instant and needs none of torch,
 verifiers or reasoning_gym: an environment without one of them can still use what does not need it.
@@ -32,9 +32,9 @@ from rg_env.errors import (
 )
 
 if TYPE_CHECKING:
-    from rg_env.adapters.v0 import ReasoningGymEnv as ReasoningGymEnv
-    from rg_env.adapters.v0 import load_environment as load_environment
     from rg_env.adapters.v1 import ReasoningGymTaskset as ReasoningGymTaskset
+    from rg_env.adapters.v1_environment import ReasoningGymEnv as ReasoningGymEnv
+    from rg_env.adapters.v1_environment import load_environment as load_environment
     from rg_env.adapters.v1_harness import SingleTurnEnv as SingleTurnEnv
     from rg_env.adapters.v1_harness import SingleTurnHarness as SingleTurnHarness
     from rg_env.core.environment import Environment as Environment
@@ -50,8 +50,8 @@ _LAZY = {
     "ReasoningGymTaskset": "rg_env.adapters.v1",
     "SingleTurnEnv": "rg_env.adapters.v1_harness",
     "SingleTurnHarness": "rg_env.adapters.v1_harness",
-    "load_environment": "rg_env.adapters.v0",
-    "ReasoningGymEnv": "rg_env.adapters.v0",
+    "load_environment": "rg_env.adapters.v1_environment",  # or v0, or core: see _path_of
+    "ReasoningGymEnv": "rg_env.adapters.v1_environment",
     "Environment": "rg_env.core.environment",
     "ReasoningGym": "rg_env.core.environment",
     "import_user_code": "rg_env.core.imports",
@@ -81,36 +81,34 @@ def __getattr__(name: str) -> Any:
 
 
 def _module_of(name: str) -> ModuleType:
-    path = _LAZY[name]
+    path = _path_of(name)
     try:
         return import_module(path)
     except (AttributeError, ImportError, TypeError) as error:
         if not path.startswith("rg_env.adapters.v") or isinstance(error, RGEnvError):
             raise
-        # Each release of Verifiers has one of its two APIs, or both, and 0.1.14 an older v1. What is missing may not
-        # look like an attribute that is not there: its loader would then say that this package exports no taskset.
-        missing = _missing_api(path)
-        if missing and name == "load_environment":
-            return import_module("rg_env.core.environment")
-        cause = missing or f"cannot be imported with verifiers {_version('verifiers')}"
-        raise MissingExtraError(f"rg_env.{name} {cause}: {error}") from error
+        # Not an AttributeError: Verifiers' loader would then report that this package exports no taskset.
+        raise MissingExtraError(f"rg_env.{name} {_cause(path)}: {error}") from error
 
 
-def _missing_api(path: str) -> str:
-    """What the module needs of Verifiers and the installed release lacks, with the remedies; "" if it has all of it."""
-    is_v0 = path == "rg_env.adapters.v0"
-    remedies = "(pip install 'verifiers<0.4', or use rg_env.ReasoningGym)" if is_v0 else "(pip install verifiers)"
-    found = f"verifiers {_version('verifiers')}"
-    if not _version("verifiers"):
-        return f"needs verifiers, which is not installed {remedies}"
-    if _has("verifiers", "SingleTurnEnv") if is_v0 else _has("verifiers.v1", "TaskData"):
-        return ""
-    if is_v0:
-        return (
-            f"is of Verifiers' v0 API, which {found} lacks (use rg_env.ReasoningGym, with the same arguments, or "
-            "`vf-eval rg-env`; or pip install 'verifiers<0.4')"
-        )
-    return f"is of Verifiers' v1 API, which {found} lacks (0.2.1 and later have it)"
+def _path_of(name: str) -> str:
+    """The module of a public name; of the Verifiers object, the one for the API that the installed release has."""
+    path = _LAZY[name]
+    if path != "rg_env.adapters.v1_environment":
+        return path
+    if _has("verifiers", "SingleTurnEnv"):
+        return "rg_env.adapters.v0"
+    return "rg_env.core.environment" if name == "load_environment" and not _has("verifiers", "__name__") else path
+
+
+def _cause(path: str) -> str:
+    """Why an adapter cannot be imported, with the remedy if there is one."""
+    found = _version("verifiers")
+    if not found:
+        return "needs verifiers, which is not installed (pip install verifiers, or use rg_env.ReasoningGym)"
+    if path.startswith("rg_env.adapters.v1") and not _has("verifiers.v1", "TaskData"):
+        return f"is of Verifiers' v1 API, which verifiers {found} lacks (0.2.1 and later have it)"
+    return f"cannot be imported with verifiers {found}"
 
 
 def _version(package: str) -> str:

@@ -12,6 +12,7 @@ rg-env export CHECKPOINT [--out DIR]  a model folder that anyone can load, prove
 rg-env push RUN --repo-id USER/NAME   a trained model to the Hugging Face Hub, with a card made from the run's files
 rg-env serve --model DIR [--port N]  the embedded engine as an OpenAI-compatible server on 127.0.0.1
 rg-env doctor [CONFIG] [...]         would a training run start here? every failed line ends with the fix
+rg-env vllm MODEL [...]              a vLLM server that a training run can send weights to
 rg-env launch CONFIG|SCRIPT [...]    a vLLM server and the training run that uses it, as one
 rg-env slurm CONFIG --gpus N [...]   an sbatch script around a run
 """
@@ -32,6 +33,7 @@ from rg_env import (
     slurm_command,
     sweep_command,
     train_command,
+    vllm_command,
 )
 from rg_env.commands import positive, run_command, take_overrides_anywhere
 from rg_env.errors import InputError
@@ -97,6 +99,7 @@ def run(arguments: Sequence[str]) -> int:
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
     doctor.set_defaults(run=_doctor)
 
+    vllm_command.add(commands)
     launch_command.add(commands)
     slurm_command.add(commands)
     arguments = list(arguments)

@@ -10,6 +10,7 @@
     ├── GenerationError     (RuntimeError)     rows cannot be generated: a draw takes too long, a process died
     ├── EngineError         (RuntimeError)     generation failed inside the embedded engine
     ├── ServerError         (ConnectionError)  the inference server is missing, or is not what it should be; exit code 2
+    │   └── RefusedError                       it refuses a request (HTTP 4xx), and would refuse it again
     ├── ExportError         (RuntimeError)     what was or would be exported is not the trained model; nothing is left
     ├── HubError            (ConnectionError)  an upload did not finish; the same command goes on with it
     ├── TrainingError       (RuntimeError)     a run cannot go on
@@ -82,6 +83,10 @@ class ServerError(RGEnvError, ConnectionError):
     """The inference server is missing, or is not what it should be."""
 
     exit_code = 2
+
+
+class RefusedError(ServerError):
+    """The server refuses a request (HTTP 4xx): it would refuse it again."""
 
 
 class ExportError(RGEnvError, RuntimeError):

@@ -1,4 +1,4 @@
-"""`rg-env launch`: its options. What it does stands in `rg_env.training.launch`."""
+"""`rg-env launch`: its options. What it does is in `rg_env.training.launch`."""
 
 import argparse
 import shlex
@@ -26,10 +26,12 @@ def add(commands: Any) -> None:
     launch.add_argument("--processes", type=positive, metavar="N", help="that train; default: one a GPU")
     launch.add_argument("--accelerate-config", metavar="FILE", help="default for several processes: configs/zero3.yaml")
     launch.add_argument("--port", type=int, default=8000, help="of the server, on 127.0.0.1; default: 8000")
+    launch.add_argument("--tensor-parallel-size", type=positive, metavar="N", help="GPUs for one copy of the model")
+    launch.add_argument("--data-parallel-size", type=positive, metavar="N", help="copies of the model in vLLM")
     launch.add_argument("--dtype", help="of the server's weights; default: the model's, on a CPU float32")
     launch.add_argument("--max-model-len", type=positive, metavar="N", help="tokens, prompt and completion together")
     launch.add_argument(
-        "--vllm-args", type=shlex.split, default=[], metavar="'...'", help="more for vf-vllm: --vllm-args='--seed 1'"
+        "--vllm-args", type=shlex.split, default=[], metavar="'...'", help="more for vLLM: --vllm-args='--seed 1'"
     )
     launch.add_argument("--log-dir", metavar="DIR", help="for vllm.log and train.log; default: a fresh one under logs/")
     launch.add_argument("--server-timeout", type=positive, default=600, metavar="S", help="seconds to come up; 600")
@@ -85,6 +87,8 @@ def run(options: argparse.Namespace) -> int:
         processes=options.processes,
         accelerate_config=options.accelerate_config,
         port=options.port,
+        tensor_parallel=options.tensor_parallel_size,
+        data_parallel=options.data_parallel_size,
         dtype=options.dtype,
         max_model_len=options.max_model_len,
         vllm_arguments=tuple(options.vllm_args),

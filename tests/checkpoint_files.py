@@ -34,7 +34,7 @@ class Bomb:
 
 
 def with_companions(folder: Path, model: Any) -> Path:
-    """`folder` with the model's configuration and the tiny policy's tokenizer, which has 768 tokens."""
+    """`folder` with the model's configuration and the tiny policy's tokenizer, which has 768 tokens (as Qwen's 769)."""
     folder.mkdir(parents=True, exist_ok=True)
     model.config.save_pretrained(folder)
     values = json.loads((folder / "config.json").read_text())

@@ -67,9 +67,9 @@ def clauses(names: Sequence[str]) -> Iterator[tuple[frozenset[str], Models]]:
 
 
 def is_conclusion(formula: Models, premises: Sequence[Models], names: Sequence[str]) -> bool:
-    """The documented rule, literally: the premises imply the formula, it is no tautology, and none of its shortest
-    clauses is implied by a premise alone."""
-    if len(formula) == 2 ** len(names) or not frozenset.intersection(*premises) <= formula:
+    """The documented rule, literally: the premises imply the formula, it is neither always true nor always false, and
+    none of its shortest clauses is implied by a premise alone."""
+    if len(formula) in (0, 2 ** len(names)) or not frozenset.intersection(*premises) <= formula:
         return False
     implied = [(literals, clause) for literals, clause in clauses(names) if formula <= clause]
     shortest = [clause for literals, clause in implied if not any(other < literals for other, _ in implied)]

@@ -3,11 +3,13 @@
     with HubServer() as hub:
         hub.url                                # for HF_ENDPOINT
         hub.repos["me/legs"].files()           # path -> content
-        hub.fail("PUT", "/lfs/", status=403)   # the next such request is answered so
-        hub.requests                           # what was asked: method, path, bytes of the body, with a token or not
+        hub.environment                        # for a process that uploads to it
+        hub.fail("POST", "/xorbs/", status=403)  # the next such request is answered so
+        hub.requests                           # each request: method, path, bytes of the body, with a token or not
 
-Creating repositories and branches, preupload, LFS batches, uploads to storage, verification, commits with a parent,
-metadata, downloads with redirects. Users are told by their tokens; a private repository is hidden from others.
+Creating repositories and branches, preupload, uploads to the storage by the Xet protocol (huggingface.co/docs/xet),
+commits with a parent, metadata, trees, downloads with redirects. Users are known by their tokens; a private repository
+is hidden from others. Not implemented: compressed chunks, deduplication across repositories.
 """
 
 import base64
@@ -18,6 +20,8 @@ import socket
 import struct
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -28,6 +32,8 @@ from huggingface_hub import ModelCardData
 
 CANARY = "hf_canaryCANARYcanaryCANARYcanary0123"
 """A token, to be looked for where none may be."""
+STORAGE_CANARY = "storageCANARYstorage0123"
+"""The token of the storage, which the Hub issues to those who may write."""
 REGULAR = (".json", ".jsonl", ".md", ".yaml", ".txt", ".jinja", ".gitattributes")
 
 
@@ -57,6 +63,7 @@ class Request:
     path: str
     length: int
     authorized: bool
+    """Whether it has a user's token."""
 
 
 @dataclass
@@ -76,6 +83,9 @@ class HubServer:
         self.tokens: dict[str, tuple[str, bool]] = {}
         self.repos: dict[str, Repo] = {}
         self.objects: dict[str, bytes] = {}
+        """Large files by SHA-256."""
+        self.xorbs: dict[str, list[bytes]] = {}
+        """Chunks of the uploaded blocks, by the hash of the block."""
         self.requests: list[Request] = []
         self.failures: list[Failure] = []
         self.lock = threading.RLock()
@@ -84,6 +94,7 @@ class HubServer:
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
         self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.storage_url = f"http://localhost:{self._server.server_port}"  # another origin, as that of the real Hub is
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -97,9 +108,18 @@ class HubServer:
     def fail(self, method: str, pattern: str, status: int | None = None, body: str = "", times: int = 1) -> None:
         self.failures.append(Failure(method, pattern, status, body, times))
 
-    def sent(self, method: str = "PUT") -> list[Request]:
-        """The requests with that method, which were answered or not."""
-        return [request for request in self.requests if request.method == method]
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables for a process that uploads to this hub."""
+        return {
+            "HF_ENDPOINT": self.url,
+            "HF_XET_XORB_COMPRESSION_POLICY": "none",
+            "HF_XET_CLIENT_RETRY_BASE_DELAY": "50ms",
+        }
+
+    def sent(self) -> list[Request]:
+        """The uploads of content to the storage, which were answered or not."""
+        return [request for request in self.requests if "/v1/xorbs/" in request.path]
 
     def add(self, name: str, files: dict[str, bytes], *, private: bool = False) -> Repo:
         """A repository that somebody else made."""
@@ -143,7 +163,8 @@ class _Handler(BaseHTTPRequestHandler):
         hub, path = self.hub, unquote(urlsplit(self.path).path)
         length = int(self.headers.get("Content-Length") or 0)
         with hub.lock:
-            hub.requests.append(Request(self.command, path, length, "Authorization" in self.headers))
+            authorized = self._token() not in ("", STORAGE_CANARY)
+            hub.requests.append(Request(self.command, path, length, authorized))
             failure = next((f for f in hub.failures if f.method == self.command and re.search(f.pattern, path)), None)
             if failure:
                 failure.times -= 1
@@ -225,7 +246,7 @@ class _Handler(BaseHTTPRequestHandler):
         if name in self.hub.repos:
             return self._json(409, {"error": "You already created this model repo"})
         if self._may_write(name):
-            self.hub.add(name, {}, private=bool(asked.get("private")))
+            self.hub.add(name, {}, private=asked.get("visibility") == "private")
             self._json(200, {"url": f"{self.hub.url}/{name}"})
         return None
 
@@ -249,6 +270,19 @@ class _Handler(BaseHTTPRequestHandler):
         if (card := commit.files.get("README.md", b"")).startswith(b"---\n"):
             value["cardData"] = yaml.safe_load(card[4:].partition(b"\n---")[0])
         return self._json(200, value)
+
+    def tree(self, body: bytes, name: str, revision: str) -> None:
+        if (repo := self._repo(name)) is None:
+            return None
+        if (commit := repo.find(revision)) is None:
+            return self._json(404, {"error": "Invalid rev id"}, X_Error_Code="RevisionNotFound")
+        entries = []
+        for path, data in sorted(commit.files.items()):
+            entry = {"type": "file", "path": path, "size": len(data), "oid": git_hash(data)}
+            if is_large(path):
+                entry["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}
+            entries.append(entry)
+        return self._json(200, entries)
 
     def branch(self, body: bytes, name: str, branch: str) -> None:
         if (repo := self._repo(name)) is None or not self._may_write(name):
@@ -285,30 +319,29 @@ class _Handler(BaseHTTPRequestHandler):
             told.append(entry)
         self._json(200, {"files": told})
 
-    def batch(self, body: bytes, name: str) -> None:
-        if self._repo(name) is None or not self._may_write(name):
-            return
-        objects = []
-        for asked in json.loads(body)["objects"]:
-            entry = {"oid": asked["oid"], "size": asked["size"]}
-            if asked["oid"] not in self.hub.objects:
-                entry["actions"] = {
-                    "upload": {"href": f"{self.hub.url}/lfs/{asked['oid']}?X-Signature=signed-address", "header": {}},
-                    "verify": {"href": f"{self.hub.url}/{name}.git/info/lfs/verify", "header": {}},
-                }
-            objects.append(entry)
-        self._json(200, {"transfer": "basic", "objects": objects})
+    def storage(self, body: bytes, name: str, revision: str) -> None:
+        if self._repo(name) is not None and self._may_write(name):
+            exp = int(time.time()) + 3600
+            self._json(200, {"accessToken": STORAGE_CANARY, "exp": exp, "casUrl": self.hub.storage_url})
 
-    def store(self, body: bytes, oid: str) -> None:
-        if hashlib.sha256(body).hexdigest() != oid:
-            return self._json(400, {"error": "wrong content"})
-        self.hub.objects[oid] = body
-        return self._send(200, b"")
+    def xorb(self, body: bytes, oid: str) -> None:
+        if self._token() != STORAGE_CANARY:
+            return self._json(401, {})
+        new = oid not in self.hub.xorbs
+        self.hub.xorbs[oid] = list(_chunks(body))
+        return self._json(200, {"was_inserted": new})
 
-    def verify(self, body: bytes, name: str) -> None:
-        asked = json.loads(body)
-        there = len(self.hub.objects.get(asked["oid"], b"")) == asked["size"]
-        self._json(200 if there else 404, {})
+    def shard(self, body: bytes) -> None:
+        if self._token() != STORAGE_CANARY:
+            return self._json(401, {})
+        for oid, ranges in _files(body):
+            if any(xorb not in self.hub.xorbs for xorb, _, _ in ranges):
+                return self._json(400, {"error": "a block is missing"})
+            data = b"".join(b"".join(self.hub.xorbs[xorb][start:end]) for xorb, start, end in ranges)
+            if hashlib.sha256(data).hexdigest() != oid:
+                return self._json(400, {"error": "wrong content"})
+            self.hub.objects[oid] = data
+        return self._json(200, {"result": 1})
 
     def commit(self, body: bytes, name: str, revision: str) -> None:
         if (repo := self._repo(name)) is None or not self._may_write(name):
@@ -343,7 +376,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._send(
             302,
             b"",
-            Location=f"{self.hub.url}/lfs/{oid}",
+            Location=f"{self.hub.storage_url}/lfs/{oid}",
             ETag=f'"{oid}"',
             X_Linked_ETag=f'"{oid}"',
             X_Linked_Size=str(len(data)),
@@ -356,6 +389,37 @@ class _Handler(BaseHTTPRequestHandler):
         return self._send(200, self.hub.objects[oid], ETag=f'"{oid}"')
 
 
+def _chunks(xorb: bytes) -> Iterator[bytes]:
+    """The chunks of a block. Each header: version, bytes in the block (3), compression, bytes of the chunk (3)."""
+    at = 0
+    while at < len(xorb) and not xorb.startswith(b"XETBLOB", at):
+        length, compression = int.from_bytes(xorb[at + 1 : at + 4], "little"), xorb[at + 4]
+        assert not compression, "the client is to send chunks as they are: see HubServer.environment"
+        yield xorb[at + 8 : at + 8 + length]
+        at += 8 + length
+
+
+def _files(shard: bytes) -> Iterator[tuple[str, list[tuple[str, int, int]]]]:
+    """SHA-256 of each file, and where it is: hash of a block, first chunk, and the one after the last.
+
+    A shard begins with its header. All its records are of 48 bytes: for each file a header, its segments, as many
+    hashes to verify them by, and its SHA-256.
+    """
+    at = 48
+    while shard[at : at + 32] != b"\xff" * 32:
+        flags, count = struct.unpack_from("<II", shard, at + 32)
+        segments = range(at + 48, at + 48 * (count + 1), 48)
+        ranges = [(_hex(shard, each), *struct.unpack_from("<II", shard, each + 40)) for each in segments]
+        at += 48 * (1 + count * (2 if flags & 1 << 31 else 1))
+        assert flags & 1 << 30, "with its SHA-256"
+        yield _hex(shard, at), ranges
+        at += 48
+
+
+def _hex(shard: bytes, at: int) -> str:
+    return "".join(f"{each:016x}" for each in struct.unpack_from("<4Q", shard, at))
+
+
 _NAME = r"([^/]+/[^/]+?)"
 _ROUTES = (
     ("POST", r"/api/repos/create", "create"),
@@ -363,11 +427,12 @@ _ROUTES = (
     ("POST", rf"/api/models/{_NAME}/branch/(.+)", "branch"),
     ("POST", rf"/api/models/{_NAME}/preupload/(.+)", "preupload"),
     ("POST", rf"/api/models/{_NAME}/commit/(.+)", "commit"),
+    ("GET", rf"/api/models/{_NAME}/tree/([^/]+)", "tree"),
     ("GET", rf"/api/models/{_NAME}/revision/(.+)", "info"),
     ("GET", rf"/api/models/{_NAME}", "info"),
-    ("POST", rf"/{_NAME}\.git/info/lfs/objects/batch", "batch"),
-    ("POST", rf"/{_NAME}\.git/info/lfs/verify", "verify"),
-    ("PUT", r"/lfs/([0-9a-f]{64})", "store"),
+    ("GET", rf"/api/models/{_NAME}/xet-write-token/(.+)", "storage"),
+    ("POST", r"/v1/xorbs/default/([0-9a-f]{64})", "xorb"),
+    ("POST", r"/v1/shards", "shard"),
     ("GET", r"/lfs/([0-9a-f]{64})", "fetch"),
     ("GET", rf"/{_NAME}/resolve/([^/]+)/(.+)", "resolve"),
 )

@@ -14,7 +14,7 @@ from transformers import (
 )
 
 SMALL: dict[str, Any] = {
-    "vocab_size": 768,
+    "vocab_size": 784,
     "hidden_size": 64,
     "intermediate_size": 96,
     "num_hidden_layers": 3,

@@ -20,13 +20,13 @@ REWARDS: dict[str, Any] = {
 
 def releases(api: str) -> list[Any]:
     return [
-        pytest.param(each, id=each.version, marks=() if each.group else pytest.mark.full_matrix)
+        pytest.param(each, id=each.version, marks=() if each.project else pytest.mark.full_matrix)
         for each in RELEASES
         if api in each.apis
     ]
 
 
-def run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run(*command: object, cwd: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
     """A command in an environment of its own, with no more of this one's than it needs."""
     kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "RG_ENV_CACHE") if key in os.environ}
     return subprocess.run(
@@ -37,7 +37,7 @@ def run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
         check=False,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=timeout,
     )
 
 

@@ -10,26 +10,29 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
+MATRIX = ROOT / "tests" / "matrix"
+
+
 @dataclass(frozen=True)
 class Release:
     """One release of Verifiers."""
 
     version: str
     apis: tuple[str, ...]
-    group: str | None = None
-    """The dependency group whose locked versions CI takes; None: CI leaves this release out."""
+    project: Path | None = None
+    """The folder of the project whose locked versions CI installs; None: CI leaves this release out."""
 
 
 RELEASES = (
     Release("0.1.2.post1", ("v0",)),
     Release("0.1.5.post0", ("v0",)),
-    Release("0.1.6.post0", ("v0",), "dev"),
+    Release("0.1.6.post0", ("v0",), MATRIX / "verifiers-0.1.6"),
     Release("0.1.9.post3", ("v0",)),
     Release("0.1.12", ("v0",)),
     Release("0.1.14", ("v0",)),
     Release("0.2.1", ("v0", "v1")),
-    Release("0.3.1", ("v0", "v1"), "verifiers-both"),
-    Release("0.4.0", ("v1",), "verifiers-latest"),
+    Release("0.3.1", ("v0", "v1"), MATRIX / "verifiers-0.3.1"),
+    Release("0.4.0", ("v1",), ROOT),
 )
 
 
@@ -61,33 +64,15 @@ def build_wheel(folder: Path) -> Path:
 def make_environment(release: Release, wheel: Path, folder: Path, *, locked: bool) -> Path:
     """An environment with `release` and `wheel`; returns its folder of programs.
 
-    `locked`: with the versions of uv.lock, so that it is the same tomorrow; else with the newest that fit together, as
-    `pip install` gives them today.
+    `locked`: with the versions that its project locks, so that it is the same tomorrow; else with the newest that fit
+    together, as `pip install` gives them today.
     """
     uv("venv", "-q", "--python", sys.executable, folder)
-    constraints: list[object] = []
+    needed: list[object] = [f"verifiers=={release.version}"]
     if locked:
-        assert release.group, f"{release.version} is not in uv.lock"
-        text = uv(
-            "export",
-            "-q",
-            "--frozen",
-            "--no-default-groups",
-            "--group",
-            release.group,
-            "--no-emit-project",
-            "--no-hashes",
-        )
-        (folder / "constraints.txt").write_text(text)
-        constraints = ["-c", folder / "constraints.txt"]
-    uv(
-        "pip",
-        "install",
-        "-q",
-        "--python",
-        folder / "bin" / "python",
-        *constraints,
-        f"verifiers=={release.version}",
-        wheel,
-    )
+        assert release.project, f"no project locks {release.version}"
+        which = ("--project", release.project, "--no-default-groups", "--no-emit-package", "rg-env")
+        (folder / "requirements.txt").write_text(uv("export", "-q", "--frozen", "--no-hashes", *which))
+        needed += ["-r", folder / "requirements.txt"]
+    uv("pip", "install", "-q", "--python", folder / "bin" / "python", *needed, wheel)
     return folder / "bin"

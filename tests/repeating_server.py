@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback in front of a vf-vllm: what it sampled once, it can say again.
+"""A real HTTP server on loopback in front of a vLLM: what it sampled once, it can say again.
 
 with RepeatingServer(server.port) as between:
     ...                # a run by between.port

@@ -55,7 +55,7 @@ def train():  # saves on SIGTERM, as the trainer does; a second one would end it
 """
 
 
-TRAINER = HEAD + "begin()\ntrain()\n"
+TRAINER = "begin()\ntrain()\n"
 
 
 # Its child trains. As torch's launcher does, it ends that when it gets a signal itself.
@@ -72,9 +72,7 @@ sys.exit(child.wait())
 )
 
 
-SERVER = (
-    HEAD
-    + """
+SERVER = """
 import socket
 begin()
 signal.signal(signal.SIGTERM, lambda *_: (note("ended"), sys.exit(0)))
@@ -86,7 +84,14 @@ note("serving")
 while True:
     listener.accept()[0].close()
 """
-)
+
+
+# Trains, or serves: `rg-env vllm`.
+RG_ENV = f"""{HEAD}
+if sys.argv[1] == "vllm":
+    exec({SERVER!r})
+exec({TRAINER!r})
+"""
 
 
 # The real one answers SIGTERM with SIGKILL for its tasks (srun_signal_mgr in Slurm's source), and so does this.
@@ -133,7 +138,7 @@ with open(os.environ["STAND_IN_LOG"]) as log:
 PYTHON = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
 
 
-STAND_INS = {"rg-env": TRAINER, "accelerate": LAUNCHER, "vf-vllm": SERVER, "python": PYTHON}
+STAND_INS = {"rg-env": RG_ENV, "accelerate": LAUNCHER, "python": PYTHON}
 
 
 def job(config: str = "vllm.yaml", **changes: Any) -> SlurmJob:

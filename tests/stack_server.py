@@ -21,24 +21,24 @@ START_S = 240
 
 def cpu_environment(**more: str) -> dict[str, str]:
     """This process's environment, for a program that shares two cores with others and reaches no hub."""
-    fixed = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "all", "OMP_NUM_THREADS": "1"}
+    fixed = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
     return {**os.environ, **fixed, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1", **more}
 
 
 class RunningServer(VllmServer):
-    """A `vf-vllm` that this test session started."""
+    """A vLLM that this test session started."""
 
     def __init__(self, log: Path, model: Path = POLICY_DIR):
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         super().__init__("127.0.0.1", port)
         extra = ["--enforce-eager"]
-        environment, command = serve_command(str(model), port=port, dtype="float32", max_model_len=512, extra=extra)
+        command = serve_command(str(model), port=port, dtype="float32", max_model_len=512, extra=extra)
         command[0] = str(Path(sys.executable).with_name(command[0]))
         self.log = log
         with log.open("wb") as file:
             self.process = subprocess.Popen(
-                command, env=cpu_environment(**environment), stdout=file, stderr=file, start_new_session=True
+                command, env=cpu_environment(), stdout=file, stderr=file, start_new_session=True
             )
         try:
             self.wait(START_S, still_wanted=lambda: self.process.poll() is None)

@@ -73,7 +73,7 @@ env = rg_env.load_environment(gym=gym, num_train_examples=4, num_eval_examples=2
 from rg_env.core.scoring import score
 from rg_env.cli import run
 from rg_env.tiny import POLICY_DIR
-scores = [score(f"<answer>{row['answer']}</answer>", row["info"]) for row in env.get_dataset()]
+scores = [score(f"<answer>{row['answer']}</answer>", row["info"]) for row in env.environment.train_rows]
 assert [each.value for each in scores] == [1.0] * 4, scores
 assert (POLICY_DIR / "model.safetensors").is_file()
 print(*sorted({str(module.__file__) for name, module in sys.modules.items() if name.split(".")[0] == "rg_env"}))
@@ -194,3 +194,12 @@ def test_the_source_distribution_holds_what_a_build_and_a_test_run_need(tmp_path
 def test_the_version_has_a_changelog_entry() -> None:
     version = PROJECT["project"]["version"]
     assert f"## [{version}]" in (REPOSITORY / "CHANGELOG.md").read_text()
+
+
+LOCKS = [REPOSITORY / "uv.lock", *REPOSITORY.glob("tests/matrix/*/uv.lock"), *REPOSITORY.glob("examples/*/uv.lock")]
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.parent.name)
+def test_lock_files_name_the_public_registry_alone(lock: Path) -> None:
+    hosts = {"https://pypi.org", "https://files.pythonhosted.org"}
+    assert set(re.findall(r"https?://[^/\"]+", lock.read_text())) == hosts

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from release_environments import RELEASES
 
-from rg_env.adapters.v0 import load_environment
+from rg_env.adapters.v1 import ReasoningGymTasksetConfig
+from rg_env.core.environment import ReasoningGym
 from rg_env.core.prompts import SYSTEM_PROMPT
 from rg_env.core.registry import DEFAULT_REWARDS
 from rg_env.core.rewards import resolve_rewards
@@ -42,12 +43,17 @@ def test_the_overview_says_what_the_package_declares() -> None:
 
 
 def test_the_arguments_are_those_of_load_environment_with_their_defaults() -> None:
-    parameters = inspect.signature(load_environment).parameters
+    """Those of every installation, and the one that Verifiers' v1 object and its v0 object have besides."""
+    parameters = dict(inspect.signature(ReasoningGym).parameters)
+    parameters |= {
+        "split": inspect.Parameter("split", inspect.Parameter.KEYWORD_ONLY, default="eval"),
+        "parser": inspect.Parameter("parser", inspect.Parameter.KEYWORD_ONLY, default=None),
+    }
     documented: dict[str, str] = {}
     for argument, default, _ in table(SECTIONS["Environment Arguments"]):
         defaults = default.split(", ") if len(names(argument)) > 1 else [default]
         documented |= dict(zip(names(argument), defaults, strict=True))
-    assert documented.keys() == parameters.keys() - {"kwargs"}
+    assert documented.keys() == parameters.keys()
     rewards = {reward.name: reward.weight for reward in resolve_rewards(parameters["rewards"].default)}
     assert documented.pop("rewards") == ", ".join(f"`{name}` {weight}" for name, weight in rewards.items())
     said = {"none": None, '"Think step by step, …"': SYSTEM_PROMPT}
@@ -57,10 +63,7 @@ def test_the_arguments_are_those_of_load_environment_with_their_defaults() -> No
 
 
 def test_the_tasksets_options_are_its_fields() -> None:
-    """Read from its source: the v1 API is not in the environment of the tests."""
-    tree = ast.parse((ROOT / "rg_env" / "adapters" / "v1.py").read_text())
-    (config,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name.endswith("TasksetConfig")]
-    fields = {node.target.id for node in config.body if isinstance(node, ast.AnnAssign)}  # type: ignore[union-attr]
+    fields = set(ReasoningGymTasksetConfig.__annotations__)
     options = {name for row in table(SECTIONS["With Verifiers' v1 API"]) for name in names(row[0])}
     assert options == fields - {"task"}
 
@@ -72,12 +75,12 @@ def test_every_release_of_the_matrix_is_in_the_table() -> None:
         said |= dict.fromkeys(re.findall(r"\b0\.\d[\w.]*", release.split(" with ")[0]), checked)
     assert said.keys() == {release.version for release in RELEASES}
     assert {version for version, checked in said.items() if checked == "in CI"} == {
-        release.version for release in RELEASES if release.group
+        release.version for release in RELEASES if release.project
     }
 
 
 def test_sizes_and_rewards_are_said_as_they_are() -> None:
-    parameters = inspect.signature(load_environment).parameters
+    parameters = inspect.signature(ReasoningGym).parameters
     sizes = [parameters[f"num_{split}_examples"].default for split in ("train", "eval")]
     assert "{:,} for training and {:,} for evaluation".format(*sizes) in SECTIONS["Datasets"]
     (first, weight), (second, other) = DEFAULT_REWARDS
@@ -88,8 +91,8 @@ def test_the_metrics_are_those_of_the_rubrics() -> None:
     """Of all gradings together, the ones that only some give among them."""
     found: set[str] = set()
     for options in ({}, {"partial_credit": True}, {"grading": "upstream"}, {"gym": ["leg_counting", "chain_sum"]}):
-        env = load_environment(num_train_examples=2, num_eval_examples=0, **{"gym": "maze", **options})
-        found |= {function.__name__ for function in env.rubric.reward_funcs}
+        env = ReasoningGym(**{"gym": "maze", "num_train_examples": 2, "num_eval_examples": 0, **options})
+        found |= {each.name for each in [*env.rubric.rewards, *env.rubric.metrics]}
     found = {re.sub("^accuracy/.*", "accuracy/<task>", name) for name in found}
     documented = {name for metric, _ in table(SECTIONS["Metrics"]) for name in names(metric)}
     assert documented == found | {"reward"}, "reward is their weighted sum, which Verifiers makes"

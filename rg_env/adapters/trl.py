@@ -7,7 +7,7 @@
     args = GRPOConfig(reward_weights=env.reward_weights, ...)
     trainer = GRPOTrainer(model, env.reward_funcs, args, env.train_dataset, env.eval_dataset)
 
-Rows, prompts and rewards are those of `adapters.v0` for the same arguments. In TRL's logs there are, beside each
+Rows, prompts and rewards are those of `ReasoningGym` for the same arguments. In TRL's logs there are, beside each
 reward, `accuracy`, that of each task of a mixture, and the share of each status (`status/wrong`, ...); the table of
 completions has a column `status`. A reward that raises ends the run with a `RewardError`.
 

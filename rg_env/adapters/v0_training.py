@@ -4,28 +4,30 @@ rubric. Rubrics of 0.1.6 (`score_rollouts`) and of 0.3.1 (`score_group`) are tol
 
 import asyncio
 import json
-import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
 import verifiers as vf
 
 from rg_env.adapters.reward_errors import record_reward_errors
+from rg_env.adapters.scoring_loop import ScoringLoop
 from rg_env.core.asking import Asking
 from rg_env.core.environment import Environment, Row, prompted_rows
 from rg_env.core.rewards import checked_value, describe
 from rg_env.core.rollout import UNNAMED_TASK, Rollout
 from rg_env.core.rubric import Scored
-from rg_env.errors import InputError
-
-T = TypeVar("T")
+from rg_env.errors import InputError, RewardError
 
 _HOOKS = ("rollout", "setup_state", "is_completed", "env_response", "get_prompt_messages", "get_context_messages",
           "get_model_response", "render_completion")  # fmt: skip
 """Methods by which an environment changes what happens in a rollout: the trainer would not call them."""
 _ROW = "verifiers_row"
 """Key of a row under which the dataset's own row is, as the rubric wants it."""
+
+
+_MONITORS = ("num_turns",)
+"""What later releases count by themselves, by functions of weight 0: always 1 here."""
 
 
 class VerifiersEnvironment(Environment):
@@ -44,10 +46,11 @@ class VerifiersEnvironment(Environment):
             raise InputError(f"{type(env).__name__} has neither training nor evaluation rows")
         self._errors = record_reward_errors(env.rubric)
         names, weights = (_of_rubric(env.rubric, name) for name in ("reward_func_names", "reward_weights"))
-        if not names:
+        by_name = dict(zip(names, map(float, weights), strict=True))
+        self._weights = {name: weight for name, weight in by_name.items() if name not in _MONITORS}
+        if not self._weights:
             raise InputError(f"the rubric of {type(env).__name__} has no reward function")
-        self._weights = dict(zip(names, map(float, weights), strict=True))
-        self._loop = _LoopThread()
+        self._loop = ScoringLoop()
 
     @property
     def reward_weights(self) -> dict[str, float]:
@@ -62,14 +65,18 @@ class VerifiersEnvironment(Environment):
         rubric = self.env.rubric
         scoring = _scored_rollouts if hasattr(rubric, "score_rollouts") else _scored_groups
         self._errors.forget()
-        found = self._loop.run(scoring(rubric, states))
+        try:
+            found = self._loop.run(scoring(rubric, states))
+        except Exception as error:
+            self._errors.raise_first()
+            raise RewardError(f"rubric {type(rubric).__name__} raised {type(error).__name__}: {error}") from error
         self._errors.raise_first()
         return [self._checked(*each) for each in zip(rollouts, found, strict=True)]
 
     def _checked(self, rollout: Rollout, found: tuple[Any, Mapping[str, Any]]) -> Scored:
         """Values of a rubric whose class computes them in a way of its own, which the record of errors does not see."""
         where = describe(rollout.task, rollout.extraction.answer, rollout.text)
-        values = {name: checked_value(name, value, where) for name, value in found[1].items()}
+        values = {name: checked_value(name, value, where) for name, value in found[1].items() if name not in _MONITORS}
         metrics = {"accuracy": values.pop("accuracy")} if "accuracy" in values else {}
         return Scored(checked_value(f"of {type(self.env.rubric).__name__}", found[0], where), values, metrics)
 
@@ -127,25 +134,6 @@ async def _scored_groups(rubric: Any, states: Sequence[Any]) -> list[tuple[Any, 
     groups = groupby(states, key=lambda state: (state["example_id"], repr(state["prompt"])))
     await asyncio.gather(*(rubric.score_group(list(group)) for _, group in groups))
     return [(state.get("reward"), state.get("metrics") or {}) for state in states]
-
-
-class _LoopThread:
-    """An event loop in a thread of its own, so that scoring works in a notebook too, and clients of judges keep their
-    connections from one batch to the next."""
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="rg-env-scoring", daemon=True).start()
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            future.cancel()
-            raise
 
 
 def _check_single_turn(env: Any) -> None:

@@ -13,18 +13,19 @@ is met by duck typing here, not by looking at version numbers.
 import functools
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import verifiers.v1 as vf
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
+from rg_env.adapters.v1_harness import chat_of
 from rg_env.core.asking import Asking
 from rg_env.core.dataset import build_rows, check_request
 from rg_env.core.extraction import extract
 from rg_env.core.imports import import_user_code
 from rg_env.core.metrics import metrics_of, needs_workers
-from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages
+from rg_env.core.prompts import SYSTEM_PROMPT, Placement
 from rg_env.core.rewards import Rollout, check_offered, resolve_rewards
 from rg_env.core.rubric import OFFERED, Rubric, offered
 from rg_env.core.scoring import score_extraction_async
@@ -47,9 +48,9 @@ class ReasoningGymTaskData(vf.TaskData):
 class ReasoningGymTaskConfig(vf.TaskConfig):
     """Without options of its own: rewards are set on the taskset, which passes them on."""
 
-    _rubric: str = PrivateAttr('{"gym": "leg_counting"}')
-    """What `_rubric_of` takes. Text, for a config is also pickled for other processes, which have to import the user's
-    code themselves."""
+    _rubric: str | Rubric = PrivateAttr('{"gym": "leg_counting"}')
+    """JSON that `_parsed` takes, because a config is also pickled for other processes, which have to import the user's
+    code themselves; or, within one process, the rubric itself."""
 
 
 class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskConfig]):
@@ -66,7 +67,7 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
 
         Raises `RewardError`: Verifiers keeps it as the trace's error.
         """
-        _, rubric = _rubric_of(self.config._rubric)
+        rubric = _rubric_of(self.config._rubric)
         rollout = await self._rollout(trace)
         available = offered(rollout)
         values = [(reward.name, reward.value(rollout, available), reward.weight) for reward in rubric.rewards]
@@ -90,7 +91,7 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
         calls = [call for call in trace.calls if call.node is not None]
         usage = calls[-1].usage if calls else None
         return Rollout.of(
-            prompt=build_messages(data.prompt_text, data.system_prompt),
+            prompt=chat_of(data.system_prompt, data.prompt),
             completion=text,
             answer=data.answer,
             info=data.info,
@@ -164,7 +165,7 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
                 f"gym and rewards are plain values here ({error}): register a function of your own with "
                 "@rg_env.reward, name its file under imports, and give its name"
             ) from error
-        check_request(_rubric_of(rubric)[0], self.split, self._count, self._seed, self.split_by)
+        check_request(_parsed(rubric)[0], self.split, self._count, self._seed, self.split_by)
         self.task = self.task.model_copy()
         self.task._rubric = rubric
         return self
@@ -194,24 +195,34 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig
     def load(self) -> Iterator[ReasoningGymTask]:
         """The tasks in order, the same for equal configs. Raises as `core.dataset.build_rows`."""
         config = self.config
-        mixture, _ = _rubric_of(config.task._rubric)
+        mixture, _ = _parsed(str(config.task._rubric))
         rows = build_rows(mixture, config.split, config._count, config._seed, split_by=config.split_by)
-        for index, row in enumerate(config._asking.put_rows(rows)):
-            *system, user = row["prompt"]
-            data = ReasoningGymTaskData(
-                idx=index,
-                name=f"{row['info']['rg_task']}-{index}",
-                prompt=user["content"],
-                system_prompt=system[0]["content"] if system else None,
-                question=row["question"],
-                answer=row["answer"],
-                info=row["info"],
-            )
-            yield ReasoningGymTask(data, config.task)
+        yield from tasks_of(config._asking.put_rows(rows), config.task)
+
+
+def tasks_of(rows: Iterable[Mapping[str, Any]], config: ReasoningGymTaskConfig) -> Iterator[ReasoningGymTask]:
+    """The tasks of rows that are prompted already, in order."""
+    for index, row in enumerate(rows):
+        messages = list(row["prompt"])
+        system = messages.pop(0)["content"] if messages[0]["role"] == "system" else None
+        data = ReasoningGymTaskData(
+            idx=index,
+            name=f"{row['info']['rg_task']}-{index}",
+            prompt=messages[0]["content"] if len(messages) == 1 else messages,
+            system_prompt=system,
+            question=row["question"],
+            answer=row["answer"],
+            info=row["info"],
+        )
+        yield ReasoningGymTask(data, config)
+
+
+def _rubric_of(rubric: str | Rubric) -> Rubric:
+    return rubric if isinstance(rubric, Rubric) else _parsed(rubric)[1]
 
 
 @functools.lru_cache(maxsize=64)
-def _rubric_of(text: str) -> tuple[Mixture, Rubric]:
+def _parsed(text: str) -> tuple[Mixture, Rubric]:
     """Tasks, rewards and metrics from JSON, in this process. Raises `InputError`."""
     spec = json.loads(text)
     import_user_code(spec.get("imports", []))

@@ -44,8 +44,7 @@ class SingleTurnHarness(vf.Harness[SingleTurnHarnessConfig]):
     ) -> vf.ProgramResult:
         """Ask. A call that fails is told as a program's failure would be: Verifiers knows the cause."""
         system, prompt = self.resolve_prompt(trace.task.data if data is None else data)  # 0.2 gives no `data`
-        if not isinstance(prompt, str):
-            raise TypeError("this harness puts a question of text, in one turn")
+        messages: Any = chat_of(system, prompt)
         try:
             async with httpx.AsyncClient(verify=_certificates(), timeout=self.config.request_timeout) as transport:
                 client = openai.AsyncOpenAI(
@@ -55,11 +54,28 @@ class SingleTurnHarness(vf.Harness[SingleTurnHarnessConfig]):
                     timeout=self.config.request_timeout,
                     http_client=transport,
                 )
-                messages: Any = build_messages(prompt, system)
                 await client.chat.completions.create(model=ctx.model, messages=messages)
         except openai.OpenAIError as error:
             return vf.ProgramResult(exit_code=1, stdout="", stderr=str(error))
         return vf.ProgramResult(exit_code=0, stdout="", stderr="")
+
+
+def chat_of(system: str | None, prompt: object) -> list[dict[str, str]]:
+    """A task's system prompt and prompt (text, or messages of text) as chat messages.
+
+    Raises:
+        TypeError: no prompt, or one with images or tools.
+    """
+    if isinstance(prompt, str):
+        return [dict(message) for message in build_messages(prompt, system)]
+    messages: Any = prompt if isinstance(prompt, list) else []
+    for message in messages:
+        if message.role == "tool" or not isinstance(message.content, str) or getattr(message, "tool_calls", None):
+            raise TypeError("the prompt is not text alone")
+    if not messages:
+        raise TypeError("there is no prompt")
+    chat = [{"role": message.role, "content": message.content} for message in messages]
+    return ([] if system is None else [{"role": "system", "content": system}]) + chat
 
 
 @functools.cache

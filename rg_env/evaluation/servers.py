@@ -17,7 +17,7 @@ from rg_env.evaluation.config import TINY, EvalConfig
 from rg_env.evaluation.models import base_model
 from rg_env.inference.machine import Machine
 from rg_env.inference.process_group import Command, ProcessGroup
-from rg_env.inference.vllm import VllmServer
+from rg_env.inference.vllm import PROGRAM, VllmServer
 from rg_env.tiny import POLICY_DIR
 
 HOST = "127.0.0.1"
@@ -48,11 +48,9 @@ async def serving(name: str, gpu: str | None, folder: Path, config: EvalConfig) 
         ServerError: it does not come up; its log stands in `folder`.
         MissingExtraError: vLLM is not installed.
     """
-    machine = Machine.here()
-    program = machine.programs / "vllm"  # the environment need not be activated
-    machine.check_installed(str(program))
+    Machine.here().check_installed()
     port, log = _free_port(), folder / f"vllm-{gpu if gpu is not None else 'cpu'}.log"
-    command, served = _command(program, name, gpu, port, config)
+    command, served = _command(name, gpu, port, config)
     group = await asyncio.to_thread(ProcessGroup, command, log)
     try:
         server, start = VllmServer(HOST, port), time.monotonic()
@@ -72,11 +70,11 @@ async def serving(name: str, gpu: str | None, folder: Path, config: EvalConfig) 
         group.end(lambda: _GRACE_S)
 
 
-def _command(program: Path, name: str, gpu: str | None, port: int, config: EvalConfig) -> tuple[Command, str]:
+def _command(name: str, gpu: str | None, port: int, config: EvalConfig) -> tuple[Command, str]:
     base = base_model(name)
     weights = str(POLICY_DIR) if (base or name) == TINY else base or name
     served = "adapter" if base else weights
-    arguments = [str(program), "serve", weights, "--host", HOST, "--port", str(port)]
+    arguments = [*PROGRAM, "--model", weights, "--host", HOST, "--port", str(port)]
     if base:
         arguments += ["--enable-lora", "--lora-modules", f"{served}={name}", "--max-lora-rank", str(_rank_bound(name))]
     environment = {"CUDA_VISIBLE_DEVICES": gpu if gpu is not None else ""}

@@ -103,7 +103,9 @@ class EmbeddedEngine:
         ids = self._prompts.get(key)
         if ids is None:
             try:
-                ids = self.tokenizer.apply_chat_template(request.messages, add_generation_prompt=True)
+                ids = self.tokenizer.apply_chat_template(
+                    request.messages, add_generation_prompt=True, return_dict=False
+                )
             except Exception as error:  # a Jinja error of whatever kind the template raises
                 raise BadRequest(f"the chat template refuses these messages: {error}", param="messages") from error
             if len(self._prompts) >= 4096:

@@ -2,11 +2,13 @@
 
 import importlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import requests
+import httpx
 import torch
 from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -137,13 +139,27 @@ def _load(name: str, how: _Loading) -> Policy:
     options = {**described.options, **chosen}
     sharding = _shard_while_loading() if os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3" else None
     try:
-        loaded, info = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True, **options)
+        # What does not fit is reported below, by name; transformers would refer to a table that it logs.
+        with _quiet():
+            loaded, info = AutoModelForCausalLM.from_pretrained(
+                name, output_loading_info=True, ignore_mismatched_sizes=True, **options
+            )
     except Exception as error:  # damaged files raise whatever their parser raises, plain Exception included
         raise _cannot_load(name, "weights", error, options) from error
     del sharding
     _require_weights(name, loaded, info)
     require_chat_template(described.tokenizer)
     return Policy(loaded, described.tokenizer, Path(name).name)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def _shard_while_loading() -> Any:
@@ -235,7 +251,7 @@ def _hub_answers() -> bool:
     if HF_HUB_OFFLINE:
         return False
     try:
-        requests.head(ENDPOINT, timeout=5)
-    except requests.RequestException:
+        httpx.head(ENDPOINT, timeout=5)
+    except httpx.HTTPError:
         return False
     return True

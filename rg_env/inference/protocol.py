@@ -52,6 +52,11 @@ class Sampling:
     """New tokens at most; None: up to the end of the context."""
 
     @property
+    def is_plain(self) -> bool:
+        """Whether tokens are drawn from the model's own distribution, at any temperature."""
+        return (self.top_p, max(self.top_k, 0), self.min_p) == (1.0, 0, 0.0) and not self.penalised
+
+    @property
     def penalised(self) -> bool:
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 

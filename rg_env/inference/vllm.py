@@ -1,24 +1,33 @@
-"""A `vf-vllm` server: how it is started, and what a trainer asks of it over HTTP."""
+"""A vLLM server: how it is started, and what a trainer asks of it over HTTP."""
 
+import contextlib
+import json
+import re
+import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import requests
-from urllib3.exceptions import ProtocolError
+import httpx
 
-from rg_env.errors import ServerError
+from rg_env.errors import RefusedError, ServerError
+from rg_env.inference.machine import OLDEST_VLLM
 from rg_env.inference.protocol import Completion, Sampling
-from rg_env.inference.vllm_plugin import ENV_VARIABLE
+from rg_env.inference.vllm_plugin import BACKEND
+from rg_env.tiny import POLICY_DIR
 
+PROGRAM = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
+"""Not the command `vllm`, which fails where vLLM is installed under another name, as its builds for CPUs are."""
 REQUEST_S = 120.0
 """Generous: the first request to a fresh server on a CPU was seen to take 40 s."""
 POLL_S = 0.5
 NOBODY = "nothing listens there"
 BREAKS_OFF = "it does not answer as a web server does, or breaks off"
-NO_PROXY = {"http": "", "https": ""}
-"""A server on this machine or in this cluster is not behind the proxy that the environment may name."""
+_DIRECT: Any = {"trust_env": False, "verify": False}
+"""A server on this machine or in this cluster is not behind the proxy that the environment may name; without TLS no
+certificates need to be read."""
 
 
 def serve_command(
@@ -29,22 +38,44 @@ def serve_command(
     dtype: str | None = None,
     max_model_len: int | None = None,
     tensor_parallel: int = 1,
+    data_parallel: int = 1,
     extra: Sequence[str] = (),
-) -> tuple[dict[str, str], list[str]]:
-    """Environment and arguments that start `vf-vllm` so that rg_env's trainer can send it weights.
-
-    `--logprobs-mode processed_logprobs` makes the server report the log-probabilities of the distribution that it
-    sampled from, which correcting for the sampler needs.
-    """
-    arguments = ["vf-vllm", "--model", model, "--host", host, "--port", str(port)]
-    arguments += ["--logprobs-mode", "processed_logprobs"]
+) -> list[str]:
+    """The command that starts a server which a trainer can send weights to."""
+    arguments = ["rg-env", "vllm", model, "--host", host, "--port", str(port)]
     if dtype is not None:
         arguments += ["--dtype", dtype]
     if max_model_len is not None:
         arguments += ["--max-model-len", str(max_model_len)]
     if tensor_parallel > 1:
         arguments += ["--tensor-parallel-size", str(tensor_parallel)]
-    return {ENV_VARIABLE: "1"}, [*arguments, *extra]
+    if data_parallel > 1:
+        arguments += ["--data-parallel-size", str(data_parallel)]
+    return [*arguments, *extra]
+
+
+def vllm_command(model: str, options: Sequence[str], gpus: int) -> tuple[dict[str, str], list[str]]:
+    """Environment and arguments of vLLM itself behind `rg-env vllm`, on a machine with so many GPUs.
+
+    `--logprobs-mode processed_logprobs` makes the server report the log-probabilities of the distribution that it
+    samples from; `--generation-config vllm` keeps the model's own file from changing that distribution. Weights travel
+    by NCCL where there are several GPUs, otherwise through memory. What `options` say comes last, and so wins.
+    """
+    model = str(POLICY_DIR) if model == "tiny" else model
+    arguments = [*PROGRAM, "--model", model, "--host", "127.0.0.1"]
+    arguments += ["--weight-transfer-config", json.dumps({"backend": "nccl" if gpus > 1 else BACKEND})]
+    arguments += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", *options]
+    return {"VLLM_SERVER_DEV_MODE": "1"}, arguments
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """What a server says of itself to who may send it weights."""
+
+    name: str
+    """Of the model, in requests."""
+    max_model_len: int
+    workers: int
 
 
 @dataclass(frozen=True)
@@ -56,7 +87,7 @@ class ServedModel:
 
 
 class VllmServer:
-    """The HTTP side of a `vf-vllm` server. Every request has a deadline; every failure is a `ServerError`."""
+    """The HTTP side of a `vLLM` server. Every request has a deadline; every failure is a `ServerError`."""
 
     def __init__(self, host: str, port: int):
         self.host, self.port = host, port
@@ -77,7 +108,7 @@ class VllmServer:
                 return
             if time.monotonic() >= deadline or not still_wanted():
                 raise ServerError(
-                    f"no vf-vllm server at {self} within {timeout_s:g} s ({problem}): start it with "
+                    f"no vLLM server at {self} within {timeout_s:g} s ({problem}): start it with "
                     f"`{start_hint(port=self.port)}`, or train with the embedded engine"
                 )
             time.sleep(min(POLL_S, max(0.05, deadline - time.monotonic())))
@@ -85,14 +116,16 @@ class VllmServer:
     def health_problem(self, timeout_s: float) -> str | None:
         """Why the server is not healthy; None if it is."""
         try:
-            # Streamed, and so not read: what sends a body without end is no vf-vllm, and would be waited for.
-            with requests.get(f"http://{self}/health", timeout=timeout_s, proxies=NO_PROXY, stream=True) as response:
+            # Streamed, and so not read: what sends a body without end is no vLLM, and would be waited for.
+            with httpx.stream("GET", f"http://{self}/health", timeout=timeout_s, **_DIRECT) as response:
                 status = response.status_code
-        except requests.ConnectionError as error:
-            return BREAKS_OFF if isinstance(error.args[0], ProtocolError) else NOBODY
-        except requests.Timeout:
+        except httpx.TimeoutException:
             return f"it does not answer /health within {timeout_s:g} s"
-        except (requests.RequestException, ValueError) as error:  # ValueError: a host that can be none
+        except httpx.ConnectError:
+            return NOBODY
+        except (httpx.NetworkError, httpx.RemoteProtocolError):
+            return BREAKS_OFF
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # a host that cannot exist
             return " ".join(str(error).split()) or type(error).__name__
         return None if status == 200 else f"it answers /health with {status}"
 
@@ -112,11 +145,37 @@ class VllmServer:
 
     def world_size(self) -> int:
         """Number of its workers. Raises `ServerError` if this is a vLLM server that takes no weights."""
-        answer = self._json("GET", "/get_world_size", "is a vLLM server that takes no weights (`vllm serve`?)")
+        answer = self._json("GET", "/get_world_size", f"takes no weights: start it with `{start_hint(port=self.port)}`")
         try:
             return int(answer["world_size"])
         except (KeyError, TypeError, ValueError):
             raise self._strange("/get_world_size", answer) from None
+
+    def info(self) -> ServerInfo:
+        """What a trainer must know of it.
+
+        Raises:
+            ServerError: it cannot take weights as it was started; the message says how to start it.
+        """
+        served, workers = self.model(), self.world_size()
+        version = str(self._json("GET", "/version", "is no vLLM server").get("version", ""))
+        if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_VLLM:
+            raise ServerError(f"the server at {self} is vLLM {version}: 0.32 or later is needed")
+        # The likeliest token, alone: log-probabilities of what is sampled from say 0, those of the model do not.
+        (probe,) = self.complete(served.name, [[1]], Sampling(top_k=1, max_tokens=1), REQUEST_S)
+        if probe.logprobs[0] != 0:
+            raise ServerError(
+                f"the server at {self} does not report the log-probabilities that it samples from: start it with "
+                f"`{start_hint(port=self.port)}`, or with `--logprobs-mode processed_logprobs`"
+            )
+        return ServerInfo(served.name, served.max_model_len, workers)
+
+    def address_here(self) -> str:
+        """This machine's address as the server reaches it. No packet is sent."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+            probe.connect((self.host, 9))
+            return str(probe.getsockname()[0])
+        return "127.0.0.1"
 
     def tokenize(self, model: str, messages: list[dict[str, Any]]) -> list[int]:
         """Ids of the prompt that the server makes of chat `messages`."""
@@ -173,33 +232,42 @@ class VllmServer:
         return found
 
     def post(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = REQUEST_S) -> Any:
-        """POST to one of vf-vllm's own endpoints."""
+        """POST to one of the endpoints of its development mode."""
         return self._json("POST", path, f"does not take {path}", body or {}, timeout_s)
 
     def _json(
         self, method: str, path: str, complaint: str, body: Any = None, timeout_s: float = REQUEST_S
     ) -> dict[str, Any]:
         try:
-            response = requests.request(method, f"http://{self}{path}", json=body, timeout=timeout_s, proxies=NO_PROXY)
-            answer = response.json() if response.ok else None
-        except requests.Timeout as error:
+            response = httpx.request(method, f"http://{self}{path}", json=body, timeout=timeout_s, **_DIRECT)
+            answer = response.json() if response.is_success else None
+        except httpx.TimeoutException as error:
             raise ServerError(f"the server at {self} did not answer {path} within {timeout_s:g} s") from error
-        except requests.ConnectionError as error:
+        except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
             raise ServerError(f"the server at {self} is gone: {path} finds nobody there") from error
-        except requests.JSONDecodeError as error:
+        except json.JSONDecodeError as error:
             raise ServerError(f"what answers at {self} {complaint}: {path} gives no JSON") from error
-        except (requests.RequestException, ValueError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise ServerError(f"what answers at {self} {complaint}: {error}") from error
         if not isinstance(answer, dict):
-            given = "no JSON object" if response.ok else response.status_code
-            raise ServerError(f"what answers at {self} {complaint}: {path} gives {given}")
+            given = "no JSON object" if response.is_success else _told(response)
+            kind = RefusedError if response.is_client_error else ServerError
+            raise kind(f"what answers at {self} {complaint}: {path} gives {given}")
         return answer
 
     def _strange(self, path: str, answer: Any) -> ServerError:
         return ServerError(f"the server at {self} answers {path} with {str(answer)[:100]!r}")
 
 
+def _told(response: httpx.Response) -> str:
+    """The status of an answer, and what a worker of vLLM said."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        text = str(response.json()["error"]["message"])
+        found = re.search(r"failed with error '(.*)', please check", text, re.DOTALL)
+        return f"{response.status_code} ({(found[1] if found else text)[:300]})"
+    return str(response.status_code)
+
+
 def start_hint(model: str = "MODEL", port: int = 8000) -> str:
     """The command that starts a server, in one line."""
-    environment, arguments = serve_command(model, port=port)
-    return " ".join([*(f"{name}={value}" for name, value in environment.items()), *arguments])
+    return " ".join(serve_command(model, port=port))

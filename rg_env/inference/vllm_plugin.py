@@ -1,25 +1,19 @@
-"""vLLM's way in: the entry point `vllm.general_plugins`, which vLLM calls in each of its processes.
+"""vLLM's way in: the entry point `vllm.general_plugins`, which vLLM calls in each process.
 
-It does nothing unless `RG_ENV_WEIGHT_SYNC=1` is set, as in the commands that rg_env prints: any other vLLM in the same
-environment stays as it is. Then it replaces the methods of one class, the weight-sync extension of `vf-vllm`.
+It adds the weight-transfer backend `rg_env_shm` to those of vLLM, and nothing else: a server that is not started with
+`--weight-transfer-config` stays as it is, and so does a vLLM from before there was weight transfer.
 """
 
-import os
-
-ENV_VARIABLE = "RG_ENV_WEIGHT_SYNC"
-SCHEME = "rg-env://"
-"""What the host in `/init_communicator` begins with, if rg_env's trainer asks."""
+BACKEND = "rg_env_shm"
 
 
 def register() -> None:
-    """Called by vLLM. Cheap unless asked for; safe to be called more than once."""
-    if os.environ.get(ENV_VARIABLE) != "1":
+    """Called by vLLM, in some processes more than once."""
+    try:
+        from vllm.distributed.weight_transfer import WeightTransferEngineFactory
+    except ImportError:  # a vLLM older than 0.32
         return
     try:
-        from verifiers.inference.vllm_server import WeightSyncWorkerExtension
-    except (ImportError, SystemExit):  # no verifiers with a server here: some other vLLM, started with the variable set
-        return
-    from rg_env.inference import vllm_extension
-
-    for name in ("init_communicator", "update_named_param", "close_communicator"):
-        setattr(WeightSyncWorkerExtension, name, getattr(vllm_extension, name))
+        WeightTransferEngineFactory.register_engine(BACKEND, "rg_env.inference.vllm_backend", "SharedMemoryEngine")
+    except ValueError:
+        """It is there already."""

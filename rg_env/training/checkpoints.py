@@ -17,12 +17,13 @@ from rg_env.core.manifest import check_manifest
 from rg_env.errors import InputError
 from rg_env.training.checkpoint_folders import checkpoints_in, named_step
 from rg_env.training.curriculum import read_state
+from rg_env.training.export.distcp import DistcpReader
 from rg_env.training.export.pickles import DEEPSPEED_TYPES
 from rg_env.training.previous_policy import damage as previous_damage
 from rg_env.training.previous_policy import weights_file
 from rg_env.training.saved_weights import weights_damage, weights_problem
 from rg_env.training.saving import CURRICULUM, FACTS, facts, state_file
-from rg_env.training.strategy import OPTIMIZER_FILE, SCALER_FILE
+from rg_env.training.strategy import OPTIMIZER_FILE, OPTIMIZER_FOLDER, SCALER_FILE
 
 AUTO = "auto"
 _STATE = ("random", "sampler", "batch", "tokens", "skipped", "scheduler")
@@ -89,7 +90,7 @@ def check_fit(trainer: Any, path: Path) -> None:
     last = trainer.args.max_steps
     if step >= last:
         refuse(f"it is already at step {step} of {last}; increase max_steps to continue")
-    if ours["zero_stage"] is None:
+    if ours["sharding"] == "none":
         count = len(_pickle(path / OPTIMIZER_FILE)["state"])
         trained = sum(parameter.requires_grad for parameter in trainer.model.parameters())
         if count not in (0, trained):
@@ -114,7 +115,7 @@ def _damage(path: Path) -> str | None:
             _pickle(path / state_file(process), *_STATE)
             if problem := previous_damage(path, process):
                 return problem
-        if told["zero_stage"] is None:
+        if told["sharding"] == "none":
             _pickle(path / OPTIMIZER_FILE, "state", "param_groups")
             if (path / SCALER_FILE).exists():
                 _pickle(path / SCALER_FILE)
@@ -122,7 +123,9 @@ def _damage(path: Path) -> str | None:
             _curriculum(path / CURRICULUM)
         if problem := weights_damage(path):
             return problem
-        if told["zero_stage"] is not None:
+        if told["sharding"] == "fsdp2":
+            _check_shards(path / OPTIMIZER_FOLDER)
+        elif told["sharding"] != "none":
             _check_deepspeed(path, processes)
     except InputError as error:
         return str(error)
@@ -143,7 +146,7 @@ def _state(path: Path) -> dict[str, Any]:
 
 def _facts(path: Path) -> dict[str, Any]:
     found = _json(path / FACTS)
-    whole = {"processes", "zero_stage", "rows"} <= set(found)
+    whole = {"processes", "sharding", "rows"} <= set(found)
     if not (whole and type(found["processes"]) is int and found["processes"] > 0 and isinstance(found["rows"], dict)):
         raise InputError(f"its {FACTS} is not what it should be")
     return found
@@ -202,6 +205,12 @@ def _check_deepspeed(path: Path, processes: int) -> None:
             raise InputError(f"{tag}/{file.name} is truncated, or damaged") from error
         if strange:
             raise InputError(f"{tag}/{file.name} holds {min(strange)}, which a checkpoint has not; it was not executed")
+
+
+def _check_shards(folder: Path) -> None:
+    """Raise `InputError` unless torch.distributed.checkpoint can load the folder without executing anything."""
+    if objects := DistcpReader(folder).objects:
+        raise InputError(f"{folder.name} holds {objects[0]}, which is no tensor; it was not executed")
 
 
 def _check_adapter(path: Path, here: Any) -> None:

@@ -12,6 +12,7 @@ from rg_env.errors import InputError, MissingExtraError
 from rg_env.inference.prompts import PromptEncoder
 from rg_env.training.config_sections import EngineConfig
 from rg_env.training.grpo_config import GRPOConfig
+from rg_env.training.strategy import SHARDED_WEIGHTS, Sharding
 
 LIGER = "liger_kernel.transformers.monkey_patch"
 """What transformers imports of it."""
@@ -39,11 +40,12 @@ def check_options(args: GRPOConfig, engine: EngineConfig, env: Environment, curr
         raise InputError("filter_groups looks at accuracy, which this environment does not measure: set it to False")
 
 
-def check_engine(engine: EngineConfig, zero_stage: int | None) -> None:
+def check_engine(engine: EngineConfig, sharding: Sharding) -> None:
     """Raise `InputError` if the engine cannot sample from a model that is sharded like that."""
-    if engine.kind == "embedded" and zero_stage == 3:
+    if engine.kind == "embedded" and sharding in SHARDED_WEIGHTS:
+        name = {"zero3": "ZeRO-3", "fsdp2": "FSDP2"}[sharding]
         raise InputError(
-            "the embedded engine cannot generate from ZeRO-3's shards: start a vf-vllm server and use "
+            f"the embedded engine cannot generate from the shards of {name}: start a vLLM server and use "
             "engine.kind=vllm (in Python: engine='vllm'), or train with configs/ddp.yaml"
         )
 

@@ -35,6 +35,15 @@ def on_main(accelerator: Accelerator | PartialState, act: Callable[[], T]) -> T:
     return result
 
 
+def everywhere(accelerator: Accelerator, act: Callable[[], T]) -> T:
+    """`act()` of each process; what it raises on the main one is raised on all, as by `on_main`."""
+    mine: list[T] = []
+    if not accelerator.is_main_process:
+        mine.append(act())
+    on_main(accelerator, lambda: mine.append(act()))
+    return mine[0]
+
+
 def same_everywhere(processes: Accelerator | PartialState, value: str, complaint: str) -> None:
     """Raise `StoppedTogether` on all processes, as bad input, unless `value` is the same on all of them."""
     if processes.num_processes == 1:

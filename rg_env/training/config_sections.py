@@ -1,6 +1,6 @@
 """The sections of a run's config (see `config`), each a frozen schema with a docstring under every field."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -50,9 +50,15 @@ class SplitsConfig(Section):
 class EngineConfig(Section):
     """What generates."""
 
+    renamed: ClassVar = {
+        "weight_sync_transport": "the server decides: start it with `rg-env vllm --weight-transfer-config "
+        '\'{"backend": "nccl"}\'`, or "rg_env_shm"',
+        "weight_sync_check_every": "every sync is checked: leave it out",
+    }
+
     kind: Literal["embedded", "vllm"] = "embedded"
-    """"embedded": the model in training itself, in this process; "vllm": a `vf-vllm` server, as `rg-env launch` starts
-    one."""
+    """"embedded": the model in training itself, in this process; "vllm": a vLLM server, as `rg-env vllm` and `rg-env
+    launch` start one."""
     host: Text = "127.0.0.1"
     """Of the server."""
     port: Annotated[int, Field(ge=1, le=65535)] = 8000
@@ -67,12 +73,8 @@ class EngineConfig(Section):
     """Weigh each token by min(p_trainer / p_sampler, cap) ("vllm" only)."""
     importance_sampling_cap: Above0 = 2.0
     """That cap."""
-    weight_sync_transport: Literal["auto", "nccl", "shm", "gloo"] = "auto"
-    """How new weights travel to the server."""
     weight_sync_timeout: Above0 = 120.0
     """Seconds; deadline of each wait for the server's workers."""
-    weight_sync_check_every: Count = 50
-    """Syncs between two comparisons of the server's log-probabilities with the trainer's; 0: the first only."""
 
     @classmethod
     def of(cls, kind: object) -> "EngineConfig":

@@ -1,25 +1,28 @@
-"""What a trainer's rollouts come from: the model itself (`Embedded`), or a `vf-vllm` server (`Vllm`)."""
+"""What a trainer's rollouts come from: the model itself (`Embedded`), or a `vLLM` server (`Vllm`)."""
 
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from accelerate import Accelerator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rg_env.errors import InputError, ServerError, TrainingError
+from rg_env.errors import RefusedError, ServerError, TrainingError
 from rg_env.inference.engine import EmbeddedEngine, end_ids
 from rg_env.inference.protocol import Completion, Sampling
-from rg_env.inference.vllm import VllmServer, start_hint
-from rg_env.training.collective import on_main
+from rg_env.inference.vllm import ServerInfo, VllmServer, start_hint
+from rg_env.training.collective import everywhere, on_main
 from rg_env.training.config_sections import EngineConfig
-from rg_env.training.weight_line import WeightLine
-from rg_env.training.weight_sources import check_sendable, largest_bucket, sources
-from rg_env.training.weight_sync import WeightSync, shape_of
+from rg_env.training.strategy import Strategy
+from rg_env.training.weight_sources import check_sendable
+from rg_env.training.weight_sync import WeightSync
+
+T = TypeVar("T")
 
 RETRIES = 4
 """Retries of a request that failed for a reason that may pass (connection, time-out, 5xx), with growing pauses."""
@@ -48,6 +51,10 @@ class Engine(Protocol):
 
     def sync(self) -> None:
         """Give it the model's weights. A collective operation."""
+
+    def check_parity(self, difference: float) -> None:
+        """Raise `TrainingError` if log-probabilities of rollouts of the current weights differ by this on average, and
+        that is more than two implementations may. On the main process only."""
 
     def weights_fixed(self) -> AbstractContextManager[Any]:
         """Within: nothing is generated from weights that are being written."""
@@ -85,6 +92,9 @@ class Embedded:
     def resume(self) -> None:
         self.engine.resume()
 
+    def check_parity(self, difference: float) -> None:
+        """Nothing to do: it is the model itself."""
+
     def sync(self) -> None:
         """Nothing to do."""
 
@@ -117,7 +127,7 @@ class Embedded:
 
 
 class Vllm:
-    """A `vf-vllm` server with rg_env's plugin. The constructor checks that it can work; all processes take part.
+    """A `vLLM` server with rg_env's plugin. The constructor checks that it can work; all processes take part.
 
     Args:
         proof: token ids of a prompt, and `messages` of the same prompt, by which the server's tokenizer is compared.
@@ -140,81 +150,74 @@ class Vllm:
         messages: Any,
         proof: list[int],
         longest: int,
-        zero3: bool,
+        strategy: Strategy,
     ):
         check_sendable(model)
         self._config, self.server = config, VllmServer(config.host, config.port)
-        self._line: WeightLine | None = None
         self.end_ids = end_ids(model, tokenizer)
 
-        def meet() -> tuple[str, int]:
+        def meet() -> ServerInfo:
             self.server.wait(config.connect_timeout)
-            served = self.server.model()
-            if longest > served.max_model_len:
+            info = self.server.info()
+            if longest > info.max_model_len:
                 raise ServerError(
-                    f"the server at {self.server} takes {served.max_model_len} tokens, prompt and completion together, "
+                    f"the server at {self.server} takes {info.max_model_len} tokens, prompt and completion together, "
                     f"and this run needs {longest}: start it with --max-model-len {longest} or more"
                 )
-            if not isinstance(messages, str) and self.server.tokenize(served.name, messages) != proof:
+            if not isinstance(messages, str) and self.server.tokenize(info.name, messages) != proof:
                 raise ServerError(
                     f"the server at {self.server} serves another model: it makes other tokens of a prompt than the "
                     f"trainer's tokenizer; start it with `{start_hint(model.config._name_or_path, self.server.port)}`"
                 )
-            line = WeightLine(self.server, timeout_s=config.weight_sync_timeout, transport=config.weight_sync_transport)
-            try:
-                line.connect(accelerator.device, shape_of(model), largest_bucket(sources(model)))
-                if config.importance_sampling_correction:
-                    check_sampler_logprobs(sampling, line.logprobs_mode, str(self.server))
-            except BaseException:
-                line.close()
-                raise
-            self._line = line
-            return served.name, served.max_model_len
+            return info
 
-        self.model_name, self.max_context = on_main(accelerator, meet)
-        self._sync = WeightSync(
-            accelerator,
-            self._line,
-            model,
-            proof=proof,
-            served=self.model_name,
-            zero3=zero3,
-            check_every=config.weight_sync_check_every,
-        )
+        info = on_main(accelerator, meet)
+        self.model_name, self.max_context = info.name, info.max_model_len
+
+        def make() -> WeightSync:
+            main = accelerator.is_main_process
+            return WeightSync(
+                accelerator,
+                self.server if main else None,
+                model,
+                info=info,
+                proof=proof,
+                strategy=strategy,
+                timeout_s=config.weight_sync_timeout,
+            )
+
+        self._sync = everywhere(accelerator, make)
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
         """One request for all. Raises `TrainingError` if the server fails, dies or takes too long."""
-        executor = ThreadPoolExecutor(1, "rg-env-vllm")
-        try:
-            request = executor.submit(self._request, prompts, sampling)
-            deadline, sick_since = time.monotonic() + self._config.generation_timeout, None
-            while True:
-                try:
-                    return request.result(timeout=HEALTH_EVERY_S)
-                except NotYet:
-                    problem = self.server.health_problem(timeout_s=10.0)
-                    now = time.monotonic()
-                    sick_since = None if problem is None else sick_since or now
-                    if sick_since is not None and now - sick_since > SICK_S:
-                        raise TrainingError(f"completions will not come: the vf-vllm server at {self.server}: "
-                                            f"{problem}, for {SICK_S:g} s") from None  # fmt: skip
-                    if now > deadline:
-                        raise TrainingError(
-                            f"completions were not there after {self._config.generation_timeout:g} s: is the server "
-                            "alive? A slow one needs a longer engine.generation_timeout"
-                        ) from None
-        finally:
-            executor.shutdown(wait=False, cancel_futures=True)
+        request = in_daemon_thread(lambda: self._request(prompts, sampling))
+        deadline, sick_since = time.monotonic() + self._config.generation_timeout, None
+        while True:
+            try:
+                return request.result(timeout=HEALTH_EVERY_S)
+            except NotYet:
+                problem = self.server.health_problem(timeout_s=10.0)
+                now = time.monotonic()
+                sick_since = None if problem is None else sick_since or now
+                if sick_since is not None and now - sick_since > SICK_S:
+                    raise TrainingError(
+                        f"completions will not come: the vLLM server at {self.server}: {problem}, for {SICK_S:g} s"
+                    ) from None
+                if now > deadline:
+                    raise TrainingError(
+                        f"completions were not there after {self._config.generation_timeout:g} s: is the server "
+                        "alive? A slow one needs a longer engine.generation_timeout"
+                    ) from None
 
     def _request(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
         for attempt in range(RETRIES + 1):
             try:
                 return self.server.complete(self.model_name, prompts, sampling, self._config.generation_timeout)
             except ServerError as error:
-                if attempt == RETRIES:
+                if attempt == RETRIES or isinstance(error, RefusedError):
                     problem = self.server.health_problem(timeout_s=10.0)
-                    state = f" (the vf-vllm server at {self.server}: {problem})" if problem else ""
-                    raise TrainingError(f"a rollout failed, retries included: {error}{state}") from error
+                    state = f" (the vLLM server at {self.server}: {problem})" if problem else ""
+                    raise TrainingError(f"sampling failed after {attempt + 1} attempts: {error}{state}") from error
                 time.sleep(min(0.5 * 2**attempt, 8.0))
         raise AssertionError("unreachable")
 
@@ -226,6 +229,13 @@ class Vllm:
 
     def sync(self) -> None:
         self._sync.run()
+
+    def check_parity(self, difference: float) -> None:
+        if not difference <= self._sync.tolerance:
+            raise TrainingError(
+                f"the server at {self.server} does not sample from what is trained: log-probabilities of the rollouts "
+                f"differ by {difference:.3g} on average (tolerance {self._sync.tolerance:g})"
+            )
 
     def weights_fixed(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -249,15 +259,15 @@ class Vllm:
         self._sync.close()
 
 
-def check_sampler_logprobs(sampling: Sampling, mode: str, server: str) -> None:
-    """Raise `InputError` if the server reports log-probabilities of another distribution than it samples from."""
-    if mode == "processed_logprobs":
-        return
-    neutral = Sampling(max_tokens=sampling.max_tokens)
-    shifts = [f"{name}={value}" for name, value in vars(sampling).items() if value != getattr(neutral, name)]
-    if shifts or mode != "raw_logprobs":
-        raise InputError(
-            "engine.importance_sampling_correction needs the probabilities that tokens were sampled with, and the "
-            f"server at {server} reports {mode}, without {', '.join(shifts) or 'normalisation'}: start it with "
-            "`--logprobs-mode processed_logprobs`"
-        )
+def in_daemon_thread(act: Callable[[], T]) -> "Future[T]":
+    """The result of `act()`, in a thread that does not keep the process from ending, as an executor's would."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(act())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="rg-env-vllm", daemon=True).start()
+    return future

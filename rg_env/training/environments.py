@@ -9,10 +9,11 @@ from rg_env.errors import InputError
 
 
 def as_environment(env: Any) -> Environment:
-    """The environment itself, the plain one behind a `ReasoningGymEnv`, or an adapter around a Verifiers environment.
+    """The environment itself, the plain one behind a `ReasoningGymEnv`, or an adapter around one of Verifiers: a v0
+    `SingleTurnEnv`, a v1 `Taskset` (whose tasks are the training rows) or an `Env` with one agent.
 
     Raises:
-        InputError: something else, or an environment with several turns or tools.
+        InputError: something else, or an environment with several turns, tools or a sandbox.
     """
     if isinstance(env, Environment):
         return env
@@ -20,8 +21,12 @@ def as_environment(env: Any) -> Environment:
     if isinstance(plain, Environment):
         check_offered(plain.rewards, OFFERED, "GRPOTrainer")
         return plain
-    kinds = {base.__module__.partition(".")[0] for base in type(env).__mro__}
-    if "verifiers" in kinds:
+    modules = [base.__module__ for base in type(env).__mro__]
+    if any(module.startswith("verifiers.v1.") for module in modules):
+        from rg_env.adapters.v1_training import environment_of
+
+        return environment_of(env)
+    if any(module.partition(".")[0] == "verifiers" for module in modules):
         from rg_env.adapters.v0_training import VerifiersEnvironment
 
         return VerifiersEnvironment(env)

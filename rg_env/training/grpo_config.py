@@ -148,7 +148,8 @@ class GRPOConfig(Section):
     shuffle_dataset: bool = True
     """Take the training rows in random order."""
     bf16: bool | None = None
-    """Compute in bfloat16; default: if there is a GPU."""
+    """Compute in bfloat16, the weights in float32 (autocast); default: if there is a GPU. On a CPU with bfloat16
+    instructions it can be faster for large models."""
     gradient_checkpointing: bool = True
     """Recompute activations in the backward pass: slower, less memory."""
     use_liger_kernel: bool = False

@@ -1,4 +1,4 @@
-"""`rg-env launch`: from what the user wants to two commands, a `vf-vllm` server and a trainer, and their run.
+"""`rg-env launch`: from what the user wants to two commands, a vLLM server and a trainer, and their run.
 
 commands = make_commands(LaunchOptions("train.py", "Qwen/Qwen2.5-7B-Instruct", gpus=("1", "2", "3")), Machine.here())
 commands = make_commands(LaunchOptions("configs/train/multi_tasks.yaml", "Qwen/Qwen2.5-3B-Instruct"), Machine.here())
@@ -7,8 +7,8 @@ print(commands.server.shell())
 Making them starts nothing, and imports neither torch nor vLLM. Running is `supervise`'s.
 """
 
+import json
 import os
-import re
 import socket
 import sys
 import tempfile
@@ -16,12 +16,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rg_env.core.config_files import is_config_file
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.inference.machine import Machine
 from rg_env.inference.process_group import Command
 from rg_env.inference.vllm import VllmServer, serve_command
+from rg_env.inference.vllm_plugin import BACKEND
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.config import TrainConfig
 from rg_env.training.supervise import Run
@@ -30,8 +32,6 @@ HOST = "127.0.0.1"
 LOGS = Path("logs")
 SHARED_GPU_PART = "0.4"
 """Of its memory for vLLM, where the trainer is on the same GPU."""
-# Flags with a value that older releases do not know, and the release that brought each.
-_SINCE = {"--logprobs-mode": (0, 10)}
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,14 @@ class LaunchOptions:
     accelerate_config: str | None = None
     """Default: `configs/zero3.yaml` (without a GPU `zero3_cpu.yaml`) for several processes, none for one."""
     port: int = 8000
+    tensor_parallel: int | None = None
+    """GPUs that hold one copy of the model for vLLM. Default: all of `vllm_gpus`, divided by `data_parallel`."""
+    data_parallel: int | None = None
+    """Copies of the model that vLLM generates with. Default: 1, or as many as `tensor_parallel` leaves GPUs for."""
     dtype: str | None = None
     max_model_len: int | None = None
     vllm_arguments: tuple[str, ...] = ()
-    """More for `vf-vllm`. They come last, and so win."""
+    """More options for vLLM. They come last, and so win."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
     return Commands(
         _server(options, vllm_gpus, machine, shared=bool(gpus) and vllm_gpus == gpus),
         _trainer(options, script, gpus, processes, machine),
-        f"vf-vllm on {_gpu_words(vllm_gpus)}, training on {_gpu_words(gpus)} in "
+        f"vLLM on {_gpu_words(vllm_gpus)}, training on {_gpu_words(gpus)} in "
         f"{processes} {'process' if processes == 1 else 'processes'}",
     )
 
@@ -184,22 +188,80 @@ def split_gpus(
     return server, trainer
 
 
+def parallel_sizes(tensor: int | None, data: int | None, gpus: int) -> tuple[int, int]:
+    """Sizes of tensor and data parallelism of a server on so many GPUs; 0 GPUs: a CPU.
+
+    Raises:
+        InputError: they do not use each GPU once.
+    """
+    gpus = gpus or 1
+    tensor = tensor or gpus // (data or 1)
+    data = data or max(1, gpus // max(1, tensor))
+    if tensor * data != gpus or not tensor:
+        raise InputError(
+            f"--tensor-parallel-size {tensor} x --data-parallel-size {data} is not the number of vLLM's GPUs ({gpus}): "
+            "change one of them, or --vllm-gpus"
+        )
+    return tensor, data
+
+
+def check_heads(model: str, tensor_parallel: int) -> None:
+    """Raise `InputError` if the attention heads of a model cannot be divided; a model that is not on this machine, its
+    configuration included, passes: vLLM will say it."""
+    sizes = _text_config(model)
+    heads, groups = (_count(sizes.get(name)) for name in ("num_attention_heads", "num_key_value_heads"))
+    problem = None
+    if heads and heads % tensor_parallel:
+        problem = f"{heads} attention heads"
+    elif groups and groups % tensor_parallel and tensor_parallel % groups:  # vLLM copies them where they are fewer
+        problem = f"{groups} key-value heads"
+    if problem:
+        fit = [n for n in range(1, tensor_parallel) if (heads or 0) % n == 0 and (groups or 0) % n == 0]
+        raise InputError(
+            f"--tensor-parallel-size {tensor_parallel}: {model} has {problem}, which it does not divide; the nearest "
+            f"that does is {max(fit)}; use --data-parallel-size for the other GPUs"
+        )
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _text_config(model: str) -> dict[str, Any]:
+    """The language model's part of a config.json in a folder, or in the hub's cache; {} if there is none here."""
+    path: object = Path(model) / "config.json"
+    try:
+        if not Path(model).is_dir():
+            from huggingface_hub import try_to_load_from_cache
+
+            path = try_to_load_from_cache(model, "config.json")
+        values = json.loads(Path(str(path)).read_text())
+        return dict(values.get("text_config") or values)
+    except (ImportError, OSError, ValueError, TypeError, AttributeError):  # ValueError: not a name on the hub, too
+        return {}
+
+
 def _server(options: LaunchOptions, gpus: tuple[str, ...], machine: Machine, *, shared: bool) -> Command:
     extra = ["--gpu-memory-utilization", SHARED_GPU_PART] if shared else []
+    if shared:  # NCCL refuses two processes on one GPU
+        extra += ["--weight-transfer-config", json.dumps({"backend": BACKEND})]
     extra += [] if gpus else ["--enforce-eager"]
-    environment, arguments = serve_command(
+    tensor_parallel, data_parallel = parallel_sizes(options.tensor_parallel, options.data_parallel, len(gpus))
+    check_heads(served_model(options.model), tensor_parallel)
+    arguments = serve_command(
         served_model(options.model),
         host=HOST,
         port=options.port,
         dtype=options.dtype or (None if gpus else "float32"),
         max_model_len=options.max_model_len,
-        tensor_parallel=len(gpus) or 1,
+        tensor_parallel=tensor_parallel,
+        data_parallel=data_parallel,
         extra=[*extra, *options.vllm_arguments],
     )
+    environment = _visible(gpus)
     if not gpus and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
         environment["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GB; its default is half of the memory
-    known = _without_unknown(arguments[1:], machine.vllm)
-    return Command((str(machine.programs / arguments[0]), *known), {**environment, **_visible(gpus)})
+    return Command((str(machine.programs / arguments[0]), *arguments[1:]), environment)
 
 
 def _trainer(options: LaunchOptions, script: Path, gpus: tuple[str, ...], processes: int, machine: Machine) -> Command:
@@ -266,20 +328,6 @@ def _accelerate_config(given: str | None, script: Path, name: str) -> Path:
         if (config := folder / "configs" / name).is_file():
             return config
     raise InputError(f"no configs/{name} in the folders around {script} or here: give --accelerate-config FILE")
-
-
-def _without_unknown(arguments: Sequence[str], version: str | None) -> list[str]:
-    """Without the flags, and their values, that this vLLM does not know yet. All of them if it is not known which."""
-    release = tuple(int(number) for number in re.findall(r"\d+", version or "")[:2])
-    kept, skip = [], False
-    for argument in arguments:
-        if release and argument in _SINCE and release < _SINCE[argument]:
-            skip = True
-        elif skip:
-            skip = False
-        else:
-            kept.append(argument)
-    return kept
 
 
 def _visible(gpus: Sequence[str]) -> dict[str, str]:

@@ -80,12 +80,18 @@ def loss_metrics(
     keep: torch.Tensor,
     clipped: torch.Tensor,
     kl: torch.Tensor | None,
+    difference: torch.Tensor,
     log_ratio: torch.Tensor | None,
     lost: torch.Tensor | None,
     policy_ratio: torch.Tensor | None,
 ) -> dict[str, float]:
     """Clipping, KL, the sampler's mismatch and the largest ratio over the tokens `keep (B, T)`, and the share of rows
-    `lost (B,)` that are off-policy, over all processes. A collective operation."""
+    `lost (B,)` that are off-policy, over all processes. A collective operation.
+
+    Args:
+        difference: `(B, T)`, log-probabilities before the update minus the sampler's.
+        log_ratio: the same, if the loss corrects for the sampler.
+    """
     tokens = keep.sum().clamp(min=1)
 
     def mean(values: torch.Tensor) -> torch.Tensor:
@@ -93,6 +99,7 @@ def loss_metrics(
 
     found = {"clip_ratio/low": mean(clipped < 0), "clip_ratio/high": mean(clipped > 0)}
     found["clip_ratio/region"] = mean(clipped != 0)
+    found["sampling/logp_difference"] = mean(difference.abs())
     if kl is not None:
         found["kl"] = mean(kl.detach())
     if lost is not None:
@@ -103,7 +110,6 @@ def loss_metrics(
             "sampling/importance_sampling_ratio/mean": mean(ratio),
             "sampling/importance_sampling_ratio/max": (ratio * keep).max(),
             "sampling/mismatch_kl": mean(ratio - log_ratio - 1),
-            "sampling/logp_difference": mean(log_ratio.abs()),
         }
     if policy_ratio is not None:
         found["policy_ratio/max"] = (policy_ratio * keep).max()

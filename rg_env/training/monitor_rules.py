@@ -175,8 +175,7 @@ def kl_spike(factor: float) -> Look:
             return f"{found}: an update went too far: lower training.learning_rate or training.max_grad_norm"
         if found := _spike(history, "sampling/mismatch_kl", factor, KL_FLOOR):
             return (
-                f"{found}: rollouts come from another policy than the one in training: lower "
-                "engine.num_batches_ahead, or set engine.weight_sync_check_every=1"
+                f"{found}: rollouts come from another policy than the one in training: lower engine.num_batches_ahead"
             )
         return None
 

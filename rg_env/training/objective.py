@@ -93,6 +93,7 @@ class Objective:
         with self._phases("log_probs"):
             logps = self.logps(self._model, inputs["input_ids"], mask)
         old = logps.detach() if inputs["old_logps"] is None else inputs["old_logps"]
+        difference = (old - inputs["sampler_logps"]).detach()
         weights = log_ratio = lost = kl = None
         if self._sampler_cap is not None:
             weights, log_ratio = sampler_weights(old, inputs["sampler_logps"], self._sampler_cap)
@@ -104,7 +105,7 @@ class Objective:
             kl = kl_terms(logps, self._reference_logps(inputs, logps))
             values = values + args.beta * kl
         ratio = torch.exp(logps.detach() - old) if args.num_iterations > 1 else None  # else 1
-        metrics.update(loss_metrics(self._accelerator, mask, clipped, kl, log_ratio, lost, ratio))
+        metrics.update(loss_metrics(self._accelerator, mask, clipped, kl, difference, log_ratio, lost, ratio))
         return _through_gradient(normaliser.mean(values, mask))
 
     def _reference_logps(self, inputs: dict[str, Any], logps: torch.Tensor) -> torch.Tensor:

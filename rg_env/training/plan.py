@@ -40,7 +40,7 @@ def plan(config: TrainConfig) -> list[str]:
     prompts = training.prompts_per_step
     batches = -(-training.max_steps // training.num_iterations)
     engine, drawn = config.engine, [*(config.curriculum.tasks if config.curriculum else ())]
-    place = "in the training process" if engine.kind == "embedded" else f"vf-vllm at {engine.host}:{engine.port}"
+    place = "in the training process" if engine.kind == "embedded" else f"vLLM at {engine.host}:{engine.port}"
     how = "all weights" if config.lora is None else f"LoRA of rank {config.lora.r}"
     lines = [
         f"model       {config.model.name}, {how}; generation {place}",

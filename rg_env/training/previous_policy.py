@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch.distributed.tensor import DTensor
 
 from rg_env.errors import InputError
 from rg_env.training.saved_weights import read_shapes
 
 
 def weights_file(process: int) -> str:
-    """In a checkpoint, of process `process`: each holds its own shards under ZeRO-3."""
+    """In a checkpoint, of process `process`: each holds its own shards where the weights are sharded."""
     return f"previous_policy_{process}.safetensors"
 
 
@@ -29,7 +30,7 @@ def damage(folder: Path, process: int) -> str | None:
 
 
 class PreviousPolicy:
-    """A copy of the weights of `model` that are trained, as this process holds them: all, or its ZeRO-3 shards."""
+    """A copy of the weights of `model` that are trained, as this process holds them: all, or its shards."""
 
     def __init__(self, model: Any):
         self._parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
@@ -42,7 +43,7 @@ class PreviousPolicy:
 
     def keep(self) -> None:
         """The present weights are the previous ones from now on."""
-        now = {name: _held(parameter) for name, parameter in self._parameters.items()}
+        now = {name: held(parameter) for name, parameter in self._parameters.items()}
         if not self._kept:
             self._kept = {name: each.clone() for name, each in now.items()}
         for name, each in now.items():
@@ -64,9 +65,9 @@ class PreviousPolicy:
         if gathered:
             gathered[0].partition(param_list=gathered)
         for name, parameter in self._parameters.items():
-            held, kept = _held(parameter), self._kept[name]
-            now = held.clone()
-            held.copy_(kept)
+            mine, kept = held(parameter), self._kept[name]
+            now = mine.clone()
+            mine.copy_(kept)
             kept.copy_(now)
 
     def write(self, folder: Path, process: int) -> None:
@@ -80,16 +81,16 @@ class PreviousPolicy:
         if not file.is_file():
             raise InputError(f"{file.name} is not in {folder}: it was saved without kl_reference='previous'")
         stored = load_file(file)
-        now = {name: _held(parameter) for name, parameter in self._parameters.items()}
+        now = {name: held(parameter) for name, parameter in self._parameters.items()}
         if {name: each.shape for name, each in stored.items()} != {name: each.shape for name, each in now.items()}:
             raise InputError(f"{file.name} in {folder} is of another model")
         self._kept = {name: each.to(now[name]) for name, each in stored.items()}
 
 
-def _held(parameter: Any) -> torch.Tensor:
-    """What this process holds of a parameter: its shard under ZeRO-3."""
-    held: torch.Tensor = parameter.ds_tensor if hasattr(parameter, "ds_tensor") else parameter.data
-    return held
+def held(parameter: Any) -> torch.Tensor:
+    """What this process holds of a parameter: all, or its shard under ZeRO-3 and FSDP2."""
+    found: torch.Tensor = parameter.ds_tensor if hasattr(parameter, "ds_tensor") else parameter.data
+    return found.to_local() if isinstance(found, DTensor) else found
 
 
 def _is_gathered(parameter: Any) -> bool:

@@ -1,7 +1,7 @@
 """Checkpoints of a run: written aside, checked and renamed, so that a folder named checkpoint-N is whole.
 
 model*.safetensors, config.json, ...   weights (of LoRA: the adapter), tokenizer
-optimizer.pt, or DeepSpeed's folder    the optimizer's state
+optimizer.pt, or a folder              the optimizer's state: DeepSpeed's folder, or `optimizer` with FSDP2
 trainer_state.json                     step and logged metrics
 resume.json                            what the order of the rows follows from; a resumed run must agree
 curriculum.json                        the levels of a curriculum
@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from transformers import TrainerState
 
 from rg_env.core.environment import Environment
@@ -32,7 +31,8 @@ from rg_env.errors import TrainingError
 from rg_env.training.checkpoint_folders import checkpoints_in
 from rg_env.training.collective import agree
 from rg_env.training.curriculum import read_state
-from rg_env.training.saved_weights import ADAPTER, WEIGHTS, weight_files, weights_problem
+from rg_env.training.previous_policy import held
+from rg_env.training.saved_weights import weights_problem
 
 FACTS = "resume.json"
 CURRICULUM = "curriculum.json"
@@ -64,7 +64,7 @@ def facts(trainer: Any) -> dict[str, Any]:
     args = trainer.args
     return {
         "processes": trainer.accelerator.num_processes,
-        "zero_stage": trainer.strategy.zero_stage,
+        "sharding": trainer.strategy.sharding,
         "rollouts_per_step": args.rollouts_per_step,
         "per_device_train_batch_size": args.per_device_train_batch_size,
         "num_generations": args.num_generations,
@@ -178,8 +178,6 @@ class Checkpoints:
         trainer.state = TrainerState.load_from_json(str(checkpoint / STATE))
         trainer.state.is_world_process_zero = trainer.accelerator.is_main_process
         trainer.state.is_local_process_zero = trainer.accelerator.is_local_main_process
-        if trainer.strategy.zero_stage is None:
-            load_weights(checkpoint, trainer.accelerator.unwrap_model(trainer.model))
         trainer.strategy.load(checkpoint)
         self.point.read(checkpoint)
         if checkpoint.parent.resolve() == self.folder.resolve():
@@ -234,25 +232,10 @@ class Checkpoints:
         return f"No space left on device ({reason})" if full else reason
 
 
-def load_weights(folder: Path, model: Any) -> None:
-    """Load the weights in `folder` into `model`; of a model with an adapter, the adapter's."""
-    adapter = getattr(model, "peft_config", None) is not None
-    found: dict[str, torch.Tensor] = {}
-    for file in weight_files(folder, ADAPTER if adapter else WEIGHTS):
-        found |= load_file(file)
-    if adapter:
-        from peft import set_peft_model_state_dict
-
-        set_peft_model_state_dict(model, found)
-    else:
-        model.load_state_dict(found, strict=False)  # tied weights are stored once; `check_fit` has compared all others
-        model.tie_weights()
-
-
 def finite_weights(model: Any) -> bool:
     """Whether all weights that are trained are finite, of shards those of this process."""
     trained = (parameter for parameter in model.parameters() if parameter.requires_grad)
-    return all(bool(getattr(parameter, "ds_tensor", parameter).isfinite().all()) for parameter in trained)
+    return all(bool(held(parameter).isfinite().all()) for parameter in trained)
 
 
 def random_numbers() -> dict[str, Any]:

@@ -3,7 +3,7 @@
 script = sbatch_script(SlurmJob("configs/train/leg_counting_qwen7b.yaml", gpus=4, time="04:00:00", account="lab"))
 
 One node with `engine.kind: vllm` runs `rg-env launch`; with the embedded engine `rg-env train`, on several GPUs by DDP.
-Several nodes run one `vf-vllm` on the first and ZeRO-3 on all. An evaluation is `rg-env eval` on one node, which starts
+Several nodes run one vLLM on the first and ZeRO-3 on all. An evaluation is `rg-env eval` on one node, which starts
 its servers itself. What all have stands in `slurm.sh.template`.
 """
 
@@ -223,15 +223,14 @@ def _accelerate(checkout: Path, file: str, *options: str) -> list[str]:
 
 def _server(config: TrainConfig, gpus: int) -> str:
     check_text("model.name", config.model.name)
-    variables, arguments = serve_command(
+    arguments = serve_command(
         served_model(config.model.name),
         max_model_len=longest_sequence(config),
         tensor_parallel=gpus,
     )
     number = arguments.index("--port") + 1
     words = [shlex.quote(word) if place != number else '"$port"' for place, word in enumerate(arguments)]
-    environment = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
-    python = f'{environment} CUDA_VISIBLE_DEVICES="$vllm_gpus" python -c "$with_keys"'
+    python = 'CUDA_VISIBLE_DEVICES="$vllm_gpus" python -c "$with_keys"'
     return _lines(python, " ".join(words), '>>"$server_log" 2>&1 &')
 
 
@@ -264,7 +263,7 @@ server=$!
 trap 'kill "$server" 2>/dev/null || true' EXIT
 until (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
   if ! kill -0 "$server" 2>/dev/null || [ "$SECONDS" -gt 1200 ]; then
-    echo "vf-vllm ended, or was not ready after 20 minutes: see $server_log" >&2
+    echo "vLLM ended, or was not ready after 20 minutes: see $server_log" >&2
     exit 1
   fi
   sleep 1

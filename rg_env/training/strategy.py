@@ -1,12 +1,13 @@
-"""How a model is spread over processes: one copy on each (`DataParallel`), or shards of it (`Zero`).
+"""How a model is spread over processes: a copy on each (`DataParallel`), or shards of it (`Zero`, `FullySharded`).
 
-The trainer's loop is the same for both; what differs is here: gradients, their norm, the optimizer's step, whole
+The trainer's loop is the same for all; what differs is here: gradients, their norm, the optimizer's step, whole
 weights for a checkpoint or a server, and the optimizer's part of a checkpoint. Public APIs of accelerate, torch and
 deepspeed only.
 """
 
 import importlib
 import math
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -14,14 +15,36 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
+import torch.distributed.checkpoint as dcp
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
 from rg_env.errors import InputError
 from rg_env.training.grpo_config import GRPOConfig
+from rg_env.training.saved_weights import ADAPTER, WEIGHTS, weight_files
 
 OPTIMIZER_FILE = "optimizer.pt"
+OPTIMIZER_FOLDER = "optimizer"
+"""In a checkpoint of `FullySharded`: a folder of torch.distributed.checkpoint."""
 SCALER_FILE = "scaler.pt"
+
+Sharding = Literal["none", "zero1", "zero2", "zero3", "fsdp2"]
+FSDP_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd")
+"""Those whose state is tensors alone, which a checkpoint holds without a pickle."""
+SHARDED_WEIGHTS = ("zero3", "fsdp2")
+"""With these no process holds the whole model."""
 
 LossOf = Callable[[Any], torch.Tensor]
 """From a micro-batch to its loss."""
@@ -32,8 +55,8 @@ class Strategy(Protocol):
     """What the loop needs to know of how the model is spread."""
 
     @property
-    def zero_stage(self) -> int | None:
-        """Stage of ZeRO; None without it."""
+    def sharding(self) -> Sharding:
+        """What is sharded, and by whom."""
 
     def prepare(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
         """Model and optimizer, wrapped for training."""
@@ -48,6 +71,9 @@ class Strategy(Protocol):
     def gathered(self, parameters: list[Any]) -> AbstractContextManager[Any]:
         """Within: these parameters are whole on all processes. A collective operation."""
 
+    def whole(self, parameter: Any) -> torch.Tensor:
+        """All of a parameter, within `gathered`. A collective operation."""
+
     def state_dict(self) -> Any:
         """All weights by name, whole, on the main process; others may get None. A collective operation."""
 
@@ -55,7 +81,7 @@ class Strategy(Protocol):
         """The optimizer's state, and what else a resumed run needs of the shards. A collective operation."""
 
     def load(self, folder: Path) -> None:
-        """Load what `save` wrote. A collective operation."""
+        """Load the weights of a checkpoint, and what `save` wrote there. A collective operation."""
 
 
 @dataclass(frozen=True)
@@ -74,15 +100,16 @@ def make_strategy(accelerator: Accelerator, args: GRPOConfig) -> Strategy:
     """The strategy that the launcher's configuration asks for. Raises `InputError` for those that are not supported."""
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
         return Zero(accelerator, args)
-    if accelerator.distributed_type == DistributedType.FSDP:
-        raise InputError("FSDP is not supported: use configs/zero3.yaml or configs/ddp.yaml")
+    # By the launcher's word: on CPUs accelerate itself passes over it, and would run DDP.
+    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
+        return FullySharded(accelerator, args)
     return DataParallel(accelerator, args)
 
 
 class DataParallel:
     """A whole copy of the model on each process; gradients are averaged (DDP). One process is the simplest case."""
 
-    zero_stage = None
+    sharding: Sharding = "none"
 
     def __init__(self, accelerator: Accelerator, args: GRPOConfig) -> None:
         self._accelerator, self._args = accelerator, args
@@ -115,6 +142,9 @@ class DataParallel:
     def gathered(self, parameters: list[Any]) -> AbstractContextManager[Any]:
         return nullcontext()
 
+    def whole(self, parameter: Any) -> torch.Tensor:
+        return parameter.data
+
     def state_dict(self) -> Any:
         return self._accelerator.unwrap_model(self._model).state_dict()
 
@@ -125,6 +155,7 @@ class DataParallel:
                 torch.save(self._accelerator.scaler.state_dict(), folder / SCALER_FILE)
 
     def load(self, folder: Path) -> None:
+        load_weights(folder, self._accelerator.unwrap_model(self._model))
         state = torch.load(folder / OPTIMIZER_FILE, map_location="cpu", weights_only=True)
         self._optimizer.load_state_dict(state)
         if self._accelerator.scaler is not None and (folder / SCALER_FILE).exists():
@@ -137,7 +168,7 @@ class Zero:
     def __init__(self, accelerator: Accelerator, args: GRPOConfig) -> None:
         self._accelerator, self._args = accelerator, args
         plugin = accelerator.state.deepspeed_plugin
-        self.zero_stage: int = plugin.zero_stage
+        self.sharding: Sharding = f"zero{plugin.zero_stage}"  # type: ignore[assignment]
         if plugin.zero_stage == 3 and not plugin.zero3_save_16bit_model:
             raise InputError(
                 "the accelerate configuration has zero3_save_16bit_model off, with which ZeRO-3 saves empty weights: "
@@ -162,7 +193,7 @@ class Zero:
         import deepspeed
 
         config = copy.deepcopy(self._accelerator.state.deepspeed_plugin.deepspeed_config)
-        if self.zero_stage != 3:
+        if self.sharding != "zero3":
             config["zero_optimization"]["stage"] = 0
         config.pop("optimizer", None)
         reference, *_ = deepspeed.initialize(model=model, config=config)
@@ -183,12 +214,15 @@ class Zero:
         return _result(loss, math.nan if norm is None else float(norm), self._accelerator.optimizer_step_was_skipped)
 
     def gathered(self, parameters: list[Any]) -> AbstractContextManager[Any]:
-        if self.zero_stage != 3:
+        if self.sharding != "zero3":
             return nullcontext()
         import deepspeed
 
         context: AbstractContextManager[Any] = deepspeed.zero.GatheredParameters(parameters)
         return context
+
+    def whole(self, parameter: Any) -> torch.Tensor:
+        return parameter.data
 
     def state_dict(self) -> Any:
         return self._accelerator.get_state_dict(self._engine)
@@ -217,6 +251,107 @@ class Zero:
         self._engine.load_checkpoint(str(folder), load_module_strict=not hasattr(self._engine.module, "peft_config"))
 
 
+class FullySharded:
+    """FSDP2: torch's `fully_shard`. Each layer's weights, gradients and optimizer state are sharded over all processes.
+
+    Prepared by torch and not by accelerate, which passes over FSDP on CPUs in silence.
+    """
+
+    sharding: Sharding = "fsdp2"
+
+    def __init__(self, accelerator: Accelerator, args: GRPOConfig) -> None:
+        if accelerator.mixed_precision == "fp16":
+            raise InputError("FSDP2 trains in bf16 or float32: set mixed_precision to bf16 or 'no', or use ZeRO-3")
+        if args.optim not in FSDP_OPTIMIZERS:
+            raise InputError(f"optim={args.optim!r} does not work with FSDP2: one of {', '.join(FSDP_OPTIMIZERS)}")
+        self._accelerator, self._args = accelerator, args
+        self._mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
+        self._model: Any = None
+        self._optimizer: Any = None
+
+    def prepare(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self._model = self._sharded(model)
+        sharded = dict(model.named_parameters())
+        for group in optimizer.param_groups:  # made for the parameters that the shards have replaced
+            group["params"] = [sharded[names[id(parameter)]] for parameter in group["params"]]
+        self._optimizer = optimizer
+        return self._model, self._optimizer
+
+    def prepare_reference(self, model: Any) -> Any:
+        return self._sharded(model)
+
+    def _sharded(self, model: Any) -> Any:
+        """Each layer a unit of its own, which is whole only while it computes; the rest (embedding, head) another."""
+        half = torch.bfloat16 if self._accelerator.mixed_precision == "bf16" else None
+        policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
+        base = model.get_base_model() if hasattr(model, "peft_config") else model
+        layers = set(base._no_split_modules or ())
+        # The main process's weights are everybody's: where accelerate is configured for FSDP, transformers loads them
+        # there alone once the processes know each other.
+        whole = model.state_dict() if self._accelerator.is_main_process else {}
+        for module in [each for each in model.modules() if type(each).__name__ in layers]:
+            fully_shard(module, mesh=self._mesh, mp_policy=policy)
+        # Resharded after forward, which is not the default of the outermost one: weights that change between two
+        # passes (`PreviousPolicy`, a checkpoint that is loaded) would leave it with old ones.
+        fully_shard(model, mesh=self._mesh, mp_policy=policy, reshard_after_forward=True)
+        model.to(self._accelerator.device)  # buffers
+        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        set_model_state_dict(model, whole, options=options)
+        return model
+
+    def step(self, loss_of: LossOf, parts: list[Any], rates: Sequence[float], updating: Updating) -> StepResult:
+        set_learning_rates(self._optimizer, rates)
+        total: torch.Tensor | float = 0.0
+        for number, part in enumerate(parts, start=1):
+            self._model.set_requires_gradient_sync(number == len(parts))
+            loss = loss_of(part)
+            total = total + loss.detach()
+            self._model.unshard()  # the head, which `lm_head` computes anew in the backward pass, outside of its hooks
+            (loss / len(parts)).backward()
+        trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        found = torch.nn.utils.clip_grad_norm_(trained, self._args.max_grad_norm or math.inf)
+        norm = float(found.full_tensor() if isinstance(found, DTensor) else found)
+        with updating():
+            if math.isfinite(norm):
+                self._optimizer.step()
+        self._optimizer.zero_grad()
+        return _result(_mean_loss(self._accelerator, total, len(parts)), norm, not math.isfinite(norm))
+
+    def gathered(self, parameters: list[Any]) -> AbstractContextManager[Any]:
+        return nullcontext()  # `whole` gathers each by itself
+
+    def whole(self, parameter: Any) -> torch.Tensor:
+        return parameter.detach().full_tensor() if isinstance(parameter, DTensor) else parameter.data
+
+    def state_dict(self) -> Any:
+        whole = get_model_state_dict(self._model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+        names = {name for name, _ in self._model.named_parameters()}  # tied ones once
+        tied = {name for name, _ in self._model.named_parameters(remove_duplicate=False)} - names
+        return {name: tensor for name, tensor in whole.items() if name not in tied}
+
+    def save(self, folder: Path) -> None:
+        state = get_optimizer_state_dict(self._model, self._optimizer)["state"]
+        try:
+            dcp.save({"state": state}, checkpoint_id=folder / OPTIMIZER_FOLDER)
+        except CheckpointException as error:  # the same on all processes; not an Exception
+            raise _first_failure(error) from error
+
+    def load(self, folder: Path) -> None:
+        names = saved_names(self._model)
+        whole = {names[name]: tensor for name, tensor in read_weights(folder, self._model).items() if name in names}
+        options = StateDictOptions(full_state_dict=True, strict=False)
+        set_model_state_dict(self._model, whole, options=options)
+        state = get_optimizer_state_dict(self._model, self._optimizer)
+        dcp.load({"state": state["state"]}, checkpoint_id=folder / OPTIMIZER_FOLDER)
+        set_optimizer_state_dict(self._model, self._optimizer, state)
+
+
+def _first_failure(error: CheckpointException) -> Exception:
+    cause = next(iter(error.failures.values()))[0]
+    return cause if isinstance(cause, OSError) else RuntimeError(str(cause))
+
+
 def _result(loss: float, norm: float, skipped: bool) -> StepResult:
     return StepResult(loss, norm, None if not skipped else "gradient" if math.isfinite(loss) else "loss")
 
@@ -231,6 +366,40 @@ def _mean_loss(accelerator: Accelerator, total: Any, parts: int) -> float:
     """The loss of a step: the mean over micro-batches and processes."""
     mean = torch.as_tensor(total, device=accelerator.device, dtype=torch.float32) / parts
     return float(accelerator.reduce(mean, reduction="mean"))
+
+
+def read_weights(folder: Path, model: Any) -> dict[str, torch.Tensor]:
+    """The whole weights in `folder` by their names in the model; of a model with an adapter, the adapter's."""
+    adapter = getattr(model, "peft_config", None) is not None
+    found: dict[str, torch.Tensor] = {}
+    for file in weight_files(folder, ADAPTER if adapter else WEIGHTS):
+        found |= load_file(file)
+    return found
+
+
+def saved_names(model: Any) -> dict[str, str]:
+    """Names in the file of its weights → names of its parameters."""
+    parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    if getattr(model, "peft_config", None) is None:
+        return {name: name for name in parameters}
+    from peft import get_peft_model_state_dict
+
+    marks = {name: torch.empty(0, device="meta") for name in parameters}
+    by_mark = {id(mark): name for name, mark in marks.items()}
+    saved = get_peft_model_state_dict(model, state_dict=marks, save_embedding_layers=False)
+    return {name: by_mark[id(mark)] for name, mark in saved.items()}
+
+
+def load_weights(folder: Path, model: Any) -> None:
+    """Load the weights in `folder` into `model`; of a model with an adapter, the adapter's."""
+    found = read_weights(folder, model)
+    if getattr(model, "peft_config", None) is not None:
+        from peft import set_peft_model_state_dict
+
+        set_peft_model_state_dict(model, found)
+    else:
+        model.load_state_dict(found, strict=False)  # tied weights are stored once; `check_fit` has compared all others
+        model.tie_weights()
 
 
 def make_optimizer(args: GRPOConfig, model: Any) -> torch.optim.Optimizer:

@@ -102,19 +102,17 @@ class Run:
             now = time.monotonic()
             if server.code is not None:
                 self._show_tail(server)
-                raise TrainingError(f"vf-vllm ended with code {server.code} before it was ready: see above, and {log}")
+                raise TrainingError(f"vLLM ended with code {server.code} before it was ready: see above, and {log}")
             if now - start > self._server_timeout_s:
                 self._show_tail(server)
                 waited = f"{self._server_timeout_s:g} s"
-                raise TrainingError(
-                    f"vf-vllm is not ready after {waited}: see {log}, or give a longer --server-timeout"
-                )
+                raise TrainingError(f"vLLM is not ready after {waited}: see {log}, or give a longer --server-timeout")
             if now - asked >= HEALTH_EVERY_S:
                 asked = now
                 last = " ".join(server.last_lines(1))
-                self._console.progress(f"waiting for vf-vllm, {now - start:.0f} s{': ' if last else ''}{last}")
+                self._console.progress(f"waiting for vLLM, {now - start:.0f} s{': ' if last else ''}{last}")
                 if self._healthy():
-                    self._console.line(f"vf-vllm is ready after {now - start:.0f} s")
+                    self._console.line(f"vLLM is ready after {now - start:.0f} s")
                     return
 
     def _watch(self) -> int:
@@ -124,13 +122,11 @@ class Run:
         if trainer.code is not None:
             return trainer.code
         self._console.line(
-            f"vf-vllm ended with code {server.code}: the trainer has {self._save_timeout_s:g} s to notice, save and end"
+            f"vLLM ended with code {server.code}: the trainer has {self._save_timeout_s:g} s to notice, save and end"
         )
         self._await_trainer(interrupt=False)
         last = " ".join(server.last_lines(1))
-        raise TrainingError(
-            f"vf-vllm ended with code {server.code} in mid-run ({last[:200]}): see {self._logs['vllm']}"
-        )
+        raise TrainingError(f"vLLM ended with code {server.code} in mid-run ({last[:200]}): see {self._logs['vllm']}")
 
     def _await_trainer(self, *, interrupt: bool) -> None:
         """Return when it has ended, has had its time, or a further signal came."""

@@ -31,7 +31,14 @@ from rg_env.inference.protocol import Sampling
 from rg_env.training.advantages import group_advantages
 from rg_env.training.batches import TokenBatch, micro_batches, repeated
 from rg_env.training.callbacks import Callbacks
-from rg_env.training.checks import check_engine, check_liger, check_options, check_prompts, fitting_rows, longest_prompt
+from rg_env.training.checks import (
+    check_engine,
+    check_liger,
+    check_options,
+    check_prompts,
+    fitting_rows,
+    longest_prompt,
+)
 from rg_env.training.collective import on_main, same_everywhere
 from rg_env.training.config_sections import EngineConfig
 from rg_env.training.curriculum import Curriculum
@@ -127,7 +134,7 @@ class GRPOTrainer:
             if main:
                 self.output_dir.mkdir(parents=True, exist_ok=True)
             self.strategy = make_strategy(self.accelerator, args)
-            check_engine(self.engine_config, self.strategy.zero_stage)
+            check_engine(self.engine_config, self.strategy.sharding)
             set_seed(args.seed)  # of new adapters, and of the order of rollouts in a step
             policy = prepare_policy(model, args, peft_config, training=True)
             reference = reference_of(policy, args)
@@ -315,6 +322,7 @@ class GRPOTrainer:
         finite = result.skipped != "loss"
         self.log({"loss": result.loss if finite else 0.0, "grad_norm": result.grad_norm, "learning_rate": rate})
         self.updating = False
+        self._check_parity()
         every = self.args.save_steps
         if self.control.should_save or (every and state.global_step % every == 0):
             self.control.should_save = False
@@ -324,6 +332,12 @@ class GRPOTrainer:
         if ends or state.global_step % (self._order.batches * self.args.num_iterations) == 0:
             self._in_epoch = False
             self.notify("on_epoch_end")
+
+    def _check_parity(self) -> None:
+        """End the run if rollouts of the current weights were not sampled at the log-probabilities they have here."""
+        if not self.engine_config.num_batches_ahead and self.sampling.is_plain:
+            difference = self.state.log_history[-1].get("sampling/logp_difference", 0.0)
+            on_main(self.accelerator, lambda: self.engine.check_parity(difference))
 
     # --- what the loop stands on --------------------------------------------------------------------------------------
 
@@ -470,7 +484,7 @@ class GRPOTrainer:
             messages=first,
             proof=encoder(first),
             longest=longest + args.max_tokens,
-            zero3=self.strategy.zero_stage == 3,
+            strategy=self.strategy,
         )
 
 

@@ -1,11 +1,12 @@
-"""Which tensors of a model travel to the server, in which buckets. Sharded ones (ZeRO-3) are gathered bucket by bucket.
+"""Which tensors of a model travel to the server, in which buckets.
 
 With LoRA, the merged weights of adapted layers travel (base + update, computed aside: the model itself stays as it is,
-where merging and unmerging it leaves rounding errors behind); the others did so once, before the first step.
+where merging and unmerging it leaves rounding errors behind). Tied weights travel under each of their names: vLLM keeps
+the old LM head in silence where it gets the embedding alone.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,11 @@ import torch
 from torch import nn
 
 from rg_env.errors import InputError
-from rg_env.inference.weight_channel import ALIGNMENT
+from rg_env.inference.shared_weights import ALIGNMENT
 
 BUCKET_BYTES = 128 * 2**20
+_WITHOUT_HEAD = ("cohere", "cohere2", "gemma2", "gemma3n_text")
+"""Types of models with tied weights for which vLLM 0.32 has no module of the head's name, and refuses its weights."""
 
 
 @dataclass(frozen=True)
@@ -25,23 +28,48 @@ class Source:
     name: str
     parameters: tuple[nn.Parameter, ...]
     tensor: Callable[[], torch.Tensor]
-    num_bytes: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole tensor."""
+        # ZeRO-3 leaves an empty tensor in place of a sharded parameter, and its shape beside it.
+        return tuple(getattr(self.parameters[0], "ds_shape", self.parameters[0].shape))
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * self.parameters[0].element_size()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the trainer's own tensor."""
+        return self.parameters[0].dtype
 
 
-def sources(model: nn.Module, *, only_trained: bool = False) -> list[Source]:
-    """All weights of `model`, tied ones once. `only_trained`: without those that training cannot have changed."""
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.data
+
+
+def sources(model: nn.Module, whole: Callable[[Any], torch.Tensor] = _itself) -> list[Source]:
+    """All weights of `model`, tied ones under each of their names.
+
+    Args:
+        whole: gives all of a tensor, where each process has a shard (`Strategy.whole`).
+    """
     adapted = dict(_adapted_layers(model))
     found = []
-    for name, parameter in model.named_parameters():
+    headless = _is_tied(model) and model.config.get_text_config(decoder=True).model_type in _WITHOUT_HEAD
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if headless and "lm_head." in name:
+            continue
         if ".lora_" in name or ".original_module." in name:
             continue
         owner = name.removesuffix(".weight")
         layer = adapted.get(owner.removesuffix(".base_layer"))
         clean = server_name(name)
         if layer is not None and name.endswith(".base_layer.weight"):
-            found.append(_merged(clean, parameter, layer))
-        elif not only_trained or parameter.requires_grad:
-            found.append(_plain(clean, parameter))
+            found.append(_merged(clean, parameter, layer, whole))
+        else:
+            found.append(_plain(clean, parameter, whole))
     return found
 
 
@@ -67,6 +95,11 @@ def unmergeable(model: Any) -> str | None:
             if not type(variant).__name__.startswith("Dora"):
                 return f"the LoRA of {server_name(name)} is a {type(variant).__name__}; use LoRA or DoRA"
     return "the model ties head and embedding, which the adapter tears apart; adapt neither" if _untied(model) else None
+
+
+def _is_tied(model: Any) -> bool:
+    config = getattr(model, "config", None)
+    return config is not None and bool(config.get_text_config(decoder=True).tie_word_embeddings)
 
 
 def _untied(model: Any) -> bool:
@@ -106,16 +139,6 @@ def largest_bucket(found: Sequence[Source]) -> int:
     return max((sum(source.num_bytes + ALIGNMENT for source in bucket) for bucket in buckets(found)), default=0)
 
 
-def gathered(bucket: Sequence[Source], zero3: bool) -> AbstractContextManager[Any]:
-    """Within: the parameters of `bucket` are whole. A collective act where they are sharded."""
-    if not zero3:
-        return nullcontext()
-    import deepspeed
-
-    unique = {id(p): p for source in bucket for p in source.parameters}
-    return deepspeed.zero.GatheredParameters(list(unique.values()))
-
-
 def _adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
     try:
         from peft.tuners.lora import LoraLayer
@@ -126,11 +149,11 @@ def _adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, module
 
 
-def _plain(name: str, parameter: nn.Parameter) -> Source:
-    return Source(name, (parameter,), lambda: parameter.data, _num_bytes(parameter))
+def _plain(name: str, parameter: nn.Parameter, whole: Callable[[Any], torch.Tensor]) -> Source:
+    return Source(name, (parameter,), lambda: whole(parameter))
 
 
-def _merged(name: str, base: nn.Parameter, layer: Any) -> Source:
+def _merged(name: str, base: nn.Parameter, layer: Any, whole: Callable[[Any], torch.Tensor]) -> Source:
     adapters = [key for key in layer.active_adapters if key in layer.scaling]
     parts = [base]
     for kind in ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "lora_magnitude_vector"):
@@ -142,18 +165,13 @@ def _merged(name: str, base: nn.Parameter, layer: Any) -> Source:
 
     def tensor() -> torch.Tensor:
         if layer.merged:
-            return base.data
+            return whole(base)
         merged = base.data.float()  # a copy, unless it is float32 already
         for key in adapters:
             if key in layer.lora_variant:  # DoRA and its like
                 merged = layer.lora_variant[key].merge_safe(layer, key, merged.clone())
             else:
                 merged = merged + layer.get_delta_weight(key).float()
-        return merged
+        return whole(merged)
 
-    return Source(name, tuple(parts), tensor, _num_bytes(base))
-
-
-def _num_bytes(parameter: nn.Parameter) -> int:
-    # ZeRO-3 leaves an empty tensor in place of a sharded parameter, and its size beside it.
-    return int(getattr(parameter, "ds_numel", parameter.numel())) * parameter.element_size()
+    return Source(name, tuple(parts), tensor)

@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128  # Verifiers opens all connections of a batch at once
+
+
 class FakeServer:
     """Answers every chat with `reply(messages)`; `url` is what a client needs, `requests` the bodies received."""
 
@@ -40,7 +44,7 @@ class FakeServer:
             def log_message(self, *args: object) -> None:
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = _Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
 
 

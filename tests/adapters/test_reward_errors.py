@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-import verifiers as vf
+from v0_api import functions, vf
 
 from rg_env.adapters.reward_errors import ErrorRecord, record_reward_errors
 from rg_env.errors import RewardError
@@ -36,11 +36,16 @@ def gives_none(state: Any) -> Any:
     """A reward that returns nothing."""
 
 
-def _score(rubric: vf.Rubric) -> Any:
-    state = {"completion": "<answer>7</answer>", "info": {"rg_task": "maze"}, "timing": {"total_ms": 0.0}}
-    return asyncio.run(
-        rubric.score_rollout("?", state["completion"], "7", state, info={"rg_task": "maze"}, example_id=0)
-    )
+def _score(rubric: vf.Rubric) -> float:
+    """The reward of a rollout, as Verifiers computes it."""
+    state: Any = {"prompt": "?", "completion": "<answer>7</answer>", "answer": "7", "info": {"rg_task": "maze"}}
+    state |= {"task": "maze", "timing": {"total_ms": 0.0, "scoring_ms": 0.0}, "trajectory": []}
+    if hasattr(rubric, "score_rollouts"):  # 0.1.6
+        scored = rubric.score_rollout("?", state["completion"], "7", state, info=state["info"], example_id=0)
+        return float(asyncio.run(scored).reward)
+    state = vf.State(state)
+    asyncio.run(rubric.score_rollout(state))
+    return float(state["reward"])
 
 
 @pytest.mark.parametrize(
@@ -56,7 +61,7 @@ def test_what_verifiers_swallows_is_recorded(function: Any, message: str) -> Non
     """Errors and values that are no number are kept with the rollout, while verifiers goes on with 0.0."""
     rubric = vf.Rubric(funcs=[fine, function], weights=[1.0, 1.0])
     record = record_reward_errors(rubric)
-    assert _score(rubric).reward == 0.5
+    assert _score(rubric) == 0.5
     assert record.count == 1
     with pytest.raises(RewardError, match=message) as caught:
         record.raise_first()
@@ -67,10 +72,10 @@ def test_what_verifiers_swallows_is_recorded(function: Any, message: str) -> Non
 
 def test_signatures_and_names_stay() -> None:
     """Verifiers passes by signature and names metrics by name: both are the original's."""
-    functions = [fine, raises, raises_async, gives_nan]
-    rubric = vf.Rubric(funcs=list(functions))
+    originals = [fine, raises, raises_async, gives_nan]
+    rubric = vf.Rubric(funcs=list(originals))
     record_reward_errors(rubric)
-    for before, after in zip(functions, rubric.get_reward_funcs(), strict=True):
+    for before, after in zip(originals, functions(rubric), strict=True):
         assert inspect.signature(after) == inspect.signature(before)
         assert after.__name__ == before.__name__
         assert inspect.iscoroutinefunction(after) == inspect.iscoroutinefunction(before)
@@ -80,10 +85,10 @@ def test_recording_twice_wraps_once() -> None:
     """It may be called again, and then wraps only what was added since."""
     rubric = vf.Rubric(funcs=[fine])
     record = record_reward_errors(rubric)
-    wrapped = rubric.get_reward_funcs()[0]
+    wrapped = functions(rubric)[0]
     rubric.add_reward_func(raises)
     assert record_reward_errors(rubric) is record
-    assert rubric.get_reward_funcs()[0] is wrapped
+    assert functions(rubric)[0] is wrapped
     _score(rubric)
     assert record.count == 1
 

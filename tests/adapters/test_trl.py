@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import os
 import pickle
 import subprocess
 import sys
@@ -10,14 +11,12 @@ import weakref
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import verifiers as vf
 from hypothesis import given
 from hypothesis import strategies as st
 from user_code import TASK, nothing_left
@@ -25,7 +24,9 @@ from user_code import TASK, nothing_left
 import rg_env
 from rg_env.adapters.trl import Environment, load_environment
 from rg_env.core import rollout as rollout_module
+from rg_env.core.environment import ReasoningGym
 from rg_env.core.rewards import Rollout
+from rg_env.core.rubric import Scored
 from rg_env.errors import InputError, RewardError, UnknownNameError
 
 SMALL: dict[str, Any] = {"num_train_examples": 8, "num_eval_examples": 6}
@@ -94,24 +95,21 @@ def _right(row: Any) -> str:
         },
     ],
 )
-def test_rows_are_those_of_v0(arguments: dict[str, Any]) -> None:
+def test_rows_are_the_plain_environments(arguments: dict[str, Any]) -> None:
     """Prompts, questions, answers and info, in both splits, and the manifest."""
     env = load_environment(**SMALL, **arguments)
-    other = rg_env.load_environment(**SMALL, **arguments)
-    for ours, theirs in ((env.train_dataset, other.dataset), (env.eval_dataset, other.eval_dataset)):
-        assert ours.to_list() == theirs.to_list()
-        assert ours.column_names == theirs.column_names
+    other = ReasoningGym(**SMALL, **arguments)
+    assert env.train_dataset is not None
+    assert env.eval_dataset is not None
+    assert (env.train_dataset.to_list(), env.eval_dataset.to_list()) == (other.train_rows, other.eval_rows)
     assert env.manifest == other.manifest
     again = load_environment(**SMALL, **arguments, manifest=env.manifest)
     assert again.train_dataset.to_list() == env.train_dataset.to_list()
 
 
-def test_parameters_are_those_of_v0() -> None:
-    """Names and defaults, but for the parser; few-shot examples go to the parent class there."""
-    ours = {name: parameter.default for name, parameter in inspect.signature(load_environment).parameters.items()}
-    theirs = inspect.signature(rg_env.load_environment).parameters
-    expected = {name: theirs[name].default for name in theirs if name not in ("parser", "kwargs")}
-    assert {name: default for name, default in ours.items() if name not in ("few_shot", "unknown")} == expected
+def test_parameters_are_the_plain_environments() -> None:
+    """Names and defaults."""
+    assert inspect.signature(load_environment) == inspect.signature(ReasoningGym)
 
 
 def test_functions_have_the_form_that_trl_wants() -> None:
@@ -143,59 +141,31 @@ TEXTS = st.lists(PIECES | st.text(max_size=8), max_size=12).map("".join) | st.ju
 
 
 @cache
-def _both(partial_credit: bool) -> tuple[Environment, vf.Environment]:
+def _both(partial_credit: bool) -> tuple[Environment, ReasoningGym]:
     arguments = {"gym": MIXTURE, "rewards": ALL_REWARDS, "partial_credit": partial_credit}
-    return load_environment(**SMALL, **arguments), rg_env.load_environment(**SMALL, **arguments)
+    return load_environment(**SMALL, **arguments), ReasoningGym(**SMALL, **arguments)
+
+
+def _means(scored: list[Scored]) -> dict[str, float]:
+    """Of each metric, over the rollouts that it applies to."""
+    names = {name for each in scored for name in each.metrics}
+    values = {name: [each.metrics[name] for each in scored if name in each.metrics] for name in names}
+    return {name: sum(of) / len(of) for name, of in values.items()}
 
 
 @given(texts=st.lists(TEXTS, min_size=1, max_size=8), partial_credit=st.booleans())
-def test_values_are_v0s_to_the_last_digit(texts: list[str], partial_credit: bool) -> None:
+def test_values_are_the_plain_environments_to_the_last_digit(texts: list[str], partial_credit: bool) -> None:
     """Each reward, its weight, and the metrics, on the same completions with as many tokens."""
     env, other = _both(partial_credit)
-    rows = env.train_dataset.to_list()[: len(texts)]
+    rows = other.train_rows[: len(texts)]
     texts = [text.replace("GOLD", row["answer"]) for text, row in zip(texts, rows, strict=True)]
     logs = Logs()
-    ours = dict(zip([f.__name__ for f in env.reward_funcs], _call(env, texts, rows, logs), strict=True))
-    theirs: dict[str, list[float]] = {name: [] for name in other.rubric.get_reward_func_names()}
-    for text, row in zip(texts, rows, strict=True):
-        usage = SimpleNamespace(completion_tokens=len(text))
-        state = {"responses": [SimpleNamespace(usage=usage, choices=[SimpleNamespace(finish_reason="stop")])]}
-        given = {"prompt": row["prompt"], "completion": [{"role": "assistant", "content": text}], "state": state}
-        given |= {"answer": row["answer"], "info": row["info"], "parser": other.parser, "task": ""}
-        for name, function in zip(theirs, other.rubric.get_reward_funcs(), strict=True):
-            wanted = inspect.signature(function).parameters
-            theirs[name].append(function(**{key: value for key, value in given.items() if key in wanted}))
-    assert ours == {name: theirs[name] for name in ours}
-    weights = dict(zip(other.rubric.get_reward_func_names(), other.rubric.get_reward_weights(), strict=True))
-    assert dict(zip(ours, env.reward_weights, strict=True)) == {name: weights[name] for name in ours}
-    whole = {name: sum(values) / len(values) for name, values in theirs.items() if name not in ours}
-    assert {name: mean for name, mean in logs.means().items() if not name.startswith("accuracy/")} == {
-        name: mean for name, mean in whole.items() if not name.startswith("accuracy/")
-    }
-
-
-def test_the_rubric_of_a_served_model_says_the_same(fake_server: Any) -> None:
-    """What v0 makes of real replies over HTTP, and TRL of the same replies."""
-    import asyncio
-
-    from openai import AsyncOpenAI
-
-    arguments: dict[str, Any] = {"gym": MIXTURE, "rewards": ["correctness", "format", "brevity", "cosine"]}
-    env, other = load_environment(**SMALL, **arguments), rg_env.load_environment(**SMALL, **arguments)
-    rows = env.eval_dataset.to_list()
-    texts = [_right(rows[0]), "<answer>no</answer>", "", _right(rows[3]), f"{_right(rows[4])} so", "<answer></answer>"]
-    replies = {row["question"]: text for row, text in zip(rows, texts, strict=True)}
-    fake_server.reply = lambda messages: replies[messages[-1]["content"]]
-
-    async def run() -> Any:
-        async with AsyncOpenAI(base_url=fake_server.url, api_key="none") as client:
-            return await other.evaluate(client, "fake", use_tqdm=False)
-
-    results = asyncio.run(run())
-    batch = {"prompts": results.prompt, "completions": results.completion, "completion_ids": [[1] * 128] * 6}
-    columns = {name: [row[name] for row in rows] for name in ("answer", "info")}
-    for function in env.reward_funcs:
-        assert function(**batch, **columns) == results.metrics[function.__name__]
+    ours = dict(zip([f.__name__ for f in env.reward_funcs], _call(env, texts, list(rows), logs), strict=True))
+    rollouts = [other.rollout(row, text, completion_tokens=len(text)) for row, text in zip(rows, texts, strict=True)]
+    theirs = other.score(rollouts)
+    assert ours == {name: [each.rewards[name] for each in theirs] for name in ours}
+    assert dict(zip(ours, env.reward_weights, strict=True)) == other.reward_weights
+    assert logs.means() == _means(theirs)
 
 
 def test_metrics_are_exact_for_each_task() -> None:
@@ -436,16 +406,21 @@ print(values, {"torch", "transformers"} & set(sys.modules))
 
 
 @pytest.mark.parametrize(
-    ("task", "message"),
+    ("task", "installed", "message"),
     [
-        ("leg_countin", "error: unknown task 'leg_countin': did you mean 'leg_counting'"),
-        ("leg_counting", f"error: this needs TRL 1.x, and TRL {version('trl')} is installed: {EXAMPLE} --help has the"),
+        ("leg_countin", "", "error: unknown task 'leg_countin': did you mean 'leg_counting'"),
+        ("leg_counting", "0.24.0", f"error: this needs TRL 1.x, and TRL 0.24.0 is installed: {EXAMPLE} --help has the"),
     ],
 )
-def test_the_example_tells_what_is_wrong(task: str, message: str) -> None:
-    """In one line, before anything is loaded; here TRL is the trainer's, an older one."""
+def test_the_example_tells_what_is_wrong(task: str, installed: str, message: str, tmp_path: Path) -> None:
+    """In one line, before anything is loaded."""
+    if installed:
+        (tmp_path / f"trl-{installed}.dist-info").mkdir()
+        metadata = f"Metadata-Version: 2.1\nName: trl\nVersion: {installed}\n"
+        (tmp_path / f"trl-{installed}.dist-info" / "METADATA").write_text(metadata)
     command = [sys.executable, str(EXAMPLE), "--task", task]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    variables = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(message)
     assert done.stderr.count("\n") == 1
@@ -453,15 +428,14 @@ def test_the_example_tells_what_is_wrong(task: str, message: str) -> None:
 
 @pytest.mark.slow
 def test_upstream_grading_is_the_librarys() -> None:
-    """Credit for a mention, from a worker; the same as v0's."""
+    """Credit for a mention, from a worker; the same as the plain environment's."""
     arguments = {**SMALL, "grading": "upstream"}
     env = load_environment(**arguments)
     rows = env.train_dataset.to_list()
     logs = Logs()
     values = _call(env, [f"<answer>{row['answer']} or so</answer>" for row in rows], rows, logs)
-    functions = vf.Rubric.get_reward_funcs(rg_env.load_environment(**arguments).rubric)
-    assert {function.__name__ for function in functions} > {"status/partial", "status/timed_out"}
-    assert set(logs.metrics) == {f.__name__ for f in functions} - {"correctness", "format"}
+    metrics = {metric.name for metric in ReasoningGym(**arguments).rubric.metrics}
+    assert set(logs.metrics) == metrics > {"status/partial", "status/timed_out"}
     assert logs.means()["status/partial"] == 1.0
     assert all(0 < value < 1 for value in values[0])
 

@@ -1,4 +1,4 @@
-"""The environment under Verifiers' v0 API (the installed version), over a real local server."""
+"""The environment under Verifiers' v0 API, over a real local server."""
 
 import asyncio
 import inspect
@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import verifiers as vf
-from openai import AsyncOpenAI
 from user_code import TASK, nothing_left
+from v0_api import evaluated, functions, generated, names, vf, weights
 
 import rg_env
 from rg_env.adapters import v0_rubric
@@ -22,12 +21,18 @@ from rg_env.errors import InputError, RewardError, UnknownNameError
 SMALL: dict[str, Any] = {"num_train_examples": 8, "num_eval_examples": 6}
 
 
-def _evaluate(env: vf.Environment, url: str, **kwargs: Any) -> Any:
-    async def run() -> Any:
-        async with AsyncOpenAI(base_url=url, api_key="none") as client:
-            return await env.evaluate(client, "fake", use_tqdm=False, **kwargs)
+@pytest.fixture
+def rollouts(monkeypatch: pytest.MonkeyPatch) -> list[Rollout]:
+    """Fills with the rollouts that the rubric scores."""
+    found: list[Rollout] = []
+    make = v0_rubric._rollout
 
-    return asyncio.run(run())
+    def kept(*args: Any) -> Rollout:
+        found.append(make(*args))
+        return found[-1]
+
+    monkeypatch.setattr(v0_rubric, "_rollout", kept)
+    return found
 
 
 def _oracle(env: vf.Environment, right: Callable[[str], bool] = lambda task: True) -> Callable[[list[Any]], str]:
@@ -55,6 +60,28 @@ def test_further_rows_are_put_as_its_own() -> None:
     assert env.put_rows(build_rows("leg_counting", "train", 8, 1)) == env.dataset.to_list()
 
 
+def test_rows_and_scores_are_the_plain_environments(fake_server: Any) -> None:
+    """In both splits; and what each reply earns over HTTP."""
+    arguments: dict[str, Any] = {
+        **SMALL,
+        "gym": ["leg_counting", "gcd"],
+        "rewards": ["correctness", "format", "brevity"],
+    }
+    env, plain = rg_env.load_environment(**arguments), rg_env.ReasoningGym(**arguments)
+    assert (env.dataset.to_list(), env.eval_dataset.to_list()) == (plain.train_rows, plain.eval_rows)
+    assert env.manifest == plain.manifest
+    answers = [f"<answer>{row['answer'] if index % 2 else 'no'}</answer>" for index, row in enumerate(plain.eval_rows)]
+    replies = {row["question"]: answer for row, answer in zip(plain.eval_rows, answers, strict=True)}
+    fake_server.reply = lambda messages: replies[messages[-1]["content"]]
+    scored = plain.score(
+        [plain.rollout(row, text, completion_tokens=128) for row, text in zip(plain.eval_rows, answers, strict=True)]
+    )
+    results = evaluated(env, fake_server.url)
+    assert results.reward == [each.reward for each in scored]
+    for name in plain.reward_weights:
+        assert results.metrics[name] == [each.rewards[name] for each in scored]
+
+
 def test_verifiers_loads_it_by_name() -> None:
     """`vf.load_environment("rg-env", gym="leg_counting")` gives the environment, with the columns v0 wants."""
     env = vf.load_environment("rg-env", gym="leg_counting")
@@ -73,8 +100,8 @@ def test_verifiers_loads_it_by_name() -> None:
     assert env.mixture.names == ["leg_counting"]
     assert env.manifest["splits"]["eval"]["size"] == 200
     statuses = ["status/wrong", "status/no_answer", "status/too_long", "status/ungradable"]
-    assert env.rubric.get_reward_func_names() == ["correctness", "format", "accuracy", *statuses]
-    assert env.rubric.get_reward_weights() == [1.0, 0.1, 0.0, 0.0, 0.0, 0.0, 0.0]
+    assert names(env.rubric)[:7] == ["correctness", "format", "accuracy", *statuses]  # then Verifiers' own, from 0.1.9
+    assert weights(env.rubric) == [1.0, 0.1] + [0.0] * (len(names(env.rubric)) - 2)
 
 
 def test_parameters_follow_upstream() -> None:
@@ -87,16 +114,15 @@ def test_parameters_follow_upstream() -> None:
     assert {name: own[name].default for name in own if name not in ("self", "kwargs")} == defaults
 
 
-def test_a_rollout_is_scored_over_http(fake_server: Any) -> None:
+def test_a_rollout_is_scored_over_http(fake_server: Any, rollouts: list[Rollout]) -> None:
     """Right answers earn correctness, format and brevity, through a real client and server."""
     env = rg_env.load_environment(**SMALL, rewards=[("correctness", 1), ("format", 0.5), ("brevity", 1)])
     fake_server.reply = _oracle(env)
-    results = _evaluate(env, fake_server.url)
+    results = evaluated(env, fake_server.url)
     assert results.reward == [1 + 0.5 + 0.75] * 6
     assert results.metrics["accuracy"] == [1.0] * 6
     assert [message["role"] for message in fake_server.requests[0]["messages"]] == ["system", "user"]
-    rollout = v0_rubric.kept_rollout(results.state[0])
-    assert isinstance(rollout, Rollout)
+    rollout = rollouts[0]
     assert (rollout.completion_tokens, rollout.truncated, rollout.score.status) == (128, False, "correct")
 
 
@@ -105,7 +131,7 @@ def test_wrong_and_missing_answers_earn_less(fake_server: Any) -> None:
     env = rg_env.load_environment(**SMALL)
     for reply, reward in (("<answer>no</answer>", 0.1), ("no", 0.0)):
         fake_server.reply = lambda messages, reply=reply: reply
-        assert _evaluate(env, fake_server.url, num_examples=2).reward == [pytest.approx(reward)] * 2
+        assert evaluated(env, fake_server.url, num_examples=2).reward == [pytest.approx(reward)] * 2
 
 
 def test_statuses_are_metrics(fake_server: Any) -> None:
@@ -114,7 +140,7 @@ def test_statuses_are_metrics(fake_server: Any) -> None:
     env = rg_env.load_environment(**SMALL, rewards=["correctness", gated])
     replies = iter(["<answer>no</answer>", "none", "<answer>" + "1" * 20_000 + "</answer>"] * 2)
     fake_server.reply = lambda messages: next(replies)
-    results = _evaluate(env, fake_server.url)
+    results = evaluated(env, fake_server.url)
     shares = {name: sum(values) / 6 for name, values in results.metrics.items() if name.startswith("status/")}
     third = pytest.approx(1 / 3)
     assert shares == {
@@ -127,18 +153,16 @@ def test_statuses_are_metrics(fake_server: Any) -> None:
 
 
 @pytest.mark.slow
-def test_upstream_grading_is_the_librarys(fake_server: Any) -> None:
+def test_upstream_grading_is_the_librarys(fake_server: Any, rollouts: list[Rollout]) -> None:
     """Credit for a mention, from a worker, once for all reward functions of a rollout."""
     env = rg_env.load_environment(**SMALL, grading="upstream")
     right = {row["question"]: row["answer"] for row in env.eval_dataset}
     fake_server.reply = lambda messages: f"<answer>{right[messages[-1]['content']]} or so</answer>"
-    results = _evaluate(env, fake_server.url)
+    results = evaluated(env, fake_server.url)
     assert set(results.metrics["status/partial"]) == {1.0}
-    for state, value in zip(results.state, results.metrics["correctness"], strict=True):
-        rollout = v0_rubric.kept_rollout(state)
-        assert rollout is not None
-        assert 0 < value == rollout.score.value < 1
-        assert not [key for key in state if "pending" in key]
+    assert len(rollouts) == 6
+    assert sorted(results.metrics["correctness"]) == sorted(rollout.score.value for rollout in rollouts)
+    assert all(0 < rollout.score.value < 1 for rollout in rollouts)
 
 
 def test_partial_credit_and_gradings_that_cannot_be() -> None:
@@ -146,7 +170,7 @@ def test_partial_credit_and_gradings_that_cannot_be() -> None:
     for asked in ({"partial_credit": True}, {"grading": "partial"}):
         env = rg_env.load_environment(**SMALL, **asked)
         assert env.dataset[0]["info"]["grading"] == "partial"
-        assert "status/partial" in env.rubric.get_reward_func_names()
+        assert "status/partial" in names(env.rubric)
     with pytest.raises(InputError, match=r"unknown grading 'upsteam'.*upstream"):
         rg_env.load_environment(**SMALL, grading="upsteam")
     with pytest.raises(InputError, match="leave partial_credit out"):
@@ -176,7 +200,7 @@ def test_the_system_prompt_can_stand_in_the_user_turn(fake_server: Any) -> None:
     """`prompt_placement="user"` sends no system message; few-shot messages keep their place."""
     shots = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<answer>1</answer>"}]
     env = rg_env.load_environment(**SMALL, prompt_placement="user", few_shot=shots)
-    _evaluate(env, fake_server.url, num_examples=1)
+    evaluated(env, fake_server.url, num_examples=1)
     messages = fake_server.requests[0]["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant", "user"]
     assert messages[0]["content"] == f"{SYSTEM_PROMPT}\n\n1?"
@@ -189,7 +213,7 @@ def test_accuracy_by_task_is_exact_over_a_dataset(fake_server: Any) -> None:
     gym = [{"name": "leg_counting", "weight": 2}, "chain_sum", {"name": "gcd", "weight": 0.3}]
     env = rg_env.load_environment(gym=gym, num_train_examples=8, num_eval_examples=17)
     fake_server.reply = _oracle(env, right=lambda task: task != "chain_sum")
-    metrics = _evaluate(env, fake_server.url, rollouts_per_example=2).metrics
+    metrics = evaluated(env, fake_server.url, rollouts_per_example=2).metrics
     means = {name: sum(values) / len(values) for name, values in metrics.items()}
     assert means["accuracy/leg_counting"] == pytest.approx(1.0, abs=1e-12)
     assert means["accuracy/gcd"] == pytest.approx(1.0, abs=1e-12)
@@ -209,7 +233,7 @@ def test_each_rollout_is_scored_once(fake_server: Any, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(v0_rubric.Rollout, "of", counted)
     env = rg_env.load_environment(**SMALL, rewards=["correctness", "format", "brevity"])
-    _evaluate(env, fake_server.url)
+    evaluated(env, fake_server.url)
     assert len(calls) == 6
 
 
@@ -225,9 +249,8 @@ def test_another_completion_in_the_same_state_is_scored_anew() -> None:
     assert (right.score.status, wrong.score.status) == ("correct", "wrong")
 
 
-@pytest.mark.parametrize("name", ["generate", "a_generate"])
 @pytest.mark.parametrize("value", [float("nan"), "raise"])
-def test_a_reward_that_fails_ends_the_batch(name: str, value: Any, fake_server: Any) -> None:
+def test_a_reward_that_fails_ends_the_batch(value: Any, fake_server: Any) -> None:
     """An error or NaN in a reward comes out of generate as a RewardError naming it, and only once."""
     broken = True
 
@@ -237,15 +260,10 @@ def test_a_reward_that_fails_ends_the_batch(name: str, value: Any, fake_server: 
         return value if broken else 1.0
 
     env = rg_env.load_environment(**SMALL, rewards=["correctness", bad])
-
-    async def run() -> Any:
-        async with AsyncOpenAI(base_url=fake_server.url, api_key="none") as client:
-            return await getattr(env, name)(env.get_eval_dataset(2), client=client, model="fake", use_tqdm=False)
-
     with pytest.raises(RewardError, match=r"reward 'bad' .*task leg_counting, answer '0'"):
-        asyncio.run(run())
+        generated(env, fake_server.url, env.get_eval_dataset(2))
     broken = False
-    assert asyncio.run(run()).reward == [1.0, 1.0]
+    assert generated(env, fake_server.url, env.get_eval_dataset(2)).reward == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -313,7 +331,7 @@ def test_a_batch_that_failed_otherwise_leaves_no_reward_error(
         patch.setattr(vf.SingleTurnEnv, "generate", refuse)
         with pytest.raises(ConnectionError):
             env.generate(None)
-    assert len(_evaluate(env, fake_server.url).reward) == 6
+    assert len(evaluated(env, fake_server.url).reward) == 6
 
 
 @pytest.mark.slow
@@ -321,7 +339,7 @@ def test_a_cancelled_reward_leaves_the_score_to_the_others() -> None:
     """Of the functions that wait for one worker's score; nothing of the wait stays in the state."""
     env = rg_env.load_environment(**SMALL, grading="upstream")
     row = env.dataset[0]
-    first, second = env.rubric.get_reward_funcs()[:2]
+    first, second = functions(env.rubric)[:2]
 
     async def main() -> float:
         state: dict[str, Any] = {}
@@ -342,7 +360,9 @@ def test_a_cancelled_reward_leaves_the_score_to_the_others() -> None:
 
 
 @pytest.mark.slow
-def test_a_task_of_the_users_own_is_graded_beside_others(fake_server: Any, tmp_path: Path) -> None:
+def test_a_task_of_the_users_own_is_graded_beside_others(
+    fake_server: Any, rollouts: list[Rollout], tmp_path: Path
+) -> None:
     """By name in a mixture: answers that hang its grader are timed out, and all others are scored."""
     path = tmp_path / "own_tasks.py"
     path.write_text(TASK)
@@ -357,7 +377,7 @@ def test_a_task_of_the_users_own_is_graded_beside_others(fake_server: Any, tmp_p
             return f"<answer>{'hang' if question == own[0] else right[question]}</answer>"
 
         fake_server.reply = reply
-        results = _evaluate(env, fake_server.url)
-    statuses = [state["rg_env_rollout"].score.status for state in results.state]
+        results = evaluated(env, fake_server.url)
+    statuses = [rollout.score.status for rollout in rollouts]
     assert statuses.count("timed_out") == results.metrics["status/timed_out"].count(1.0) == len(statuses) // 6
     assert set(statuses) == {"timed_out", "correct"}

@@ -1,11 +1,12 @@
 """Environments of other authors for Verifiers' v0 API, as the trainer's environment."""
 
 import asyncio
+import warnings
 from typing import Any
 
 import pytest
-import verifiers as vf
 from datasets import Dataset
+from v0_api import vf
 
 import rg_env
 from rg_env.adapters.v0_training import VerifiersEnvironment
@@ -71,11 +72,14 @@ def test_rewards_see_the_rows_own_values() -> None:
     seen: list[Any] = []
 
     def look(prompt: Any, completion: Any, answer: Any, info: Any, task: Any) -> float:
-        seen.append((prompt, completion, answer, info, task))
+        name = task if isinstance(task, str) else task["task"]  # the row in later releases
+        seen.append((prompt, completion, answer, info, name))
         return 0.0
 
     rows = Dataset.from_list([{"prompt": "1 + 1 =", "answer": 2, "info": {"kind": "sum"}, "task": "add"}])
-    env = make(look, dataset=rows, message_type="completion", system_prompt=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # in later releases
+        env = make(look, dataset=rows, message_type="completion", system_prompt=None)
     env.score([env.rollout(env.train_rows[0], " 2")])
     assert seen == [("1 + 1 =", " 2", 2, {"kind": "sum"}, "add")]
     assert env.train_rows[0]["answer"] == "2"
@@ -109,11 +113,18 @@ def test_a_rubric_that_gives_none_is_an_error() -> None:
     """Also where its class computes rewards by itself."""
 
     class Own(vf.Rubric):
-        async def score_rollouts(self, **kwargs: Any) -> Any:
-            return vf.types.RolloutScores.model_construct(reward=[None], metrics={"right": [1.0]})
+        if hasattr(vf.Rubric, "score_rollouts"):  # up to 0.1.6
+
+            async def score_rollouts(self, **kwargs: Any) -> Any:
+                return vf.types.RolloutScores.model_construct(reward=[None], metrics={"right": [1.0]})
+
+        else:
+
+            async def score_group(self, states: Any) -> None:
+                states[0].update(reward=None, metrics={"right": None})
 
     env = make(rubric=Own(funcs=[right]))
-    with pytest.raises(RewardError, match="of Own' returned None, not a finite number"):
+    with pytest.raises(RewardError, match=r"of Own' returned None, not a finite number|RubricGroup raised TypeError"):
         env.score([env.rollout(env.train_rows[0], "7")])
 
 
@@ -132,12 +143,18 @@ def _tool(x: int) -> int:
     return x
 
 
+def _with_tools() -> Any:
+    old = {"oai_tools": [{"type": "function"}]}  # up to 0.1.6
+    new = {"tool_defs": [{"name": "f", "description": "A tool.", "parameters": {}}]}
+    return vf.SingleTurnEnv(dataset=ROWS, **(new if hasattr(vf, "Tool") else old))
+
+
 @pytest.mark.parametrize(
     ("env", "message"),
     [
         (_Turns(dataset=ROWS), "_Turns is not a SingleTurnEnv"),
         (vf.ToolEnv(dataset=ROWS, tools=[_tool]), "ToolEnv is not a SingleTurnEnv"),
-        (vf.SingleTurnEnv(dataset=ROWS, oai_tools=[{"type": "function"}]), "SingleTurnEnv has tools"),
+        (_with_tools(), "SingleTurnEnv has tools"),
         (_SetUp(dataset=ROWS, rubric=vf.Rubric(funcs=[right])), "_SetUp has setup_state of its own"),
     ],
 )
@@ -153,7 +170,7 @@ def test_odd_environments_are_refused() -> None:
         as_environment(vf.SingleTurnEnv(dataset=ROWS))
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
     with pytest.raises(InputError, match=r"dataset\[0\]: prompt must be text, or a list of messages"):
-        make(dataset=Dataset.from_list([{"prompt": image, "answer": ""}]))
+        make(dataset=Dataset.from_list([{"prompt": image, "answer": ""}]), system_prompt=None)
     with pytest.raises(InputError, match="env must be a ReasoningGym or Environment of rg_env"):
         as_environment(object())
 

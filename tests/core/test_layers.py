@@ -3,14 +3,15 @@
 import ast
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 import rg_env
-from rg_env.errors import MissingExtraError
 
 PACKAGE = Path(rg_env.__file__).parent
+VERIFIERS = version("verifiers")
 LAYERS = ["errors", "core", "tiny", ("adapters", "inference"), "evaluation", "training", "cli"]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in ([layer] if isinstance(layer, str) else layer)}
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -88,13 +89,11 @@ print(seconds, sorted({heavy} & set(sys.modules)))
 
 
 def test_public_names_resolve() -> None:
-    """Every name in `dir(rg_env)` can be had, and no other; those of Verifiers' v1 API where there is one."""
-    for name in set(dir(rg_env)) - set(rg_env.__all__):
+    """Every name in `dir(rg_env)` can be had, those of Verifiers' v1 API too, and no other."""
+    for name in dir(rg_env):
         assert getattr(rg_env, name) is not None
-    for name in rg_env.__all__:
-        with pytest.raises(MissingExtraError, match=rf"rg_env.{name} is of Verifiers' v1 API, which verifiers 0\.1\.6"):
-            getattr(rg_env, name)
     assert {
+        *rg_env.__all__,
         "load_environment",
         "ReasoningGymEnv",
         "Environment",
@@ -109,38 +108,60 @@ def test_public_names_resolve() -> None:
         _ = rg_env.nothing
 
 
+def _errors(setup: str, *names: str) -> list[str]:
+    """What each name of rg_env raises, in a process of its own after `setup`."""
+    code = f"""
+import sys, types
+{setup}
+import rg_env
+for name in {names!r}:
+    try:
+        getattr(rg_env, name)
+    except rg_env.MissingExtraError as error:
+        print(f"{{type(error).__name__}} {{error}}")
+"""
+    return _run(code).splitlines()
+
+
 def test_what_keeps_an_adapter_from_being_imported_is_told() -> None:
     """Not that the release lacks an API which it has."""
-    code = """
-import sys, verifiers, rg_env
-sys.modules["datasets"] = None
-try:
-    rg_env.load_environment
-except ImportError as error:
-    print(error)
-"""
-    told = _run(code)
-    assert told.startswith("rg_env.load_environment cannot be imported with verifiers 0.1.6.post0: ")
-    assert "datasets" in told
+    for setup in ('sys.modules["httpx"] = None', 'import verifiers; sys.modules["httpx"] = None'):
+        (told,) = _errors(setup, "load_environment")
+        assert told.startswith(
+            f"MissingExtraError rg_env.load_environment cannot be imported with verifiers {VERIFIERS}: "
+        )
+        assert "httpx" in told
 
 
-def test_load_environment_works_without_the_v0_api() -> None:
-    """It gives the plain environment; names of the v0 API alone are refused with both remedies."""
+def test_the_v1_names_are_refused_where_the_release_lacks_them() -> None:
+    """With the releases that have them; as no AttributeError, which Verifiers' loader takes for an empty package."""
+    setup = 'sys.modules["verifiers.v1"] = None'
+    assert [line.partition(": ")[0] for line in _errors(setup, *rg_env.__all__)] == [
+        f"MissingExtraError rg_env.{name} is of Verifiers' v1 API, which verifiers {VERIFIERS} lacks (0.2.1 and later "
+        "have it)"
+        for name in rg_env.__all__
+    ]
+
+
+def test_load_environment_works_without_verifiers() -> None:
+    """It gives the plain environment; Verifiers' own object is refused with both remedies."""
     code = """
-import sys, types
-sys.modules["verifiers"] = types.ModuleType("verifiers")  # as 0.4.0: without vf.SingleTurnEnv
+import sys
+sys.modules["verifiers"] = None
 import rg_env
 env = rg_env.load_environment("leg_counting", num_train_examples=2, num_eval_examples=1)
 print(type(env).__name__, len(env.train_rows))
-for call in (lambda: rg_env.load_environment(gyn=1), lambda: rg_env.ReasoningGymEnv):
-    try:
-        call()
-    except rg_env.RGEnvError as error:
-        print(type(error).__name__, error)
+try:
+    rg_env.load_environment(gyn=1)
+except rg_env.RGEnvError as error:
+    print(type(error).__name__, error)
 """
-    plain, unknown, refused = _run(code).splitlines()
+    plain, unknown = _run(code).splitlines()
     assert plain == "ReasoningGym 2"
     assert unknown == "UnknownNameError unknown parameter of the environment 'gyn': did you mean 'gym'?"
-    assert refused.startswith("MissingExtraError rg_env.ReasoningGymEnv is of Verifiers' v0 API, which verifiers ")
-    assert "use rg_env.ReasoningGym" in refused
-    assert "pip install 'verifiers<0.4'" in refused
+    hidden = "import importlib.metadata as m; found = m.version; sys.modules['verifiers'] = None\n"
+    hidden += "def version(name):\n    if name == 'verifiers': raise m.PackageNotFoundError(name)\n"
+    hidden += "    return found(name)\nm.version = version"
+    (refused,) = _errors(hidden, "ReasoningGymEnv")
+    assert refused.startswith("MissingExtraError rg_env.ReasoningGymEnv needs verifiers, which is not installed ")
+    assert "(pip install verifiers, or use rg_env.ReasoningGym)" in refused

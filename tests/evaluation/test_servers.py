@@ -28,12 +28,9 @@ class Gpus:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch):
         self.folder, self._log = folder, folder / "stand_in.jsonl"
-        program = folder / "bin" / "vllm"
-        program.parent.mkdir()
-        code = Path(__file__).with_name("vllm_stand_in.py").read_text()
-        program.write_text(f"#!{sys.executable}\n{code}")
-        program.chmod(0o755)
-        machine = Machine(("0", "1"), "0.11.0", program.parent)
+        program = Path(__file__).with_name("vllm_stand_in.py")
+        monkeypatch.setattr(servers, "PROGRAM", (sys.executable, str(program)))
+        machine = Machine(("0", "1"), "0.32.0", folder)
         monkeypatch.setattr(servers.Machine, "here", classmethod(lambda cls: machine))
         monkeypatch.setattr(servers, "_POLL_S", 0.05)
         monkeypatch.setenv("STAND_IN_LOG", str(self._log))

@@ -54,8 +54,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("verb", choices=["serve"])
-    parser.add_argument("model")
+    parser.add_argument("--model")
     parser.add_argument("--host")
     parser.add_argument("--port", type=int)
     parser.add_argument("--enable-lora", action="store_true")

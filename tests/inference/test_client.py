@@ -70,7 +70,9 @@ def test_the_answer_is_what_the_trainer_reads(ask: Callable[..., Any], engine: E
     assert all(item.logprob <= 0 for item in choice.logprobs.content)
     kept = ids[:-1] if choice.finish_reason == "stop" else ids
     assert choice.message.content == engine.tokenizer.decode(kept)
-    assert answer.usage.prompt_tokens == len(engine.tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True))
+    assert answer.usage.prompt_tokens == len(
+        engine.tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=False)
+    )
 
 
 def test_tokens_come_as_text_unless_asked_for_ids(ask: Callable[..., Any]) -> None:

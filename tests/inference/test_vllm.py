@@ -1,4 +1,4 @@
-"""What a `vf-vllm` server is asked over HTTP, against real local servers that are something else."""
+"""What a vLLM server is asked over HTTP, against real local servers that are something else."""
 
 import contextlib
 import json
@@ -7,13 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rg_env.errors import ServerError
-from rg_env.inference.vllm import BREAKS_OFF, VllmServer, serve_command, start_hint
-from rg_env.inference.vllm_plugin import ENV_VARIABLE
+from rg_env.inference.vllm import BREAKS_OFF, VllmServer, serve_command, start_hint, vllm_command
 
 MODELS = {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 64}]}
 
@@ -54,7 +54,7 @@ def test_no_server_is_one_clear_error() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(ServerError, match=rf"no vf-vllm server at 127.0.0.1:{port}.*vf-vllm --model") as caught:
+    with pytest.raises(ServerError, match=rf"no vLLM server at 127.0.0.1:{port}.*rg-env vllm MODEL") as caught:
         VllmServer("127.0.0.1", port).wait(timeout_s=0.2)
     assert caught.value.exit_code == 2
 
@@ -90,7 +90,7 @@ def test_what_it_serves(serve: Any) -> None:
 
 
 def test_a_plain_vllm_server_takes_no_weights(serve: Any) -> None:
-    """`vllm serve` in place of `vf-vllm`."""
+    """It was started without its development mode."""
     with pytest.raises(ServerError, match="takes no weights"):
         serve(models=(200, MODELS)).world_size()
 
@@ -176,10 +176,25 @@ def test_logprobs_are_read_token_by_token(serve: Any) -> None:
     assert serve(completions=(200, answer)).logprobs("m", [5, 7, 8]) == [-1.5, -0.5]
 
 
-def test_the_printed_command_asks_for_weight_sync_on_this_machine_only() -> None:
-    environment, command = serve_command("org/model", port=8001, max_model_len=512, tensor_parallel=2)
-    assert environment == {ENV_VARIABLE: "1"}
-    assert command[:3] == ["vf-vllm", "--model", "org/model"]
+def test_the_printed_command_listens_on_this_machine_only() -> None:
+    command = serve_command("org/model", port=8001, max_model_len=512, tensor_parallel=2)
+    assert command[:3] == ["rg-env", "vllm", "org/model"]
     assert command[command.index("--host") + 1] == "127.0.0.1"
     assert command[command.index("--tensor-parallel-size") + 1] == "2"
-    assert start_hint("org/model").startswith(f"{ENV_VARIABLE}=1 vf-vllm --model org/model --host 127.0.0.1")
+    assert start_hint("org/model").startswith("rg-env vllm org/model --host 127.0.0.1")
+
+
+@pytest.mark.parametrize(("gpus", "backend"), [(0, "rg_env_shm"), (1, "rg_env_shm"), (2, "nccl")])
+def test_vllm_is_started_so_that_it_takes_weights(gpus: int, backend: str) -> None:
+    """By the backend that the machine has; what the user adds comes last, and so wins."""
+    environment, command = vllm_command("org/model", ["--port", "9000", "--logprobs-mode", "raw_logprobs"], gpus)
+    assert environment == {"VLLM_SERVER_DEV_MODE": "1"}
+    assert json.loads(command[command.index("--weight-transfer-config") + 1]) == {"backend": backend}
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+    assert command[-4:] == ["--port", "9000", "--logprobs-mode", "raw_logprobs"]
+    assert command[command.index("--generation-config") + 1] == "vllm"
+
+
+def test_the_tiny_policy_is_known_by_its_name() -> None:
+    _, command = vllm_command("tiny", [], 0)
+    assert (Path(command[command.index("--model") + 1]) / "model.safetensors").is_file()

@@ -1,20 +1,37 @@
-"""The plugin's entry point, where there is no vLLM: it must never be what keeps a program from starting."""
+"""The plugin's entry point: it registers one backend, and never keeps a program from starting."""
 
 import sys
+from types import ModuleType
 
 import pytest
 
 from rg_env.inference import vllm_plugin
 
+MODULE = "vllm.distributed.weight_transfer"
 
-def test_it_imports_nothing_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(vllm_plugin.ENV_VARIABLE, raising=False)
-    monkeypatch.setitem(sys.modules, "verifiers.inference.vllm_server", None)  # importing it would raise
+
+def test_without_vllm_or_with_an_older_one_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vLLM before 0.32 has no factory to register with."""
+    monkeypatch.setitem(sys.modules, MODULE, None)  # importing it raises ImportError
+    vllm_plugin.register()
+    monkeypatch.setitem(sys.modules, MODULE, ModuleType(MODULE))  # it has no factory
     vllm_plugin.register()
 
 
-def test_without_a_server_of_verifiers_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some other vLLM, started where the variable happens to be set."""
-    monkeypatch.setenv(vllm_plugin.ENV_VARIABLE, "1")
-    monkeypatch.setitem(sys.modules, "verifiers.inference.vllm_server", None)
+def test_it_registers_its_backend_once_however_often_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM calls plugins in every process, in some more than once, and refuses a name that it knows."""
+    registered: list[tuple[str, ...]] = []
+
+    class Factory:
+        @staticmethod
+        def register_engine(name: str, *place: str) -> None:
+            if any(name == known[0] for known in registered):
+                raise ValueError(f"{name} is registered already")
+            registered.append((name, *place))
+
+    module = ModuleType(MODULE)
+    module.WeightTransferEngineFactory = Factory  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, MODULE, module)
     vllm_plugin.register()
+    vllm_plugin.register()
+    assert registered == [("rg_env_shm", "rg_env.inference.vllm_backend", "SharedMemoryEngine")]

@@ -1,11 +1,13 @@
 """The environments of the releases, the server that they ask, and what has to come out."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chat_server import ChatServer, completion
+from filelock import FileLock
 from release_checks import EXAMPLES, GYM, REWARDS
 from release_environments import Release, build_wheel, make_environment
 from starlette.responses import JSONResponse
@@ -18,15 +20,25 @@ from rg_env.core.tasks import Mixture
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Release], Path]:
-    """From a release to the folder of programs of its environment, made once."""
-    wheel = build_wheel(tmp_path_factory.mktemp("wheel"))
-    made: dict[str, Path] = {}
+    """From a release to the folder of programs of its environment, made once for all test processes."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def once(name: str, make: Callable[[Path], object]) -> Path:
+        folder, done = shared / name, shared / f"{name}.done"
+        with FileLock(shared / f"{name}.lock"):
+            if not done.exists():
+                make(folder)
+                done.touch()
+        return folder
 
     def make(release: Release) -> Path:
-        if release.version not in made:
-            folder = tmp_path_factory.mktemp(release.version)
-            made[release.version] = make_environment(release, wheel, folder, locked=release.group is not None)
-        return made[release.version]
+        (wheel,) = once("wheel", build_wheel).glob("*.whl")
+        locked = release.project is not None
+        made = once(
+            f"verifiers-{release.version}", lambda folder: make_environment(release, wheel, folder, locked=locked)
+        )
+        return made / "bin"
 
     return make
 

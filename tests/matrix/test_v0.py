@@ -1,13 +1,14 @@
 """The built wheel beside each release of Verifiers with the v0 API, in an environment of its own.
 
     .venv/bin/pytest -m network tests/matrix                                    # all of them
-    .venv/bin/pytest -m "network and not full_matrix" tests/matrix            # what CI runs, as uv.lock has it
+    .venv/bin/pytest -m "network and not full_matrix" tests/matrix            # what CI runs, with locked versions
 
 Needs uv, and the registry unless uv's cache has the packages.
 """
 
 import json
 import subprocess
+import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,12 @@ from typing import Any
 import pytest
 from chat_server import ChatServer
 from release_checks import EXAMPLES, OPTIONS, REWARDS, ROLLOUTS, check, releases, run
-from release_environments import Release
+from release_environments import RELEASES, ROOT, Release
 
 SCENARIO = Path(__file__).with_name("v0_scenario.py")
+ADAPTERS = [f"tests/adapters/test_{name}.py" for name in ("v0", "v0_training", "reward_errors")]
+SUITES = {"0.1.6.post0": ADAPTERS, "0.3.1": [*ADAPTERS, "tests/training/test_v0_environments.py"]}
+"""Tests of the v0 API, which the environment of the other tests lacks; those that train need the extra `train`."""
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
 
@@ -87,3 +91,17 @@ def test_v0_vf_eval(
     saved = [path.read_text().splitlines() for path in tmp_path.glob("outputs/evals/rg-env--no-usage/*/results.jsonl")]
     kept = [json.loads(line) for lines in saved for line in lines]
     assert all(row["accuracy"] == 0 for row in kept), "those whose reward raised are not among the results"
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("version", SUITES)
+def test_the_tests_of_the_v0_api(version: str, environment: Callable[[Release], Path], tmp_path: Path) -> None:
+    """Run there, slow ones too: the environment, training on others' environments. None is skipped."""
+    (release,) = [release for release in RELEASES if release.version == version]
+    report = tmp_path / "report.xml"
+    options = ("-o", "addopts=", "--import-mode=importlib", "-p", "no:cacheprovider", "-q", f"--junitxml={report}")
+    done = run(environment(release) / "pytest", *options, *SUITES[version], cwd=ROOT, timeout=1100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (suite,) = ET.parse(report).getroot().iter("testsuite")
+    assert int(suite.attrib["tests"]) > 0
+    assert suite.attrib["skipped"] == "0", done.stdout

@@ -13,7 +13,6 @@ from typing import Any
 import verifiers.v1 as vf
 
 import rg_env
-from rg_env.errors import MissingExtraError
 
 try:
     from verifiers.v1.utils import loaders
@@ -111,12 +110,12 @@ def harness_refused(**options: Any) -> str:
     return ""
 
 
-def v0_refused() -> str:
-    try:
-        _ = rg_env.ReasoningGymEnv
-    except MissingExtraError as error:
-        return str(error)
-    return ""
+def loaded() -> list[str]:
+    """Which object `load_environment` gives, and of which module."""
+    env = rg_env.load_environment(num_train_examples=1, num_eval_examples=1)
+    assert len(env.environment.train_rows) == 1
+    assert type(env) is rg_env.ReasoningGymEnv
+    return [type(env).__name__, type(env).__module__]
 
 
 async def gold(tasks: list[Any]) -> list[bool | None]:
@@ -131,8 +130,7 @@ def main() -> None:
         "put": {name: [put(task) for task in tasks(**options)] for name, options in PUT.items()},
         "bad": {name: refused(**options) for name, options in BAD.items()},
         "bad_harness": [harness_refused(**options) for options in BAD_HARNESS],
-        "v0": v0_refused(),
-        "loaded": type(rg_env.load_environment(num_train_examples=1, num_eval_examples=1)).__name__,
+        "loaded": loaded(),
         "gold": asyncio.run(gold(tasks(gym=GOLD, num_eval_examples=2 * len(GOLD)))),
     }
     keys = [task.key for task in tasks(gym=GOLD, num_eval_examples=2 * len(GOLD))]

@@ -1,4 +1,4 @@
-"""A real `vf-vllm` on this machine's CPU, serving the tiny policy. Skipped where vLLM is not installed."""
+"""A real vLLM on this machine's CPU, serving the tiny policy. Skipped where vLLM is not installed."""
 
 import importlib.util
 from collections.abc import Iterator

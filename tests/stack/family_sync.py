@@ -3,10 +3,11 @@
     VLLM_ENABLE_V1_MULTIPROCESSING=0 python tests/stack/family_sync.py FOLDER
 
 Prints one JSON record a family: how far vLLM's log-probabilities of a prompt are from those of the model it started
-with, of another one, and of that one once its tensors have been sent; and the parameters that none of them filled.
+with, of another one, and of that one once its tensors have been sent.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,15 @@ from model_families import SERVED
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from vllm import LLM, ModelRegistry, SamplingParams
 
-from rg_env.inference.vllm_extension import load_tensors, unwritten
+from rg_env.inference.shared_weights import HEADER, mapped, pack, reserve
+from rg_env.inference.vllm_plugin import BACKEND
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.weight_sources import buckets, sources
 from rg_env.training.weight_sync import model_logprobs
 
 PROMPT = list(range(5, 45))
 CPU = torch.device("cpu")
+BUCKET = 2**24
 
 
 def served_logprobs(llm: Any) -> torch.Tensor:
@@ -50,24 +53,29 @@ def record(name: str, folder: Path) -> dict[str, Any]:
     llm = LLM(
         model=str(folder), enforce_eager=True, dtype="float32", max_model_len=128, max_num_seqs=2,
         enable_prefix_caching=False, disable_sliding_window=True, disable_log_stats=True,
+        weight_transfer_config={"backend": BACKEND},
     )  # fmt: skip
 
     def distance(model: Any) -> float:
         return float((model_logprobs(model, PROMPT, CPU) - served_logprobs(llm)).abs().max())
 
-    def load(served: Any) -> list[str]:
-        arrived: set[str] = set()
+    def send() -> None:
+        path = reserve(f"families-{os.getpid()}", HEADER + BUCKET)
+        try:
+            memory = mapped(path)
+            llm.init_weight_transfer_engine({"init_info": {"path": str(path)}})
+        finally:
+            path.unlink()
+        llm.start_weight_update()
         for bucket in buckets(sources(after), 50_000):
-            arrived |= load_tensors(served, [(source.name, source.tensor()) for source in bucket])
-        return unwritten(served, arrived) if arrived else ["nothing is known of any"]
+            tensors = pack([(source.name, source.tensor()) for source in bucket], memory[HEADER:], torch.float32)
+            named = [(each.name, each.dtype, list(each.shape)) for each in tensors]
+            llm.update_weights({"update_info": {"start": HEADER, "tensors": named}})
+        llm.finish_weight_update()
 
-    return {
-        "name": name,
-        "at_first": distance(before),
-        "apart": distance(after),
-        "missing": llm.apply_model(load)[0],
-        "synced": distance(after),
-    }
+    found = {"name": name, "at_first": distance(before), "apart": distance(after)}
+    send()
+    return {**found, "synced": distance(after)}
 
 
 if __name__ == "__main__":

@@ -1,46 +1,40 @@
-"""What installing rg-env changes in vLLM: nothing, unless asked; then the weight-sync extension of `vf-vllm` alone."""
+"""What installing rg-env changes in vLLM: one weight-transfer backend more."""
 
 import json
 import subprocess
 import sys
 
-import pytest
 from stack_server import cpu_environment
-
-from rg_env.inference.vllm_plugin import ENV_VARIABLE
 
 SCRIPT = """
 import json
+import sys
 from importlib.metadata import entry_points
-import vllm.distributed.parallel_state as state
-from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
-from vllm.distributed.utils import StatelessProcessGroup
-from vllm.v1.worker.worker_base import WorkerBase
-from verifiers.inference.vllm_server import WeightSyncWorkerExtension
+from vllm.distributed.weight_transfer import WeightTransferEngineFactory as Factory
 from vllm.plugins import load_general_plugins
 
-classes = [WeightSyncWorkerExtension, PyNcclCommunicator, StatelessProcessGroup, WorkerBase, state.GroupCoordinator]
-before = [dict(vars(each)) for each in classes]
+before = dict(Factory._registry)
+modules = set(sys.modules)
 load_general_plugins()
-changed = [
-    f"{each.__name__}.{name}"
-    for each, old in zip(classes, before)
-    for name in vars(each)
-    if vars(each)[name] is not old.get(name)
-]
-names = [point.name for point in entry_points(group="vllm.general_plugins")]
-print(json.dumps({"changed": changed, "plugins": names}))
+after = dict(Factory._registry)
+same = all(after[name] is loader for name, loader in before.items())
+print(json.dumps({
+    "plugins": [point.name for point in entry_points(group="vllm.general_plugins")],
+    "new": sorted(after.keys() - before.keys()),
+    "same": same,
+    "ours": sorted(name for name in set(sys.modules) - modules if name.startswith("rg_env.")),
+    "engine": after["rg_env_shm"]().__name__,
+}))
 """
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_what_the_plugin_changes(asked: bool) -> None:
-    environment = cpu_environment(**({ENV_VARIABLE: "1"} if asked else {}))
+def test_what_the_plugin_changes() -> None:
+    """Nothing of ours but the plugin is imported by a vLLM that does not ask for it."""
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, "-c", SCRIPT], env=cpu_environment(), capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert "rg-env-weight-sync" in found["plugins"]
-    methods = ["init_communicator", "update_named_param", "close_communicator"]
-    assert found["changed"] == ([f"WeightSyncWorkerExtension.{name}" for name in methods] if asked else [])
+    assert "rg-env-weight-transfer" in found["plugins"]
+    assert (found["new"], found["same"], found["engine"]) == (["rg_env_shm"], True, "SharedMemoryEngine")
+    assert found["ours"] == ["rg_env.inference", "rg_env.inference.vllm_plugin"]

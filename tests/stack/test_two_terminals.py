@@ -1,4 +1,4 @@
-"""The README's two terminals, for real on a CPU: `vf-vllm` in one process, training in others."""
+"""The README's two terminals, for real on a CPU: vLLM in one process, training in others."""
 
 import contextlib
 import json
@@ -74,11 +74,16 @@ def steps(folder: Path) -> list[dict[str, Any]]:
     return [line for line in lines if "loss" in line]
 
 
-def test_two_processes_under_zero3_learn(server: RunningServer, tmp_path: Path) -> None:
-    """Rewards rise by what a broken loss or stale weights would not reach, and what is saved can be loaded; its shards
-    are exported, and what comes out answers the frozen problems as the run recorded."""
-    config = REPOSITORY / "configs" / "zero3_cpu.yaml"
-    launcher = [str(PYTHON.with_name("accelerate")), "launch", "--config-file", str(config)]
+@pytest.mark.parametrize(
+    ("config", "exported_from"),
+    [("zero3_cpu.yaml", "ZeRO-3 shards of 2 processes, step 6"), ("fsdp2_cpu.yaml", "model.safetensors, step 6")],
+)
+def test_two_processes_with_shards_learn(
+    server: RunningServer, tmp_path: Path, config: str, exported_from: str
+) -> None:
+    """Rewards rise by what a broken loss or stale weights would not reach, and what is saved can be loaded; it is
+    exported, and what comes out answers the frozen problems as the run recorded."""
+    launcher = [str(PYTHON.with_name("accelerate")), "launch", "--config-file", str(REPOSITORY / "configs" / config)]
     process = start(tmp_path, server, *launcher, max_steps=6)
     output = finish(process)
     assert process.returncode == 0, output[-3000:]
@@ -88,7 +93,7 @@ def test_two_processes_under_zero3_learn(server: RunningServer, tmp_path: Path) 
     assert all(parameter.numel() for parameter in saved.parameters())
     told: list[str] = []
     exported = AutoModelForCausalLM.from_pretrained(export(Asked(tmp_path / "run"), told.append))
-    assert told[0].endswith("checkpoint-6: ZeRO-3 shards of 2 processes, step 6")
+    assert told[0].endswith(f"checkpoint-6: {exported_from}")
     assert told[-1].startswith("verified: ")
     assert " of 8 frozen problems right" in told[-1]
     for name, parameter in saved.named_parameters():
@@ -108,7 +113,7 @@ def test_the_next_trainer_trains_an_adapter_one_step_ahead(server: RunningServer
         learning_rate=1e-3,
         rollouts_per_step=32,
         per_device_train_batch_size=16,
-        engine={"num_batches_ahead": 1, "weight_sync_check_every": 1, "importance_sampling_correction": True},
+        engine={"num_batches_ahead": 1, "importance_sampling_correction": True},
         num_generations=4,
         filter_groups=True,
     )

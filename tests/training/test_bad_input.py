@@ -107,7 +107,7 @@ def test_no_server_is_told_at_once(run: Callable[..., tuple[int, str]], tmp_path
     """Where `--engine vllm` was asked for."""
     code, errors = run("train_ultra_minimal", *TINY, "--engine", "vllm", "--vllm-port", str(free_port()))
     assert code == 2
-    assert "no vf-vllm server at 127.0.0.1" in errors
+    assert "no vLLM server at 127.0.0.1" in errors
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,7 +9,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from rg_env.training import EvaluationPlan, train
 from rg_env.training.callbacks import Callbacks
 
-NEVER = {"on_predict", "on_prediction_step"}
+NEVER = {"on_predict", "on_prediction_step", "on_push_begin"}
 EVENTS = [name for name in vars(TrainerCallback) if name.startswith("on_") and name not in NEVER]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -100,7 +101,7 @@ def deeply_indexed(path: Path) -> None:
         ("resume.json", Path.unlink, "resume.json: No such file"),
         ("resume.json", edited(processes=10**12), "resume_state_1.pt: No such file"),
         ("resume.json", edited(processes=0), "resume.json is not what it should be"),
-        ("resume.json", edited("zero_stage"), "resume.json is not what it should be"),
+        ("resume.json", edited("sharding"), "resume.json is not what it should be"),
         ("optimizer.pt", lambda path: torch.save({"else": 1}, path), "optimizer.pt is not what it should be"),
         ("scaler.pt", lambda path: path.write_bytes(b"?"), "scaler.pt is truncated|scaler.pt holds something"),
         ("resume_state_0.pt", lambda path: torch.save({}, path), "resume_state_0.pt is not what it should be"),
@@ -246,11 +247,33 @@ def test_newer_checkpoints_are_not_run_over(run: Path, make_trainer: Any) -> Non
         train(make_trainer(output_dir=str(run), **OPTIONS), resume=run)
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_shards_of_fsdp2_are_tensors_alone(run: Path, tmp_path: Path) -> None:
+    """torch.distributed.checkpoint would execute anything else."""
+    path = run / "checkpoint-2"
+    facts = json.loads((path / "resume.json").read_text())
+    (path / "resume.json").write_text(json.dumps({**facts, "sharding": "fsdp2"}))
+
+    def problem() -> str:
+        with pytest.raises(InputError) as caught:
+            chosen(path, run)
+        return str(caught.value)
+
+    assert "optimizer/.metadata: No such file" in problem()
+    dcp.save({"state": {"weight": {"step": torch.tensor(1.0)}}}, checkpoint_id=path / "optimizer", no_dist=True)
+    assert chosen(path, run) == (path, [])
+    shutil.rmtree(path / "optimizer")
+    dcp.save(
+        {"state": {"weight": {"step": Bomb(tmp_path / "executed")}}}, checkpoint_id=path / "optimizer", no_dist=True
+    )
+    assert "holds state.weight.step, which is no tensor; it was not executed" in problem()
+
+
 def test_deepspeeds_pickles_are_not_executed_either(run: Path, tmp_path: Path) -> None:
     """DeepSpeed itself would. There must be one of each process, with nothing in them that it never writes."""
     path = run / "checkpoint-2"
     facts = json.loads((path / "resume.json").read_text())
-    (path / "resume.json").write_text(json.dumps({**facts, "processes": 2, "zero_stage": 3}))
+    (path / "resume.json").write_text(json.dumps({**facts, "processes": 2, "sharding": "zero3"}))
     shutil.copy(path / "resume_state_0.pt", path / "resume_state_1.pt")
     (path / "optimizer.pt").unlink()
 

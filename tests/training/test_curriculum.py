@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rg_env import load_environment
+from rg_env import ReasoningGym
 from rg_env.core.dataset import build_rows
 from rg_env.core.levels import options_at
 from rg_env.core.splits import split_of
@@ -23,7 +23,7 @@ from rg_env.training.question_pool import FIRST_ROWS, QuestionPool
 @pytest.fixture(scope="module")
 def env() -> Any:
     """Sums, and another task beside them."""
-    return load_environment(gym=["chain_sum", "leg_counting"], num_train_examples=8, num_eval_examples=40)
+    return ReasoningGym(gym=["chain_sum", "leg_counting"], num_train_examples=8, num_eval_examples=40)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def make(env: Any) -> Callable[..., Curriculum]:
 
 def rows_of(env: Any, *tasks: str) -> list[dict[str, Any]]:
     """A row of the environment for each name."""
-    return [next(row for row in env.dataset if row["info"]["rg_task"] == task) for task in tasks]
+    return [next(row for row in env.train_rows if row["info"]["rg_task"] == task) for task in tasks]
 
 
 def play(curriculum: Curriculum, env: Any, accuracies: Sequence[float], first: int = 0) -> list[int]:
@@ -132,15 +132,13 @@ def test_questions_are_of_the_level_and_for_training(make: Any, env: Any) -> Non
     assert max(map(level_of, rows)) == (4, 3)
     assert len({row["question"] for row in rows}) == len(rows)
     assert all(split_of(row["info"]["problem"]) == "train" for row in rows)
-    assert not {row["question"] for row in rows} & set(env.eval_dataset["question"])
+    assert not {row["question"] for row in rows} & {row["question"] for row in env.eval_rows}
     row = rows[0]
     assert row["prompt"] == [old["prompt"][0], {"role": "user", "content": row["question"]}]
     own = {"entry": "", "config": "", "problem": ""}
     assert {**row["info"], **own} == {**old["info"], **own, "rg_level": "2"}
-    state = {"rg_env_rollout": None}
-    accuracy = env.rubric.get_reward_funcs()[env.rubric.get_reward_func_names().index("accuracy")]
-    completion = [{"role": "assistant", "content": f"<answer>{row['answer']}</answer>"}]
-    assert accuracy(row["prompt"], completion, row["answer"], state, row["info"]) == 1.0
+    [scored] = env.score([env.rollout(row, f"<answer>{row['answer']}</answer>")])
+    assert scored.metrics["accuracy"] == 1.0
 
 
 def test_other_tasks_keep_their_rows(make: Any, env: Any) -> None:
@@ -152,7 +150,7 @@ def test_other_tasks_keep_their_rows(make: Any, env: Any) -> None:
 
 def test_options_win_in_their_order(env: Any) -> None:
     """The user's own options over the level's, and those over the environment's."""
-    sized = load_environment(
+    sized = ReasoningGym(
         gym={"name": "chain_sum", "config": {"min_terms": 5, "max_terms": 5, "min_digits": 4, "max_digits": 4}},
         num_train_examples=4,
         num_eval_examples=1,
@@ -195,7 +193,7 @@ def test_rollouts_count_at_the_level_they_were_asked_at(make: Any, env: Any) -> 
 
 def test_broken_levels_are_stepped_over() -> None:
     """Both ways; a start on one is the next that works."""
-    env = load_environment(gym=["modulo_grid", "sokoban", "jugs"], num_train_examples=3, num_eval_examples=0)
+    env = ReasoningGym(gym=["modulo_grid", "sokoban", "jugs"], num_train_examples=3, num_eval_examples=0)
     tasks = {"modulo_grid": {"start": 1}, "sokoban": {}, "jugs": {"start": 3}}
     config = CurriculumConfig.model_validate({"tasks": tasks, "window": 1})
     curriculum = Curriculum(config, env, 0, gym=list(tasks))
@@ -214,17 +212,17 @@ def test_broken_levels_are_stepped_over() -> None:
 
 def test_a_level_without_questions_becomes_the_ceiling() -> None:
     """The library refuses a rotation of 50, which the table of whole levels cannot know: the run goes on below."""
-    env = load_environment(gym="caesar_cipher", num_train_examples=4, num_eval_examples=0)
+    env = ReasoningGym(gym="caesar_cipher", num_train_examples=4, num_eval_examples=0)
     config = {"tasks": {"caesar_cipher": {"attributes": ["rotation"], "start": 1}}, "window": 1}
     curriculum = Curriculum(CurriculumConfig.model_validate(config), env, 0, gym="caesar_cipher")
     said: list[str] = []
     curriculum.say = said.append
     task = curriculum.state.tasks["caesar_cipher"]
-    curriculum.replace(0, [env.dataset[0]])
+    curriculum.replace(0, [env.train_rows[0]])
     curriculum.measure(0, [1.0])
     curriculum.look(1)
     assert (task.level, task.levels) == (2, [0, 1, 2, 3])
-    (row,) = curriculum.replace(1, [env.dataset[0]])
+    (row,) = curriculum.replace(1, [env.train_rows[0]])
     assert row["info"]["rg_level"] == "1"
     assert (task.level, task.levels) == (1, [0, 1])
     assert re.match("caesar_cipher: level 2 gives no questions, going back to level 1: .*rotation", said[-1])

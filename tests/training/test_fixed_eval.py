@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-import verifiers as vf
-from datasets import Dataset
 from run_metrics import repeatable
 from transformers import AutoModelForCausalLM
 
 from rg_env import load_environment
+from rg_env.core.environment import Environment
 from rg_env.core.statistics import pass_at_k
 from rg_env.errors import InputError, RewardError
 from rg_env.tiny import POLICY_DIR, TASKS
@@ -270,12 +269,12 @@ def test_labels_that_cannot_be(unseen: Any, label: str) -> None:
 
 
 def test_a_failing_reward_of_a_held_out_task_is_told(make_trainer: Any, unseen: Any, tmp_path: Path) -> None:
-    """In any environment: it never counts as 0."""
+    """It never counts as 0."""
 
     def failing(completion: Any) -> float:
         raise KeyError("no")
 
-    env = vf.SingleTurnEnv(eval_dataset=Dataset.from_list(unseen.eval_rows), rubric=vf.Rubric(funcs=[failing]))
+    env = Environment(eval_rows=unseen.eval_rows, rewards=[failing])
     with pytest.raises(RewardError, match="failing"):
         train(make_trainer(), evaluation=EvaluationPlan(held_out=[env]))
     assert not (tmp_path / "run").exists()

@@ -1,5 +1,6 @@
 """`rg-env launch`: the commands it makes, the mistakes it names before anything starts, and its dry run."""
 
+import json
 import shlex
 import socket
 import subprocess
@@ -15,16 +16,16 @@ from rg_env.errors import InputError, MissingExtraError
 from rg_env.inference import machine as machine_module
 from rg_env.inference.machine import Machine
 from rg_env.tiny import POLICY_DIR
-from rg_env.training.launch import LaunchOptions, dry_run, make_commands, split_gpus
+from rg_env.training.launch import LaunchOptions, check_heads, dry_run, make_commands, split_gpus
 
-CPU = Machine(gpus=(), vllm="0.11.0+cpu", programs=Path("bin"))
-NODE = Machine(gpus=("0", "1", "2", "3"), vllm="0.11.0", programs=Path("bin"))
+CPU = Machine(gpus=(), vllm="0.32.0+cpu", programs=Path("bin"))
+NODE = Machine(gpus=("0", "1", "2", "3"), vllm="0.32.0", programs=Path("bin"))
 RUN = """
 model: {name: org/model}
 tasks: {leg_counting: {}}
 training: {max_prompt_length: 100, max_tokens: 90, per_device_train_batch_size: 8, rollouts_per_step: 48}
 """
-ONE = Machine(gpus=("0",), vllm="0.11.0", programs=Path("bin"))
+ONE = Machine(gpus=("0",), vllm="0.32.0", programs=Path("bin"))
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +85,7 @@ def test_gpus_that_cannot_be_had(vllm: str | None, training: str | None, visible
     assert words in str(caught.value)
 
 
-SERVER = "bin/vf-vllm --model org/model --host 127.0.0.1 --port 8000 --logprobs-mode processed_logprobs"
+SERVER = "bin/rg-env vllm org/model --host 127.0.0.1 --port 8000"
 SCRIPT = "examples/train.py --model org/model --engine vllm --vllm-port 8000"
 QUOTED = "'my model'"
 DEEPSPEED = "bin/accelerate launch --config-file configs/zero3.yaml --num-processes {} --main-process-port 0"
@@ -96,53 +97,57 @@ DEEPSPEED = "bin/accelerate launch --config-file configs/zero3.yaml --num-proces
         pytest.param(
             NODE,
             {"script_arguments": ("--task", "chain_sum")},
-            f"RG_ENV_WEIGHT_SYNC=1 CUDA_VISIBLE_DEVICES=0 {SERVER}",
+            f"CUDA_VISIBLE_DEVICES=0 {SERVER}",
             f"CUDA_VISIBLE_DEVICES=1,2,3 {DEEPSPEED.format(3)} {SCRIPT} --task chain_sum",
             id="a node",
         ),
         pytest.param(
             NODE,
             {"vllm_gpus": ("2", "3"), "dtype": "bfloat16", "max_model_len": 4096},
-            f"RG_ENV_WEIGHT_SYNC=1 CUDA_VISIBLE_DEVICES=2,3 {SERVER} --dtype bfloat16 --max-model-len 4096 "
-            "--tensor-parallel-size 2",
+            f"CUDA_VISIBLE_DEVICES=2,3 {SERVER} --dtype bfloat16 --max-model-len 4096 --tensor-parallel-size 2",
             f"CUDA_VISIBLE_DEVICES=0,1 {DEEPSPEED.format(2)} {SCRIPT}",
             id="tensor parallel",
         ),
         pytest.param(
             NODE,
+            {"vllm_gpus": ("0", "1", "2"), "data_parallel": 3},
+            f"CUDA_VISIBLE_DEVICES=0,1,2 {SERVER} --data-parallel-size 3",
+            f"CUDA_VISIBLE_DEVICES=3 bin/PYTHON {SCRIPT}",
+            id="data parallel",
+        ),
+        pytest.param(
+            NODE,
             {"processes": 1},
-            f"RG_ENV_WEIGHT_SYNC=1 CUDA_VISIBLE_DEVICES=0 {SERVER}",
+            f"CUDA_VISIBLE_DEVICES=0 {SERVER}",
             f"CUDA_VISIBLE_DEVICES=1 bin/PYTHON {SCRIPT}",
             id="one process sees one GPU",
         ),
         pytest.param(
             ONE,
             {"vllm_arguments": ("--gpu-memory-utilization", "0.3")},
-            f"RG_ENV_WEIGHT_SYNC=1 CUDA_VISIBLE_DEVICES=0 {SERVER} --gpu-memory-utilization 0.4 "
-            "--gpu-memory-utilization 0.3",
+            f"CUDA_VISIBLE_DEVICES=0 {SERVER} --gpu-memory-utilization 0.4 "
+            """--weight-transfer-config '{"backend": "rg_env_shm"}' --gpu-memory-utilization 0.3""",
             f"CUDA_VISIBLE_DEVICES=0 bin/PYTHON {SCRIPT}",
             id="a shared GPU, and the user's word last",
         ),
         pytest.param(
             CPU,
             {"port": 8001},
-            f"RG_ENV_WEIGHT_SYNC=1 VLLM_CPU_KVCACHE_SPACE=1 {SERVER.replace('8000', '8001')} --dtype float32 "
-            "--enforce-eager",
+            f"VLLM_CPU_KVCACHE_SPACE=1 {SERVER.replace('8000', '8001')} --dtype float32 --enforce-eager",
             f"bin/PYTHON {SCRIPT.replace('8000', '8001')}",
             id="a CPU",
         ),
         pytest.param(
             CPU,
             {"processes": 2, "model": "my model"},
-            f"RG_ENV_WEIGHT_SYNC=1 VLLM_CPU_KVCACHE_SPACE=1 {SERVER.replace('org/model', QUOTED)} --dtype float32 "
-            "--enforce-eager",
+            f"VLLM_CPU_KVCACHE_SPACE=1 {SERVER.replace('org/model', QUOTED)} --dtype float32 --enforce-eager",
             f"{DEEPSPEED.format(2).replace('zero3', 'zero3_cpu')} {SCRIPT.replace('org/model', QUOTED)}",
             id="two processes on a CPU, a name that needs quotes",
         ),
         pytest.param(
             CPU,
             {"script_arguments": ("--engine=vllm", "--vllm-port", "8000", "--steps", "3")},
-            f"RG_ENV_WEIGHT_SYNC=1 VLLM_CPU_KVCACHE_SPACE=1 {SERVER} --dtype float32 --enforce-eager",
+            f"VLLM_CPU_KVCACHE_SPACE=1 {SERVER} --dtype float32 --enforce-eager",
             "bin/PYTHON examples/train.py --model org/model --engine=vllm --vllm-port 8000 --steps 3",
             id="nothing twice",
         ),
@@ -167,14 +172,6 @@ def test_the_tiny_policy_is_a_folder_to_the_server() -> None:
     assert "tiny" in commands.trainer.arguments
 
 
-@pytest.mark.parametrize(("version", "known"), [("0.9.2", False), ("0.10.0", True), ("0.11.0+cpu", True), (None, True)])
-def test_flags_that_this_vllm_does_not_know_are_left_out(version: str | None, known: bool) -> None:
-    """With their values; all are there where the version is not known."""
-    arguments = make_commands(options(), Machine((), version, Path("bin"))).server.arguments
-    assert ("--logprobs-mode" in arguments, "processed_logprobs" in arguments) == (known, known)
-    assert arguments[-3:] == ("--dtype", "float32", "--enforce-eager")
-
-
 def test_an_accelerate_configuration_may_be_given_and_is_found_from_elsewhere(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +192,8 @@ def test_an_accelerate_configuration_may_be_given_and_is_found_from_elsewhere(
         (CPU, {"script": "examples"}, "no script or config at 'examples'"),
         (CPU, {"script": "examples/notes.txt"}, "is neither a Python script (.py) nor a config"),
         (NODE, {"processes": 4}, "--processes 4 with 3 GPUs"),
+        (NODE, {"tensor_parallel": 2}, "--tensor-parallel-size 2 x --data-parallel-size 1 is not the number of vLLM's"),
+        (NODE, {"vllm_gpus": ("0", "1"), "data_parallel": 3}, "is not the number of vLLM's GPUs (2)"),
         (CPU, {"processes": 100_000}, "--processes 100000 on a CPU with"),
         (CPU, {"accelerate_config": "none.yaml"}, "no file at --accelerate-config 'none.yaml'"),
         (CPU, {"script_arguments": ("--model", "other")}, "give --model before `--`"),
@@ -209,6 +208,32 @@ def test_what_cannot_be_met(machine: Machine, changes: dict[str, Any], words: st
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("heads", "groups", "size", "problem"),
+    [
+        (14, 2, 2, ""),
+        (28, 4, 4, ""),
+        (32, 8, 16, ""),  # vLLM copies key-value heads
+        (14, 2, 4, "14 attention heads"),
+        (12, 3, 2, "3 key-value heads"),
+        (12, 12, 5, "the nearest that does is 4"),
+    ],
+)
+def test_gpus_that_do_not_divide_the_heads(tmp_path: Path, heads: int, groups: int, size: int, problem: str) -> None:
+    """They are an error before the server starts, which would take a minute to say so."""
+    config = {"text_config": {"num_attention_heads": heads, "num_key_value_heads": groups}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if not problem:
+        return check_heads(str(tmp_path), size)
+    with pytest.raises(InputError, match=problem):
+        check_heads(str(tmp_path), size)
+
+
+@pytest.mark.parametrize("model", ["org/model", "no such folder", "x" * 300, "../..", "tiny"])
+def test_heads_of_a_model_that_is_not_here_are_not_checked(model: str) -> None:
+    check_heads(model, 7)
+
+
 def test_a_missing_configuration_is_named(repository: Path) -> None:
     (repository / "configs" / "zero3.yaml").unlink()
     with pytest.raises(InputError, match=r"no configs/zero3.yaml .*--accelerate-config"):
@@ -219,13 +244,15 @@ def test_a_missing_configuration_is_named(repository: Path) -> None:
     ("machine", "words"),
     [
         (Machine(("0",), None, Path("bin")), "vLLM is not installed: `uv sync --extra vllm`"),
-        (Machine((), "0.11.0", Path("bin")), "no GPU is visible"),
-        (CPU, "there is no program bin/vf-vllm"),
+        (Machine((), "0.32.0", Path("bin")), "no GPU is visible"),
+        (CPU, "there is no program bin/rg-env"),
+        (Machine(("0",), "0.11.0", Path("bin")), "vLLM 0.11.0 is too old"),
+        (Machine(("0",), "0.32.0", Path("bin"), "vLLM 0.32.0 works with others"), "vLLM 0.32.0 works with others"),
     ],
 )
 def test_what_is_not_installed(machine: Machine, words: str) -> None:
     with pytest.raises(MissingExtraError) as caught:
-        machine.check_installed("bin/vf-vllm")
+        machine.check_installed("bin/rg-env")
     assert words in str(caught.value)
     assert caught.value.exit_code == 2
 
@@ -257,6 +284,28 @@ def test_visible_gpus(
     assert machine_module._visible_gpus() == expected
 
 
+@pytest.mark.parametrize(
+    ("transformers", "problem"),
+    [("5.19.0", None), ("5.23.0", "vLLM 0.32.0 works with transformers <5.20,>=5.16.1, and 5.23.0 is installed: ")],
+)
+def test_a_transformers_that_vllm_does_not_take(
+    transformers: str, problem: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Said before a server starts, which would end with a traceback."""
+    asked = ["torch==2.13.0", 'transformers<4; extra == "old"', "transformers<5.20,>=5.16.1"]
+    monkeypatch.setattr(machine_module.metadata, "requires", lambda name: asked)
+    versions = {"vllm": "0.32.0", "transformers": transformers}
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise machine_module.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(machine_module.metadata, "version", version)
+    found = machine_module.transformers_misfit()
+    assert found is None if problem is None else str(found).startswith(problem)
+
+
 def test_no_nvidia_smi_means_no_gpu(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setenv("PATH", str(repository))
@@ -271,8 +320,8 @@ def test_a_dry_run_prints_commands_for_another_machine(rg_env: Callable[..., tup
     )
     assert code == 0
     summary, _, server, _, trainer = printed.splitlines()
-    assert summary == "# vf-vllm on GPU 0, training on GPUs 1,2,3 in 3 processes"
-    assert shlex.split(server)[:2] == ["RG_ENV_WEIGHT_SYNC=1", "CUDA_VISIBLE_DEVICES=0"]
+    assert summary == "# vLLM on GPU 0, training on GPUs 1,2,3 in 3 processes"
+    assert shlex.split(server)[0] == "CUDA_VISIBLE_DEVICES=0"
     assert "my model" in shlex.split(server)
     assert shlex.split(trainer)[-3:] == ["--task", "a task", "--dry-run"]
     assert not Path("logs").exists()
@@ -343,8 +392,8 @@ def test_a_config_trains_with_the_server_that_is_started(rg_env: Callable[..., t
     )  # fmt: skip
     assert code == 0
     _, _, server, _, trainer = printed.splitlines()
-    assert "--model org/model " in server
-    assert server.endswith("--port 8001 --logprobs-mode processed_logprobs --max-model-len 150")
+    assert "rg-env vllm org/model " in server
+    assert server.endswith("--port 8001 --max-model-len 150")
     assert trainer.startswith("CUDA_VISIBLE_DEVICES=1,2 ")
     assert trainer.endswith(
         "--num-processes 2 --main-process-port 0 --module rg_env.cli train run.yaml training.max_tokens=50 "

@@ -211,8 +211,7 @@ FIRES: list[tuple[str, list[dict[str, Any]], str]] = [
         "another sampler",
         records(20, sampling__mismatch_kl=spike(0.001, 0.4)),
         "step 15: monitor kl_spike: sampling/mismatch_kl is 0.4, 400 times its median over the last 10 steps: rollouts "
-        "come from another policy than the one in training: lower engine.num_batches_ahead, or set "
-        "engine.weight_sync_check_every=1",
+        "come from another policy than the one in training: lower engine.num_batches_ahead",
     ),
     (
         "updates of a batch",

@@ -1,56 +1,52 @@
-"""A run that learns on an environment that is not ours: rows, parser and rubric of Verifiers' v0 API alone."""
+"""A run that learns on a taskset that is not ours: tasks and rewards of Verifiers' v1 API alone."""
 
-import random
-import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import verifiers as vf
-from datasets import Dataset
+import verifiers.v1 as vf
+from additions import QUESTION, SYSTEM_PROMPT, additions, rises, stated
 
-from rg_env.training import EvaluationPlan, GRPOTrainer, default_config, load_policy, train
-
-
-def additions(count: int, seed: int) -> Dataset:
-    rng = random.Random(seed)
-    pairs = [(rng.randint(1, 99), rng.randint(1, 99)) for _ in range(count)]
-    question = "State the final answer to the following arithmetic problem: {} + {} ="
-    return Dataset.from_list([{"question": question.format(a, b), "answer": str(a + b)} for a, b in pairs])
+from rg_env.adapters.v1_training import TasksetEnvironment
 
 
-def stated(text: str) -> str:
-    found = re.findall(r"<answer>(.*?)</answer>", text)
-    return found[-1].strip() if found else ""
+class AdditionData(vf.TaskData):
+    answer: str = ""
 
 
-async def accuracy(completion: Any, answer: str, parser: vf.Parser) -> float:
-    return float(parser.parse_answer(completion) == answer)
+class AdditionTask(vf.Task[AdditionData]):
+    @vf.reward
+    async def accuracy(self, trace: vf.Trace) -> float:
+        return float(stated(trace.last_reply) == self.data.answer)
+
+    @vf.reward(weight=0.1)
+    async def one_answer(self, task: AdditionData, trace: vf.Trace) -> float:
+        assert task.answer
+        return float(trace.last_reply.count("<answer>") == 1)
+
+    @vf.metric
+    async def tokens(self, trace: vf.Trace) -> float:
+        (branch,) = trace.branches
+        assert len(branch.token_ids) == len(branch.logprobs) == trace.num_output_tokens
+        return float(sum(branch.sampled_mask))
 
 
-def one_answer(completion: Any) -> float:
-    return float(completion[-1]["content"].count("<answer>") == 1)
+class AdditionConfig(vf.TasksetConfig):
+    count: int = 512
+    seed: int = 1
+
+
+class AdditionTaskset(vf.Taskset[AdditionTask, AdditionConfig]):
+    def load(self) -> Iterator[AdditionTask]:
+        for a, b in additions(self.config.count, self.config.seed):
+            yield AdditionTask(
+                AdditionData(prompt=QUESTION.format(a, b), system_prompt=SYSTEM_PROMPT, answer=str(a + b)),
+                self.config.task,
+            )
 
 
 @pytest.mark.slow
 def test_it_learns_to_add(tmp_path: Path) -> None:
-    """The accuracy of the environment's own rubric rises by more than its interval, under its own prompt."""
-    parser = vf.Parser(extract_fn=stated)
-    env = vf.SingleTurnEnv(
-        dataset=additions(512, 1),
-        eval_dataset=additions(100, 2),
-        system_prompt="Think step by step, then give the final answer as <answer>your answer here</answer>.",
-        parser=parser,
-        rubric=vf.Rubric(funcs=[accuracy, one_answer], weights=[1.0, 0.1], parser=parser),
-    )
-    policy = load_policy("tiny")
-    args = default_config(policy, str(tmp_path / "run"), use_cpu=True, max_steps=10, rollouts_per_step=64)
-    results = train(
-        GRPOTrainer(policy.model, env, args, policy.tokenizer), evaluation=EvaluationPlan(every=0, greedy=False)
-    )
-    before, after = results["eval_before"], results["eval_after"]
-    assert (before["n"], results["steps"]) == (100, 10)
-    gain = after["accuracy"] - before["accuracy"]
-    print(f"accuracy {before['accuracy']:.2f} to {after['accuracy']:.2f}")
-    assert gain > 0.2
-    assert gain > 2 * (before["accuracy_se"] ** 2 + after["accuracy_se"] ** 2) ** 0.5
+    """The accuracy of the tasks' own reward rises by more than its interval, under their own prompt."""
+    evaluation = AdditionTaskset(AdditionConfig(count=100, seed=2))
+    rises(TasksetEnvironment(AdditionTaskset(AdditionConfig()), evaluation), tmp_path)

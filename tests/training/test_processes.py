@@ -288,10 +288,10 @@ class Sampled:  # an engine that samples without a model: under ZeRO-3 the embed
     def metrics(self):
         return {}
 
-    def sync(self):
+    def sync(self, *_):
         pass
 
-    cancel = resume = close = sync
+    cancel = check_parity = resume = close = sync
 
 
 class Watch(TrainerCallback):  # the shards of weights and moments of this process, and the learning rate

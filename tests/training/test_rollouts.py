@@ -49,7 +49,9 @@ def test_tensors_are_prompt_and_sampled_tokens(sampled: Any, tokenizer: Any) -> 
     found, completions, engine, env = sampled
     tensors = found.tokens().tensors(slice(None), pad_token=0, device="cpu")
     for row, (prompt, completion) in enumerate(zip(engine.prompts, completions, strict=True)):
-        assert prompt == tokenizer.apply_chat_template(env.train_rows[row]["prompt"], add_generation_prompt=True)
+        assert prompt == tokenizer.apply_chat_template(
+            env.train_rows[row]["prompt"], add_generation_prompt=True, return_dict=False
+        )
         length = len(prompt) + len(completion.token_ids)
         assert tensors["input_ids"][row, :length].tolist() == prompt + completion.token_ids
         mask = tensors["loss_mask"][row]
@@ -137,7 +139,7 @@ def test_a_prompt_is_the_templates(tokenizer: Any) -> None:
     """Messages go through the chat template, ready to be answered; text stays as it is."""
     encoder = PromptEncoder(tokenizer)
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1 ="}]
-    assert encoder(messages) == tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+    assert encoder(messages) == tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     assert encoder("1 + 1 =") == tokenizer("1 + 1 =")["input_ids"]
     assert encoder(messages) is encoder(list(messages))
 
@@ -149,7 +151,9 @@ def test_a_template_without_system_role_gets_it_in_the_question(
     monkeypatch.setattr(tokenizer, "chat_template", refuse + tokenizer.chat_template)
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1 ="}]
     expected = [{"role": "user", "content": "Be brief.\n\n1 + 1 ="}]
-    assert PromptEncoder(tokenizer)(messages) == tokenizer.apply_chat_template(expected, add_generation_prompt=True)
+    assert PromptEncoder(tokenizer)(messages) == tokenizer.apply_chat_template(
+        expected, add_generation_prompt=True, return_dict=False
+    )
 
 
 def test_only_the_last_end_token_is_taken_off(tokenizer: Any) -> None:

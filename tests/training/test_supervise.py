@@ -1,4 +1,4 @@
-"""A server and a trainer as one run: real processes, small Python programs standing in for `vf-vllm` and the trainer.
+"""A server and a trainer as one run: real processes, small Python programs standing in for vLLM and the trainer.
 
 Each run is a process of its own, as for a user, whose console output, exit code, logs and processes are looked at.
 """
@@ -150,7 +150,7 @@ def test_the_trainer_runs_once_the_server_is_healthy_and_both_end(
     code, printed, errors = start(SERVER + "stay()", trainer).end()
     assert (code, errors) == (0, "")
     assert "[train] healthy True\n[train] half\n[train] step 1\n" in printed
-    assert "vf-vllm is ready after" in printed
+    assert "vLLM is ready after" in printed
     assert "serving" not in printed.replace("waiting", "")
     assert (tmp_path / "vllm.log").read_text() == "loading\nserving\n"
     assert (tmp_path / "train.log").read_bytes() == b"healthy True\nhalf\rstep 1\n"
@@ -188,7 +188,7 @@ def test_a_server_that_dies_at_its_start_is_told_with_its_last_words(
     server = "print(*(f'line {n}' for n in range(50)), sep='\\n', flush=True)\nsys.exit(3)"
     code, printed, errors = start(server, "pass").end()
     assert code == 1
-    assert errors == f"error: vf-vllm ended with code 3 before it was ready: see above, and {tmp_path}/vllm.log\n"
+    assert errors == f"error: vLLM ended with code 3 before it was ready: see above, and {tmp_path}/vllm.log\n"
     assert [line for line in printed.splitlines() if line.startswith("[vllm]")] == [
         f"[vllm] line {n}" for n in range(30, 50)
     ]
@@ -198,7 +198,7 @@ def test_a_server_that_dies_at_its_start_is_told_with_its_last_words(
 def test_a_server_that_does_not_come_up_is_ended(start: Callable[..., Started]) -> None:
     code, _, errors = start("print('loading', flush=True)\nstay()", "pass", server_timeout_s=1).end()
     assert code == 1
-    assert errors.startswith("error: vf-vllm is not ready after 1 s: see ")
+    assert errors.startswith("error: vLLM is not ready after 1 s: see ")
 
 
 def test_a_server_that_dies_in_mid_run_leaves_the_trainer_time_to_save(
@@ -209,7 +209,7 @@ def test_a_server_that_dies_in_mid_run_leaves_the_trainer_time_to_save(
     trainer = "time.sleep(2)\n(here / 'checkpoint').touch()\nprint('saved', flush=True)\nsys.exit(1)"
     code, printed, errors = start(server, trainer).end()
     assert code == 1
-    assert errors == f"error: vf-vllm ended with code 5 in mid-run (out of memory): see {tmp_path}/vllm.log\n"
+    assert errors == f"error: vLLM ended with code 5 in mid-run (out of memory): see {tmp_path}/vllm.log\n"
     assert "the trainer has 30 s to notice, save and end" in printed
     assert "[train] saved\n" in printed
 

@@ -51,7 +51,8 @@ def test_auto_dtype_gives_weights_that_can_be_trained():
 def test_generation_config_samples_from_the_whole_distribution(model, tokenizer):
     """A server that takes the policy's own defaults samples what GRPO assumes."""
     config = model.generation_config
-    assert (config.do_sample, config.temperature, config.top_k, config.top_p) == (True, 1.0, 0, 1.0)
+    found = (config.do_sample, config.temperature or 1.0, config.top_k, config.top_p or 1.0)  # None: 1.0
+    assert found == (True, 1.0, 0, 1.0)
     assert config.eos_token_id == tokenizer.eos_token_id
     assert config.pad_token_id == tokenizer.pad_token_id
 

@@ -309,25 +309,6 @@ def test_own_rows_and_rewards(make_trainer: Any) -> None:
     assert trainer.state.log_history[0]["rewards/short/mean"] > 0
 
 
-def test_a_verifiers_environment(make_trainer: Any) -> None:
-    """Somebody's single-turn environment, scored by its own rubric."""
-    import verifiers as vf
-    from datasets import Dataset
-
-    rows = Dataset.from_list([{"question": f"{i} + {i} =", "answer": str(2 * i)} for i in range(16)])
-
-    def short(completion: Any) -> float:
-        return 1.0 / (1 + len(completion[-1]["content"]))
-
-    env = vf.SingleTurnEnv(dataset=rows, eval_dataset=rows, rubric=vf.Rubric(funcs=[short], weights=[2.0]))
-    trainer = make_trainer(env=env, max_steps=1)
-    trainer.train()
-    (line,) = trainer.state.log_history
-    lengths = [len(rollout.text) for rollout in trainer.rollouts.rollouts]
-    assert line["rewards/short/mean"] == pytest.approx(sum(1 / (1 + length) for length in lengths) / 16)
-    assert line["reward"] == pytest.approx(2 * line["rewards/short/mean"])
-
-
 @pytest.mark.parametrize("env", [3, "leg_counting", None])
 def test_what_is_no_environment(make_args: Any, model: Any, tokenizer: Any, env: Any) -> None:
     from rg_env.errors import InputError
@@ -373,11 +354,13 @@ def test_a_model_can_be_saved_before_it_is_trained(make_trainer: Any) -> None:
 
 def test_shards_are_no_model_to_sample_from() -> None:
     """Of ZeRO-3; the other stages have the model whole."""
-    check_engine(EngineConfig(), None)
-    check_engine(EngineConfig(), 2)
-    check_engine(EngineConfig(kind="vllm"), 3)
-    with pytest.raises(InputError, match="cannot generate from ZeRO-3's shards"):
-        check_engine(EngineConfig(), 3)
+    check_engine(EngineConfig(), "none")
+    check_engine(EngineConfig(), "zero2")
+    check_engine(EngineConfig(kind="vllm"), "zero3")
+    with pytest.raises(InputError, match="cannot generate from the shards of ZeRO-3"):
+        check_engine(EngineConfig(), "zero3")
+    with pytest.raises(InputError, match="cannot generate from the shards of FSDP2"):
+        check_engine(EngineConfig(), "fsdp2")
 
 
 def test_the_largest_of_several_is_logged_as_such() -> None:

@@ -3,6 +3,7 @@
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from transformers import TrainerCallback
 
 from rg_env.core.environment import Environment
 from rg_env.core.prompts import require_chat_template
-from rg_env.errors import EngineError, InputError, RewardError, TrainingError
+from rg_env.errors import EngineError, InputError, RefusedError, RewardError, ServerError, TrainingError
 from rg_env.inference.protocol import Completion, Sampling
 from rg_env.inference.vllm import VllmServer
 from rg_env.training import EngineConfig, EvaluationPlan, engines, train
@@ -30,18 +31,10 @@ def not_a_number(completion: Any, answer: str) -> float:
 
 
 @pytest.mark.parametrize("reward", [raising, not_a_number])
-@pytest.mark.parametrize("kind", ["plain", "verifiers"])
-def test_a_failing_reward_ends_the_run_and_is_named(make_trainer: Any, reward: Any, kind: str) -> None:
-    """In any environment; verifiers' rubric alone would log it and score 0.0."""
-    env: Any = Environment(ROWS, rewards=[reward])
-    if kind == "verifiers":
-        import verifiers as vf
-        from datasets import Dataset
-
-        rows = Dataset.from_list(ROWS)
-        env = vf.SingleTurnEnv(dataset=rows, eval_dataset=rows, rubric=vf.Rubric(funcs=[reward]))
+def test_a_failing_reward_ends_the_run_and_is_named(make_trainer: Any, reward: Any) -> None:
+    """It never counts as 0."""
     with pytest.raises(RewardError, match=reward.__name__):
-        make_trainer(env=env).train()
+        make_trainer(env=Environment(ROWS, rewards=[reward])).train()
 
 
 def test_an_engine_error_ends_the_run(make_trainer: Any) -> None:
@@ -62,18 +55,16 @@ def test_an_engine_error_ends_the_run(make_trainer: Any) -> None:
 class Server(VllmServer):
     """A server that answers with one completion after `seconds`, and reports `problem` of its health."""
 
-    def __init__(self, seconds: float, problem: str | None = None, failures: int = 0) -> None:
+    def __init__(self, seconds: float, problem: str | None = None, failures: int = 0, error: Any = ServerError) -> None:
         super().__init__("127.0.0.1", 9)
         self.seconds, self.problem, self.failures, self.asked = seconds, problem, failures, 0
-        self.done = threading.Event()
+        self.done, self.error = threading.Event(), error
 
     def complete(self, *args: Any) -> list[Completion]:
         self.asked += 1
         self.done.wait(self.seconds)
         if self.asked <= self.failures:
-            from rg_env.errors import ServerError
-
-            raise ServerError("it gives 503")
+            raise self.error("it gives 503")
         return [Completion([5], [-1.0], "stop")]
 
     def health_problem(self, timeout_s: float) -> str | None:
@@ -117,9 +108,56 @@ def test_a_request_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch, f
         assert remote(server).generate([[1]], Sampling())[0].token_ids == [5]
         assert server.asked == 3
         return
-    with pytest.raises(TrainingError, match="a rollout failed, retries included: it gives 503"):
+    with pytest.raises(TrainingError, match="sampling failed after 5 attempts: it gives 503"):
         remote(server).generate([[1]], Sampling())
     assert server.asked == engines.RETRIES + 1
+
+
+def test_a_refused_request_is_not_tried_again() -> None:
+    """The server would refuse it again."""
+    server = Server(0, failures=99, error=RefusedError)
+    with pytest.raises(TrainingError, match="sampling failed after 1 attempts: it gives 503"):
+        remote(server).generate([[1]], Sampling())
+    assert server.asked == 1
+
+
+def test_a_request_without_an_answer_does_not_keep_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C, say."""
+    monkeypatch.setattr(engines, "HEALTH_EVERY_S", 0.01)
+    server = Server(20)
+    with pytest.raises(TrainingError):
+        remote(server, generation_timeout=0.02).generate([[1]], Sampling())
+    waiting = [thread for thread in threading.enumerate() if thread.name == "rg-env-vllm"]
+    assert waiting
+    assert all(thread.daemon for thread in waiting)
+    server.done.set()
+
+
+@pytest.mark.parametrize("difference", [0.02, float("nan")])
+def test_rollouts_of_other_weights_end_the_run(difference: float) -> None:
+    """Weights that arrived wrong show in the log-probabilities of what is sampled from them."""
+    engine = remote(Server(0))
+    engine._sync = SimpleNamespace(tolerance=0.01)  # type: ignore[assignment]
+    engine.check_parity(0.005)
+    with pytest.raises(
+        TrainingError, match=r"does not sample from what is trained: .* differ by (0.02|nan) on average"
+    ):
+        engine.check_parity(difference)
+
+
+@pytest.mark.parametrize(("top_p", "ahead", "checked"), [(1.0, 0, True), (0.9, 0, False), (1.0, 1, False)])
+def test_parity_is_checked_where_it_must_hold(make_trainer: Any, top_p: float, ahead: int, checked: bool) -> None:
+    """After each step; not of a truncated distribution, nor of rollouts from older weights."""
+    trainer = make_trainer(max_steps=1, max_tokens=4, top_p=top_p)
+    trainer.engine_config = EngineConfig(kind="vllm", num_batches_ahead=ahead)
+    trainer.sampler.submitted = lambda number: True
+    trainer.sampler.get = lambda number: trainer.sampler.sample(trainer._rows(number), trainer.sampling)
+    seen: list[float] = []
+    trainer.engine.check_parity = seen.append
+    trainer.train()
+    assert bool(seen) is checked
+    assert all(value < 1e-4 for value in seen)
+    assert "sampling/logp_difference" in trainer.state.log_history[-1]
 
 
 def test_a_callback_can_end_the_run_and_have_it_saved(make_trainer: Any, tmp_path: Path) -> None:

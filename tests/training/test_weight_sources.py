@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from model_families import FAMILIES, SERVED
 from peft import IA3Config, LoraConfig, PrefixTuningConfig, PromptTuningConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from rg_env.errors import InputError
-from rg_env.inference.weight_channel import ALIGNMENT, pack, unpack
 from rg_env.training.weight_sources import Source, buckets, check_sendable, sources
 
 ADAPTERS: dict[str, dict[str, Any]] = {
@@ -68,18 +67,16 @@ def test_what_is_sent_of_an_adapted_model_is_the_merged_model(case: str) -> None
         torch.testing.assert_close(source.tensor(), expected[source.name], atol=1e-5, rtol=1e-5)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
-    sent = {source.name for source in sources(model, only_trained=True)}
-    original = plain(config).state_dict()
-    assert sent == {name for name in names if not torch.equal(original[name], expected[name])}
-
 
 @pytest.mark.parametrize("family", SERVED)
-def test_tied_weights_are_sent_once(family: str) -> None:
-    """And untied ones both."""
-    config = SERVED[family]
-    names = [source.name for source in sources(plain(config))]
-    assert ("lm_head.weight" in names) is not config.tie_word_embeddings
-    assert "model.embed_tokens.weight" in names
+def test_head_and_embedding_are_sent_even_if_they_are_one(family: str) -> None:
+    """vLLM keeps the old head in silence where it gets the embedding alone."""
+    tensors = {source.name: source.tensor() for source in sources(plain(SERVED[family]))}
+    if family == "gemma2":  # for which vLLM has no head, and refuses one
+        assert "lm_head.weight" not in tensors
+        return
+    tied = tensors["lm_head.weight"].data_ptr() == tensors["model.embed_tokens.weight"].data_ptr()
+    assert tied is bool(SERVED[family].tie_word_embeddings)
 
 
 @pytest.mark.parametrize(
@@ -123,32 +120,10 @@ def test_quantized_weights_are_refused() -> None:
 @given(sizes=st.lists(st.integers(0, 100), max_size=30), limit=st.integers(1, 120))
 def test_buckets_lose_nothing_and_keep_their_size(sizes: list[int], limit: int) -> None:
     """In order; only what is larger than a bucket goes beyond it, alone."""
-    found = [Source(str(number), (), lambda: torch.zeros(0), size) for number, size in enumerate(sizes)]
+    parameters = [torch.nn.Parameter(torch.zeros(size, dtype=torch.uint8), requires_grad=False) for size in sizes]
+    found = [Source(str(number), (each,), lambda: torch.zeros(0)) for number, each in enumerate(parameters)]
     made = list(buckets(found, limit))
     assert [source for bucket in made for source in bucket] == found
     for bucket in made:
         assert bucket
         assert len(bucket) == 1 or sum(source.num_bytes for source in bucket) <= limit
-
-
-DTYPES = ["float32", "float64", "bfloat16", "float16", "float8_e4m3fn", "int8", "uint8", "int32", "int64", "bool"]
-shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(shapes, st.sampled_from(DTYPES)), max_size=8), st.integers(0, 1000))
-def test_packed_tensors_come_out_as_they_went_in(wanted: list[tuple[tuple[int, ...], str]], seed: int) -> None:
-    """To the bit, whatever the type and shape: empty ones, single numbers, and such as are not contiguous."""
-    generator = torch.Generator().manual_seed(seed)
-    tensors = []
-    for number, (shape, dtype) in enumerate(wanted):
-        tensor = (3 * torch.randn(shape, generator=generator)).to(getattr(torch, dtype))
-        tensors.append((str(number), tensor.mT if len(shape) > 1 and number % 2 else tensor))
-    entries, flat = pack(tensors, lambda size: torch.empty(size, dtype=torch.uint8))
-    assert flat.numel() % ALIGNMENT == 0
-    found = unpack(entries, flat)
-    assert [name for name, _ in found] == [name for name, _ in tensors]
-    for (_, ours), (_, theirs) in zip(found, tensors, strict=True):
-        assert ours.dtype == theirs.dtype
-        assert ours.shape == theirs.shape
-        assert torch.equal(ours.contiguous().view(-1).view(torch.uint8), theirs.contiguous().view(-1).view(torch.uint8))

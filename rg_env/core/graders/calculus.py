@@ -17,6 +17,7 @@ import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Literal
 
 from rg_env.core.graders import balls
@@ -35,6 +36,9 @@ _WIDE = (0.05, 1e4)
 _NEAR_PAIRS, _WIDE_PAIRS = 6, 60
 _EXTREME = (1e-25, -1e-25, 1e25, -1e25)
 """Points where the lowest or the highest power of a polynomial rules. They can refute but need not confirm."""
+_FROM_EDGE = (1e-1, 1e-2, 1e-3, 1e-4)
+"""Distances from an edge of the domain, relative to its size, of points that can refute but need not confirm."""
+_HALVINGS = 24
 _WANTED_POINTS = 12
 """Points in the domain of the integrand that are tried."""
 _NEEDED_POINTS = 5
@@ -286,6 +290,7 @@ def is_antiderivative(
         return False
     draw = random.Random(seed)
     tried = confirmed = 0
+    domain = _Domain(integrand, variables)
     for point in _points(draw):
         if tried == _WANTED_POINTS:
             break
@@ -294,13 +299,14 @@ def is_antiderivative(
         verdict = _compared(derivative, integrand, names | dict.fromkeys(variables, (balls.around(point), ONE)))
         if verdict == "different":
             return False
+        domain.add(point, verdict != "outside")
         tried += verdict != "outside"
         confirmed += verdict == "equal"
         if tried - confirmed > _WANTED_POINTS - _NEEDED_POINTS:
             return False
     if confirmed < _NEEDED_POINTS:
         return False
-    for point in _EXTREME:
+    for point in (*_EXTREME, *domain.near_edges()):
         values = dict.fromkeys(constants, (ONE, ZERO)) | dict.fromkeys(variables, (balls.around(point), ONE))
         if _compared(derivative, integrand, values) == "different":
             return False
@@ -313,6 +319,42 @@ def _points(draw: random.Random) -> Iterator[float]:
         for index in range(pairs):
             for sign in (1, -1):
                 yield sign * low * (high / low) ** ((index % strata + draw.random()) / strata)
+
+
+class _Domain:
+    """Where the integrand has values, as far as points have shown it.
+
+    A series or a quadrature about zero of `asin(3*x)` agrees with it to all digits in the middle of its domain: only
+    points close to an edge refute it.
+    """
+
+    def __init__(self, integrand: Integrand, variables: Collection[str]) -> None:
+        self._integrand, self._variables = integrand, variables
+        self._points: dict[float, bool] = {}
+
+    def add(self, point: float, inside: bool) -> None:
+        self._points[point] = inside
+
+    def near_edges(self) -> Iterator[float]:
+        """For each sign, points inside that are ever closer to the first edge on the way outwards."""
+        for sign in (1, -1):
+            sizes = sorted((point * sign, inside) for point, inside in self._points.items() if point * sign > 0)
+            for (near, inside), (far, beyond) in pairwise(sizes):
+                if inside and not beyond:
+                    edge = self._edge(near * sign, far * sign)
+                    yield from (edge * (1 - distance) for distance in _FROM_EDGE)
+                    break
+
+    def _edge(self, inside: float, outside: float) -> float:
+        for _ in range(_HALVINGS):
+            middle = (inside + outside) / 2
+            values = dict.fromkeys(self._variables, (balls.around(middle), ONE))
+            try:
+                has_value = balls.is_finite(self._integrand.value(values)[0])
+            except (ValueError, ArithmeticError):
+                has_value = False
+            inside, outside = (middle, outside) if has_value else (inside, middle)
+        return inside
 
 
 def _compared(

@@ -5,8 +5,8 @@ equivalent are the same here. A *clause* is an or of variables and negated varia
 formula are its prime implicates: the clauses that follow from it while no shorter clause within them does. Together
 they say what the formula says (W. V. Quine, The problem of simplifying truth functions, 1952).
 
-A formula is a *conclusion* if the premises together imply it, it has parts (a tautology has none), and no part of it is
-implied by one premise alone. From `P` and `P → Q` follow `Q`, `Q ∨ R` and `R → Q`, which are conclusions; so do these,
+A formula is a *conclusion* if the premises together imply it, it is neither always true nor always false, and no part of
+it is implied by one premise alone. From `P` and `P → Q` follow `Q`, `Q ∨ R` and `R → Q`, which are conclusions; so do these,
 which are not: `P`, `P ∨ R`, `¬P ∨ Q` (implied by one premise), `P ∧ Q` and the premises joined by and (`P` is a part),
 `(P → Q) ∨ R` (implied by a premise). The second half of the rule matters: without it, copying the question, joined by
 and, would be right wherever anything is.
@@ -42,7 +42,7 @@ class Premises:
     def lead_to(self, formula: Formula) -> bool:
         """Whether `formula`, in these variables, is a conclusion."""
         column = formulas.truth(formula, self._table)
-        if column == self._always or self._together & ~column:
+        if column in (0, self._always) or self._together & ~column:
             return False
         depends = [name for name, own in self._table.items() if formulas.flipped(column, own) != column]
         if len(depends) > MAX_DEPENDS:

@@ -20,8 +20,7 @@ _KEYS = {
     "max-tokens": "training.max_tokens",
 }
 """By option of the command: what says the same in a config."""
-# Not the --model of a line that starts a server.
-_OPTION = re.compile(rf"(?<!vf-vllm )--({'|'.join(_KEYS)})\b(?: (\d+|embedded|vllm)\b)?")
+_OPTION = re.compile(rf"--({'|'.join(_KEYS)})\b(?: (\d+|embedded|vllm)\b)?")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rg_env.inference.machine import transformers_misfit
 from rg_env.training.doctor.aside import Outcome, run_aside, run_python
 from rg_env.training.doctor.asked_run import AskedRun
 from rg_env.training.doctor.check import Check, Status, gigabytes
@@ -178,8 +179,8 @@ def check_count(probe: dict[str, Any], smi: Smi, run: AskedRun, *, server_runs: 
         return Check("gpu count", "failed", f"{run.processes} processes and {seen} GPUs that torch sees", fix)
     here = run.engine == "vllm" and run.server_is_here
     if here and not server_runs and len(smi.gpus) <= run.processes:
-        finding = f"{run.processes} to train on and one for vf-vllm, of {len(smi.gpus)}: NCCL wants one GPU each"
-        return Check("gpu count", "failed", finding, "fewer --processes, or --engine embedded, or vf-vllm elsewhere")
+        finding = f"{run.processes} to train on and one for vLLM, of {len(smi.gpus)}: NCCL wants one GPU each"
+        return Check("gpu count", "failed", finding, "fewer --processes, or --engine embedded, or vLLM elsewhere")
     return Check("gpu count", "ok", f"{seen} for {run.processes} process{'es' * (run.processes > 1)}")
 
 
@@ -208,6 +209,8 @@ def check_vllm(run: AskedRun) -> Check:
     if not there:
         fix = "`uv sync --extra vllm` (Linux), or --engine embedded"
         return Check("vllm", "failed", "not installed; the trainer talks to the server by vLLM's own code", fix)
+    if problem := transformers_misfit():
+        return Check("vllm", "failed", *problem.split(": ", 1))
     return judge_import("vllm", run_python(IMPORT_S, "-c", "import vllm"), installed_version("vllm") or "")
 
 

@@ -43,7 +43,7 @@ def check_server(run: AskedRun, model: str | None, tokens: int) -> tuple[Check, 
         return Check("server", "warning", finding, fix), False
     another = f"choose another --vllm-port, and start {start} with it"
     if problem:
-        return Check("server", "failed", f"what listens at {server} is no healthy vf-vllm: {problem}", another), True
+        return Check("server", "failed", f"what listens at {server} is no healthy vLLM: {problem}", another), True
     try:
         served, workers = server.model(), server.world_size()
     except ServerError as error:
@@ -58,7 +58,7 @@ def check_server(run: AskedRun, model: str | None, tokens: int) -> tuple[Check, 
             "server", "failed", finding, f"restart it with --max-model-len {tokens}, or less --max-tokens"
         ), True
     plural = "s" * (workers != 1)
-    text = f"vf-vllm at {server} serves {served.name!r}, {served.max_model_len} tokens, {workers} worker{plural}"
+    text = f"vLLM at {server} serves {served.name!r}, {served.max_model_len} tokens, {workers} worker{plural}"
     return Check("server", "ok", text), True
 
 
@@ -94,7 +94,7 @@ def check_open_files(soft: int, hard: int, connections: int) -> Check:
     if soft in (-1, sys.maxsize) or soft >= need:
         return Check("open files", "ok", "no limit" if soft in (-1, sys.maxsize) else f"limit {soft}")
     wanted = max(need, 65536)
-    fix = f"`ulimit -n {wanted if hard < 0 else min(wanted, hard)}` before vf-vllm and the trainer"
+    fix = f"`ulimit -n {wanted if hard < 0 else min(wanted, hard)}` before vLLM and the trainer"
     if 0 <= hard < need:
         fix = f"let an administrator raise the hard limit ({hard}) to {wanted}"
     return Check("open files", "failed", f"limit {soft}, and a run needs {need}: each rollout holds a connection", fix)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from accelerate import init_empty_weights
 from transformers import AutoModelForCausalLM
-from transformers.modeling_utils import no_init_weights
 
 from rg_env.core.checks import reason_of
 from rg_env.errors import ExportError, InputError
@@ -33,7 +32,7 @@ class Architecture:
             InputError: transformers cannot make it.
         """
         try:
-            with no_init_weights(), init_empty_weights(include_buffers=False):
+            with init_empty_weights(include_buffers=False):
                 model = AutoModelForCausalLM.from_config(self.config, dtype=torch.float32, trust_remote_code=False)
         except Exception as error:  # whatever a strange configuration makes its class raise
             raise InputError(f"config.json describes no model that can be made here: {reason_of(error)}") from error

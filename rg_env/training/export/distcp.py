@@ -74,6 +74,8 @@ class DistcpReader:
         try:
             self._chunks: dict[str, list[tuple[Any, Any]]] = {}
             self._stored: dict[str, Stored] = {}
+            self.objects: list[str] = []
+            """Names of what is no tensor: pickles, which are not read here."""
             for name, entry in found.state_dict_metadata.items():
                 if isinstance(entry, metadata.TensorStorageMetadata):
                     if len({tuple(chunk.offsets) for chunk in entry.chunks}) < len(entry.chunks):
@@ -83,6 +85,8 @@ class DistcpReader:
                         (chunk, found.storage_data[metadata.MetadataIndex(name, chunk.offsets)])
                         for chunk in entry.chunks
                     ]
+                else:
+                    self.objects.append(one_line(name))
             files = sorted({str(place.relative_path) for chunks in self._chunks.values() for _, place in chunks})
             ends = dict.fromkeys(files, 0)
             for chunks in self._chunks.values():

@@ -1,11 +1,12 @@
 """The Hugging Face Hub: what a repository holds, and one commit to it. Every error is one line, without tokens.
 
-Files go up by huggingface_hub's own `create_commit`: large ones first, each under its hash, then all of them in one
-commit. So a repository never shows half an upload, and what is there already (of an upload that broke off, too) is not
-sent again; where the Hub stores a file in chunks (Xet), nor are its chunks.
+Files are uploaded by huggingface_hub's `create_commit`: large ones first, in chunks (Xet), then all of them in one
+commit. So a repository never shows half an upload, and chunks that the Hub already has, including those of an
+interrupted upload, are not sent again.
 """
 
 import contextlib
+import json
 import logging
 import re
 import sys
@@ -18,9 +19,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx2
 import huggingface_hub
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.utils._http import default_client_factory
 
 from rg_env.core.checks import one_line
 from rg_env.errors import HubError, InputError, RGEnvError
@@ -29,7 +32,9 @@ from rg_env.training.hub.marker import MARKER, Marker, read_marker
 
 LOGIN = "HF_TOKEN in .env, or `hf auth login` (a token that may write: huggingface.co/settings/tokens)"
 TIMEOUTS = (10.0, 300.0)
-"""Seconds to connect, and between two pieces of an answer: without them a dead server is waited for without end."""
+"""Seconds to connect, and between two pieces of an answer. huggingface_hub itself would wait forever."""
+_STORAGE_STATUS = re.compile(r"HTTP status \w+ error \((\d{3})")
+"""The status in an error of hf_xet, which has it in the message only."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +144,8 @@ class Hub:
             if isinstance(each.source, Path) and not each.source.is_file():
                 raise HubError(f"{each.source} was taken away meanwhile")
         with self._told(repo_id):
-            added = [CommitOperationAdd(each.path, _as_given(each.source)) for each in entries]
-            # Weights that a checkpoint has, too, would be sent twice at once: asked for before either is there.
+            added = [CommitOperationAdd(each.path, each.source) for each in entries]
+            # Xet recognizes the chunks of earlier uploads, not those of equal files that it sends at the same time.
             once = {each.upload_info.sha256: each for each in added}
             if len(once) < len(added):
                 self.api.preupload_lfs_files(repo_id, once.values(), revision=revision, free_memory=False)
@@ -164,32 +169,36 @@ class Hub:
                 raise told from error
 
     def _line(self, error: Exception, repo_id: str) -> RGEnvError | None:
-        for link in _chain(error):
-            if isinstance(link, HfHubHTTPError) and link.response is not None:
-                return self._of_status(link, repo_id)
+        links = list(_chain(error))
+        for link in links:
+            if isinstance(link, HfHubHTTPError):
+                status = link.response.status_code
+                if link.response.request.method == "PUT":  # a large file, without Xet
+                    return HubError(f"the Hub's storage answered {status}")
+                return self._of_status(status, link.server_message or "", repo_id)
             if isinstance(link, OSError) and link.filename:
                 return HubError(f"{link.filename} cannot be read: {link.strerror}")
-        if _may_have_arrived(error):
+            if match := _STORAGE_STATUS.search(str(link)):
+                if "/xet-write-token/" in str(link):
+                    return self._of_status(int(match[1]), "", repo_id)
+                return HubError(f"the Hub's storage answered {match[1]}")
+        if _may_have_arrived(links):
             return HubError(f"the connection to {self.endpoint} broke off while it made the commit", unsure=True)
-        kinds = {kind.__name__ for link in _chain(error) for kind in type(link).__mro__ if _is_known(kind)}
         strange = f"{self.endpoint} does not answer as the Hub does"
-        if "JSONDecodeError" in kinds:
+        if _has(links, json.JSONDecodeError) or "error decoding response body" in str(error):
             return HubError(f"{strange}: is HF_ENDPOINT right?")
-        if kinds & {"Timeout", "TimeoutError", "TimeoutException"}:
+        if _has(links, httpx2.TimeoutException, TimeoutError):
             return HubError(f"{self.endpoint} does not answer: is the network there?")
-        if kinds & {"ConnectionError", "NetworkError", "ProtocolError", "RequestException", "ProxyError", "SSLError"}:
+        if _has(links, httpx2.RequestError, ConnectionError):
             return HubError(f"the connection to {self.endpoint} failed or broke off: is the network there?")
         if isinstance(error, ValueError | RuntimeError):  # what the library makes of strange answers
             return HubError(f"{strange}: {self._clean(error)}")
-        if _is_of_library(error):  # it takes what it wants out of an answer, whatever that is
+        if _is_of_library(error):  # it reads answers without checking them
             return HubError(f"{strange}: {type(error).__name__}, {self._clean(error)}")
         return None
 
-    def _of_status(self, error: HfHubHTTPError, repo_id: str) -> RGEnvError:
-        status = error.response.status_code
-        if error.response.request is not None and error.response.request.method == "PUT":  # by an address for one file
-            return HubError(f"the Hub's storage answered {status}")
-        said = self._clean(error.server_message or "")
+    def _of_status(self, status: int, message: str, repo_id: str) -> RGEnvError:
+        said = self._clean(message)
         because = f": {said}" if said else ""
         if status == 401:
             return InputError(f"the Hub does not take the token (401){because}: {LOGIN}")
@@ -212,17 +221,12 @@ class Hub:
         return HubError(f"the Hub answered {status}{because}")
 
     def _clean(self, text: object) -> str:
-        """What a server said, in a line; a token that it repeats is not shown."""
-        return one_line(str(text).replace(self.token, "***"))
+        """The message of a server in one line, without the token, and without queries of URLs, which may be signed."""
+        return one_line(re.sub(r"(https?://[^\s?]+)\?\S*", r"\1", str(text)).replace(self.token, "***"))
 
 
-def _as_given(source: Path | bytes) -> str | bytes:
-    return source if isinstance(source, bytes) else str(source)
-
-
-def _is_known(kind: type) -> bool:
-    """Whether a class of errors is of the HTTP library itself: below it a refused connection is a kind of time-out."""
-    return kind.__module__.partition(".")[0] in ("requests", "httpx", "builtins")
+def _has(links: Sequence[BaseException], *kinds: type[BaseException]) -> bool:
+    return any(isinstance(link, kinds) for link in links)
 
 
 def _is_of_library(error: Exception) -> bool:
@@ -231,10 +235,10 @@ def _is_of_library(error: Exception) -> bool:
     return bool(frames) and str(frames[-1][0].f_globals.get("__name__")).partition(".")[0] == "huggingface_hub"
 
 
-def _may_have_arrived(error: Exception) -> bool:
+def _may_have_arrived(links: Sequence[BaseException]) -> bool:
     """Whether an answer is missing to the request that changes the repository."""
-    for link in _chain(error):
-        with contextlib.suppress(RuntimeError):  # httpx's, where an error belongs to no request
+    for link in links:
+        with contextlib.suppress(RuntimeError):  # of httpx2, where an error belongs to no request
             url = str(getattr(getattr(link, "request", None), "url", ""))
             if re.search(r"/api/models/[^/]+/[^/]+/commit/", url):
                 return True
@@ -270,21 +274,21 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _deadlines() -> Iterator[None]:
-    """Within: requests have time-outs. Releases from 1.0 on have their own."""
-    configure = getattr(huggingface_hub, "configure_http_backend", None)
-    if configure is None:
-        yield
-        return
-    import requests
-
-    class Session(requests.Session):
-        def request(self, *args: Any, **kwargs: Any) -> Any:
-            if kwargs.get("timeout") is None:
-                kwargs["timeout"] = TIMEOUTS
-            return super().request(*args, **kwargs)
-
-    configure(Session)
+    """Within: requests of the library have time-outs."""
+    set_client_factory(_client_with_deadlines)
     try:
         yield
     finally:
-        configure()
+        set_client_factory(default_client_factory)
+
+
+def _client_with_deadlines() -> httpx2.Client:
+    client: httpx2.Client = default_client_factory()
+    client.event_hooks["request"].append(_set_deadline)  # methods of the library pass timeout=None to their requests
+    return client
+
+
+def _set_deadline(request: httpx2.Request) -> None:
+    if not any(request.extensions.get("timeout", {}).values()):
+        connect, read = TIMEOUTS
+        request.extensions = {**request.extensions, "timeout": httpx2.Timeout(read, connect=connect).as_dict()}

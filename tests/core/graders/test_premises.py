@@ -6,7 +6,7 @@ import time
 
 import pytest
 from formula_cases import Models, formulas_in, is_conclusion, models, written
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from rg_env.core.dataset import build_rows
@@ -66,6 +66,7 @@ def test_equivalent_formulas_get_the_same_verdict(
 
 
 @given(PREMISES, FORMULAS)
+@example([("var", "P"), ("not", ("var", "P"))], ("and", ("var", "P"), ("not", ("var", "P"))))
 def test_the_rule_is_what_it_says(premises: list[Formula], formula: Formula) -> None:
     """The grader agrees with the documented rule, applied to sets of assignments."""
     said = [models(premise, NAMES) for premise in premises]

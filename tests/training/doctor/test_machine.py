@@ -22,7 +22,7 @@ from rg_env.training.doctor.model import checkpoint_count
 
 
 class _Server(BaseHTTPRequestHandler):
-    """Answers `/health`, `/v1/models` and `/get_world_size` as a vf-vllm does."""
+    """Answers `/health`, `/v1/models` and `/get_world_size` as vLLM does."""
 
     owner, world = "vllm", True
 
@@ -63,14 +63,14 @@ def test_who_answers_at_the_servers_port(serve: Callable[..., int]) -> None:
 
     good = serve()
     is_like(look(good), "ok", "serves 'served', 512 tokens, 2 workers")
-    is_like(look(good, model="mine"), "failed", "serves 'served', not 'mine'", "vf-vllm --model mine")
+    is_like(look(good, model="mine"), "failed", "serves 'served', not 'mine'", "rg-env vllm mine")
     is_like(look(good, tokens=600), "failed", "takes 512 tokens", "--max-model-len 600")
     is_like(look(serve(owner="rg-env")), "failed", "no vLLM server", "another --vllm-port")
     is_like(look(serve(world=False)), "failed", "takes no weights", "another --vllm-port")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    is_like(look(port), "warning", "nothing listens", f"vf-vllm --model served --host 127.0.0.1 --port {port}")
+    is_like(look(port), "warning", "nothing listens", f"rg-env vllm served --host 127.0.0.1 --port {port}")
     away = AskedRun(engine="vllm", vllm_host="nowhere.invalid")
     is_like(machine.check_server(away, "served", 1)[0], "warning", "nothing listens", "check --vllm-host")
     assert machine.check_server(AskedRun(), None, 1)[0].status == "skipped"

@@ -162,7 +162,7 @@ def test_how_many_gpus() -> None:
 
     is_like(count(AskedRun(processes=2), 2), "ok", "2 for 2")
     is_like(count(AskedRun(processes=3), 2), "failed", "3 processes and 2 GPUs", "--processes 2")
-    is_like(count(AskedRun(engine="vllm", processes=2), 2), "failed", "one for vf-vllm", "--engine embedded")
+    is_like(count(AskedRun(engine="vllm", processes=2), 2), "failed", "one for vLLM", "--engine embedded")
     is_like(count(AskedRun(engine="vllm", processes=1), 2), "ok", "2 for 1")
     is_like(count(AskedRun(engine="vllm", processes=2, vllm_host="10.0.0.2"), 2), "ok", "2 for 2")
     is_like(count(AskedRun(), 0), "skipped", "no GPU")

@@ -88,7 +88,7 @@ def test_another_models_tokenizer_is_told(make_model: Callable[..., Any], export
     config = type(QWEN)(**{**QWEN.to_dict(), "vocab_size": 500})
     model = make_model(config)
     save_file(weights(model), with_companions(tmp_path / "m", model) / "model.safetensors")
-    with pytest.raises(ExportError, match="has 768 tokens, and the model embeddings for 500"):
+    with pytest.raises(ExportError, match="has 769 tokens, and the model embeddings for 500"):
         exported(tmp_path / "m")
 
 

@@ -201,7 +201,7 @@ def with_large(state: dict[str, torch.Tensor]) -> dict[str, Any]:
         (spoilt(**{"model.extra.weight": torch.ones(9)}), "model.extra.weight is in the checkpoint .* has none, by"),
         (spoilt(**{"module.model.norm.weight": torch.ones(128)}), None),
         (spoilt(**{"model._orig_mod.norm.weight": torch.ones(128)}), "model.norm.weight is there twice"),
-        (spoilt(**{"lm_head.weight": torch.ones(768, 128)}), "config.json ties model.embed_tokens.weight and lm_head"),
+        (spoilt(**{"lm_head.weight": torch.ones(784, 128)}), "config.json ties model.embed_tokens.weight and lm_head"),
     ],
 )
 def test_what_is_not_the_model_is_refused(
@@ -324,7 +324,7 @@ def test_whatever_ends_an_export_leaves_nothing(
 
 def test_weights_in_the_wrong_places_are_found() -> None:
     """By the logits, relative to their size; rounding is within the tolerance, and nothing else."""
-    trained = torch.randn(40, 768, generator=torch.Generator().manual_seed(0))
+    trained = torch.randn(40, 784, generator=torch.Generator().manual_seed(0))
     assert verify.check_logits(trained, trained + 7, 1e-6) < 1e-6
     for dtype, tolerance in verify.TOLERANCE.items():
         assert 0 <= verify.check_logits(trained, trained.to(dtype).float(), tolerance) < tolerance

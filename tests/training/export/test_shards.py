@@ -13,6 +13,7 @@ import pytest
 import torch
 from checkpoint_files import Bomb, write_distcp, write_dtensors
 from safetensors.torch import save_file
+from torch.distributed.device_mesh import DeviceMesh
 
 from rg_env.errors import InputError
 from rg_env.training.export import pickles, readers
@@ -280,7 +281,7 @@ def rewritten(file: Path, change: Callable[[Any], Any]) -> None:
 
 def mesh(content: Any) -> None:
     for value in content.values():
-        value._spec.mesh.mesh = torch.tensor([[0, 1]])
+        value._spec.mesh = DeviceMesh("cpu", [[0, 1]], _init_backend=False, _rank=0)
 
 
 def no_spec(content: Any) -> None:

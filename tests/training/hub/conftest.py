@@ -9,7 +9,7 @@ import huggingface_hub.constants as constants
 import pytest
 from hub_runs import train
 from hub_server import CANARY, HubServer
-from huggingface_hub import file_download
+from huggingface_hub.utils._xet import abort_xet_session
 
 from rg_env.training.hub.push import Asked, push
 
@@ -33,14 +33,15 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
     """A hub that huggingface_hub of this process and its children talks to; "me" may write by the token CANARY."""
     with HubServer() as server:
         server.tokens = {CANARY: ("me", True)}
-        monkeypatch.setenv("HF_ENDPOINT", server.url)  # read when huggingface_hub is imported: for other processes
+        for name, value in server.environment.items():  # read when huggingface_hub is imported: for other processes
+            monkeypatch.setenv(name, value)
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, server.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
-        template = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        for module in (constants, file_download):
-            monkeypatch.setattr(module, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
         monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
         monkeypatch.setenv("HF_TOKEN", CANARY)
+        abort_xet_session()  # a new one reads the environment
         yield server
 
 

@@ -127,13 +127,10 @@ def test_two_nodes(cluster: Cluster) -> None:
     asked = job(gpus=8, nodes=2, overrides=("model.name=org/model", "training.max_prompt_length=512"))
     code, errors = cluster.run(asked)
     assert (code, errors) == (0, "")
-    server = cluster.call("vf-vllm")
-    assert server["arguments"] == [
-        *shlex.split(f"--model org/model --host 127.0.0.1 --port {PORT} --logprobs-mode processed_logprobs"),
-        *shlex.split("--max-model-len 1536"),
-    ]
-    variables = ("RG_ENV_WEIGHT_SYNC", "CUDA_VISIBLE_DEVICES", "HF_TOKEN")
-    assert [server["environment"][name] for name in variables] == ["1", "0", "hf_secret"]
+    server = cluster.call("rg-env")
+    assert server["arguments"] == shlex.split(f"vllm org/model --host 127.0.0.1 --port {PORT} --max-model-len 1536")
+    variables = ("CUDA_VISIBLE_DEVICES", "HF_TOKEN")
+    assert [server["environment"][name] for name in variables] == ["0", "hf_secret"]
     assert "hf_secret" not in sbatch_script(asked)
     trainers = sorted(
         cluster.records(program="accelerate", event="began"), key=lambda each: each["environment"]["SLURM_NODEID"]
@@ -150,8 +147,8 @@ def test_two_nodes(cluster: Cluster) -> None:
         ]
     order = [(record["program"], record["event"]) for record in cluster.records()]
     assert len(trainers) == 2
-    assert order.index(("vf-vllm", "serving")) < order.index(("srun", "began"))
-    await_event(cluster, program="vf-vllm", event="ended")  # it does not outlive the job
+    assert order.index(("rg-env", "serving")) < order.index(("srun", "began"))
+    await_event(cluster, program="rg-env", event="ended")  # it does not outlive the job
 
 
 def await_event(cluster: Cluster, **wanted: str) -> None:
@@ -166,7 +163,7 @@ def test_a_server_that_does_not_come_up_ends_the_job(cluster: Cluster) -> None:
     """With a line that tells where to look, and before any trainer starts."""
     code, errors = cluster.run(JOBS["two nodes"], STAND_IN_SERVER="fails")
     assert code == 1
-    assert errors == f"vf-vllm ended, or was not ready after 20 minutes: see vllm-{JOB}-vllm.log\n"
+    assert errors == f"vLLM ended, or was not ready after 20 minutes: see vllm-{JOB}-vllm.log\n"
     assert "out of memory" in (cluster.checkout / f"vllm-{JOB}-vllm.log").read_text()
     assert not cluster.records(program="srun")
 

@@ -1,39 +1,30 @@
-"""The environment for TRL under the real TRL 1.16, in an environment of its own (needs uv and the registry)."""
+"""The environment for TRL under the real TRL, in a process of its own: it prints, and sets its process up."""
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from release_environments import uv
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What `train_trl.py` printed, in the environment of the lock file's group `trl`."""
-    folder = tmp_path_factory.mktemp("trl")
-    sync = ("sync", "-q", "--frozen", "--no-default-groups", "--group", "trl", "--python", sys.executable)
-    uv(*sync, UV_PROJECT_ENVIRONMENT=str(folder / "venv"))
-    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    command = [str(folder / "venv" / "bin" / "python"), "-W", "ignore", str(ROOT / "tests" / "matrix" / "train_trl.py")]
-    done = subprocess.run([*command, str(folder)], check=False, capture_output=True, text=True, env=variables)
-    shutil.rmtree(folder / "venv")  # gigabytes, where links to uv's cache are not possible
+    """What `train_trl.py` printed."""
+    script = Path(__file__).with_name("train_trl.py")
+    command = [sys.executable, "-W", "ignore", str(script), str(tmp_path_factory.mktemp("trl"))]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     printed: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return printed
 
 
-@pytest.mark.network
-@pytest.mark.timeout(900)
 def test_the_example_learns(found: dict[str, Any]) -> None:
     """In six steps: from a third of the sampled answers right to most of them."""
-    assert found["trl"].startswith("1.16.")
+    assert found["trl"].startswith("1.")
     example = found["example"]
     assert example["before"] < 0.45
     assert example["after"] > 0.7
@@ -41,8 +32,6 @@ def test_the_example_learns(found: dict[str, Any]) -> None:
     assert sum(example["rewards"][-2:]) / 2 > sum(example["rewards"][:2]) / 2 + 0.2
 
 
-@pytest.mark.network
-@pytest.mark.timeout(900)
 def test_trl_logs_rewards_and_metrics(found: dict[str, Any]) -> None:
     """Weighted as asked, with the accuracy of each task and the statuses, in training and evaluation."""
     logged = found["logged"]
@@ -60,8 +49,6 @@ def test_trl_logs_rewards_and_metrics(found: dict[str, Any]) -> None:
     assert found["columns"] == ["status"]
 
 
-@pytest.mark.network
-@pytest.mark.timeout(900)
 def test_a_reward_that_raises_ends_the_run(found: dict[str, Any]) -> None:
     """With our error, not a 0."""
     assert found["error"].startswith("RewardError: reward 'bad' raised KeyError: 'x'; task ")

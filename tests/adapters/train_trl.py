@@ -1,6 +1,6 @@
-"""Trains with the real TRL, in whatever environment its Python belongs to; prints what came of it as a line of JSON.
+"""Trains with the real TRL; prints what came of it as a line of JSON.
 
-    PYTHON tests/matrix/train_trl.py FOLDER
+    PYTHON tests/adapters/train_trl.py FOLDER
 
 FOLDER is an empty one, for what the runs leave.
 """

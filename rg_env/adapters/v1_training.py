@@ -1,0 +1,251 @@
+"""Anybody's taskset for Verifiers' v1 API, as what `GRPOTrainer` trains on: its tasks, scored as Verifiers scores them.
+
+    env = TasksetEnvironment(train_taskset, eval_taskset.take(200))
+    trainer = GRPOTrainer(model, env, args, tokenizer)
+
+`Task.score` gets a trace with the prompt and the sampled completion: its text, token ids, log-probabilities, usage and
+finish reason. The trainer samples a single turn by itself, so that tasks which need more are refused by name.
+"""
+
+import asyncio
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import verifiers.v1 as vf
+from verifiers.v1.state import state_cls
+
+from rg_env.adapters.scoring_loop import ScoringLoop
+from rg_env.adapters.v1_harness import chat_of
+from rg_env.core.asking import Asking
+from rg_env.core.environment import Environment, prompted_rows
+from rg_env.core.rewards import checked_value, describe
+from rg_env.core.rollout import Rollout
+from rg_env.core.rubric import Scored
+from rg_env.errors import InputError, MissingExtraError, RewardError
+
+if not hasattr(vf.Taskset, "bounded"):
+    raise MissingExtraError("training on v1 tasksets needs verifiers 0.4 or later (pip install -U verifiers)")
+
+_TASK = "verifiers_task"
+"""Key of a row under which its task is."""
+_HOOKS = ("setup", "finalize", "stage_verifier")
+"""Methods of a task that run in a sandbox, before or after the model."""
+_AT_ONCE = 64
+"""Rollouts that are scored at the same time: each may call a judge."""
+
+
+class TasksetEnvironment(Environment):
+    """Prompts and rewards of v1 tasksets. Metrics are passed on; a reward that raises, or gives None, is an error.
+
+    A reward or metric named `accuracy` says whether a rollout is right, which curricula and filters follow.
+
+    Args:
+        train_taskset, eval_taskset: the tasks to train and to evaluate on.
+
+    Raises:
+        InputError: a taskset without end or without tasks, or tasks that need tools, several turns, a container or a
+            sandbox, or whose prompts are not text.
+    """
+
+    def __init__(self, train_taskset: vf.Taskset | None, eval_taskset: vf.Taskset | None = None) -> None:
+        self.asking = Asking.of(system_prompt=None)
+        self._weights: dict[str, float] = {}
+        self._has_accuracy = False
+        self.train_rows, self.eval_rows = (
+            prompted_rows(self._rows(taskset), name, self.asking)
+            for name, taskset in (("train_taskset", train_taskset), ("eval_taskset", eval_taskset))
+        )
+        if not self.train_rows and not self.eval_rows:
+            raise InputError("train_taskset and eval_taskset have no tasks: there is nothing to do")
+        self._loop = ScoringLoop()
+
+    @property
+    def reward_weights(self) -> dict[str, float]:
+        return self._weights
+
+    @property
+    def has_accuracy(self) -> bool:
+        return self._has_accuracy or "accuracy" in self._weights
+
+    def score(self, rollouts: Sequence[Rollout]) -> list[Scored]:
+        found = self._loop.run(_scored(rollouts))
+        names = dict.fromkeys(name for scored in found for name in scored.rewards)
+        # Tasks may have different rewards: one that a task lacks adds nothing to the sum.
+        return [each._replace(rewards={name: each.rewards.get(name, 0.0) for name in names}) for each in found]
+
+    def _rows(self, taskset: vf.Taskset | None) -> list[dict[str, Any]]:
+        if taskset is None:
+            return []
+        name = type(taskset).__name__
+        if not isinstance(taskset, vf.Taskset):
+            raise InputError(f"a taskset must be a verifiers.v1.Taskset, not {name}")
+        if not taskset.bounded:
+            raise InputError(f"{name} is infinite: bound it, for example {name}(...).take(1000)")
+        if taskset.toolsets(taskset.config):
+            _refuse(name, "has tools")
+        checked: set[tuple[type, int]] = set()
+        rows = []
+        for task in taskset:
+            if (kind := (type(task), id(task.config))) not in checked:
+                checked.add(kind)
+                self._check(task)
+            rows.append(_row(task))
+        return rows
+
+    def _check(self, task: vf.Task) -> None:
+        """Refuse what this kind of task needs; note its rewards otherwise."""
+        name, judges = type(task).__name__, task.plugged_judges()
+        rewards, metrics = task.hooks("reward"), task.hooks("metric")
+        if task.toolsets(task.config):
+            _refuse(name, "has tools")
+        if task.NEEDS_CONTAINER:
+            _refuse(name, "needs a container")
+        if own := [hook for hook in _HOOKS if getattr(type(task), hook, None) is not getattr(vf.Task, hook, None)]:
+            _refuse(name, f"has {', '.join(own)} of its own")
+        if any(hasattr(getattr(type(task), each, None), "intercept") for each in dir(type(task))):
+            _refuse(name, "intercepts requests or replies")
+        of_judges = [(judge.reward_name, judge.score) for judge in judges]
+        for signal, function in [*((each.__name__, each) for each in (*rewards, *metrics)), *of_judges]:
+            runtime = inspect.signature(function).parameters.get("runtime")
+            if runtime is not None and runtime.default is runtime.empty:
+                _refuse(name, f"needs a runtime for {signal!r}")
+        if not rewards and not judges:
+            raise InputError(f"{name} has no reward: give it a method with @vf.reward, or a judge")
+        self._weights |= {each.__name__: float(getattr(each, "_vf_weight", 1.0)) for each in rewards}
+        self._weights |= {judge.reward_name: float(judge.config.weight) for judge in judges}
+        self._has_accuracy |= any(each.__name__ == "accuracy" for each in metrics)
+
+
+def environment_of(env: Any) -> TasksetEnvironment:
+    """The training environment of a taskset, or of an `Env` with one agent.
+
+    Raises:
+        InputError: an env with several agents or with a way of its own to run one, or as `TasksetEnvironment`.
+    """
+    if isinstance(env, vf.Taskset):
+        return TasksetEnvironment(env)
+    name, base = type(env).__name__, getattr(vf, "SingleAgentEnv", ())
+    if not isinstance(env, vf.Env):
+        raise InputError(f"{name} of Verifiers is neither a Taskset nor an Env")
+    if not isinstance(env, base):
+        _refuse(name, "is not a SingleAgentEnv: it may have several agents or turns")
+    if own := [hook for hook in ("run", "setup", "finalize") if getattr(type(env), hook) is not getattr(base, hook)]:
+        _refuse(name, f"has {', '.join(own)} of its own")
+    harness = env.config.agent.harness  # None: nobody chose one, and Verifiers' own default has tools
+    if harness is not None and vf.load_harness(harness).EXECUTES_CODE:
+        _refuse(name, f"has a harness with tools ({harness.id})")
+    return TasksetEnvironment(env.taskset)
+
+
+def _refuse(name: str, why: str) -> NoReturn:
+    raise InputError(f"{name} {why}, and GRPOTrainer samples single turns by itself: train it with prime-rl")
+
+
+def _row(task: vf.Task) -> dict[str, Any]:
+    data, answer = task.data, getattr(task.data, "answer", None)
+    if data.skills:
+        _refuse(f"{type(task).__name__} {data.idx}", "has skills")
+    try:
+        prompt = chat_of(data.system_prompt, data.prompt)
+    except TypeError as error:
+        _refuse(f"{type(task).__name__} {data.idx}", f"cannot be prompted: {error}")
+    return {"prompt": prompt, "answer": answer if isinstance(answer, str | int | float) else None, _TASK: task}
+
+
+async def _scored(rollouts: Sequence[Rollout]) -> list[Scored]:
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(rollout: Rollout) -> Scored:
+        async with gate:
+            return await _score(rollout)
+
+    found = await asyncio.gather(*map(one, rollouts), return_exceptions=True)
+    for each in found:
+        if isinstance(each, BaseException):
+            raise each
+    return [each for each in found if not isinstance(each, BaseException)]
+
+
+async def _score(rollout: Rollout) -> Scored:
+    task = rollout.row[_TASK]
+    trace = _trace(task, rollout)
+    where = describe(task.data.name or type(task).__name__, rollout.extraction.answer, rollout.text)
+    try:
+        await _watched(task, where).score(trace)
+    except vf.TaskError as error:
+        cause = error.__cause__
+        if isinstance(cause, RewardError):
+            raise cause from cause.__cause__
+        raise RewardError(f"{error}; {where}") from error
+    if not trace.rewards:
+        raise RewardError(f"{type(task).__name__} gave no reward; {where}")
+    rewards = {name: checked_value(name, reward and reward.score, where) for name, reward in trace.rewards.items()}
+    metrics = {name: checked_value(name, value, where) for name, value in trace.metrics.items()}
+    if "accuracy" in rewards:
+        metrics["accuracy"] = rewards.pop("accuracy")
+    return Scored(checked_value(f"of {type(task).__name__}", trace.reward, where), rewards, metrics)
+
+
+def _watched(task: vf.Task, where: str) -> vf.Task:
+    """The task with rewards, metrics and judges that raise a `RewardError` with their name: Verifiers would say the
+    task's alone."""
+    watched = copy.copy(task)
+
+    def judges() -> list[vf.Judge]:
+        found = task.plugged_judges()
+        for judge in found:
+            judge.score = _checked(judge.score, judge.reward_name, where)
+        return found
+
+    watched.hooks = lambda kind: [_checked(function, function.__name__, where) for function in task.hooks(kind)]
+    watched.plugged_judges = judges
+    return watched
+
+
+def _checked(function: Callable[..., Any], name: str, where: str) -> Callable[..., Any]:
+    @functools.wraps(function)  # with name, signature and weight, which Verifiers reads
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            value = await function(*args, **kwargs)
+        except RewardError:
+            raise
+        except Exception as error:
+            raise RewardError(f"reward {name!r} raised {type(error).__name__}: {error}; {where}") from error
+        for key, each in (value if isinstance(value, Mapping) else {name: value}).items():
+            checked_value(key, each, where)
+        return value
+
+    return call
+
+
+def _trace(task: vf.Task, rollout: Rollout) -> vf.Trace:
+    """What Verifiers would have recorded of the rollout."""
+    kinds = {"system": vf.SystemMessage, "user": vf.UserMessage, "assistant": vf.AssistantMessage}
+    messages = [kinds[message["role"]](content=message["content"]) for message in rollout.prompt]
+    nodes = [vf.MessageNode(parent=index - 1 if index else None, message=each) for index, each in enumerate(messages)]
+    sampled = vf.MessageNode(
+        parent=len(nodes) - 1,
+        message=vf.AssistantMessage(content=rollout.text),
+        sampled=True,
+        token_ids=list(rollout.token_ids),
+        mask=[True] * len(rollout.token_ids),
+        logprobs=list(rollout.logprobs),
+    )
+    call = vf.ModelCall(
+        node=len(nodes),
+        finish_reason=None if rollout.truncated is None else "length" if rollout.truncated else "stop",
+        # Tokens of the prompt are not known here.
+        usage=vf.Usage(prompt_tokens=0, completion_tokens=rollout.completion_tokens or 0),
+    )
+    trace = vf.Trace(
+        task=vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),
+        agent=vf.AgentInfo(config=vf.AgentConfig()),
+        state=state_cls(type(task))(),
+        nodes=[*nodes, sampled],
+        calls=[call],
+    )
+    trace.stop("agent_completed")
+    return trace

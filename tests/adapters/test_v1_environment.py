@@ -1,0 +1,136 @@
+"""`ReasoningGymEnv` under Verifiers' v1 API, run by Verifiers over a real local server."""
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import verifiers.v1 as vf
+from chat_server import ChatServer
+
+import rg_env
+from rg_env.core.dataset import build_rows
+from rg_env.core.rewards import Rollout
+from rg_env.errors import InputError, UnknownNameError
+from rg_env.training.environments import as_environment
+
+SMALL: dict[str, Any] = {"num_train_examples": 4, "num_eval_examples": 6}
+SHOTS = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<answer>1</answer>"}]
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    with ChatServer(lambda question: "") as server:
+        yield server
+
+
+def played(env: rg_env.ReasoningGymEnv, server: ChatServer) -> list[vf.Episode]:
+    """Every task once, as Verifiers runs an environment."""
+
+    async def run() -> list[vf.Episode]:
+        client = vf.EvalClientConfig(base_url=server.url, api_key_var="HOME")
+        context = vf.ModelContext(model="m", client=client)
+        async with env.serving():
+            return list(await asyncio.gather(*(env.run_episode(task, context) for task in env.taskset)))
+
+    return asyncio.run(run())
+
+
+def test_load_environment_gives_verifiers_object() -> None:
+    """A v1 environment with the plain one in it, and what the v0 object has."""
+    env = rg_env.load_environment("leg_counting", **SMALL, seed=1, grading="partial")
+    assert type(env) is rg_env.ReasoningGymEnv
+    assert isinstance(env, vf.Env)
+    assert isinstance(env.taskset, rg_env.ReasoningGymTaskset)
+    plain = rg_env.ReasoningGym("leg_counting", **SMALL, seed=1, grading="partial")
+    assert (env.environment.train_rows, env.environment.eval_rows) == (plain.train_rows, plain.eval_rows)
+    assert (env.mixture.names, env.manifest, env.grading) == (["leg_counting"], plain.manifest, "partial")
+    assert [reward.name for reward in env.rewards] == ["correctness", "format"]
+    assert env.asking == plain.asking
+    assert env.put_rows(build_rows("leg_counting", "train", 4, 1)) == plain.train_rows
+    assert as_environment(env) is env.environment
+
+
+def test_gold_answers_earn_everything(server: ChatServer) -> None:
+    """Over HTTP, through Verifiers' own interception."""
+    env = rg_env.load_environment(**SMALL)
+    gold = {row["question"]: f"<answer>{row['answer']}</answer>" for row in env.environment.eval_rows}
+    server.answer = gold.__getitem__
+    episodes = played(env, server)
+    assert [episode.ok for episode in episodes] == [True] * 6
+    assert [episode.traces[0].reward for episode in episodes] == [1.1] * 6
+    assert [episode.traces[0].metrics["accuracy"] for episode in episodes] == [1.0] * 6
+    assert all([message["role"] for message in body["messages"]] == ["system", "user"] for body in server.requests)
+
+
+@pytest.mark.parametrize("split", ["train", "eval"])
+@pytest.mark.parametrize("prompt", [{}, {"few_shot": SHOTS}, {"prompt_placement": "user", "few_shot": SHOTS}])
+def test_prompts_and_rewards_are_the_plain_environments(server: ChatServer, split: Any, prompt: Any) -> None:
+    """Right, wrong and missing answers; functions as rewards; every form of prompt; each split."""
+
+    def shouts(rollout: Rollout) -> float:
+        return float("<ANSWER" not in rollout.text) / (1 + (rollout.completion_tokens or 0))
+
+    options: dict[str, Any] = {**SMALL, **prompt, "gym": ["leg_counting", "gcd"]}
+    options["rewards"] = ["correctness", ("brevity", 0.33), {"name": shouts, "weight": 0.7}]
+    env = rg_env.load_environment(**options, split=split)
+    plain = rg_env.ReasoningGym(**options)
+    rows = plain.train_rows if split == "train" else plain.eval_rows
+    texts = [(f"<answer>{row['answer']}</answer>", "<answer>x</answer>", "none")[i % 3] for i, row in enumerate(rows)]
+    replies = {row["question"]: text for row, text in zip(rows, texts, strict=True)}
+    server.answer = replies.__getitem__
+    episodes = played(env, server)
+    assert [episode.errors for episode in episodes] == [[]] * len(rows)
+    tokens = [episode.traces[0].calls[0].usage.completion_tokens for episode in episodes]
+    expected = plain.score(
+        [plain.rollout(row, text, completion_tokens=n) for row, text, n in zip(rows, texts, tokens, strict=True)]
+    )
+    assert [episode.traces[0].reward for episode in episodes] == [each.reward for each in expected]
+    for episode, each in zip(episodes, expected, strict=True):
+        assert {name: reward.score for name, reward in episode.traces[0].rewards.items() if reward} == each.rewards
+    sent = {body["messages"][-1]["content"]: body["messages"] for body in server.requests}
+    assert [sent[row["question"]] for row in rows] == [row["prompt"] for row in rows]
+
+
+def test_a_reward_that_raises_is_the_rollouts_error(server: ChatServer) -> None:
+    def breaks(rollout: Rollout) -> float:
+        raise KeyError("five")
+
+    (episode, *_) = played(rg_env.load_environment(**SMALL, rewards=["correctness", breaks]), server)
+    assert not episode.ok
+    assert "reward 'breaks' raised KeyError: 'five'; task leg_counting" in episode.traces[0].errors[0].message
+
+
+def test_parameters_are_the_plain_environments_and_the_split() -> None:
+    """In both entry points."""
+    plain = dict(inspect.signature(rg_env.ReasoningGym).parameters)
+    own = dict(inspect.signature(rg_env.ReasoningGymEnv).parameters)
+    assert own.pop("split").default == "eval"
+    assert own == plain
+    assert inspect.signature(rg_env.load_environment) == inspect.signature(rg_env.ReasoningGymEnv)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"gyn": 1}, UnknownNameError, "unknown parameter of the environment 'gyn': did you mean 'gym'"),
+        ({"gym": "leg_countin"}, UnknownNameError, "did you mean 'leg_counting'"),
+        ({"split": "test"}, UnknownNameError, "unknown split 'test'"),
+        ({"rewards": [lambda state: 1.0]}, InputError, "asks for 'state', which this environment does not have"),
+    ],
+)
+def test_bad_arguments_are_told_at_once(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        rg_env.load_environment(**{**SMALL, **options})
+
+
+def test_a_split_without_rows_is_told_when_it_is_read() -> None:
+    """It may be there for training alone."""
+    env = rg_env.load_environment(num_train_examples=2, num_eval_examples=0)
+    assert len(env.environment.train_rows) == 2
+    with pytest.raises(InputError, match="num_eval_examples is 0: there are no tasks; raise it, or give split='train'"):
+        list(env.taskset)
+    env = rg_env.load_environment(num_train_examples=0, num_eval_examples=2, split="train")
+    with pytest.raises(InputError, match=r"num_train_examples is 0: .* or give split='eval'"):
+        list(env.taskset)

@@ -1,0 +1,37 @@
+"""A task of another author for tests of training: additions, which the tiny policy learns in a few steps."""
+
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+QUESTION = "State the final answer to the following arithmetic problem: {} + {} ="
+SYSTEM_PROMPT = "Think step by step, then give the final answer as <answer>your answer here</answer>."
+
+
+def additions(count: int, seed: int) -> list[tuple[int, int]]:
+    """Pairs of numbers."""
+    rng = random.Random(seed)
+    return [(rng.randint(1, 99), rng.randint(1, 99)) for _ in range(count)]
+
+
+def stated(text: str) -> str:
+    """The answer that a completion gives."""
+    found = re.findall(r"<answer>(.*?)</answer>", text)
+    return found[-1].strip() if found else ""
+
+
+def rises(env: Any, folder: Path) -> None:
+    """Assert that ten steps on `env`, with 100 evaluation rows, raise the accuracy by more than its interval."""
+    from rg_env.training import EvaluationPlan, GRPOTrainer, default_config, load_policy, train
+
+    policy = load_policy("tiny")
+    args = default_config(policy, str(folder / "run"), use_cpu=True, max_steps=10, rollouts_per_step=64)
+    trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer)
+    results = train(trainer, evaluation=EvaluationPlan(every=0, greedy=False))
+    before, after = results["eval_before"], results["eval_after"]
+    assert (before["n"], results["steps"]) == (100, 10)
+    gain = after["accuracy"] - before["accuracy"]
+    print(f"accuracy {before['accuracy']:.2f} to {after['accuracy']:.2f}")
+    assert gain > 0.2
+    assert gain > 2 * (before["accuracy_se"] ** 2 + after["accuracy_se"] ** 2) ** 0.5

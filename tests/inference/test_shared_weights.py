@@ -1,0 +1,101 @@
+"""Tensors in memory that trainer and server share."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rg_env.inference.shared_weights import (
+    ALIGNMENT,
+    HEADER,
+    Entry,
+    entry,
+    mapped,
+    pack,
+    read_header,
+    reserve,
+    unpack,
+    write_header,
+)
+
+DTYPES = ["float32", "float64", "bfloat16", "float16", "float8_e4m3fn", "int8", "uint8", "int32", "int64", "bool"]
+shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(shapes, st.sampled_from(DTYPES)), max_size=8), st.integers(0, 1000))
+def test_packed_tensors_come_out_as_they_went_in(wanted: list[tuple[tuple[int, ...], str]], seed: int) -> None:
+    """To the bit, whatever the type and shape: empty ones, single numbers, and such as are not contiguous."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = []
+    for number, (shape, dtype) in enumerate(wanted):
+        tensor = (3 * torch.randn(shape, generator=generator)).to(getattr(torch, dtype))
+        tensors.append((str(number), tensor.mT if len(shape) > 1 and number % 2 else tensor))
+    flat = torch.empty(sum(entry(name, each, torch.float64).num_bytes for name, each in tensors), dtype=torch.uint8)
+    assert flat.numel() % ALIGNMENT == 0
+    found = unpack(pack(tensors, flat, torch.float64), flat)
+    assert [name for name, _ in found] == [name for name, _ in tensors]
+    for (_, ours), (_, theirs) in zip(found, tensors, strict=True):
+        assert ours.dtype == theirs.dtype
+        assert ours.shape == theirs.shape
+        assert torch.equal(ours.contiguous().view(-1).view(torch.uint8), theirs.contiguous().view(-1).view(torch.uint8))
+
+
+def test_wider_numbers_are_rounded_and_others_stay() -> None:
+    """To what the server computes in."""
+    tensors = [
+        ("a", torch.tensor([1.00001])),
+        ("b", torch.tensor([7])),
+        ("c", torch.tensor([0.5], dtype=torch.float16)),
+    ]
+    flat = torch.empty(64, dtype=torch.uint8)
+    found = dict(unpack(pack(tensors, flat, torch.bfloat16), flat))
+    assert [(tensor.dtype, tensor.item()) for tensor in found.values()] == [
+        (torch.bfloat16, 1.0),
+        (torch.int64, 7),
+        (torch.float16, 0.5),
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [Entry("w", "float32", (5,)), Entry("w", "sys", (1,)), Entry("w", "nothing", (1,)), Entry("w", "int8", (99,))],
+)
+def test_what_is_no_tensor_of_the_bucket_is_refused(wrong: Entry) -> None:
+    with pytest.raises(ValueError, match=r"take more than its 16 bytes|is not a type of tensors"):
+        unpack([wrong], torch.zeros(16, dtype=torch.uint8))
+
+
+@pytest.fixture
+def path() -> Path:
+    return reserve(f"test-{socket.gethostname()}-{os.getpid()}", HEADER + 64)
+
+
+def test_both_sides_see_the_same_memory(path: Path) -> None:
+    """Also when the file is gone by name; nobody else may read it."""
+    try:
+        assert path.stat().st_mode & 0o777 == 0o600
+        ours, theirs = mapped(path), mapped(path)
+    finally:
+        path.unlink()
+    write_header(theirs, {"dtype": "bfloat16"})
+    assert read_header(ours) == {"dtype": "bfloat16"}
+    ours[HEADER] = 7
+    assert theirs[HEADER].item() == 7
+
+
+def test_only_such_files_are_mapped(path: Path, tmp_path: Path) -> None:
+    """Whoever reaches a server's port may name any."""
+    (tmp_path / path.name).write_bytes(b"x" * 10)
+    (link := Path("/dev/shm") / f"rg-env-link-{os.getpid()}").symlink_to(tmp_path / path.name)
+    try:
+        for other in (tmp_path / path.name, Path("/etc/passwd"), link, path / ".." / "x"):
+            with pytest.raises((ValueError, OSError)):
+                mapped(other)
+    finally:
+        link.unlink()
+        path.unlink()

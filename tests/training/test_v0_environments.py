@@ -1,0 +1,72 @@
+"""Training on environments of other authors for Verifiers' v0 API: their rows, parsers and rubrics alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from additions import QUESTION, SYSTEM_PROMPT, additions, rises, stated
+from datasets import Dataset
+from v0_api import vf
+
+import rg_env
+from rg_env.adapters.v1 import ReasoningGymTasksetConfig
+from rg_env.errors import MissingExtraError, RewardError
+from rg_env.training.environments import as_environment
+
+
+def rows(count: int, seed: int) -> Dataset:
+    return Dataset.from_list(
+        [{"question": QUESTION.format(a, b), "answer": str(a + b)} for a, b in additions(count, seed)]
+    )
+
+
+async def accuracy(completion: Any, answer: str, parser: vf.Parser) -> float:
+    return float(parser.parse_answer(completion) == answer)
+
+
+def one_answer(completion: Any) -> float:
+    return float(completion[-1]["content"].count("<answer>") == 1)
+
+
+@pytest.mark.slow
+def test_it_learns_to_add(tmp_path: Path) -> None:
+    """The accuracy of the environment's own rubric rises by more than its interval, under its own prompt."""
+    parser = vf.Parser(extract_fn=stated)
+    rubric = vf.Rubric(funcs=[accuracy, one_answer], weights=[1.0, 0.1], parser=parser)
+    env = vf.SingleTurnEnv(
+        dataset=rows(512, 1), eval_dataset=rows(100, 2), system_prompt=SYSTEM_PROMPT, parser=parser, rubric=rubric
+    )
+    rises(env, tmp_path)
+
+
+def test_a_step_is_rewarded_by_its_rubric(make_trainer: Any) -> None:
+    """With the weights that it has."""
+    dataset = rows(16, 1)
+
+    def short(completion: Any) -> float:
+        return 1.0 / (1 + len(completion[-1]["content"]))
+
+    env = vf.SingleTurnEnv(dataset=dataset, eval_dataset=dataset, rubric=vf.Rubric(funcs=[short], weights=[2.0]))
+    trainer = make_trainer(env=env, max_steps=1)
+    trainer.train()
+    (line,) = trainer.state.log_history
+    lengths = [len(rollout.text) for rollout in trainer.rollouts.rollouts]
+    assert line["rewards/short/mean"] == pytest.approx(sum(1 / (1 + length) for length in lengths) / 16)
+    assert line["reward"] == pytest.approx(2 * line["rewards/short/mean"])
+
+
+def test_a_reward_that_fails_ends_the_run(make_trainer: Any) -> None:
+    """With its name, where Verifiers has 0."""
+
+    def failing(completion: Any) -> float:
+        raise KeyError("no")
+
+    env = vf.SingleTurnEnv(dataset=rows(16, 1), rubric=vf.Rubric(funcs=[failing]))
+    with pytest.raises(RewardError, match="reward 'failing' raised KeyError"):
+        make_trainer(env=env, max_steps=1).train()
+
+
+def test_tasksets_need_a_later_release() -> None:
+    """Where both APIs are, v1 is an older one."""
+    with pytest.raises(MissingExtraError, match=r"training on v1 tasksets needs verifiers 0\.4 or later"):
+        as_environment(rg_env.ReasoningGymTaskset(ReasoningGymTasksetConfig(num_eval_examples=1)))

@@ -1,0 +1,69 @@
+"""`verifiers`, for tests of its v0 API, in the forms that 0.1.6 and 0.3.1 have. Where the installed release lacks that
+API, a module that imports this is skipped: `tests/matrix` runs these modules beside releases that have it."""
+
+import asyncio
+import gc
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import verifiers as vf
+from openai import AsyncOpenAI
+
+__all__ = ["evaluated", "functions", "generated", "names", "vf", "weights"]
+
+if not hasattr(vf, "SingleTurnEnv"):
+    pytest.skip("needs verifiers up to 0.3.1: tests/matrix runs it there", allow_module_level=True)
+
+
+def evaluated(env: Any, url: str, **options: Any) -> SimpleNamespace:
+    """`env.evaluate` at a server: lists of prompts, completions and rewards, and of metrics by name."""
+    return _run(env.evaluate, url, **({} if _WRAP else {"use_tqdm": False}), **options)
+
+
+def generated(env: Any, url: str, rows: Any) -> SimpleNamespace:
+    """The same of `env.generate`."""
+    return _run(env.generate, url, rows, **({} if _WRAP else {"use_tqdm": False}))
+
+
+_WRAP = getattr(vf, "OpenAIChatCompletionsClient", None)  # wanted from 0.1.14
+
+
+def _run(call: Any, url: str, *args: Any, **options: Any) -> SimpleNamespace:
+    async def run() -> Any:
+        async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            return await call(*args, client=_WRAP(client) if _WRAP else client, model="fake", **options)
+
+    try:
+        found = asyncio.run(run())
+    finally:
+        gc.collect()  # what a batch that failed leaves is logged now, and not while another test runs
+    if not isinstance(found, Mapping):
+        return SimpleNamespace(
+            prompt=found.prompt, completion=found.completion, reward=found.reward, metrics=found.metrics
+        )
+    outputs = found["outputs"]
+    metrics = {name: [each["metrics"][name] for each in outputs] for name in outputs[0]["metrics"]}
+    columns = {name: [each[name] for each in outputs] for name in ("prompt", "completion", "reward")}
+    return SimpleNamespace(**columns, metrics=metrics)
+
+
+def functions(rubric: Any) -> list[Any]:
+    """The reward functions of a rubric, or of all in a group."""
+    return _of(rubric, "reward_funcs")
+
+
+def names(rubric: Any) -> list[str]:
+    """Their names."""
+    return _of(rubric, "reward_func_names")
+
+
+def weights(rubric: Any) -> list[float]:
+    """Their weights."""
+    return _of(rubric, "reward_weights")
+
+
+def _of(rubric: Any, name: str) -> list[Any]:
+    get = getattr(rubric, f"get_{name}", None) or getattr(rubric, f"_get_{name}")  # 0.1.6, 0.3.1
+    return list(get())
