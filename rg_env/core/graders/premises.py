@@ -5,11 +5,11 @@ equivalent are the same here. A *clause* is an or of variables and negated varia
 formula are its prime implicates: the clauses that follow from it while no shorter clause within them does. Together
 they say what the formula says (W. V. Quine, The problem of simplifying truth functions, 1952).
 
-A formula is a *conclusion* if the premises together imply it, it is neither always true nor always false, and no part of
-it is implied by one premise alone. From `P` and `P → Q` follow `Q`, `Q ∨ R` and `R → Q`, which are conclusions; so do these,
-which are not: `P`, `P ∨ R`, `¬P ∨ Q` (implied by one premise), `P ∧ Q` and the premises joined by and (`P` is a part),
-`(P → Q) ∨ R` (implied by a premise). The second half of the rule matters: without it, copying the question, joined by
-and, would be right wherever anything is.
+A formula is a *conclusion* if the premises together imply it, it is neither always true nor always false, and no part
+of it is implied by one premise alone. From `P` and `P → Q` follow `Q`, `Q ∨ R` and `R → Q`, which are conclusions; so
+do these, which are not: `P`, `P ∨ R`, `¬P ∨ Q` (implied by one premise), `P ∧ Q` and the premises joined by and (`P` is
+a part), `(P → Q) ∨ R` (implied by a premise). The second half of the rule matters: without it, copying the question,
+joined by and, would be right wherever anything is.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
