@@ -182,10 +182,10 @@ def main() -> int:
     from rg_env.training.evaluation_plan import Asked
     from rg_env.training.fixed_eval import ask
     from rg_env.training.output import RunFiles
-    from rg_env.training.plan import evaluation_steps
     from rg_env.training.policies import prepare_policy
     from rg_env.training.rollouts import RolloutSampler
     from rg_env.training.scores import Evaluation
+    from rg_env.training.step_counts import evaluation_steps
     from rg_env.training.summary import headline, print_summary
 
     set_seed(options.seed)

@@ -159,7 +159,7 @@ def _asked_run(options: argparse.Namespace) -> "AskedRun":
     }
     named = ("model", "engine", "vllm_host", "vllm_port", "processes", "output_dir")
     if options.config:
-        from rg_env.training.config import load_train_config
+        from rg_env.training.config_loading import load_train_config
 
         if others := [name for name in (*named, "task", *fields) if name in given and name != "processes"]:
             flag = others[0].replace("_", "-")

@@ -107,7 +107,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _read_config(options: argparse.Namespace) -> None:
     """Check the config, and take from it what the server must know."""
-    from rg_env.training.config import load_train_config
+    from rg_env.training.config_loading import load_train_config
     from rg_env.training.launch import engine_overrides, longest_sequence, training_processes
 
     if options.model is not None:

@@ -1,4 +1,4 @@
-"""`rg-env train`: its options. What it does stands in `rg_env.training.from_config`."""
+"""`rg-env train`: its options. What it does is in `rg_env.training.config_run`."""
 
 import argparse
 from typing import Any
@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run it; returns the exit code."""
-    from rg_env.training.config import load_train_config
+    from rg_env.training.config_loading import load_train_config
     from rg_env.training.sweep_runs import refuse_sweep
 
     if options.resume is not None and options.eval_only:

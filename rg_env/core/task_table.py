@@ -1,8 +1,7 @@
 """The table of tasks, options and levels, `task_table.json`, so that all of them can be checked without importing
 reasoning_gym.
 
-    python -m rg_env.core.task_table            # write it anew from the installed library
-    python -m rg_env.core.task_table --probe    # ... and try every level of every task (minutes)
+`tools/task_table.py` writes it.
 
 Tasks of the user's own (`core.user_tasks`) stand beside those of the file while the program runs.
 
@@ -10,7 +9,7 @@ A test keeps it equal to the installed library. Form: {task: {"module": str, "ca
 default}, "levels": {attribute: [{option: value}, ...]}, "broken_levels": {level: reason}}}, values in their JSON form,
 `size` and `seed` left out because rows set them. `levels` holds, for each attribute of the task's curriculum, the
 options that each of its levels sets; it is empty where the library has no curriculum. `broken_levels` are levels of a
-whole task that the library cannot generate items for, or too slowly; only `--probe` finds them.
+whole task that the library cannot generate items for, or too slowly.
 """
 
 import dataclasses
@@ -61,20 +60,6 @@ def is_user_task(task: str) -> bool:
     return task in _user_tasks
 
 
-def generate_table(broken: dict[str, dict[str, str]] | None = None) -> dict[str, TaskEntry]:
-    """The table made from the installed library (imports it); `broken` levels are those of the shipped table, unless
-    given."""
-    from rg_env.core import library
-
-    if broken is None:
-        broken = {task: entry.get("broken_levels", {}) for task, entry in shipped_table().items()}
-    table: dict[str, TaskEntry] = {}
-    for task in library.task_names():
-        category = library.dataset_class(task)[0].__module__.split(".")[1]  # reasoning_gym.<category>.<module>
-        table[task] = make_entry(task, category, broken.get(task, {}))
-    return table
-
-
 def make_entry(task: str, category: str, broken: dict[str, str]) -> TaskEntry:
     """The entry of a registered task, made from its classes; raises what these raise."""
     from rg_env.core import library
@@ -95,26 +80,7 @@ def make_entry(task: str, category: str, broken: dict[str, str]) -> TaskEntry:
     }
 
 
-def render(table: dict[str, TaskEntry]) -> str:
-    """The file's text: one task a line, so that a library update gives a readable diff."""
-    lines = [f"  {json.dumps(task)}: {json.dumps(entry, ensure_ascii=False)}" for task, entry in sorted(table.items())]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
 def _plain(value: Any) -> Any:
     from rg_env.core import library
 
     return json.loads(json.dumps(value, default=library.to_plain))
-
-
-if __name__ == "__main__":
-    import sys
-
-    PATH.write_text(render(generate_table()), encoding="utf-8")
-    if "--probe" in sys.argv[1:]:
-        from rg_env.core.levels import probe_levels
-
-        shipped_table.cache_clear()
-        load_table.cache_clear()
-        PATH.write_text(render(generate_table(probe_levels())), encoding="utf-8")
-    print(f"wrote {PATH}")

@@ -13,7 +13,7 @@ within a dozen steps, and why a trainer that computes its gradient wrongly shows
 
 It is a demonstration and a test instrument, not a language model: it has seen no text but these tasks, under the one
 system prompt `SYSTEM_PROMPT`. It was trained on questions of the training split only. `README.md` in this folder has
-the recipe and the measurements; `python -m rg_env.tiny.build --out DIR` makes it again from nothing.
+the recipe and the measurements; `python tools/tiny_build.py --out DIR` makes it again from nothing.
 
 Importing this module costs nothing: no torch, no Reasoning Gym.
 """

@@ -21,8 +21,8 @@ from rg_env.core.environment import Environment
 from rg_env.errors import InputError
 from rg_env.training.config_evaluation import EvaluationSettings, contradictions, label_problem
 from rg_env.training.environments import as_environment
-from rg_env.training.plan import evaluation_steps
 from rg_env.training.scores import Part
+from rg_env.training.step_counts import evaluation_steps
 
 AnyEnvironment = Annotated[Environment, BeforeValidator(as_environment)]
 """Whatever `GRPOTrainer` takes."""

@@ -11,7 +11,7 @@ from rg_env.training.config import TrainConfig
 from rg_env.training.config_sections import TaskConfig
 from rg_env.training.from_config import gym
 from rg_env.training.grpo_config import OWNED_ELSEWHERE, GRPOConfig
-from rg_env.training.step_counts import in_updates
+from rg_env.training.step_counts import evaluation_steps, in_updates
 from rg_env.training.without_effect import without_effect
 
 
@@ -66,11 +66,6 @@ def plan(config: TrainConfig) -> list[str]:
     if config.hub.enabled:
         lines.append(f"upload      {_upload(config)}")
     return [*lines, *filter(None, [idle])]
-
-
-def evaluation_steps(every: int | None, max_steps: int) -> int:
-    """Steps between two evaluations, a fifth of the run if `every` is None; 0: none on the way."""
-    return max(1, max_steps // 5) if every is None else every
 
 
 def _parts(training: GRPOConfig, processes: int) -> str:

@@ -16,7 +16,8 @@ from string import Template
 from rg_env.core.config import parse_config, read_config
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.inference.vllm import serve_command
-from rg_env.training.config import TrainConfig, load_train_config
+from rg_env.training.config import TrainConfig
+from rg_env.training.config_loading import load_train_config
 from rg_env.training.launch import longest_sequence, served_model
 from rg_env.training.slurm_array import Share, seed_share, sweep_share, swept_engine
 from rg_env.training.slurm_eval import evaluation_settings, is_evaluation

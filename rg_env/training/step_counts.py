@@ -39,3 +39,8 @@ def in_updates(config: TrainConfig) -> TrainConfig:
             update={"check_every": updates(curriculum.check_every), "schedule": schedule}
         )
     return config.model_copy(update=changes)
+
+
+def evaluation_steps(every: int | None, max_steps: int) -> int:
+    """Steps between two evaluations, a fifth of the run if `every` is None; 0: none on the way."""
+    return max(1, max_steps // 5) if every is None else every

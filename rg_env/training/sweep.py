@@ -24,7 +24,8 @@ from rg_env.core.checks import shortened
 from rg_env.core.config_files import COMMAND_LINE, Document, overridden, read_config
 from rg_env.core.labels import short_keys, shown
 from rg_env.errors import ConfigError, InputError
-from rg_env.training.config import TrainConfig, checked_config
+from rg_env.training.config import TrainConfig
+from rg_env.training.config_loading import checked_config
 from rg_env.training.plan import resolved
 
 SEED = "seed"

@@ -61,6 +61,29 @@ def test_imports_point_one_way(path: Path) -> None:
             assert RANK[other] < RANK[layer], f"{path} imports {name}"
 
 
+def _graph() -> dict[str, set[str]]:
+    """Modules of the package, and those that each imports, anywhere in it."""
+    modules = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+               for path in FILES}  # fmt: skip
+    graph: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        named = _modules_of_ours(path)
+        found = {name if name in modules else name.rpartition(".")[0] for name in named}
+        graph[module] = {name for name in found if name in modules and name != module}
+    return graph
+
+
+def test_no_modules_import_each_other() -> None:
+    """Not in a circle of any length, imports inside functions included."""
+    graph = _graph()
+    assert len(graph) > 100
+    assert "rg_env.core.tasks" in graph["rg_env.core.environment"]
+    while leaves := [module for module, imports in graph.items() if not imports & graph.keys()]:
+        for module in leaves:
+            del graph[module]
+    assert not graph, f"among these, modules import each other: {', '.join(sorted(graph))}"
+
+
 def test_core_imports_nothing_heavy() -> None:
     """All modules of core import without torch, verifiers, vllm, datasets and reasoning_gym."""
     modules = sorted(

@@ -16,7 +16,7 @@ from rg_env.core.tasks import Mixture
 from rg_env.errors import InputError, UnknownNameError
 from rg_env.evaluation.probe import LEAST_INFORMATIVE, judge, labels, mixture, probed
 from rg_env.evaluation.results import ModelResult, TaskResults
-from rg_env.training.config import load_train_config
+from rg_env.training.config_loading import load_train_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from config_docs import render, render_evaluation
 
 from rg_env.core.config import Section
 from rg_env.errors import ConfigError
-from rg_env.training.config import TrainConfig, load_train_config
-from rg_env.training.config_docs import render, render_evaluation
+from rg_env.training.config import TrainConfig
+from rg_env.training.config_loading import load_train_config
 from rg_env.training.from_config import environment_arguments, grpo_config
 from rg_env.training.grpo_config import OWNED_ELSEWHERE, GRPOConfig
 from rg_env.training.plan import describe, resolved, resolved_yaml
@@ -449,6 +450,6 @@ def test_every_field_of_every_section_says_what_it_is(schema: Any) -> None:
 
 
 def test_the_documents_are_made_from_the_schemas() -> None:
-    """`python -m rg_env.training.config_docs` writes them anew."""
+    """`python tools/config_docs.py` writes them anew."""
     assert DOCUMENT.read_text(encoding="utf-8") == render()
     assert DOCUMENT.with_name("evaluation.md").read_text(encoding="utf-8") == render_evaluation()

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from rg_env.tiny import TASKS, TRAINING
-from rg_env.training.config import TrainConfig, load_train_config
+from rg_env.training.config import TrainConfig
+from rg_env.training.config_loading import load_train_config
 from rg_env.training.grpo_config import GRPOConfig
 from rg_env.training.without_effect import without_effect
 
@@ -131,7 +132,7 @@ def test_loading_is_quick_and_imports_nothing_heavy() -> None:
     """A mistake is told at once: under a second of work, beside starting Python and its imports."""
     code = f"""
 import json, sys, time
-from rg_env.training.config import load_train_config
+from rg_env.training.config_loading import load_train_config
 start = time.process_time()
 load_train_config({str(CONFIGS / "train" / "paper" / "inter_algebra.yaml")!r})
 print(json.dumps([time.process_time() - start, [name for name in {HEAVY!r} if name in sys.modules]]))

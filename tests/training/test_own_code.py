@@ -12,7 +12,7 @@ from rg_env.core.dataset import build_rows
 from rg_env.core.rewards import resolve_rewards
 from rg_env.core.scoring import score
 from rg_env.errors import ConfigError
-from rg_env.training.config import load_train_config
+from rg_env.training.config_loading import load_train_config
 from rg_env.training.from_config import gym, reward_list
 
 REPOSITORY = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.training.config import load_train_config
+from rg_env.training.config_loading import load_train_config
 from rg_env.training.plan import plan
 from rg_env.training.step_counts import in_updates
 

@@ -5,18 +5,21 @@ import json
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import tiny_build as recipe
 import torch
+from tiny_measure import measure, render_prompt
+from tiny_questions import problem_of, questions, take
+from tiny_solutions import blurted_guess, worked_solution
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rg_env.core.splits import split_of
 from rg_env.errors import OutputFolderError
 from rg_env.tiny import MAX_NEW_TOKENS, POLICY_DIR, SYSTEM_PROMPT, TASKS
-from rg_env.tiny import build as recipe
-from rg_env.tiny.measure import measure, render_prompt
-from rg_env.tiny.questions import problem_of, questions, take
-from rg_env.tiny.solutions import blurted_guess, worked_solution
+
+TOOLS = Path(__file__).parents[2] / "tools"
 
 tasks = pytest.mark.parametrize("task", list(TASKS))
 
@@ -183,7 +186,7 @@ def test_quick_build_works_offline_from_nothing_and_repeats_itself(tmp_path, mon
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
     for name in ("one", "two"):
-        command = [sys.executable, "-m", "rg_env.tiny.build", "--quick", "--out", str(tmp_path / name)]
+        command = [sys.executable, str(TOOLS / "tiny_build.py"), "--quick", "--out", str(tmp_path / name)]
         subprocess.run(command, check=True, timeout=300, capture_output=True)
     made = tmp_path / "one"
     assert AutoModelForCausalLM.from_pretrained(made).num_parameters() < 1_000_000

@@ -11,8 +11,9 @@ from rg_env.core.rewards import resolve_rewards
 from rg_env.core.rollout import Rollout
 from rg_env.core.scoring import Score
 from rg_env.errors import InputError
-from rg_env.training.config import TrainConfig, load_train_config
-from rg_env.training.from_config import run_config
+from rg_env.training.config import TrainConfig
+from rg_env.training.config_loading import load_train_config
+from rg_env.training.config_run import run_config
 from rg_env.training.grpo_config import GRPOConfig
 from rg_env.training.plan import describe
 from rg_env.training.without_effect import RULES, without_effect

@@ -17,7 +17,7 @@ from hub_server import CANARY, HubServer
 from safetensors.torch import load_file
 
 from rg_env.errors import InputError
-from rg_env.training.config import load_train_config
+from rg_env.training.config_loading import load_train_config
 from rg_env.training.config_sections import HubConfig
 from rg_env.training.doctor import AskedRun, accounts
 from rg_env.training.hub import background

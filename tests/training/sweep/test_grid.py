@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rg_env.core import yaml12
 from rg_env.errors import ConfigError, InputError
-from rg_env.training.config import load_train_config
+from rg_env.training.config_loading import load_train_config
 from rg_env.training.plan import resolved
 from rg_env.training.sweep import MOST_CHARACTERS, Axis, difference, grid, load_sweep, parse_axes
 from rg_env.training.sweep_runs import folder_override, train_command

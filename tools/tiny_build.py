@@ -1,7 +1,7 @@
 """Make the tiny policy from nothing: tokenizer, pre-training on worked solutions, then a taste for blurting.
 
-    python -m rg_env.tiny.build --out DIR            # minutes on two cores
-    python -m rg_env.tiny.build --out DIR --quick    # seconds; a policy that knows nothing
+    python tools/tiny_build.py --out DIR            # minutes on two cores
+    python tools/tiny_build.py --out DIR --quick    # seconds; a policy that knows nothing
 
 1. Draw questions of the training split for every task, and write a worked solution for each.
 2. Train a byte-level BPE tokenizer on that text.
@@ -28,16 +28,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tiny_measure import measure, render_prompt
+from tiny_questions import problem_of, take
+from tiny_solutions import blurted_guess, worked_solution
+from tiny_tokenizer import END, train_tokenizer
 from torch.nn import functional as F
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from rg_env.core.splits import split_of
 from rg_env.errors import OutputFolderError, RGEnvError
 from rg_env.tiny import SYSTEM_PROMPT, TASKS
-from rg_env.tiny.measure import measure, render_prompt
-from rg_env.tiny.questions import problem_of, take
-from rg_env.tiny.solutions import blurted_guess, worked_solution
-from rg_env.tiny.tokenizer import END, train_tokenizer
 
 THREADS = 2
 """Fixed, because the weights depend to the last bit on the order of sums, and that on the number of threads."""

@@ -1,6 +1,6 @@
 """`docs/configuration.md` and `docs/evaluation.md`, made from the schemas: every key, with type, default and meaning.
 
-python -m rg_env.training.config_docs     # writes both in the working folder; a test keeps them equal
+python tools/config_docs.py     # writes both in the working folder; a test keeps them equal
 """
 
 import types
@@ -16,7 +16,7 @@ from rg_env.training.grpo_config import OWNED_ELSEWHERE, GRPOConfig
 
 HEAD = """# Configuration
 
-What `rg-env train CONFIG` reads, made from the schema by `python -m rg_env.training.config_docs`.
+What `rg-env train CONFIG` reads, made from the schema by `python tools/config_docs.py`.
 
 ```bash
 rg-env train configs/train/tiny.yaml                                  # a run
@@ -37,7 +37,7 @@ rg-env train configs/train/tiny.yaml --dry-run                        # what it 
 
 EVALUATION = """# Evaluating and comparing
 
-What `rg-env eval` reads, made from the schema by `python -m rg_env.training.config_docs`.
+What `rg-env eval` reads, made from the schema by `python tools/config_docs.py`.
 
 ```bash
 rg-env eval configs/eval/tiny.yaml                                            # on any machine
