@@ -13,7 +13,8 @@ import importlib.abc, runpy, sys
 
 class Missing(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"verifiers", "reasoning_gym", "matplotlib", "openai", "starlette", "requests"}:
+        missing = {"verifiers", "reasoning_gym", "matplotlib", "openai", "starlette", "requests", "httpx"}
+        if name.partition(".")[0] in missing:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Missing())

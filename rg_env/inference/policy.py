@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
-import httpx
 import torch
 from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -251,7 +252,9 @@ def _hub_answers() -> bool:
     if HF_HUB_OFFLINE:
         return False
     try:
-        httpx.head(ENDPOINT, timeout=5)
-    except httpx.HTTPError:
+        urlopen(Request(ENDPOINT, method="HEAD"), timeout=5).close()
+    except HTTPError:
+        return True  # an answer
+    except (OSError, ValueError):
         return False
     return True

@@ -42,7 +42,7 @@ from rg_env.training.checks import (
 from rg_env.training.collective import on_main, same_everywhere
 from rg_env.training.config_sections import EngineConfig
 from rg_env.training.curriculum import Curriculum
-from rg_env.training.engines import Embedded, Engine, Vllm
+from rg_env.training.engines import Embedded, Engine
 from rg_env.training.environments import as_environment
 from rg_env.training.group_filter import EmptyBatches, fill
 from rg_env.training.grpo_config import GRPOConfig
@@ -473,6 +473,8 @@ class GRPOTrainer:
         unwrapped = self.accelerator.unwrap_model(self.model)
         if config.kind == "embedded":
             return Embedded(unwrapped, self.processing_class, args.seed)
+        from rg_env.training.vllm_engine import Vllm
+
         first = (self.env.train_rows or self.env.eval_rows)[0]["prompt"]
         longest = args.max_prompt_length if self.curriculum else longest_prompt(self.env, encoder)
         return Vllm(

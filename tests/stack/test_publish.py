@@ -25,7 +25,7 @@ def test_a_run_under_zero3_is_published_and_goes_on(server: RunningServer, tmp_p
     run, copy = tmp_path / "run", tmp_path / "copy"
     with HubServer() as hub, RepeatingServer(server.port) as between:
         hub.tokens = {CANARY: ("me", True)}
-        online = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": hub.url, "HF_TOKEN": CANARY, "HF_HOME": str(tmp_path / "hf")}
+        online = {**hub.environment, "HF_HUB_OFFLINE": "0", "HF_TOKEN": CANARY, "HF_HOME": str(tmp_path / "hf")}
 
         def call(*words: Any, code: int = 0) -> str:
             done = subprocess.run(

@@ -14,8 +14,8 @@ from rg_env.core.prompts import require_chat_template
 from rg_env.errors import EngineError, InputError, RefusedError, RewardError, ServerError, TrainingError
 from rg_env.inference.protocol import Completion, Sampling
 from rg_env.inference.vllm import VllmServer
-from rg_env.training import EngineConfig, EvaluationPlan, engines, train
-from rg_env.training.engines import Vllm
+from rg_env.training import EngineConfig, EvaluationPlan, train, vllm_engine
+from rg_env.training.vllm_engine import Vllm
 
 ROWS = [{"question": f"{i} + {i} =", "answer": str(2 * i)} for i in range(16)]
 
@@ -80,7 +80,7 @@ def remote(server: Server, **config: Any) -> Vllm:
 
 def test_completions_that_never_come_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time-out names its setting."""
-    monkeypatch.setattr(engines, "HEALTH_EVERY_S", 0.02)
+    monkeypatch.setattr(vllm_engine, "HEALTH_EVERY_S", 0.02)
     server = Server(20)
     with pytest.raises(TrainingError, match=r"completions were not there after 0\.1 s.*engine\.generation_timeout"):
         remote(server, generation_timeout=0.1).generate([[1]], Sampling())
@@ -89,8 +89,8 @@ def test_completions_that_never_come_are_an_error(monkeypatch: pytest.MonkeyPatc
 
 def test_a_server_that_hangs_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its health does, long before the deadline of a batch."""
-    monkeypatch.setattr(engines, "HEALTH_EVERY_S", 0.02)
-    monkeypatch.setattr(engines, "SICK_S", 0.1)
+    monkeypatch.setattr(vllm_engine, "HEALTH_EVERY_S", 0.02)
+    monkeypatch.setattr(vllm_engine, "SICK_S", 0.1)
     server = Server(20, "it gives no answer")
     start = time.monotonic()
     with pytest.raises(TrainingError, match=r"completions will not come: .*it gives no answer, for 0\.1 s"):
@@ -102,7 +102,7 @@ def test_a_server_that_hangs_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("failures", [2, 99])
 def test_a_request_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
     """A few times; then the run ends with what the server said."""
-    monkeypatch.setattr(engines.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(vllm_engine.time, "sleep", lambda seconds: None)
     server = Server(0, failures=failures)
     if failures == 2:
         assert remote(server).generate([[1]], Sampling())[0].token_ids == [5]
@@ -110,7 +110,7 @@ def test_a_request_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch, f
         return
     with pytest.raises(TrainingError, match="sampling failed after 5 attempts: it gives 503"):
         remote(server).generate([[1]], Sampling())
-    assert server.asked == engines.RETRIES + 1
+    assert server.asked == vllm_engine.RETRIES + 1
 
 
 def test_a_refused_request_is_not_tried_again() -> None:
@@ -123,7 +123,7 @@ def test_a_refused_request_is_not_tried_again() -> None:
 
 def test_a_request_without_an_answer_does_not_keep_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """After Ctrl-C, say."""
-    monkeypatch.setattr(engines, "HEALTH_EVERY_S", 0.01)
+    monkeypatch.setattr(vllm_engine, "HEALTH_EVERY_S", 0.01)
     server = Server(20)
     with pytest.raises(TrainingError):
         remote(server, generation_timeout=0.02).generate([[1]], Sampling())

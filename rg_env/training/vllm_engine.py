@@ -1,0 +1,178 @@
+"""The engine of a separate vLLM server: it samples for the trainer, which sends it new weights after each step."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+import torch
+from accelerate import Accelerator
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rg_env.errors import RefusedError, ServerError, TrainingError
+from rg_env.inference.engine import end_ids
+from rg_env.inference.protocol import Completion, Sampling
+from rg_env.inference.vllm import ServerInfo, VllmServer, start_hint
+from rg_env.training.collective import everywhere, on_main
+from rg_env.training.config_sections import EngineConfig
+from rg_env.training.strategy import Strategy
+from rg_env.training.weight_sources import check_sendable
+from rg_env.training.weight_sync import WeightSync
+
+T = TypeVar("T")
+
+RETRIES = 4
+"""Retries of a request that failed for a reason that may pass (connection, time-out, 5xx), with growing pauses."""
+HEALTH_EVERY_S = 5.0
+SICK_S = 30.0
+"""How long a server may give no sign of life while completions are awaited."""
+
+
+class Vllm:
+    """A `vLLM` server with rg_env's plugin. The constructor checks that it can work; all processes take part.
+
+    Args:
+        proof: token ids of a prompt, and `messages` of the same prompt, by which the server's tokenizer is compared.
+        longest: most tokens of prompt and completion together.
+
+    Raises:
+        ServerError, InputError: it cannot work; `StoppedTogether` if there are several processes.
+    """
+
+    name = "vllm"
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        config: EngineConfig,
+        sampling: Sampling,
+        *,
+        messages: Any,
+        proof: list[int],
+        longest: int,
+        strategy: Strategy,
+    ):
+        check_sendable(model)
+        self._config, self.server = config, VllmServer(config.host, config.port)
+        self.end_ids = end_ids(model, tokenizer)
+
+        def meet() -> ServerInfo:
+            self.server.wait(config.connect_timeout)
+            info = self.server.info()
+            if longest > info.max_model_len:
+                raise ServerError(
+                    f"the server at {self.server} takes {info.max_model_len} tokens, prompt and completion together, "
+                    f"and this run needs {longest}: start it with --max-model-len {longest} or more"
+                )
+            if not isinstance(messages, str) and self.server.tokenize(info.name, messages) != proof:
+                raise ServerError(
+                    f"the server at {self.server} serves another model: it makes other tokens of a prompt than the "
+                    f"trainer's tokenizer; start it with `{start_hint(model.config._name_or_path, self.server.port)}`"
+                )
+            return info
+
+        info = on_main(accelerator, meet)
+        self.model_name, self.max_context = info.name, info.max_model_len
+
+        def make() -> WeightSync:
+            main = accelerator.is_main_process
+            return WeightSync(
+                accelerator,
+                self.server if main else None,
+                model,
+                info=info,
+                proof=proof,
+                strategy=strategy,
+                timeout_s=config.weight_sync_timeout,
+            )
+
+        self._sync = everywhere(accelerator, make)
+
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
+        """One request for all. Raises `TrainingError` if the server fails, dies or takes too long."""
+        request = in_daemon_thread(lambda: self._request(prompts, sampling))
+        deadline, sick_since = time.monotonic() + self._config.generation_timeout, None
+        while True:
+            try:
+                return request.result(timeout=HEALTH_EVERY_S)
+            except NotYet:
+                problem = self.server.health_problem(timeout_s=10.0)
+                now = time.monotonic()
+                sick_since = None if problem is None else sick_since or now
+                if sick_since is not None and now - sick_since > SICK_S:
+                    raise TrainingError(
+                        f"completions will not come: the vLLM server at {self.server}: {problem}, for {SICK_S:g} s"
+                    ) from None
+                if now > deadline:
+                    raise TrainingError(
+                        f"completions were not there after {self._config.generation_timeout:g} s: is the server "
+                        "alive? A slow one needs a longer engine.generation_timeout"
+                    ) from None
+
+    def _request(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
+        for attempt in range(RETRIES + 1):
+            try:
+                return self.server.complete(self.model_name, prompts, sampling, self._config.generation_timeout)
+            except ServerError as error:
+                if attempt == RETRIES or isinstance(error, RefusedError):
+                    problem = self.server.health_problem(timeout_s=10.0)
+                    state = f" (the vLLM server at {self.server}: {problem})" if problem else ""
+                    raise TrainingError(f"sampling failed after {attempt + 1} attempts: {error}{state}") from error
+                time.sleep(min(0.5 * 2**attempt, 8.0))
+        raise AssertionError("unreachable")
+
+    def cancel(self) -> None:
+        """Nothing to do: the server is asked no more."""
+
+    def resume(self) -> None:
+        """Nothing to do."""
+
+    def sync(self) -> None:
+        self._sync.run()
+
+    def check_parity(self, difference: float) -> None:
+        if not difference <= self._sync.tolerance:
+            raise TrainingError(
+                f"the server at {self.server} does not sample from what is trained: log-probabilities of the rollouts "
+                f"differ by {difference:.3g} on average (tolerance {self._sync.tolerance:g})"
+            )
+
+    def weights_fixed(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def random_state(self) -> torch.Tensor | None:
+        return None
+
+    def set_random_state(self, state: torch.Tensor | None) -> None:
+        """Nothing to do: the server has its own."""
+
+    def aside(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def metrics(self) -> dict[str, float]:
+        found = {"weight_sync/seconds": self._sync.seconds}
+        if self._sync.difference is not None:
+            found["weight_sync/logprob_difference"] = self._sync.difference
+        return found
+
+    def close(self) -> None:
+        self._sync.close()
+
+
+def in_daemon_thread(act: Callable[[], T]) -> "Future[T]":
+    """The result of `act()`, in a thread that does not keep the process from ending, as an executor's would."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(act())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="rg-env-vllm", daemon=True).start()
+    return future
