@@ -76,7 +76,7 @@ def steps(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("config", "exported_from"),
-    [("zero3_cpu.yaml", "ZeRO-3 shards of 2 processes, step 6"), ("fsdp2_cpu.yaml", "model.safetensors, step 6")],
+    [("zero3_cpu.yaml", "ZeRO-3 shards of 2 processes, step 6"), ("fsdp2_cpu.yaml", "safetensors, step 6")],
 )
 def test_two_processes_with_shards_learn(
     server: RunningServer, tmp_path: Path, config: str, exported_from: str
