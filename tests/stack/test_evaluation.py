@@ -51,6 +51,7 @@ def _evaluated(folder: Path, kind: str, model: Any, *more: str) -> dict[str, str
     return {record["problem"]: record["completion"] for record in records}
 
 
+@pytest.mark.full_matrix
 def test_adapters_answer_by_vllm_as_they_do_by_the_embedded_engine(tmp_path: Path, adapters: Path) -> None:
     """To the letter where rounding does not tip the balance: almost everywhere. The model without them does not."""
     served = _evaluated(tmp_path / "vllm", "vllm", str(adapters))

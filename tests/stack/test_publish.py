@@ -18,6 +18,7 @@ BIN = Path(sys.executable).parent
 LAUNCH = (BIN / "accelerate", "launch", "--config-file", REPOSITORY / "configs" / "zero3_cpu.yaml", "--module")
 
 
+@pytest.mark.full_matrix
 def test_a_run_under_zero3_is_published_and_goes_on(server: RunningServer, tmp_path: Path) -> None:
     """Two processes train. What is downloaded is the run's to the byte, the model answers as the run recorded, and two
     processes go on from the shards as if they had never stopped: what the server samples being the same, so are the
