@@ -161,14 +161,19 @@ class VllmServer:
         version = str(self._json("GET", "/version", "is no vLLM server").get("version", ""))
         if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_VLLM:
             raise ServerError(f"the server at {self} is vLLM {version}: 0.32 or later is needed")
+        return ServerInfo(served.name, served.max_model_len, workers)
+
+    def check_logprobs(self, model: str) -> None:
+        """Raise `ServerError` unless it reports log-probabilities of the distribution that it samples from. Not before
+        weight transfer is set up: a trainer that was killed in the middle of an update leaves no model to compute with.
+        """
         # The likeliest token, alone: log-probabilities of what is sampled from say 0, those of the model do not.
-        (probe,) = self.complete(served.name, [[1]], Sampling(top_k=1, max_tokens=1), REQUEST_S)
+        (probe,) = self.complete(model, [[1]], Sampling(top_k=1, max_tokens=1), REQUEST_S)
         if probe.logprobs[0] != 0:
             raise ServerError(
                 f"the server at {self} does not report the log-probabilities that it samples from: start it with "
                 f"`{start_hint(port=self.port)}`, or with `--logprobs-mode processed_logprobs`"
             )
-        return ServerInfo(served.name, served.max_model_len, workers)
 
     def address_here(self) -> str:
         """This machine's address as the server reaches it. No packet is sent."""

@@ -258,8 +258,9 @@ class WeightSync:
             self._lock = _held(server)
             try:
                 self._transfer = self._open(server, info, timeout_s)
+                server.check_logprobs(info.name)
             except BaseException:
-                self._lock.close()
+                self.close()
                 raise
 
     def _open(self, server: VllmServer, info: ServerInfo, timeout_s: float) -> Transfer:

@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 from stack_server import REPOSITORY, cpu_environment
 
 from rg_env.inference.process_group import adopt_orphans, descendants
 
 
+@pytest.mark.full_matrix
 def test_one_command_serves_trains_and_leaves_no_process(tmp_path: Path) -> None:
     """The run has its files and its exit code, both logs are there, the port is free and nothing runs any more.
 
