@@ -45,11 +45,8 @@ class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemory
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._memory: torch.Tensor | None = None
-        self._updating = False
 
     def init_transfer_engine(self, init_info: SharedMemoryInitInfo) -> None:
-        if self._updating:  # by a trainer that has ended meanwhile: a forward pass would fail, and end the server
-            self.finish_weight_update()
         self._memory = mapped(init_info.path)
         config = self.model_config
         write_header(
@@ -66,7 +63,6 @@ class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemory
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
         initialize_layerwise_reload(self.model)
-        self._updating = True
 
     def receive_weights(self, update_info: SharedMemoryUpdateInfo) -> None:
         if self._memory is None:
@@ -80,7 +76,6 @@ class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemory
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
         finalize_layerwise_reload(self.model, self.model_config)
-        self._updating = False
 
     def shutdown(self) -> None:
         self._memory = None

@@ -265,6 +265,8 @@ class WeightSync:
 
     def _open(self, server: VllmServer, info: ServerInfo, timeout_s: float) -> Transfer:
         """By the backend that the server has: the one for memory is asked first, for it says no at once."""
+        with suppress(ServerError):  # it has none to finish, unless a trainer was killed in the middle of one
+            server.post("/finish_weight_update", timeout_s=timeout_s)
         config = self._model.config.get_text_config(decoder=True)
         shape = {name: getattr(config, name, None) for name in SHAPE}
         try:
