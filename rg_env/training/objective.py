@@ -93,7 +93,7 @@ class Objective:
         with self._phases("log_probs"):
             logps = self.logps(self._model, inputs["input_ids"], mask)
         old = logps.detach() if inputs["old_logps"] is None else inputs["old_logps"]
-        difference = (old - inputs.get("sampler_logps", old)).detach()
+        difference = (old - inputs["sampler_logps"]).detach()
         weights = log_ratio = lost = kl = None
         if self._sampler_cap is not None:
             weights, log_ratio = sampler_weights(old, inputs["sampler_logps"], self._sampler_cap)

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 WITHIN_S = 500
 CONFIG = Path(__file__).parents[2] / "configs" / "fsdp2_cpu.yaml"
+TESTS = str(Path(__file__).parents[1])
 
 SCRIPT = """
 from rg_env.commands import prepare_process, run_command
@@ -21,47 +22,15 @@ prepare_process()
 import json
 import os
 import sys
-from contextlib import nullcontext
 import torch
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 from rg_env import ReasoningGym
-from rg_env.inference.protocol import Completion
+from sampled_engine import Sampled
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, GRPOTrainer, default_config, load_policy, train
 from rg_env.training.weight_sources import sources
 from rg_env.training.weight_sync import Weights
-
-
-class Sampled:  # an engine that samples without a model: the embedded one cannot sample from shards
-    name, max_context = "vllm", 512
-
-    def __init__(self, end):
-        self.end_ids, self.random = frozenset([end]), torch.Generator().manual_seed(0)
-
-    def generate(self, prompts, sampling):
-        lengths = [3 + row % 7 for row in range(len(prompts))]
-        rows = [torch.randint(10, 300, (n,), generator=self.random).tolist() + [*self.end_ids] for n in lengths]
-        return [Completion(row, [-1.0] * len(row), "stop") for row in rows]
-
-    def random_state(self):
-        return self.random.get_state()
-
-    def set_random_state(self, state):
-        self.random.set_state(state)
-
-    def weights_fixed(self):
-        return nullcontext()
-
-    aside = weights_fixed
-
-    def metrics(self):
-        return {}
-
-    def sync(self, *_):
-        pass
-
-    cancel = check_parity = resume = close = sync
 
 
 def length(rollout):
@@ -123,7 +92,7 @@ def run(folder: Path, options: dict[str, Any], *launcher: str) -> dict[str, Any]
     folder.mkdir()
     (folder / "script.py").write_text(SCRIPT)
     command = [*launcher, "script.py", json.dumps(options)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": TESTS}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WITHIN_S, check=False
     )

@@ -34,6 +34,7 @@ def rows(make_batch: Any) -> dict[str, Any]:
         **inputs,
         "advantages": torch.tensor(ADVANTAGES),
         "old_logps": None,
+        "sampler_logps": torch.zeros(inputs["loss_mask"].shape),
         "batch_tokens": torch.full((4,), tokens / 2),
     }
 

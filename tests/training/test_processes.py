@@ -203,15 +203,14 @@ from rg_env.commands import prepare_process, run_command
 prepare_process()
 import math
 import os
-from contextlib import nullcontext
 from pathlib import Path
 import deepspeed
 import torch
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 from rg_env import ReasoningGym
+from sampled_engine import Sampled
 from rg_env.errors import StoppedTogether
-from rg_env.inference.protocol import Completion
 from rg_env.training import EvaluationPlan, GRPOTrainer, default_config, load_policy, train
 from rg_env.training.previous_policy import PreviousPolicy
 from rg_env.training.saving import finite_weights
@@ -261,37 +260,6 @@ assert torch.equal(logits(), after)
 update()
 assert not torch.allclose(logits(), after)
 tell("looked back")
-
-
-class Sampled:  # an engine that samples without a model: under ZeRO-3 the embedded one cannot
-    name, max_context = "vllm", 512
-
-    def __init__(self, end):
-        self.end_ids, self.random = frozenset([end]), torch.Generator().manual_seed(0)
-
-    def generate(self, prompts, sampling):
-        lengths = [3 + row % 7 for row in range(len(prompts))]
-        rows = [torch.randint(10, 300, (n,), generator=self.random).tolist() + [*self.end_ids] for n in lengths]
-        return [Completion(row, [-1.0] * len(row), "stop") for row in rows]
-
-    def random_state(self):
-        return self.random.get_state()
-
-    def set_random_state(self, state):
-        self.random.set_state(state)
-
-    def weights_fixed(self):
-        return nullcontext()
-
-    aside = weights_fixed
-
-    def metrics(self):
-        return {}
-
-    def sync(self, *_):
-        pass
-
-    cancel = check_parity = resume = close = sync
 
 
 class Watch(TrainerCallback):  # the shards of weights and moments of this process, and the learning rate
@@ -380,7 +348,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Sharded:
     config = Path(__file__).parents[2] / "configs" / "zero3_cpu.yaml"
     command = [str(Path(sys.executable).with_name("accelerate")), "launch", "--config-file", str(config)]
     command += ["--main-process-port", "0", "sharded.py"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WITHIN_S, check=False
     )

@@ -71,6 +71,7 @@ def micro_batch(make_batch: Any) -> dict[str, Any]:
         **inputs,
         "advantages": torch.tensor([0.0, 1.0, 0.0, -0.5, 0.7, 0.0]),
         "old_logps": None,
+        "sampler_logps": torch.zeros(inputs["loss_mask"].shape),
         "batch_tokens": torch.full((6,), 1.5 * tokens),
     }
 

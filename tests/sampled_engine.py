@@ -1,0 +1,41 @@
+"""An engine that samples without a model, for programs whose model is sharded: the embedded one cannot sample there."""
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from rg_env.inference.protocol import Completion
+
+
+class Sampled:
+    """Random tokens, the same for the same state, up to an end token."""
+
+    name, max_context = "vllm", 512
+
+    def __init__(self, end: int) -> None:
+        self.end_ids, self.random = frozenset([end]), torch.Generator().manual_seed(0)
+
+    def generate(self, prompts: Any, sampling: Any) -> list[Completion]:
+        lengths = [3 + row % 7 for row in range(len(prompts))]
+        rows = [[*torch.randint(10, 300, (n,), generator=self.random).tolist(), *self.end_ids] for n in lengths]
+        return [Completion(row, [-1.0] * len(row), "stop") for row in rows]
+
+    def random_state(self) -> torch.Tensor:
+        return self.random.get_state()
+
+    def set_random_state(self, state: torch.Tensor) -> None:
+        self.random.set_state(state)
+
+    def weights_fixed(self) -> Any:
+        return nullcontext()
+
+    aside = weights_fixed
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+    def sync(self, *_: Any) -> None:
+        pass
+
+    cancel = check_parity = resume = close = sync
