@@ -23,7 +23,7 @@ CONFIG = Path(__file__).parents[1] / "configs" / "train" / "tiny_curriculum.yaml
 def run(folder: Path, seed: int, steps: int, overrides: list[str]) -> list[dict[str, Any]]:
     """The metrics of one run, a line each."""
     command = [
-        sys.executable, "-m", "rg_env.cli", "train", str(CONFIG), f"output.dir={folder}", f"seed={seed}",
+        sys.executable, "-m", "rg_env.cli.main", "train", str(CONFIG), f"output.dir={folder}", f"seed={seed}",
         f"training.max_steps={steps}", "logging.examples_every=0", "splits.num_eval_examples=100",
         "evaluation.every=5", *overrides,
     ]  # fmt: skip

@@ -24,7 +24,7 @@ TASKS = [
 
 BUILD = """
 import json, sys, time
-from rg_env.core.dataset import build_splits
+from rg_env.core.data.dataset import build_splits
 tasks, train, cache, processes = json.loads(sys.argv[1])
 start = time.perf_counter()
 _, _, manifest = build_splits(tasks, train, train // 10, seed=0, cache=cache, processes=processes)

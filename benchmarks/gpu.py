@@ -38,11 +38,11 @@ import torch  # noqa: E402
 from transformers import AutoModelForCausalLM, Qwen2Config, TrainerCallback  # noqa: E402
 
 from rg_env.core.environment import Environment  # noqa: E402
-from rg_env.inference.engine import EmbeddedEngine  # noqa: E402
-from rg_env.inference.policy import load_policy  # noqa: E402
+from rg_env.inference.embedded.engine import EmbeddedEngine  # noqa: E402
+from rg_env.inference.models import load_policy  # noqa: E402
 from rg_env.inference.protocol import Sampling  # noqa: E402
-from rg_env.training.grpo_config import GRPOConfig  # noqa: E402
-from rg_env.training.memory import ModelShape, estimate  # noqa: E402
+from rg_env.training.config.grpo import GRPOConfig  # noqa: E402
+from rg_env.training.reporting.memory import ModelShape, estimate  # noqa: E402
 from rg_env.training.trainer import GRPOTrainer  # noqa: E402
 
 CUDA = torch.cuda.is_available()
@@ -239,7 +239,7 @@ def check_vllm(backend: str) -> str:
     from vllm_servers import server
 
     from rg_env.tiny import POLICY_DIR
-    from rg_env.training.config_sections import EngineConfig
+    from rg_env.training.config.sections import EngineConfig
 
     policy = load_policy("tiny")
     question = "State the final answer to the following arithmetic problem: {} + {} ="

@@ -44,13 +44,14 @@ from typing import Any
 
 from long_answers import answers
 
-from rg_env.core import library, scoring
-from rg_env.core.draws import Draws
-from rg_env.core.extraction import Extraction
-from rg_env.core.graders import gold_answer
-from rg_env.core.levels import options_at, working_levels
-from rg_env.core.task_table import load_table
-from rg_env.core.workers import WorkerPool
+from rg_env.core.data.draws import Draws
+from rg_env.core.grading import scoring
+from rg_env.core.grading.extraction import Extraction
+from rg_env.core.grading.graders import gold_answer
+from rg_env.core.grading.workers import WorkerPool
+from rg_env.core.tasks import library
+from rg_env.core.tasks.levels import options_at, working_levels
+from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import GenerationError
 
 MEAN_RATIO, LEAST_RATIO = 300.0, 0.6

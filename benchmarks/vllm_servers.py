@@ -14,7 +14,7 @@ from pathlib import Path
 @contextlib.contextmanager
 def server(model: Path, log: Path, backend: str | None = None) -> Iterator[int]:
     """A server on a free port, which it gives; `backend` of weight transfer: by default as the machine is."""
-    from rg_env.inference.vllm import VllmServer, serve_command
+    from rg_env.inference.vllm.client import VllmServer, serve_command
 
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -49,11 +49,11 @@ def syncs(folder: Path, port: int) -> list[float]:
     from accelerate import Accelerator
     from transformers import AutoModelForCausalLM
 
-    from rg_env.inference.shared_weights import SHAPE as COMPARED
-    from rg_env.inference.vllm import VllmServer
+    from rg_env.inference.vllm.client import VllmServer
+    from rg_env.inference.vllm.shared_weights import SHAPE as COMPARED
     from rg_env.training import GRPOConfig
     from rg_env.training.strategy import DataParallel
-    from rg_env.training.weight_sync import SharedMemoryTransfer, Weights
+    from rg_env.training.weight_sync.transfer import SharedMemoryTransfer, Weights
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     weights = Weights(model, DataParallel(Accelerator(cpu=True), GRPOConfig()))

@@ -24,9 +24,10 @@ def main() -> None:
     parser.add_argument("--dry-run", action="store_true", help="send nothing")
     options = parser.parse_args()
 
-    from rg_env.training.hub.push import Asked, preview, push
+    from rg_env.publish.hub.push import preview, push
+    from rg_env.training.hub_uploads import PushRequest
 
-    asked = Asked(options.run, options.repo_id, options.private, options.optimizer_state, options.revision)
+    asked = PushRequest(options.run, options.repo_id, options.private, options.optimizer_state, options.revision)
     if options.dry_run:
         print(preview(asked).rstrip())
         return

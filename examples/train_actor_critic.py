@@ -59,7 +59,9 @@ def look(model, ids, mask):
         ids: `(B, L) int64`, prompt and completion, padded on the right, where causal attention never looks.
         mask: `(B, L - 1) bool`; at `t`: whether `ids[:, t + 1]` was sampled.
     """
-    from rg_env.training.lm_head import chosen_logps  # makes logits in chunks: of 150,000 words they fill a GPU
+    from rg_env.training.algorithms.lm_head import (
+        chosen_logps,  # makes logits in chunks: of 150,000 words they fill a GPU
+    )
 
     end = int(mask.any(dim=0).nonzero().max()) + 1  # of the longest row here
     ids, mask = ids[:, : end + 1], mask[:, :end]
@@ -158,8 +160,8 @@ def main() -> int:
     options = parser.parse_args()
 
     # Checked here already: a mistake is told before libraries and model are loaded.
-    from rg_env.core.tasks import Mixture
-    from rg_env.core.world import world_size
+    from rg_env.core.distributed_env import world_size
+    from rg_env.core.tasks.mixture import Mixture
     from rg_env.training import run_folder, run_name
 
     if world_size() > 1:
@@ -172,21 +174,21 @@ def main() -> int:
     from transformers import set_seed
 
     from rg_env import ReasoningGym
-    from rg_env.evaluation.pictures.run import plot_run
+    from rg_env.evaluation.plots.run import plot_run
     from rg_env.inference.prompts import PromptEncoder
     from rg_env.inference.protocol import Sampling
     from rg_env.training import default_config, load_policy
     from rg_env.training.checks import check_eval_env, check_prompts
-    from rg_env.training.console import RunConsole
+    from rg_env.training.config.step_counts import evaluation_steps
+    from rg_env.training.data.batches import prepare_policy
     from rg_env.training.engines import Embedded
-    from rg_env.training.evaluation_plan import Asked
-    from rg_env.training.fixed_eval import ask
-    from rg_env.training.output import RunFiles
-    from rg_env.training.policies import prepare_policy
+    from rg_env.training.evaluation.plan import Asked
+    from rg_env.training.evaluation.runner import ask
+    from rg_env.training.evaluation.scores import Evaluation
+    from rg_env.training.reporting.console import RunConsole
+    from rg_env.training.reporting.run_files import RunFiles
+    from rg_env.training.reporting.summary import headline, print_summary
     from rg_env.training.rollouts import RolloutSampler
-    from rg_env.training.scores import Evaluation
-    from rg_env.training.step_counts import evaluation_steps
-    from rg_env.training.summary import headline, print_summary
 
     set_seed(options.seed)
     policy = load_policy(options.model)

@@ -32,7 +32,7 @@ def main() -> int:
     options = parser.parse_args()
 
     from rg_env import ReasoningGym
-    from rg_env.core.tasks import Mixture
+    from rg_env.core.tasks.mixture import Mixture
     from rg_env.training import (
         Curriculum,
         CurriculumConfig,

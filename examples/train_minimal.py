@@ -18,7 +18,7 @@ import argparse
 import random
 
 from rg_env.commands import positive, run_command, seed
-from rg_env.core.extraction import extract
+from rg_env.core.grading.extraction import extract
 from rg_env.errors import InputError
 
 
@@ -64,7 +64,7 @@ def main() -> int:
 
     from rg_env import Environment
     from rg_env.training import EngineConfig, GRPOConfig, GRPOTrainer, load_policy, run_folder, train
-    from rg_env.training.data import load_rows
+    from rg_env.training.data.user_rows import load_rows
 
     given = sums(2200, options.seed) if options.data is None else options.data
     rows = load_rows(given, options.data_config, answer_after=options.answer_after)  # each question once

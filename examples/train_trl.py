@@ -31,7 +31,7 @@ def main() -> int:
     options = parser.parse_args()
 
     # Checked here already: a mistake is told before libraries and model are loaded.
-    from rg_env.core.tasks import Mixture
+    from rg_env.core.tasks.mixture import Mixture
 
     tasks = Mixture.parse(options.task)
     require_trl()

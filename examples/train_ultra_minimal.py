@@ -31,8 +31,8 @@ def main() -> int:
     options = parser.parse_args()
 
     # Checked here already: a mistake is told before libraries and model are loaded.
-    from rg_env.core.manifest import read_manifest
-    from rg_env.core.tasks import Mixture
+    from rg_env.core.data.manifest import read_manifest
+    from rg_env.core.tasks.mixture import Mixture
     from rg_env.training import run_folder, run_name
 
     tasks = Mixture.parse(options.task)

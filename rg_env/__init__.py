@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from rg_env.adapters.v1_harness import SingleTurnHarness as SingleTurnHarness
     from rg_env.core.environment import Environment as Environment
     from rg_env.core.environment import ReasoningGym as ReasoningGym
-    from rg_env.core.imports import import_user_code as import_user_code
-    from rg_env.core.rewards import Rollout as Rollout
-    from rg_env.core.rewards import reward as reward
-    from rg_env.core.scoring import Score as Score
+    from rg_env.core.grading.scoring import Score as Score
+    from rg_env.core.rewards.builtin import Rollout as Rollout
+    from rg_env.core.rewards.builtin import reward as reward
+    from rg_env.core.user_code import import_user_code as import_user_code
 
 # What the loader of Verifiers' v1 API reads: one taskset, one harness and one environment, and no other names.
 __all__ = ["ReasoningGymTaskset", "SingleTurnEnv", "SingleTurnHarness"]
@@ -54,10 +54,10 @@ _LAZY = {
     "ReasoningGymEnv": "rg_env.adapters.v1_environment",
     "Environment": "rg_env.core.environment",
     "ReasoningGym": "rg_env.core.environment",
-    "import_user_code": "rg_env.core.imports",
-    "reward": "rg_env.core.rewards",
-    "Rollout": "rg_env.core.rewards",
-    "Score": "rg_env.core.scoring",
+    "import_user_code": "rg_env.core.user_code",
+    "reward": "rg_env.core.rewards.builtin",
+    "Rollout": "rg_env.core.rewards.builtin",
+    "Score": "rg_env.core.grading.scoring",
 }
 _ERRORS = (
     EngineError,

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from rg_env.core.checks import without_controls
+from rg_env.core.text import without_controls
 from rg_env.errors import InputError, MissingExtraError, RGEnvError, StoppedTogether, from_interrupt
 
 _NO_BUG = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

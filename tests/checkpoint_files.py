@@ -1,6 +1,6 @@
 """Checkpoints in the formats of the field's trainers, written without them: as they write them, but by one process.
 
-`tests/training/export/test_real_shards.py` compares what is read of these with what is read of the real ones.
+`tests/publish/export/test_real_shards.py` compares what is read of these with what is read of the real ones.
 """
 
 import contextlib

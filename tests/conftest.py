@@ -25,7 +25,7 @@ if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
 @pytest.fixture
 def rg_env(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Runs the command in this process; gives its exit code, standard output and standard error."""
-    from rg_env.cli import run
+    from rg_env.cli.main import run
     from rg_env.commands import run_command
 
     def call(*arguments: str) -> tuple[int, str, str]:

@@ -2,12 +2,8 @@
 
 from typing import Any
 
-from rg_env.training.doctor import (
-    AskedRun,
-    Check,
-    gpus,
-)
-from rg_env.training.doctor.aside import Outcome
+from rg_env.jobs.doctor import AskedRun, Check, gpus
+from rg_env.jobs.doctor.aside import Outcome
 
 VLLM = AskedRun(engine="vllm")
 GIB = 2**30

@@ -5,7 +5,7 @@ from typing import Any
 
 from honest_answers import entries_of
 
-from rg_env.core.graders import grade
+from rg_env.core.grading.graders import grade
 
 ENTRIES = 4
 

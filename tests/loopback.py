@@ -8,7 +8,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from rg_env.inference.server import HOST, bind
+from rg_env.inference.embedded.server import HOST, bind
 
 
 class LoopbackServer:

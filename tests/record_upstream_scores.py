@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import pytest
 import sympy
 
-from rg_env.core import library
+from rg_env.core.tasks import library
 
 DATA = Path(__file__).parent / "data" / "upstream_scores.jsonl.gz"
 GOLD_PER_LINE, OTHERS_PER_LINE = 2, 12

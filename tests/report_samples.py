@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from rg_env.core.splits import question_hash
+from rg_env.core.data.splits import question_hash
 from rg_env.core.statistics import mean_and_error
 from rg_env.evaluation.results import (
     AllResults,
@@ -19,7 +19,7 @@ from rg_env.evaluation.results import (
     TaskResults,
     Usage,
 )
-from rg_env.training.scores import Evaluation
+from rg_env.training.evaluation.scores import Evaluation
 
 HOSTILE = (
     "<script>document.title = 'owned'</script>",

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
-from rg_env.training.slurm import sbatch_script
-from rg_env.training.slurm_job import SlurmJob
+from rg_env.jobs.slurm.job import SlurmJob
+from rg_env.jobs.slurm.slurm import sbatch_script
 
 REPOSITORY = Path(__file__).parents[1]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from rg_env.inference.vllm import VllmServer, serve_command
+from rg_env.inference.vllm.client import VllmServer, serve_command
 from rg_env.tiny import POLICY_DIR
 
 REPOSITORY = Path(__file__).parents[1]

@@ -92,7 +92,7 @@ TINY_RUN = str(CHECKOUT / "configs/train/tiny.yaml")
 
 def call(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own."""
-    command = [sys.executable, "-m", "rg_env.cli", *arguments]
+    command = [sys.executable, "-m", "rg_env.cli.main", *arguments]
     return subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120, check=False, **options)
 
 
@@ -161,7 +161,7 @@ def test_variables_of_a_launcher_that_are_no_numbers_are_one_line(
 def test_serve_answers_and_ends_on_ctrl_c() -> None:
     """The line it prints tells where; Ctrl-C ends it without a traceback."""
     server = subprocess.Popen(
-        [sys.executable, "-m", "rg_env.cli", "serve", "--model", "tiny", "--port", "0"],
+        [sys.executable, "-m", "rg_env.cli.main", "serve", "--model", "tiny", "--port", "0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -70,8 +70,8 @@ def test_the_environment_works_from_the_wheel_alone(wheel: zipfile.ZipFile, tmp_
 import sys, rg_env
 gym = ["leg_counting", "maze"]
 env = rg_env.load_environment(gym=gym, num_train_examples=4, num_eval_examples=2, grading="upstream")
-from rg_env.core.scoring import score
-from rg_env.cli import run
+from rg_env.core.grading.scoring import score
+from rg_env.cli.main import run
 from rg_env.tiny import POLICY_DIR
 scores = [score(f"<answer>{row['answer']}</answer>", row["info"]) for row in env.environment.train_rows]
 assert [each.value for each in scores] == [1.0] * 4, scores
@@ -109,7 +109,7 @@ def test_benchmarks_of_the_repository_are_found_without_a_clone(wheel: zipfile.Z
     wheel.extractall(tmp_path / "site")
     own = tmp_path / "cwd" / "configs" / "lm_eval"
     own.mkdir(parents=True)
-    code = "from rg_env.evaluation.external import include_folders; print(*include_folders(None))"
+    code = "from rg_env.evaluation.lm_eval.client import include_folders; print(*include_folders(None))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path / "cwd",
@@ -129,7 +129,7 @@ def test_benchmarks_of_the_repository_are_found_without_a_clone(wheel: zipfile.Z
     "name",
     [
         "rg_env/py.typed",
-        "rg_env/core/task_table.json",
+        "rg_env/core/tasks/task_table.json",
         "rg_env/evaluation/report/page/page.html",
         "rg_env/evaluation/report/page/page.css",
         "rg_env/evaluation/report/page/main.js",
@@ -166,7 +166,7 @@ def test_base_dependencies_are_light_and_unbounded_upward(metadata: Message) -> 
 def test_extras_and_command(wheel: zipfile.ZipFile, metadata: Message) -> None:
     assert set(metadata.get_all("Provides-Extra", [])) == {"train", "eval", "eval-external", "vllm", "flash-attn"}
     (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
-    assert "rg-env = rg_env.cli:main" in wheel.read(name).decode()
+    assert "rg-env = rg_env.cli.main:main" in wheel.read(name).decode()
 
 
 def test_an_evaluation_alone_reads_keys_from_dotenv(metadata: Message) -> None:

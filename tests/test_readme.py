@@ -12,8 +12,8 @@ from release_environments import RELEASES
 from rg_env.adapters.v1 import ReasoningGymTasksetConfig
 from rg_env.core.environment import ReasoningGym
 from rg_env.core.prompts import SYSTEM_PROMPT
-from rg_env.core.registry import DEFAULT_REWARDS
-from rg_env.core.rewards import resolve_rewards
+from rg_env.core.rewards.builtin import resolve_rewards
+from rg_env.core.rewards.registry import DEFAULT_REWARDS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

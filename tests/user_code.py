@@ -4,7 +4,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rg_env.core import imports, registry, task_table
+from rg_env.core import user_code
+from rg_env.core.rewards import registry
+from rg_env.core.tasks import task_table
 
 TASK = """
 import time
@@ -66,14 +68,14 @@ register_dataset("own_sums", Sums, Config, Curriculum)
 def nothing_left() -> Iterator[None]:
     """Within: what is imported and registered is forgotten afterwards, so that tests do not see each other's."""
     rewards, modules = dict(registry._REGISTRY), set(sys.modules)
-    imported, own = dict(imports._sources), dict(task_table._user_tasks)
+    imported, own = dict(user_code._sources), dict(task_table._user_tasks)
     try:
         yield
     finally:
         new = [name for name in task_table._user_tasks if name not in own]
         for table, before in (
             (registry._REGISTRY, rewards),
-            (imports._sources, imported),
+            (user_code._sources, imported),
             (task_table._user_tasks, own),
         ):
             table.clear()  # type: ignore[attr-defined]

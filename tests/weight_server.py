@@ -10,10 +10,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from transformers import AutoModelForCausalLM
 
-from rg_env.inference.shared_weights import SHAPE, Entry, mapped, unpack, write_header
-from rg_env.inference.vllm import VllmServer
+from rg_env.inference.vllm.client import VllmServer
+from rg_env.inference.vllm.shared_weights import SHAPE, Entry, mapped, unpack, write_header
 from rg_env.tiny import POLICY_DIR
-from rg_env.training.weight_sync import model_logprobs
+from rg_env.training.weight_sync.transfer import model_logprobs
 
 
 class StandIn(LoopbackServer):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rg_env.core.workers import Outcome, WorkerPool
+from rg_env.core.grading.workers import Outcome, WorkerPool
 
 TARGETS = '''
 import os, pathlib, re, resource, socket, sqlite3, subprocess, sys, tempfile, time
@@ -103,7 +103,7 @@ def script(folder: Path, code: str) -> Iterator[tuple[subprocess.Popen[str], lis
     head = f"""
 import os, signal, sys, threading, time
 sys.path.insert(0, {str(folder)!r})
-from rg_env.core.workers import WorkerPool
+from rg_env.core.grading.workers import WorkerPool
 from rg_env.errors import RGEnvError
 pool = WorkerPool("worker_targets:do", workers=2, wall_s=0.5)
 pids = [worker._process.pid for worker in pool._all]

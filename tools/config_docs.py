@@ -11,8 +11,8 @@ from pydantic_core import PydanticUndefined
 
 from rg_env.core.config import Section
 from rg_env.evaluation.config import EvalConfig
-from rg_env.training.config import TrainConfig
-from rg_env.training.grpo_config import OWNED_ELSEWHERE, GRPOConfig
+from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig
+from rg_env.training.config.schema import TrainConfig
 
 HEAD = """# Configuration
 

@@ -11,10 +11,11 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from rg_env.core.graders import forms, formulas, rush_hour
-from rg_env.core.graders.corrections import corrected
-from rg_env.core.graders.exact_value import exact_value
-from rg_env.core.graders.types import Entry
+from rg_env.core.grading.graders.common import Entry
+from rg_env.core.grading.graders.corrections import corrected
+from rg_env.core.grading.parsing import forms, formulas
+from rg_env.core.grading.parsing.exact_value import exact_value
+from rg_env.core.grading.solvers import rush_hour
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import disagreement_checks as checks
 
-from rg_env.core.graders.types import Entry
+from rg_env.core.grading.graders.common import Entry
 
 
 @dataclass(frozen=True)

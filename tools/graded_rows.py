@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from rg_env.core.dataset import Row, build_rows, build_splits
-from rg_env.core.extraction import Extraction
-from rg_env.core.scoring import score_extraction
-from rg_env.core.splits import Split
+from rg_env.core.data.dataset import Row, build_rows, build_splits
+from rg_env.core.data.splits import Split
+from rg_env.core.grading.extraction import Extraction
+from rg_env.core.grading.scoring import score_extraction
 from rg_env.errors import TooFewQuestionsError
 
 

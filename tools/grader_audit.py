@@ -1,4 +1,4 @@
-"""Does each task's grader do what it must? Measured, and kept in `rg_env/core/graders/task_audit.json`.
+"""Does each task's grader do what it must? Measured, and kept in `rg_env/core/grading/task_audit.json`.
 
     .venv/bin/python tools/grader_audit.py --measure                      # all tasks, on all cores
     .venv/bin/python tools/grader_audit.py --measure gcd maze --rows 100  # two of them
@@ -21,9 +21,9 @@ from cheap_replies import SHORTCUTS, SOLUTIONS, Found, search
 from graded_rows import rows_of
 from honest_answers import compare
 
-from rg_env.core.graders.audit import HEADER, PATH, Audit, kept, line
-from rg_env.core.task_table import shipped_table
-from rg_env.core.tasks import Mixture
+from rg_env.core.grading.audit import HEADER, PATH, Audit, kept, line
+from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.tasks.task_table import shipped_table
 
 SLOW = {
     "countdown": 0.5,

@@ -16,14 +16,14 @@ from typing import Any
 from disagreements import explanation, why
 from dresses import taken
 
-from rg_env.core.draws import Draws
-from rg_env.core.graders import gold_answer, grade
-from rg_env.core.graders.audit import Audit
-from rg_env.core.graders.common import prefix
-from rg_env.core.graders.corrections import NO_OPTIONS, corrected
-from rg_env.core.graders.forms import same_text
-from rg_env.core.problem_keys import problem_key
-from rg_env.core.workers import WorkerPool
+from rg_env.core.data.draws import Draws
+from rg_env.core.data.problem_keys import problem_key
+from rg_env.core.grading.audit import Audit
+from rg_env.core.grading.graders import gold_answer, grade
+from rg_env.core.grading.graders.common import prefix
+from rg_env.core.grading.graders.corrections import NO_OPTIONS, corrected
+from rg_env.core.grading.parsing.forms import same_text
+from rg_env.core.grading.workers import WorkerPool
 
 CORRECT_FROM = 1 - 1e-9
 """What counts as right, of the library's scores too: some are off by a rounding error, and 0.9999995 is no such error
@@ -161,7 +161,11 @@ def _around(text: str, apart: int) -> str:
 @cache
 def _library_pool() -> WorkerPool:
     return WorkerPool(
-        "rg_env.core.graders.library:grade", workers=1, wall_s=5, start_s=120, warmup="rg_env.core.library:factory"
+        "rg_env.core.grading.library_grader:grade",
+        workers=1,
+        wall_s=5,
+        start_s=120,
+        warmup="rg_env.core.tasks.library:factory",
     )
 
 

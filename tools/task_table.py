@@ -1,4 +1,4 @@
-"""Write `rg_env/core/task_table.json` anew from the installed library.
+"""Write `rg_env/core/tasks/task_table.json` anew from the installed library.
 
 python tools/task_table.py            # levels that are broken stay those of the shipped table
 python tools/task_table.py --probe    # try every level of every task (minutes)
@@ -7,9 +7,9 @@ python tools/task_table.py --probe    # try every level of every task (minutes)
 import json
 import sys
 
-from rg_env.core import library
-from rg_env.core.levels import probe_levels
-from rg_env.core.task_table import PATH, TaskEntry, load_table, make_entry, shipped_table
+from rg_env.core.tasks import library
+from rg_env.core.tasks.levels import probe_levels
+from rg_env.core.tasks.task_table import PATH, TaskEntry, load_table, make_entry, shipped_table
 
 
 def generate_table(broken: dict[str, dict[str, str]] | None = None) -> dict[str, TaskEntry]:

@@ -35,7 +35,7 @@ from tiny_tokenizer import END, train_tokenizer
 from torch.nn import functional as F
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from rg_env.core.splits import split_of
+from rg_env.core.data.splits import split_of
 from rg_env.errors import OutputFolderError, RGEnvError
 from rg_env.tiny import SYSTEM_PROMPT, TASKS
 

@@ -1,4 +1,4 @@
-"""Questions of one task from one split, as Reasoning Gym makes them and `rg_env.core.splits` divides them."""
+"""Questions of one task from one split, as Reasoning Gym makes them and `rg_env.core.data.splits` divides them."""
 
 import itertools
 import json
@@ -7,8 +7,8 @@ from typing import Any
 
 import reasoning_gym
 
-from rg_env.core.problem_keys import problem_key
-from rg_env.core.splits import Split, split_of
+from rg_env.core.data.problem_keys import problem_key
+from rg_env.core.data.splits import Split, split_of
 from rg_env.tiny import TASKS
 
 _CHUNK = 1024

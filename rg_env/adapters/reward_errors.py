@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
-from rg_env.core.extraction import completion_text, extract
-from rg_env.core.rewards import checked_value, describe
+from rg_env.core.grading.extraction import completion_text, extract
+from rg_env.core.rewards.builtin import checked_value, describe
 from rg_env.errors import RewardError
 
 _RECORD = "_rg_env_reward_errors"

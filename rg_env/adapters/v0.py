@@ -18,14 +18,14 @@ from datasets import Dataset
 
 from rg_env.adapters.reward_errors import record_reward_errors, reward_errors
 from rg_env.adapters.v0_rubric import make_rubric
-from rg_env.core.checks import shortened
-from rg_env.core.dataset import Row
+from rg_env.core.data.dataset import Row
+from rg_env.core.data.manifest import Manifest
+from rg_env.core.data.splits import SplitBy
 from rg_env.core.environment import ReasoningGym
-from rg_env.core.manifest import Manifest
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
-from rg_env.core.registry import PARAMETERS
-from rg_env.core.signatures import with_parameters_of
-from rg_env.core.splits import SplitBy
+from rg_env.core.rewards.registry import PARAMETERS
+from rg_env.core.rewards.signatures import with_parameters_of
+from rg_env.core.text import shortened
 from rg_env.errors import InputError, unknown_name
 
 _MADE_HERE = ("dataset", "eval_dataset", "rubric", "message_type")

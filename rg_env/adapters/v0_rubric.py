@@ -11,11 +11,11 @@ from typing import Any
 
 import verifiers as vf
 
-from rg_env.core.extraction import completion_text, extract
-from rg_env.core.metrics import Metric
-from rg_env.core.rewards import Rollout, WeightedReward
-from rg_env.core.rubric import Rubric, offered
-from rg_env.core.scoring import score_extraction_async
+from rg_env.core.grading.extraction import completion_text, extract
+from rg_env.core.grading.metrics import Metric
+from rg_env.core.grading.rubric import Rubric, offered
+from rg_env.core.grading.scoring import score_extraction_async
+from rg_env.core.rewards.builtin import Rollout, WeightedReward
 
 _CACHE_KEY = "rg_env_rollout"
 _AWAITS_REWARDS = find_spec("verifiers.utils.async_utils") is not None

@@ -12,11 +12,11 @@ import verifiers as vf
 
 from rg_env.adapters.reward_errors import record_reward_errors
 from rg_env.adapters.scoring_loop import ScoringLoop
-from rg_env.core.asking import Asking
 from rg_env.core.environment import Environment, Row, prompted_rows
-from rg_env.core.rewards import checked_value, describe
-from rg_env.core.rollout import UNNAMED_TASK, Rollout
-from rg_env.core.rubric import Scored
+from rg_env.core.grading.rollout import UNNAMED_TASK, Rollout
+from rg_env.core.grading.rubric import Scored
+from rg_env.core.prompt_options import Asking
+from rg_env.core.rewards.builtin import checked_value, describe
 from rg_env.errors import InputError, RewardError
 
 _HOOKS = ("rollout", "setup_state", "is_completed", "env_response", "get_prompt_messages", "get_context_messages",

@@ -20,17 +20,17 @@ import verifiers.v1 as vf
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from rg_env.adapters.v1_harness import chat_of
-from rg_env.core.asking import Asking
-from rg_env.core.dataset import build_rows, check_request
-from rg_env.core.extraction import extract
-from rg_env.core.imports import import_user_code
-from rg_env.core.metrics import metrics_of, needs_workers
+from rg_env.core.data.dataset import build_rows, check_request
+from rg_env.core.data.splits import SplitBy, question_hash
+from rg_env.core.grading.extraction import extract
+from rg_env.core.grading.metrics import metrics_of, needs_workers
+from rg_env.core.grading.rubric import OFFERED, Rubric, offered
+from rg_env.core.grading.scoring import score_extraction_async
+from rg_env.core.prompt_options import Asking
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
-from rg_env.core.rewards import Rollout, check_offered, resolve_rewards
-from rg_env.core.rubric import OFFERED, Rubric, offered
-from rg_env.core.scoring import score_extraction_async
-from rg_env.core.splits import SplitBy, question_hash
-from rg_env.core.tasks import Mixture
+from rg_env.core.rewards.builtin import Rollout, check_offered, resolve_rewards
+from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.user_code import import_user_code
 from rg_env.errors import InputError
 
 

@@ -15,15 +15,15 @@ from typing import Any, Literal
 
 from rg_env.adapters.v1 import ReasoningGymTask, ReasoningGymTaskset, ReasoningGymTasksetConfig, tasks_of
 from rg_env.adapters.v1_harness import SingleTurnEnv, SingleTurnEnvConfig
-from rg_env.core.asking import Asking
-from rg_env.core.dataset import Row
+from rg_env.core.data.dataset import Row
+from rg_env.core.data.manifest import Manifest
+from rg_env.core.data.splits import SplitBy
 from rg_env.core.environment import ReasoningGym
-from rg_env.core.manifest import Manifest
+from rg_env.core.prompt_options import Asking
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
-from rg_env.core.rewards import WeightedReward
-from rg_env.core.signatures import with_parameters_of
-from rg_env.core.splits import SplitBy
-from rg_env.core.tasks import Mixture
+from rg_env.core.rewards.builtin import WeightedReward
+from rg_env.core.rewards.signatures import with_parameters_of
+from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import InputError, unknown_name
 
 SPLITS = ("train", "eval")

@@ -19,11 +19,11 @@ from verifiers.v1.state import state_cls
 
 from rg_env.adapters.scoring_loop import ScoringLoop
 from rg_env.adapters.v1_harness import chat_of
-from rg_env.core.asking import Asking
 from rg_env.core.environment import Environment, prompted_rows
-from rg_env.core.rewards import checked_value, describe
-from rg_env.core.rollout import Rollout
-from rg_env.core.rubric import Scored
+from rg_env.core.grading.rollout import Rollout
+from rg_env.core.grading.rubric import Scored
+from rg_env.core.prompt_options import Asking
+from rg_env.core.rewards.builtin import checked_value, describe
 from rg_env.errors import InputError, MissingExtraError, RewardError
 
 if not hasattr(vf.Taskset, "bounded"):

@@ -15,19 +15,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rg_env.core.asking import Asking, check_text
-from rg_env.core.checks import shortened
-from rg_env.core.dataset import build_splits
-from rg_env.core.manifest import Manifest
-from rg_env.core.metrics import metrics_of, metrics_of_rows, needs_workers
+from rg_env.core.data.dataset import build_splits
+from rg_env.core.data.manifest import Manifest
+from rg_env.core.data.selection import Row as DrawnRow
+from rg_env.core.data.splits import SplitBy
+from rg_env.core.grading.metrics import metrics_of, metrics_of_rows, needs_workers
+from rg_env.core.grading.rollout import Rollout
+from rg_env.core.grading.rubric import OFFERED, Rubric, Scored
+from rg_env.core.prompt_options import Asking, check_text
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
-from rg_env.core.rewards import WeightedReward, check_offered, resolve_rewards
-from rg_env.core.rollout import Rollout
-from rg_env.core.rubric import OFFERED, Rubric, Scored
-from rg_env.core.selection import Row as DrawnRow
-from rg_env.core.signatures import with_parameters_of
-from rg_env.core.splits import SplitBy
-from rg_env.core.tasks import Mixture
+from rg_env.core.rewards.builtin import WeightedReward, check_offered, resolve_rewards
+from rg_env.core.rewards.signatures import with_parameters_of
+from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.text import shortened
 from rg_env.errors import InputError
 
 Row = Mapping[str, Any]
@@ -41,8 +41,8 @@ class Environment:
     Args:
         train_rows, eval_rows: rows with `question` (text, prompted with `system_prompt`) or `prompt` (chat messages, or
             text that the model continues), and optionally `answer` (gold answer) and `info` (a mapping).
-        rewards: anything `rg_env.core.rewards.resolve_rewards` takes; default: correctness 1, format 0.1. Answers are
-            correct if they equal the row's `answer` as number or text.
+        rewards: anything `rg_env.core.rewards.builtin.resolve_rewards` takes; default: correctness 1, format 0.1.
+            Answers are correct if they equal the row's `answer` as number or text.
         system_prompt, prompt_placement, preamble, few_shot: how a `question` becomes a prompt; see `ReasoningGym`.
 
     Raises:

@@ -16,13 +16,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from rg_env.core.checks import one_line
-from rg_env.core.folders import free_folder, write_aside
-from rg_env.core.yaml12 import to_yaml
+from rg_env.core.config.yaml12 import to_yaml
+from rg_env.core.output_folders import free_folder, write_aside
+from rg_env.core.text import one_line
 from rg_env.errors import InputError, OutputFolderError, ServerError
-from rg_env.evaluation.benchmarks import Benchmark, answer_file
 from rg_env.evaluation.config import EvalConfig
-from rg_env.evaluation.external import Harness
+from rg_env.evaluation.lm_eval.client import Harness
+from rg_env.evaluation.lm_eval.requests import Benchmark, answer_file
 from rg_env.evaluation.progress import Progress
 from rg_env.evaluation.results import AllResults
 from rg_env.evaluation.runner import Outcome, Pair, evaluate, make_pairs, questions_of
@@ -123,7 +123,7 @@ def _check_same(config: EvalConfig, folder: Path) -> None:
     """Raise `InputError` unless the evaluation in `folder` asks what `config` asks."""
     import yaml
 
-    from rg_env.core import yaml12
+    from rg_env.core.config import yaml12
 
     file = folder / CONFIG_FILE
     try:
@@ -170,8 +170,8 @@ def _refuse_all_failed(outcome: Outcome) -> None:
 
 
 def _draw(results: AllResults, files: dict[str, Path]) -> None:
-    from rg_env.evaluation.pictures.summary import summary_picture
-    from rg_env.evaluation.pictures.task import comparison_picture
+    from rg_env.evaluation.plots.summary import summary_picture
+    from rg_env.evaluation.plots.task import comparison_picture
 
     for name, task in results.tasks.items():
         stem = files[name].name.removeprefix("results_").removesuffix(".json")

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import httpx
 import openai
 
-from rg_env.core.checks import one_line
 from rg_env.core.prompts import fold_system, rejects_system_role
+from rg_env.core.text import one_line
 from rg_env.errors import InputError, MissingExtraError
 from rg_env.evaluation.config import TINY, EvalConfig, EvalModel
 from rg_env.evaluation.questions import TaskQuestions
@@ -128,9 +128,9 @@ async def embedded(model: EvalModel, config: EvalConfig, asked: list[TaskQuestio
     Raises:
         InputError: it cannot be loaded, or answers as long as asked for do not fit.
     """
-    from rg_env.inference.client import InProcessClient
-    from rg_env.inference.engine import EmbeddedEngine
-    from rg_env.inference.policy import best_device
+    from rg_env.inference.embedded.engine import EmbeddedEngine
+    from rg_env.inference.embedded.server import InProcessClient
+    from rg_env.inference.models import best_device
 
     policy = load(model.model)
     policy.model.to(best_device())
@@ -147,7 +147,7 @@ async def embedded(model: EvalModel, config: EvalConfig, asked: list[TaskQuestio
 
 def load(name: str) -> Any:
     """The `Policy` of a folder, of a name on the hub, or of adapters with the model that they were made for."""
-    from rg_env.inference.policy import load_policy, with_adapters
+    from rg_env.inference.models import load_policy, with_adapters
 
     base = base_model(name)
     return load_policy(name) if base is None else with_adapters(load_policy(base), name)
@@ -169,7 +169,7 @@ def folds_system(name: str) -> bool:
     Raises:
         InputError: its configuration or tokenizer cannot be loaded.
     """
-    from rg_env.inference.policy import describe_model
+    from rg_env.inference.models import describe_model
 
     base = base_model(name) or name
     return base != TINY and rejects_system_role(describe_model(base).tokenizer)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rg_env.core.task_table import load_table
+from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import InputError, unknown_name
 from rg_env.evaluation.results import AllResults, TaskResults
 

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bars
 
+from rg_env.evaluation.jobs import Work
 from rg_env.evaluation.runner import Outcome
-from rg_env.evaluation.work import Work
 
 _LINE_EVERY_S = 15.0
 _MOST_BARS = 30

@@ -12,15 +12,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rg_env.core.config_sections import PromptConfig
-from rg_env.core.dataset import build_rows
-from rg_env.core.manifest import make_manifest, split_hash
+from rg_env.core.config import PromptConfig
+from rg_env.core.data.dataset import build_rows
+from rg_env.core.data.manifest import make_manifest, split_hash
+from rg_env.core.data.selection import Row
+from rg_env.core.data.splits import SplitBy, question_hash
+from rg_env.core.grading.scoring import Grading, in_worker, score
 from rg_env.core.prompts import Messages, build_messages
-from rg_env.core.scoring import Grading, in_worker, score
-from rg_env.core.selection import Row
-from rg_env.core.splits import SplitBy, question_hash
-from rg_env.core.task_table import load_table
-from rg_env.core.tasks import Mixture
+from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import InputError
 
 _CONSTANTS = 3

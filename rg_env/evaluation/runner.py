@@ -16,18 +16,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rg_env.core.rewards import resolve_rewards
+from rg_env.core.rewards.builtin import resolve_rewards
 from rg_env.errors import EngineError, RGEnvError, ServerError
-from rg_env.evaluation.asking import CallFailed, EndpointFailed, Reply, ask
-from rg_env.evaluation.benchmarks import Benchmark
 from rg_env.evaluation.config import EvalConfig, EvalModel
+from rg_env.evaluation.counts import Tally
+from rg_env.evaluation.jobs import Jobs, Work
+from rg_env.evaluation.lm_eval.requests import Benchmark
 from rg_env.evaluation.models import Ready, embedded, endpoint, folds_system, require_torch
 from rg_env.evaluation.questions import TaskQuestions, Trained, draw, trained_on
-from rg_env.evaluation.recording import Records
-from rg_env.evaluation.rollout_file import RolloutFile
+from rg_env.evaluation.requests import CallFailed, EndpointFailed, Reply, ask
+from rg_env.evaluation.rollouts import Records, RolloutFile
 from rg_env.evaluation.servers import can_serve, default_gpus, serving
-from rg_env.evaluation.tally import Tally
-from rg_env.evaluation.work import Jobs, Work
 
 _IN_A_ROW = 32
 """Calls of a model that failed one after another, after all tries, before it is given up for this time."""

@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from rg_env.core.processes import Command, ProcessGroup
 from rg_env.errors import ServerError
 from rg_env.evaluation.config import TINY, EvalConfig
 from rg_env.evaluation.models import base_model
 from rg_env.inference.machine import Machine
-from rg_env.inference.process_group import Command, ProcessGroup
-from rg_env.inference.vllm import PROGRAM, VllmServer
+from rg_env.inference.vllm.client import PROGRAM, VllmServer
 from rg_env.tiny import POLICY_DIR
 
 HOST = "127.0.0.1"

@@ -12,7 +12,7 @@ from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 
-from rg_env.core.folders import file_part, write_aside
+from rg_env.core.output_folders import file_part, write_aside
 from rg_env.core.statistics import Difference, mean_of, paired_difference
 from rg_env.errors import InputError
 from rg_env.evaluation.config import EvalConfig

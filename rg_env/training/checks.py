@@ -10,8 +10,8 @@ from transformers.utils import is_liger_kernel_available
 from rg_env.core.environment import Environment
 from rg_env.errors import InputError, MissingExtraError
 from rg_env.inference.prompts import PromptEncoder
-from rg_env.training.config_sections import EngineConfig
-from rg_env.training.grpo_config import GRPOConfig
+from rg_env.training.config.grpo import GRPOConfig
+from rg_env.training.config.sections import EngineConfig
 from rg_env.training.strategy import SHARDED_WEIGHTS, Sharding
 
 LIGER = "liger_kernel.transformers.monkey_patch"

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rg_env.inference.engine import EmbeddedEngine
+from rg_env.inference.embedded.engine import EmbeddedEngine
 from rg_env.inference.protocol import Completion, Sampling
 
 

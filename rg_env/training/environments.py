@@ -3,8 +3,8 @@
 from typing import Any
 
 from rg_env.core.environment import Environment
-from rg_env.core.registry import check_offered
-from rg_env.core.rubric import OFFERED
+from rg_env.core.grading.rubric import OFFERED
+from rg_env.core.rewards.registry import check_offered
 from rg_env.errors import InputError
 
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rg_env.core.environment import Environment, Row
-from rg_env.core.rollout import Rollout
-from rg_env.core.rubric import Scored
+from rg_env.core.grading.rollout import Rollout
+from rg_env.core.grading.rubric import Scored
 from rg_env.inference.prompts import PromptEncoder
 from rg_env.inference.protocol import Completion, Sampling
-from rg_env.training.batches import TokenBatch
+from rg_env.training.data.batches import TokenBatch
 
 LEVEL = "rg_level"
 """Key of a row's `info`: the curriculum level that its question has, as text."""

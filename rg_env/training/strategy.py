@@ -32,8 +32,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from rg_env.errors import InputError
-from rg_env.training.grpo_config import GRPOConfig
-from rg_env.training.saved_weights import ADAPTER, WEIGHTS, weight_files
+from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS, weight_files
+from rg_env.training.config.grpo import GRPOConfig
 
 OPTIMIZER_FILE = "optimizer.pt"
 OPTIMIZER_FOLDER = "optimizer"

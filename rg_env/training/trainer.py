@@ -25,12 +25,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 
 from rg_env.core.environment import Environment
 from rg_env.errors import InputError
-from rg_env.inference.distributed import processes
+from rg_env.inference.models import processes
 from rg_env.inference.prompts import PromptEncoder
 from rg_env.inference.protocol import Sampling
-from rg_env.training.advantages import group_advantages
-from rg_env.training.batches import TokenBatch, micro_batches, repeated
+from rg_env.training.algorithms.advantages import group_advantages
+from rg_env.training.algorithms.group_filter import EmptyBatches, fill
+from rg_env.training.algorithms.objective import Objective
+from rg_env.training.algorithms.previous_policy import PreviousPolicy
 from rg_env.training.callbacks import Callbacks
+from rg_env.training.checkpointing.save import Checkpoints, rows_hash
 from rg_env.training.checks import (
     check_engine,
     check_liger,
@@ -39,24 +42,19 @@ from rg_env.training.checks import (
     fitting_rows,
     longest_prompt,
 )
-from rg_env.training.collective import on_main, same_everywhere
-from rg_env.training.config_sections import EngineConfig
-from rg_env.training.curriculum import Curriculum
+from rg_env.training.config.grpo import GRPOConfig
+from rg_env.training.config.sections import EngineConfig
+from rg_env.training.curriculum.curriculum import Curriculum
+from rg_env.training.data.batches import TokenBatch, micro_batches, prepare_policy, reference_of, repeated
+from rg_env.training.data.sampler import BatchOrder
+from rg_env.training.distributed import on_main, same_everywhere
 from rg_env.training.engines import Embedded, Engine
 from rg_env.training.environments import as_environment
-from rg_env.training.group_filter import EmptyBatches, fill
-from rg_env.training.grpo_config import GRPOConfig
-from rg_env.training.metrics import StepMetrics, batch_metrics, learning_rate
-from rg_env.training.objective import Objective
-from rg_env.training.order import BatchOrder
-from rg_env.training.output import nothing_left_of
-from rg_env.training.phases import Phases
-from rg_env.training.policies import prepare_policy, reference_of
-from rg_env.training.previous_policy import PreviousPolicy
-from rg_env.training.resources import StepMeter
+from rg_env.training.nan_guard import StepGuard
+from rg_env.training.reporting.metrics import StepMetrics, batch_metrics, learning_rate
+from rg_env.training.reporting.profiling import Phases, StepMeter
+from rg_env.training.reporting.run_files import nothing_left_of
 from rg_env.training.rollouts import Rollouts, RolloutSampler
-from rg_env.training.saving import Checkpoints, rows_hash
-from rg_env.training.step_guard import StepGuard
 from rg_env.training.strategy import make_optimizer, make_strategy
 
 

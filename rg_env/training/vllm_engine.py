@@ -13,14 +13,14 @@ from accelerate import Accelerator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rg_env.errors import RefusedError, ServerError, TrainingError
-from rg_env.inference.engine import end_ids
+from rg_env.inference.embedded.engine import end_ids
 from rg_env.inference.protocol import Completion, Sampling
-from rg_env.inference.vllm import ServerInfo, VllmServer, start_hint
-from rg_env.training.collective import everywhere, on_main
-from rg_env.training.config_sections import EngineConfig
+from rg_env.inference.vllm.client import ServerInfo, VllmServer, start_hint
+from rg_env.training.config.sections import EngineConfig
+from rg_env.training.distributed import everywhere, on_main
 from rg_env.training.strategy import Strategy
-from rg_env.training.weight_sources import check_sendable
-from rg_env.training.weight_sync import WeightSync
+from rg_env.training.weight_sync.parameters import check_sendable
+from rg_env.training.weight_sync.transfer import WeightSync
 
 T = TypeVar("T")
 

@@ -23,10 +23,10 @@ from user_code import TASK, nothing_left
 
 import rg_env
 from rg_env.adapters.trl import Environment, load_environment
-from rg_env.core import rollout as rollout_module
 from rg_env.core.environment import ReasoningGym
-from rg_env.core.rewards import Rollout
-from rg_env.core.rubric import Scored
+from rg_env.core.grading import rollout as rollout_module
+from rg_env.core.grading.rubric import Scored
+from rg_env.core.rewards.builtin import Rollout
 from rg_env.errors import InputError, RewardError, UnknownNameError
 
 SMALL: dict[str, Any] = {"num_train_examples": 8, "num_eval_examples": 6}

@@ -10,8 +10,8 @@ import verifiers.v1 as vf
 from chat_server import ChatServer
 
 import rg_env
-from rg_env.core.dataset import build_rows
-from rg_env.core.rewards import Rollout
+from rg_env.core.data.dataset import build_rows
+from rg_env.core.rewards.builtin import Rollout
 from rg_env.errors import InputError, UnknownNameError
 from rg_env.training.environments import as_environment
 

@@ -11,7 +11,7 @@ from chat_server import ChatServer
 
 import rg_env
 from rg_env.adapters.v1_training import TasksetEnvironment
-from rg_env.core.rubric import Scored
+from rg_env.core.grading.rubric import Scored
 from rg_env.errors import InputError, RewardError
 from rg_env.training.environments import as_environment
 

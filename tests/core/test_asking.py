@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from rg_env.core.asking import Asking
-from rg_env.core.dataset import build_rows
-from rg_env.core.metrics import metrics_of, needs_workers
+from rg_env.core.data.dataset import build_rows
+from rg_env.core.grading.metrics import metrics_of, needs_workers
+from rg_env.core.prompt_options import Asking
 from rg_env.core.prompts import SYSTEM_PROMPT
-from rg_env.core.rewards import Rollout, resolve_rewards
-from rg_env.core.tasks import Mixture
+from rg_env.core.rewards.builtin import Rollout, resolve_rewards
+from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import InputError, UnknownNameError
 
 SHOTS = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<answer>1</answer>"}]

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from rg_env.core.checks import shortened
-from rg_env.core.dataset import build_rows
-from rg_env.core.rewards import checked_value, resolve_rewards
-from rg_env.core.scoring import score
-from rg_env.core.tasks import Mixture
+from rg_env.core.data.dataset import build_rows
+from rg_env.core.grading.scoring import score
+from rg_env.core.rewards.builtin import checked_value, resolve_rewards
+from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.text import shortened
 from rg_env.errors import InputError, RewardError
 
 LOOP: dict[str, Any] = {}

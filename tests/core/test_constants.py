@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from rg_env.core.dataset import Row, build_rows
-from rg_env.core.graders import grade
-from rg_env.core.graders.formulas import parse
-from rg_env.core.graders.premises import Premises
-from rg_env.core.selection import BALANCED
+from rg_env.core.data.dataset import Row, build_rows
+from rg_env.core.data.selection import BALANCED
+from rg_env.core.grading.graders import grade
+from rg_env.core.grading.graders.logic import Premises
+from rg_env.core.grading.parsing.formulas import parse
 
 ROWS = 150
 NOISE = 1.05

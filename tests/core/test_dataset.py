@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rg_env.core import dataset, library, selection
-from rg_env.core.dataset import build_rows, build_splits
-from rg_env.core.scoring import score
-from rg_env.core.splits import EVAL_SHARE, question_hash, split_of
-from rg_env.core.task_table import load_table
+from rg_env.core.data import dataset, selection
+from rg_env.core.data.dataset import build_rows, build_splits
+from rg_env.core.data.splits import EVAL_SHARE, question_hash, split_of
+from rg_env.core.grading.scoring import score
+from rg_env.core.tasks import library
+from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import InputError
 
 QUICK = ["leg_counting", "chain_sum", "coin_flip", "list_functions", "word_ladder", "tower_of_hanoi"]
@@ -74,7 +75,7 @@ def test_mixtures_are_disjoint_weighted_and_shuffled() -> None:
 def test_rows_depend_on_the_seed_alone() -> None:
     """The same seed gives the same rows, in another process too; nearby seeds share next to nothing."""
     code = (
-        "from rg_env.core.dataset import build_rows; import hashlib, json;"
+        "from rg_env.core.data.dataset import build_rows; import hashlib, json;"
         "rows = build_rows(['leg_counting', 'maze', 'ransom_note'], 'train', 30, 5, cache=False);"
         "print(hashlib.sha256(json.dumps(rows).encode()).hexdigest())"
     )
@@ -238,8 +239,8 @@ def test_every_task_gives_the_same_rows_in_any_process() -> None:
     """Under other hash seeds, time zones and numbers of processes all tasks give the same rows, byte by byte."""
     code = """
 import hashlib, json, sys
-from rg_env.core.dataset import build_rows
-from rg_env.core.task_table import load_table
+from rg_env.core.data.dataset import build_rows
+from rg_env.core.tasks.task_table import load_table
 rows = build_rows(sorted(load_table()), "train", 315, 3, cache=False, processes=int(sys.argv[1]))
 print(json.dumps([[row["info"]["rg_task"], hashlib.sha256(json.dumps(row).encode()).hexdigest()] for row in rows]))
 """

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from rg_env.core.dataset import build_rows
-from rg_env.core.draws import Draws
+from rg_env.core.data.dataset import build_rows
+from rg_env.core.data.draws import Draws
 from rg_env.errors import InputError
 
 

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rg_env
-from rg_env.core import rollout as rollout_module
-from rg_env.core.dataset import build_rows
+from rg_env.core.data.dataset import build_rows
 from rg_env.core.environment import Environment, ReasoningGym
-from rg_env.core.extraction import extract
+from rg_env.core.grading import rollout as rollout_module
+from rg_env.core.grading.extraction import extract
+from rg_env.core.grading.scoring import score_match
 from rg_env.core.prompts import SYSTEM_PROMPT
-from rg_env.core.rewards import Rollout
-from rg_env.core.scoring import score_match
+from rg_env.core.rewards.builtin import Rollout
 from rg_env.errors import InputError, RewardError, UnknownNameError
 
 CHAT = [{"role": "user", "content": "1 + 1?"}]

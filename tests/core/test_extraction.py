@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.core.extraction import Extraction, completion_text, extract
+from rg_env.core.grading.extraction import Extraction, completion_text, extract
 
 NONE = Extraction("no_answer", None)
 TAGS = ["<answer>", "</answer>", "<think>", "</think>"]

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from rg_env.core import generation, items, row_process
-from rg_env.core.dataset import build_rows, build_splits
-from rg_env.core.generation import Request, generate
-from rg_env.core.row_process import RowProcess, child_environment
-from rg_env.core.tasks import Mixture
+from rg_env.core.data import generation, items
+from rg_env.core.data.dataset import build_rows, build_splits
+from rg_env.core.data.generation import Request, RowProcess, child_environment, generate
+from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import GenerationError, InputError
 
 
@@ -94,7 +93,7 @@ def test_little_work_takes_one_process(started: list[RowProcess]) -> None:
 
 def test_the_users_process_stays_clean() -> None:
     """The library is not imported where the rows are wanted, nothing is printed, and no `__main__` guard is needed."""
-    code = "import sys; from rg_env.core.dataset import build_rows as b; b('codeio', 'train', 5, 0, cache=False);"
+    code = "import sys; from rg_env.core.data.dataset import build_rows as b; b('codeio', 'train', 5, 0, cache=False);"
     code += "print('reasoning_gym' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     assert (run.stdout, run.stderr) == ("False\n", "")
@@ -130,7 +129,7 @@ def test_a_killed_process_is_a_clear_error(started: list[RowProcess]) -> None:
 
 def test_a_crash_tells_its_last_line(started: list[RowProcess], monkeypatch: pytest.MonkeyPatch) -> None:
     """What a process says when it fails is in the error."""
-    monkeypatch.setattr(row_process, "_PROGRAM", "raise ImportError('no numpy')")
+    monkeypatch.setattr(generation, "_PROGRAM", "raise ImportError('no numpy')")
     with pytest.raises(GenerationError, match="ended with code 1: ImportError: no numpy"):
         build_rows("maze", "train", 5, seed=0, cache=False)
 
@@ -181,7 +180,7 @@ def test_importing_one_task_is_enough() -> None:
     code = """
 import sys
 from rg_env.core import library
-from rg_env.core.task_table import load_table
+from rg_env.core.tasks.task_table import load_table
 library.import_only("maze", load_table()["maze"]["module"])
 assert list(library.factory().DATASETS)[-1] == "maze" and "sympy" not in sys.modules
 for task, entry in load_table().items():
@@ -196,7 +195,7 @@ assert len(library.task_names()) == 105 and sys.modules["reasoning_gym"].__versi
 
 def test_ctrl_c_ends_all_processes(tmp_path: Path) -> None:
     """After Ctrl-C no generation process is left, and the user sees a KeyboardInterrupt."""
-    code = "from rg_env.core.dataset import build_rows; print('go', flush=True);"
+    code = "from rg_env.core.data.dataset import build_rows; print('go', flush=True);"
     code += "build_rows(['futoshiki', 'knight_swap'], 'train', 2000, 0, cache=False, processes=2)"
     parent = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
@@ -215,7 +214,7 @@ def test_ctrl_c_ends_all_processes(tmp_path: Path) -> None:
 
 def test_processes_end_with_a_killed_parent() -> None:
     """A parent that is killed leaves none behind."""
-    code = "from rg_env.core.dataset import build_rows;"
+    code = "from rg_env.core.data.dataset import build_rows;"
     code += "build_rows(['futoshiki', 'knight_swap'], 'train', 2000, 0, cache=False, processes=2)"
     parent = subprocess.Popen([sys.executable, "-c", code])
     children = _wait_for_children(parent.pid, 2)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rg_env.core.imports import import_same, import_user_code, sources
-from rg_env.core.rewards import resolve_rewards
+from rg_env.core.rewards.builtin import resolve_rewards
+from rg_env.core.user_code import import_same, import_user_code, sources
 from rg_env.errors import InputError
 
 Write = Callable[..., Path]
@@ -66,7 +66,9 @@ def test_modules_are_imported_by_name(write: Write, monkeypatch: pytest.MonkeyPa
     import_user_code(["own_pkg.deep.things"])
     assert (times_run(), tuple(sources())) == (1, ("own_pkg.deep.things",))
     import_same(sources())
-    code = "import sys; from rg_env.core.imports import *; import_user_code(['own_pkg.deep.things']); print(sources())"
+    code = (
+        "import sys; from rg_env.core.user_code import *; import_user_code(['own_pkg.deep.things']); print(sources())"
+    )
     hashes = []
     for text in ("x = 1", "x = 2"):
         helper.write_text(text)
@@ -84,7 +86,7 @@ def test_modules_are_imported_by_name(write: Write, monkeypatch: pytest.MonkeyPa
 def test_the_running_script_is_not_run_again(write: Write) -> None:
     """A script may name itself, as a file or in a config; neither `main()` nor its classes come twice."""
     text = (
-        "import sys, rg_env\nfrom rg_env.core.imports import sources\nprint('read', __name__)\n"
+        "import sys, rg_env\nfrom rg_env.core.user_code import sources\nprint('read', __name__)\n"
         "if __name__ == '__main__':\n    rg_env.import_user_code([__file__])\n    print([*sources()] == [__file__])\n"
     )
     path = write("script.py", text)

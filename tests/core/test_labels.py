@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.core.labels import described, short_keys, shown
+from rg_env.core.text import described, short_keys, shown
 
 keys = st.lists(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=3).map(".".join), unique=True)
 

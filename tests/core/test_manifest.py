@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rg_env.core.dataset import build_splits
-from rg_env.core.manifest import check_manifest, read_manifest, split_hash
+from rg_env.core.data.dataset import build_splits
+from rg_env.core.data.manifest import check_manifest, read_manifest, split_hash
 from rg_env.errors import InputError
 
 GYM = {"name": "maze", "config": {"min_dist": 6}}

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from rg_env.core.mends import is_item, left_out
+from rg_env.core.tasks.library_fixes import is_item, left_out
 
 
 def _run(code: str) -> None:
@@ -68,7 +68,7 @@ def test_codeio_leaves_out_what_cannot_be_repeated() -> None:
     """Snippets that read clocks, files or entropy are not drawn from, and failed ones give no item."""
     code = """
 from rg_env.core import library, mends
-from rg_env.core.items import ItemStream
+from rg_env.core.data.items import ItemStream
 library.import_only("codeio", "reasoning_gym.code.codeio")
 mends.mend("codeio")
 stream = ItemStream("codeio", {}, 0)

@@ -30,12 +30,12 @@ LENGTHS = (24, 400, 6_000)
 GROWTH = 8
 IGNORED_S = 2e-3
 BUILT = {
-    ("rg_env.core.graders.polynomials", "token"): (
+    ("rg_env.core.grading.parsing.polynomials", "token"): (
         r"\s*(?:(?P<sign>[+-])|(?P<times>\*)(?!\*)|(?P<number>\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)"
         r"|(?P<name>x|y)(?:\s*(?:\*\*|\^)\s*(?:(\d{1,4})(?!\d)|\(\s*(\d{1,4})\s*\)))?)"
     ),
-    ("rg_env.core.graders.algebra", ""): r"x(?:_?\{?\d\}?)?",
-    ("rg_env.core.problem_keys.logic", "pattern"): r"orange\ juice|orange|red",
+    ("rg_env.core.grading.graders.algebra", ""): r"x(?:_?\{?\d\}?)?",
+    ("rg_env.core.data.problem_keys.logic", "pattern"): r"orange\ juice|orange|red",
 }
 """Patterns that are put together or passed on while the program runs, as they are for the name x, by module and
 variable."""

@@ -19,14 +19,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rg_env.core.dataset import build_splits
-from rg_env.core.draws import Draws
-from rg_env.core.levels import working_levels
-from rg_env.core.problem_keys import DIGITS, KEPT, KEYS, WHOLE, problem_key
-from rg_env.core.problem_keys.forms import Bag, Name, canonical
-from rg_env.core.problem_keys.formulas import equation, expression
-from rg_env.core.splits import question_hash
-from rg_env.core.task_table import load_table, shipped_table
+from rg_env.core.data.dataset import build_splits
+from rg_env.core.data.draws import Draws
+from rg_env.core.data.problem_keys import DIGITS, KEPT, KEYS, WHOLE, problem_key
+from rg_env.core.data.problem_keys.forms import Bag, Name, canonical, equation, expression
+from rg_env.core.data.splits import question_hash
+from rg_env.core.tasks.levels import working_levels
+from rg_env.core.tasks.task_table import load_table, shipped_table
 from rg_env.errors import TooFewQuestionsError
 
 Entry = dict[str, Any]
@@ -317,7 +316,7 @@ def test_keys_are_the_same_in_any_process(draws: Draws) -> None:
     tasks = ["circuit_logic", "ransom_note", "zebra_puzzles", "graph_color", "polynomial_multiplication"]
     items = {task: draws.items(task, 5) for task in tasks}
     code = (
-        "import json, sys; from rg_env.core.problem_keys import problem_key\n"
+        "import json, sys; from rg_env.core.data.problem_keys import problem_key\n"
         "print([problem_key(task, json.loads(entry)) for task, entry in json.load(sys.stdin)])"
     )
     told = json.dumps([[task, item.entry] for task in tasks for item in items[task]])

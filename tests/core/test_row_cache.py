@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from rg_env.core import dataset, row_cache
-from rg_env.core.dataset import build_rows, build_splits
-from rg_env.core.selection import Row
+from rg_env.core.data import dataset, row_cache
+from rg_env.core.data.dataset import build_rows, build_splits
+from rg_env.core.data.selection import Row
 
 WHAT = {"tasks": [["maze", 2, {}]], "split": "train", "seed": 0}
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from sample_rows import SORTING
 
-from rg_env.core import scoring
-from rg_env.core.dataset import build_rows
-from rg_env.core.extraction import extract
-from rg_env.core.graders import fault_of, gold_answer, table, upstream
-from rg_env.core.graders import library as library_grader
-from rg_env.core.scoring import Score, partial_score, score, score_extraction_async
-from rg_env.core.workers import WorkerPool
+from rg_env.core.data.dataset import build_rows
+from rg_env.core.grading import library_grader as library_grader
+from rg_env.core.grading import scoring, upstream
+from rg_env.core.grading.extraction import extract
+from rg_env.core.grading.graders import fault_of, gold_answer, table
+from rg_env.core.grading.scoring import Score, partial_score, score, score_extraction_async
+from rg_env.core.grading.workers import WorkerPool
 from rg_env.errors import InputError, UnknownNameError
 
 INFO = {

@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from rg_env.core import selection
-from rg_env.core.items import Item
-from rg_env.core.selection import BALANCED, Selection
-from rg_env.core.splits import Split, question_hash, split_of
+from rg_env.core.data import selection
+from rg_env.core.data.items import Item
+from rg_env.core.data.selection import BALANCED, Selection
+from rg_env.core.data.splits import Split, question_hash, split_of
 
 
 def _items(answers: str, split: Split = "train") -> list[Item]:

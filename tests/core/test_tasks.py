@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from task_table import generate_table, render
 
-from rg_env.core.task_table import PATH, load_table
-from rg_env.core.tasks import Mixture, TaskSpec
+from rg_env.core.tasks.mixture import Mixture, TaskSpec
+from rg_env.core.tasks.task_table import PATH, load_table
 from rg_env.errors import InputError, UnknownNameError
 
 

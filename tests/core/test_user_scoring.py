@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from user_code import TASK, nothing_left
 
-from rg_env.core.extraction import extract
-from rg_env.core.imports import import_user_code
-from rg_env.core.rewards import resolve_rewards
-from rg_env.core.rollout import Rollout
-from rg_env.core.scoring import UPSTREAM_WALL_S, Score, partial_score, score, score_extraction_async
+from rg_env.core.grading.extraction import extract
+from rg_env.core.grading.rollout import Rollout
+from rg_env.core.grading.scoring import UPSTREAM_WALL_S, Score, partial_score, score, score_extraction_async
+from rg_env.core.rewards.builtin import resolve_rewards
+from rg_env.core.user_code import import_user_code
 from rg_env.errors import InputError
 
 
@@ -115,7 +115,7 @@ def test_rewards_see_right_or_not_and_progress(monkeypatch: pytest.MonkeyPatch) 
     """`correctness` and `partial` side by side, of one call of the user's grader."""
     rewards = {reward.name: reward for reward in resolve_rewards(["correctness", "partial"])}
     rollout = Rollout.of(prompt="?", completion="<answer>13</answer>", answer="12", info=info())
-    monkeypatch.setattr("rg_env.core.scoring._worker_pool", None)  # no other call
+    monkeypatch.setattr("rg_env.core.grading.scoring._worker_pool", None)  # no other call
     assert {name: reward.value(rollout, {}) for name, reward in rewards.items()} == {"correctness": 0, "partial": 0.25}
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from user_code import TASK
 
-from rg_env.core import generation
-from rg_env.core.dataset import build_rows, build_splits
-from rg_env.core.imports import import_user_code, sources
-from rg_env.core.manifest import check_manifest
-from rg_env.core.splits import split_of
-from rg_env.core.task_table import load_table, shipped_table
-from rg_env.core.tasks import Mixture
+from rg_env.core.data import generation
+from rg_env.core.data.dataset import build_rows, build_splits
+from rg_env.core.data.manifest import check_manifest
+from rg_env.core.data.splits import split_of
+from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.tasks.task_table import load_table, shipped_table
+from rg_env.core.user_code import import_user_code, sources
 from rg_env.errors import InputError, UnknownNameError
 
 Write = Callable[..., Path]
@@ -88,7 +88,7 @@ def test_children_have_a_fixed_hash_seed_and_no_secrets(write: Write, monkeypatc
 PRINT_ROWS = """
 import sys
 from rg_env.core import dataset
-from rg_env.core.imports import import_user_code
+from rg_env.core.user_code import import_user_code
 import_user_code([sys.argv[1]])
 if "kept" in sys.argv:
     dataset.generate = lambda requests, processes: [1 / 0 for _ in requests]
@@ -232,7 +232,7 @@ def test_a_task_that_only_the_script_registers(write: Write) -> None:
         "if __name__ == '__main__':\n"
         "    register_dataset('own_sums', Sums, Config)\n"
         "    import rg_env\n"
-        "    from rg_env.core.dataset import build_rows\n"
+        "    from rg_env.core.data.dataset import build_rows\n"
         "    rg_env.import_user_code([__file__])\n"
         "    try:\n"
         "        build_rows('own_sums', 'train', 4, seed=0, cache=False)\n"

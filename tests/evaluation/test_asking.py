@@ -11,8 +11,8 @@ import pytest
 from chat_server import ChatServer, completion
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from rg_env.evaluation import asking
-from rg_env.evaluation.asking import CallFailed, EndpointFailed, Reply, ask
+from rg_env.evaluation import requests
+from rg_env.evaluation.requests import CallFailed, EndpointFailed, Reply, ask
 
 
 def _ask(server: ChatServer, *, tries: int = 3, timeout_s: float = 10.0) -> Reply:
@@ -114,7 +114,7 @@ def test_the_pause_is_the_one_that_the_server_asks_for(chat: ChatServer, monkeyp
             return await sleep(seconds)
         slept.append(seconds)
 
-    monkeypatch.setattr(asking.asyncio, "sleep", note)
+    monkeypatch.setattr(requests.asyncio, "sleep", note)
     troubles = [_error(429, **{"retry-after": "7"}), _error(429, **{"retry-after": "999"}), _error(500), _error(500)]
     server = chat.reset(lambda question: "2", _first(*troubles))
     _ask(server, tries=5)

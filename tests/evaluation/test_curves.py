@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from svg_pictures import Picture
 
 from rg_env.errors import InputError
-from rg_env.evaluation.pictures.curves import Curve, curves_picture, read_curve, smoothed
-from rg_env.evaluation.pictures.drawing import COLORS, GREY
+from rg_env.evaluation.plots.curves import Curve, curves_picture, read_curve, smoothed
+from rg_env.evaluation.plots.style import COLORS, GREY
 
 
 def metrics(file: Path, rows: list[dict[str, Any]], end: str = "") -> Path:

@@ -9,7 +9,7 @@ import pytest
 from rg_env.errors import EngineError, InputError, ServerError
 from rg_env.evaluation.config import eval_config_of
 from rg_env.evaluation.evaluate import run_evaluation
-from rg_env.inference.engine import EmbeddedEngine
+from rg_env.inference.embedded.engine import EmbeddedEngine
 from rg_env.tiny import POLICY_DIR
 
 pytestmark = pytest.mark.slow
@@ -87,7 +87,7 @@ def test_an_engine_that_fails_leaves_the_other_models(adapters: Path, tmp_path: 
 def test_what_cannot_be_asked_is_told_before_anything_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, override: str, told: str
 ) -> None:
-    monkeypatch.setattr("rg_env.inference.policy._hub_answers", lambda: False)
+    monkeypatch.setattr("rg_env.inference.models._hub_answers", lambda: False)
     with pytest.raises(InputError, match=told):
         run_evaluation(_config(tmp_path / "e", {"m": model}, override))
     assert not (tmp_path / "e" / "rollouts.jsonl").read_text()
@@ -95,7 +95,7 @@ def test_what_cannot_be_asked_is_told_before_anything_is(
 
 def test_no_model_is_asked_before_all_can_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A typo in the second name is told at once."""
-    monkeypatch.setattr("rg_env.inference.policy._hub_answers", lambda: False)
+    monkeypatch.setattr("rg_env.inference.models._hub_answers", lambda: False)
     with pytest.raises(InputError, match="cannot load the model 'no/such-model'"):
         run_evaluation(_config(tmp_path / "e", {"a": "tiny", "b": "no/such-model"}))
     assert not (tmp_path / "e" / "rollouts.jsonl").read_text()

@@ -9,10 +9,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.cli import run
+from rg_env.cli.main import run
 from rg_env.errors import ConfigError, InputError
-from rg_env.evaluation.addresses import name_of, split_address
 from rg_env.evaluation.config import EvalConfig, eval_config_of, load_eval_config
+from rg_env.evaluation.model_spec import name_of, split_address
 from rg_env.tiny import TASKS
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "eval").rglob("*.yaml"))
@@ -139,7 +139,7 @@ def test_a_dry_run_imports_nothing_heavy() -> None:
     """Neither torch nor reasoning_gym."""
     code = """
 import sys
-from rg_env.cli import run
+from rg_env.cli.main import run
 code = run(["eval", "--models", "tiny", "--tasks", "leg_counting", "-n", "3", "--dry-run"])
 print(code, sorted({"torch", "reasoning_gym", "verifiers", "transformers", "openai", "scipy"} & set(sys.modules)))
 """

@@ -15,13 +15,13 @@ from chat_server import ChatServer
 from result_files import all_results, task_results
 from starlette.responses import JSONResponse
 
-from rg_env.cli import run
-from rg_env.core.dataset import build_rows
+from rg_env.cli.main import run
+from rg_env.core.data.dataset import build_rows
 from rg_env.errors import ConfigError, InputError, MissingExtraError, RGEnvError, ServerError
-from rg_env.evaluation import external
 from rg_env.evaluation.config import eval_config_of
-from rg_env.evaluation.external import Harness, include_folders
-from rg_env.evaluation.pictures.merging import checked, merged, renamed
+from rg_env.evaluation.lm_eval import client
+from rg_env.evaluation.lm_eval.client import Harness, include_folders
+from rg_env.evaluation.plots.merging import checked, merged, renamed
 from rg_env.evaluation.report.results import results_page
 from rg_env.evaluation.results import AllResults, ExternalResult, read_results
 from rg_env.evaluation.summary_table import markdown, print_results
@@ -259,7 +259,7 @@ def test_answers_that_cannot_be_graded_are_kept(
 def _external(model: str, value: float, *, stderr: float | None = 0.05, failed: int = 0) -> ExternalResult:
     scores = [
         {"task": task, "metric": "exact_match", "filter": "strict|match", "value": value, "stderr": stderr, "n": n,
-         "interval": external._interval(value, stderr), "num_fewshot": shots, "version": "1.0"}
+         "interval": client._interval(value, stderr), "num_fewshot": shots, "version": "1.0"}
         for task, n, shots in (("legs", 40, None), ("legs_zero", 20, 0))
     ]  # fmt: skip
     return ExternalResult.model_validate(
@@ -299,8 +299,8 @@ def test_tables_have_a_column_a_model(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_no_error_is_no_interval() -> None:
     """Four right answers of four do not say that the fifth is right."""
-    assert external._interval(1.0, 0.0) is external._interval(0.5, None) is None
-    assert external._interval(21.5, 1.0) == pytest.approx((19.54, 23.46), abs=1e-4)
+    assert client._interval(1.0, 0.0) is client._interval(0.5, None) is None
+    assert client._interval(21.5, 1.0) == pytest.approx((19.54, 23.46), abs=1e-4)
 
 
 def test_figures_of_several_files_stand_together() -> None:
@@ -349,7 +349,7 @@ def _config(*overrides: str) -> Any:
 
 
 def test_an_extra_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(external, "find_spec", lambda name: None)
+    monkeypatch.setattr(client, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"need lm_eval, .*: `pip install 'rg-env\[eval-external\]'`$"):
         Harness(_config())
 

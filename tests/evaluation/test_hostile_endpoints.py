@@ -14,11 +14,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 
 from rg_env.errors import InputError
-from rg_env.evaluation import asking, evaluate
-from rg_env.evaluation.asking import CallFailed, EndpointFailed, Reply, ask
+from rg_env.evaluation import evaluate, requests
 from rg_env.evaluation.config import EvalConfig, eval_config_of
+from rg_env.evaluation.requests import CallFailed, EndpointFailed, Reply, ask
 from rg_env.evaluation.results import AllResults
-from rg_env.evaluation.rollout_file import read_rollouts
+from rg_env.evaluation.rollouts import read_rollouts
 
 KEY = "s3cret-key-of-somebody"
 ESCAPES = "\x1b[31mred\x07\x9b\u202e"
@@ -57,13 +57,13 @@ def _error(status: int, message: str, **headers: str) -> Response:
 @pytest.mark.parametrize("asked", ["nan", "-5", "inf", "Wed, 21 Oct 2099 07:28:00 GMT", "soon", ""])
 def test_odd_pauses_are_ours(chat: ChatServer, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither an error, nor for ever."""
-    monkeypatch.setattr(asking, "_LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(requests, "_LONGEST_PAUSE_S", 0.05)
     server = chat.reset(lambda question: "2", lambda number, body: None if number else _error(429, "no", **{
         "retry-after": asked}))  # fmt: skip
     assert asyncio.run(asyncio.wait_for(asyncio.to_thread(_ask, server), 5)).text == "2"
     headers = {"retry-after": asked}
     response = openai.APIStatusError("no", response=_response(headers), body=None)
-    assert asking._asked_pause(response) in (None, 0.0, 0.05)
+    assert requests._asked_pause(response) in (None, 0.0, 0.05)
 
 
 def _response(headers: dict[str, str]) -> Any:

@@ -17,10 +17,10 @@ from chat_server import ChatServer
 
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation import evaluate
-from rg_env.evaluation.benchmarks import answer_file
 from rg_env.evaluation.config import EvalConfig, eval_config_of
+from rg_env.evaluation.lm_eval.requests import answer_file
 from rg_env.evaluation.results import AllResults
-from rg_env.evaluation.rollout_file import RolloutFile
+from rg_env.evaluation.rollouts import RolloutFile
 
 RgEnv = Callable[..., tuple[int, str, str]]
 
@@ -152,7 +152,7 @@ def test_a_damaged_config_in_the_folder_is_one_line(chat: ChatServer, text: str,
 def test_a_closed_output_loses_no_results(chat: ChatServer, tmp_path: Path) -> None:
     """Whoever reads it goes away while questions are asked: the files are written, and then it ends as others do."""
     chat.reset(str, lambda number, body: 0.05)
-    command = [sys.executable, "-m", "rg_env.cli", "eval", *_overrides(chat, tmp_path / "e")]
+    command = [sys.executable, "-m", "rg_env.cli.main", "eval", *_overrides(chat, tmp_path / "e")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         process.stdout.close()  # type: ignore[union-attr]
         error = process.stderr.read()  # type: ignore[union-attr]
@@ -199,7 +199,7 @@ def test_a_probe_that_is_interrupted_says_how_it_goes_on(chat: ChatServer, tmp_p
     """By options that it has; SIGTERM, which clusters send, ends it as Ctrl-C does."""
     chat.reset(str, lambda number, body: 0.2)
     folder = tmp_path / "a probe"
-    command = [sys.executable, "-m", "rg_env.cli", "probe", "--model", f"m@{chat.url}", "--tasks", "gcd",
+    command = [sys.executable, "-m", "rg_env.cli.main", "probe", "--model", f"m@{chat.url}", "--tasks", "gcd",
                "--levels", "0", "-n", "40", "-r", "4", "--output-dir", str(folder)]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from result_files import all_results, model_result, task_results
 
 from rg_env.errors import InputError
-from rg_env.evaluation.pictures.merging import checked, merged, renamed
+from rg_env.evaluation.plots.merging import checked, merged, renamed
 from rg_env.evaluation.results import AllResults, Paired, TaskResults
 
 NAMES = st.sampled_from("abcdef")

@@ -13,9 +13,9 @@ from result_files import all_results, model_result, task_results
 from svg_pictures import Picture
 
 from rg_env.errors import InputError, OutputFolderError
-from rg_env.evaluation.pictures.drawing import COLORS, short_names
-from rg_env.evaluation.pictures.summary import summary_picture
-from rg_env.evaluation.pictures.task import comparison_picture
+from rg_env.evaluation.plots.style import COLORS, short_names
+from rg_env.evaluation.plots.summary import summary_picture
+from rg_env.evaluation.plots.task import comparison_picture
 from rg_env.evaluation.results import AllResults, TaskResults
 
 SHARE = st.floats(0, 1)

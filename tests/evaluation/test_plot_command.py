@@ -179,7 +179,7 @@ def test_a_missing_extra_is_one_line_and_options_load_nothing() -> None:
 import importlib.util, sys
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *more: None if name == "matplotlib" else find(name, *more)
-from rg_env.cli import run
+from rg_env.cli.main import run
 from rg_env.commands import run_command
 try:
     run_command(lambda: run(["plot", "nowhere.json"]))

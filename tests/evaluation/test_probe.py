@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from result_files import all_results, model_result, task_results
 
-from rg_env.core.task_table import load_table
-from rg_env.core.tasks import Mixture
+from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import InputError, UnknownNameError
 from rg_env.evaluation.probe import LEAST_INFORMATIVE, judge, labels, mixture, probed
 from rg_env.evaluation.results import ModelResult, TaskResults
-from rg_env.training.config_loading import load_train_config
+from rg_env.training.config.load import load_train_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -95,7 +95,7 @@ def test_a_probe_of_the_tiny_policy_gives_a_config_that_trains(tmp_path: Path) -
     command = [
         sys.executable,
         "-m",
-        "rg_env.cli",
+        "rg_env.cli.main",
         "probe",
         "--model",
         "tiny",

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from rg_env.errors import ConfigError
 from rg_env.evaluation.config import eval_config_of, load_eval_config
-from rg_env.evaluation.pictures.merging import merged, renamed
+from rg_env.evaluation.plots.merging import merged, renamed
 from rg_env.evaluation.published import PublishedTable, compare
 from rg_env.evaluation.results import AllResults, PublishedFigure, read_results
 from rg_env.evaluation.summary_table import markdown, print_results
@@ -171,7 +171,7 @@ def test_the_papers_figures_are_within_their_sources_resolution() -> None:
 def test_a_dry_run_of_the_paper_imports_nothing_heavy() -> None:
     code = f"""
 import sys
-from rg_env.cli import run
+from rg_env.cli.main import run
 code = run(["eval", {str(PAPER)!r}, "--dry-run"])
 print(code, sorted({{"torch", "reasoning_gym", "verifiers", "transformers", "openai", "scipy"}} & set(sys.modules)))
 """

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rg_env.errors import InputError
-from rg_env.evaluation.pictures.renames import new_names
+from rg_env.evaluation.plots.merging import new_names
 
 KNOWN = ["base", "outputs/run/checkpoint-100", "lr=1e-5_seed=0", "lr=1e-5"]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rg_env.errors import InputError
-from rg_env.evaluation.rollout_file import RolloutFile, read_rollouts
+from rg_env.evaluation.rollouts import RolloutFile, read_rollouts
 
 
 def _record(rollout: int, text: str = "") -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pytest
 from chat_server import ChatServer, completion
 from starlette.responses import JSONResponse
 
-from rg_env.core.dataset import build_rows
+from rg_env.core.data.dataset import build_rows
 from rg_env.errors import InputError, OutputFolderError, RewardError, ServerError
 from rg_env.evaluation import evaluate, runner
 from rg_env.evaluation.config import EvalConfig, eval_config_of
@@ -224,7 +224,7 @@ def test_going_on_needs_the_same_questions(chat: ChatServer, tmp_path: Path) -> 
 
 def test_a_reward_that_raises_ends_the_evaluation(chat: ChatServer, tmp_path: Path) -> None:
     """By name, never as a silent 0."""
-    from rg_env.core import registry
+    from rg_env.core.rewards import registry
 
     def broken(rollout: Any) -> float:
         raise KeyError("no such thing")
@@ -244,7 +244,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_figures(chat: ChatServer, t
     whole = _run(_config(chat, tmp_path / "whole", n=40))
     chat.reset(half, trouble=lambda number, body: 0.1)
     command = [
-        sys.executable, "-m", "rg_env.cli", "eval", f"models={json.dumps({'a': {'model': 'm', 'url': chat.url}})}",
+        sys.executable, "-m", "rg_env.cli.main", "eval", f"models={json.dumps({'a': {'model': 'm', 'url': chat.url}})}",
         f"tasks.leg_counting.config={SIZES}", "num_examples=40", f"output.dir={tmp_path / 'e'}",
         "requests.concurrency=2", "requests.tries=3",
     ]  # fmt: skip

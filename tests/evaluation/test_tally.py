@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rg_env.core.statistics import mean_and_error, pass_at_k
 from rg_env.errors import InputError
-from rg_env.evaluation.tally import STATUSES, Tally
+from rg_env.evaluation.counts import STATUSES, Tally
 
 Made = list[list[tuple[str, float, int | None, bool | None]]]
 """By question, of each answer: status, reward, tokens, whether it was cut off."""

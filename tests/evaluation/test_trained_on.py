@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rg_env.core.config_sections import PromptConfig
-from rg_env.core.dataset import build_splits
-from rg_env.core.splits import question_hash
+from rg_env.core.config import PromptConfig
+from rg_env.core.data.dataset import build_splits
+from rg_env.core.data.splits import question_hash
 from rg_env.errors import InputError
 from rg_env.evaluation.questions import Trained, draw, trained_on
 

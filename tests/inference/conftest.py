@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rg_env.inference.engine import EmbeddedEngine
+from rg_env.inference.embedded.engine import EmbeddedEngine
 from rg_env.tiny import POLICY_DIR
 
 

@@ -19,9 +19,8 @@ import pytest
 import uvicorn
 
 from rg_env.errors import EngineError, InputError
-from rg_env.inference.client import InProcessClient
-from rg_env.inference.engine import EmbeddedEngine
-from rg_env.inference.server import HOST, MAX_BODY_BYTES, bind, make_app
+from rg_env.inference.embedded.engine import EmbeddedEngine
+from rg_env.inference.embedded.server import HOST, MAX_BODY_BYTES, InProcessClient, bind, make_app
 
 MESSAGES = [{"role": "user", "content": "Now, how many legs if you have 2 dogs?"}]
 

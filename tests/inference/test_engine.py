@@ -11,9 +11,9 @@ from model_families import FAMILIES
 from transformers import AutoModelForCausalLM
 
 from rg_env.errors import EngineError, InputError
-from rg_env.inference.engine import EmbeddedEngine
+from rg_env.inference.embedded.engine import EmbeddedEngine
+from rg_env.inference.embedded.sampling import Sampler
 from rg_env.inference.protocol import BadRequest, ChatRequest, Generation, Sampling
-from rg_env.inference.sampling import Sampler
 
 QUESTIONS = ["Now, how many legs if you have 2 dogs?", "1 + 2 =", "Solve for x: 3*x + 4 = 19", "And " * 30 + "2 bees?"]
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rg_env.inference.shared_weights import (
+from rg_env.inference.vllm.shared_weights import (
     ALIGNMENT,
     HEADER,
     Entry,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rg_env.errors import ServerError
-from rg_env.inference.vllm import BREAKS_OFF, VllmServer, serve_command, start_hint, vllm_command
+from rg_env.inference.vllm.client import BREAKS_OFF, VllmServer, serve_command, start_hint, vllm_command
 
 MODELS = {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 64}]}
 

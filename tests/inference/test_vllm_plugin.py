@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from rg_env.inference import vllm_plugin
+from rg_env.inference.vllm import plugin
 
 MODULE = "vllm.distributed.weight_transfer"
 
@@ -13,9 +13,9 @@ MODULE = "vllm.distributed.weight_transfer"
 def test_without_vllm_or_with_an_older_one_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A vLLM before 0.32 has no factory to register with."""
     monkeypatch.setitem(sys.modules, MODULE, None)  # importing it raises ImportError
-    vllm_plugin.register()
+    plugin.register()
     monkeypatch.setitem(sys.modules, MODULE, ModuleType(MODULE))  # it has no factory
-    vllm_plugin.register()
+    plugin.register()
 
 
 def test_it_registers_its_backend_once_however_often_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,6 +32,6 @@ def test_it_registers_its_backend_once_however_often_it_is_called(monkeypatch: p
     module = ModuleType(MODULE)
     module.WeightTransferEngineFactory = Factory  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, MODULE, module)
-    vllm_plugin.register()
-    vllm_plugin.register()
-    assert registered == [("rg_env_shm", "rg_env.inference.vllm_backend", "SharedMemoryEngine")]
+    plugin.register()
+    plugin.register()
+    assert registered == [("rg_env_shm", "rg_env.inference.vllm.backend", "SharedMemoryEngine")]

@@ -155,7 +155,7 @@ def test_the_client_builds_and_sends_what_the_hub_asks_for(prime: Path, checkout
     assert source["sha256"] == hashlib.sha256(hub.stored["/source"]).hexdigest()
 
     names = zipfile.ZipFile(io.BytesIO(hub.stored["/wheel"])).namelist()
-    assert {"rg_env/__init__.py", "rg_env/pyproject.toml", "rg_env/core/task_table.json"} <= set(names)
+    assert {"rg_env/__init__.py", "rg_env/pyproject.toml", "rg_env/core/tasks/task_table.json"} <= set(names)
     assert wheel["filename"] == f"rg_env-{project['version']}-py3-none-any.whl"
     assert wheel["size"] == len(hub.stored["/wheel"])
 

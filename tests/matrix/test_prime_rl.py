@@ -18,7 +18,7 @@ import pytest
 from chat_server import ChatServer
 from release_environments import uv
 
-from rg_env.core.dataset import build_splits
+from rg_env.core.data.dataset import build_splits
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs" / "prime-rl"

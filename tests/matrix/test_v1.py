@@ -11,8 +11,8 @@ from chat_server import ChatServer
 from release_checks import EXAMPLES, GYM, OPTIONS, REWARDS, ROLLOUTS, check, releases, run
 from release_environments import Release
 
-from rg_env.core.asking import Asking
-from rg_env.core.dataset import build_rows
+from rg_env.core.data.dataset import build_rows
+from rg_env.core.prompt_options import Asking
 
 BREAKS = """import rg_env
 @rg_env.reward

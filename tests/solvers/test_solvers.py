@@ -9,9 +9,10 @@ from functools import cache
 
 import pytest
 
-from rg_env.core.draws import Draws
-from rg_env.core.graders import forms, grade
-from rg_env.core.task_table import load_table
+from rg_env.core.data.draws import Draws
+from rg_env.core.grading.graders import grade
+from rg_env.core.grading.parsing import forms
+from rg_env.core.tasks.task_table import load_table
 from solvers import SOLVERS
 
 MANY_ANSWERS = {

@@ -10,9 +10,9 @@ import pytest
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from rg_env.core.processes import descendants
 from rg_env.evaluation.config import eval_config_of
 from rg_env.evaluation.evaluate import run_evaluation
-from rg_env.inference.process_group import descendants
 from rg_env.tiny import POLICY_DIR
 
 QUESTIONS = 40

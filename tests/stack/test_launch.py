@@ -10,7 +10,7 @@ import psutil
 import pytest
 from stack_server import REPOSITORY, cpu_environment
 
-from rg_env.inference.process_group import adopt_orphans, descendants
+from rg_env.core.processes import adopt_orphans, descendants
 
 
 @pytest.mark.full_matrix

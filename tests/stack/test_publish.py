@@ -43,7 +43,7 @@ def test_a_run_under_zero3_is_published_and_goes_on(server: RunningServer, tmp_p
             return done.stdout
 
         engine = ("engine.kind=vllm", f"engine.port={between.port}")
-        call(*LAUNCH, "rg_env.cli", "train", CONFIG, *engine, *SMALL, f"output.dir={run}", "training.max_steps=3")
+        call(*LAUNCH, "rg_env.cli.main", "train", CONFIG, *engine, *SMALL, f"output.dir={run}", "training.max_steps=3")
         second = run / "checkpoint-2"
         said = call(BIN / "rg-env", "export", second, "--out", tmp_path / "exported")
         assert "ZeRO-3 shards of 2 processes, step 2" in said
@@ -58,7 +58,7 @@ def test_a_run_under_zero3_is_published_and_goes_on(server: RunningServer, tmp_p
         said = call(BIN / "rg-env", "train", config, *further, code=2)
         assert "it is of 2 processes, and here are 1" in said
         between.repeat()
-        assert "resuming after step 2" in call(*LAUNCH, "rg_env.cli", "train", config, *further)
+        assert "resuming after step 2" in call(*LAUNCH, "rg_env.cli.main", "train", config, *further)
 
     ours, theirs = contents(run / "checkpoint-2"), contents(copy / "run" / "checkpoint-2")
     assert theirs == {path: content for path, content in ours.items() if path in theirs}

@@ -15,7 +15,7 @@ import torch
 from stack_server import REPOSITORY, RunningServer, cpu_environment
 from transformers import AutoModelForCausalLM
 
-from rg_env.training.export.job import Asked, export
+from rg_env.publish.export.job import Asked, export
 
 PYTHON = Path(sys.executable)
 # As examples/train_ultra_minimal.py, with fewer problems to evaluate on: two cores serve and train here.

@@ -11,12 +11,12 @@ from accelerate import Accelerator
 from stack_server import perturb
 
 from rg_env.errors import ServerError, TrainingError
-from rg_env.inference.vllm import VllmServer
-from rg_env.training import weight_sync
-from rg_env.training.grpo_config import GRPOConfig
+from rg_env.inference.vllm.client import VllmServer
+from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.strategy import DataParallel
-from rg_env.training.weight_sources import sources
-from rg_env.training.weight_sync import WeightSync, model_logprobs
+from rg_env.training.weight_sync import transfer
+from rg_env.training.weight_sync.parameters import sources
+from rg_env.training.weight_sync.transfer import WeightSync, model_logprobs
 
 PROMPT = list(range(5, 60))
 CPU = torch.device("cpu")
@@ -48,7 +48,7 @@ def difference(server: VllmServer, model: Any) -> float:
 
 def test_weights_arrive_in_buckets(server: Any, model: Any, sync_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Changed weights are the server's after a sync, however small the buckets, and again after the next change."""
-    monkeypatch.setattr(weight_sync, "BUCKET_BYTES", 300_000)
+    monkeypatch.setattr(transfer, "BUCKET_BYTES", 300_000)
     sync = sync_of(model)
     for _ in range(2):
         perturb(model)
@@ -80,11 +80,11 @@ def test_a_parameter_in_the_wrong_place_stops_the_run(
     """Complete and undamaged, but two layers are swapped: only the log-probabilities tell."""
     first, second = (f"model.layers.{layer}.mlp.down_proj.weight" for layer in (0, 1))
     swap = {first: second, second: first}
-    real = weight_sync.pack
+    real = transfer.pack
     perturb(model)
     sync = sync_of(model)
     monkeypatch.setattr(
-        weight_sync, "pack", lambda tensors, *a: real([(swap.get(name, name), each) for name, each in tensors], *a)
+        transfer, "pack", lambda tensors, *a: real([(swap.get(name, name), each) for name, each in tensors], *a)
     )
     with pytest.raises(TrainingError, match="does not compute what the trainer does"):
         sync.run()
@@ -96,7 +96,7 @@ def test_a_stale_parameter_stops_the_run(model: Any, sync_of: Any, monkeypatch: 
     sync.run()
     perturb(model)
     real = sources
-    monkeypatch.setattr(weight_sync, "sources", lambda *asked: [s for s in real(*asked) if "layers.2" not in s.name])
+    monkeypatch.setattr(transfer, "sources", lambda *asked: [s for s in real(*asked) if "layers.2" not in s.name])
     with pytest.raises(TrainingError, match="does not compute what the trainer does"):
         sync.run()
 
@@ -115,11 +115,11 @@ def test_the_next_trainer_is_served_after_one_that_was_killed(server: Any, model
 import os
 from accelerate import Accelerator
 from transformers import AutoModelForCausalLM
-from rg_env.inference.vllm import VllmServer
+from rg_env.inference.vllm.client import VllmServer
 from rg_env.tiny import POLICY_DIR
-from rg_env.training.grpo_config import GRPOConfig
+from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.strategy import DataParallel
-from rg_env.training.weight_sync import WeightSync
+from rg_env.training.weight_sync.transfer import WeightSync
 server = VllmServer("127.0.0.1", {server.port})
 model = AutoModelForCausalLM.from_pretrained(POLICY_DIR)
 cpu = Accelerator(cpu=True)

@@ -11,8 +11,8 @@ import pytest
 from cheap_replies import SHORTCUTS, Found, search
 from graded_rows import rows_of
 
-from rg_env.core.graders.audit import kept
-from rg_env.core.task_table import load_table
+from rg_env.core.grading.audit import kept
+from rg_env.core.tasks.task_table import load_table
 
 QUICK = ("coin_flip", "graph_color", "knights_knaves", "propositional_logic", "simple_integration", "sudoku")
 """Graders that had holes, or that read formulas, sentences and boards. All tasks are searched with RG_ENV_MANY set."""

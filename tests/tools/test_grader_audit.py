@@ -8,7 +8,7 @@ from pathlib import Path
 import grader_audit
 import pytest
 
-from rg_env.core.graders.audit import HEADER, Audit, line
+from rg_env.core.grading.audit import HEADER, Audit, line
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -31,7 +31,7 @@ def test_what_is_written_is_read_again(tmp_path: Path, monkeypatch: pytest.Monke
     """Other tasks stay as they are; examples are for people, and not kept."""
     path = tmp_path / "audit.json"
     path.write_text('{\n  "gcd": {"items": 7}\n}\n')
-    for module in ("grader_audit", "rg_env.core.graders.audit"):
+    for module in ("grader_audit", "rg_env.core.grading.audit"):
         monkeypatch.setattr(sys.modules[module], "PATH", path)
     grader_audit.write([Audit("maze", items=5, constant=0.123456, constant_reply="'é'", examples=["x"])])
     assert grader_audit.kept() == {

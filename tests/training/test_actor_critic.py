@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from rg_env.commands import run_command
-from rg_env.training import lm_head
+from rg_env.training.algorithms import lm_head
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_actor_critic.py"
 OPTIONS = Namespace(rows_per_pass=3, gamma=0.9, lam=0.8, epochs=1, minibatches=1, clip=0.2)

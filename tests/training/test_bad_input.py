@@ -163,7 +163,7 @@ def test_local_files_are_read(tmp_path: Path, suffix: str) -> None:
     """Each kind that `train_minimal.py` names: two columns, answers as text, each question once."""
     from datasets import Dataset
 
-    from rg_env.training.data import load_rows
+    from rg_env.training.data.user_rows import load_rows
 
     rows = Dataset.from_list([{"question": f"{i % 5} + 1 =", "answer": i % 5 + 1, "id": i} for i in range(8)])
     path = tmp_path / f"data.{suffix}"
@@ -184,7 +184,7 @@ def test_local_files_are_read(tmp_path: Path, suffix: str) -> None:
 )
 def test_rows_that_cannot_be_trained_on_are_named(tmp_path: Path, row: dict[str, Any], words: str) -> None:
     """With file, row and column."""
-    from rg_env.training.data import load_rows
+    from rg_env.training.data.user_rows import load_rows
 
     rows = [{"question": "2 + 2", "answer": "#### 4"}, row]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -194,7 +194,7 @@ def test_rows_that_cannot_be_trained_on_are_named(tmp_path: Path, row: dict[str,
 
 def test_lists_are_no_text() -> None:
     """Nor are mappings; numbers will do as answers, but not as questions."""
-    from rg_env.training.data import load_rows
+    from rg_env.training.data.user_rows import load_rows
 
     for row, words in (
         ({"question": "1 + 1", "answer": ["2"]}, "row 1: its answer is no text, but list"),
@@ -213,18 +213,18 @@ def test_lists_are_no_text() -> None:
 )
 def test_an_unreadable_dataset_says_why(monkeypatch: pytest.MonkeyPatch, cause: Exception, words: str) -> None:
     """The first cause, in one line, or at least what kind of error it was."""
-    from rg_env.training.data import load_rows
+    from rg_env.training.data.user_rows import load_rows
 
     def read(**options: Any) -> Any:
         raise RuntimeError("general") from cause
 
-    monkeypatch.setattr("rg_env.training.data.load_dataset", read)
+    monkeypatch.setattr("rg_env.training.data.user_rows.load_dataset", read)
     with pytest.raises(InputError, match=words):
         load_rows("x")
 
 
 def test_a_dataset_needs_a_name() -> None:
-    from rg_env.training.data import load_rows
+    from rg_env.training.data.user_rows import load_rows
 
     with pytest.raises(InputError, match="is empty"):
         load_rows("")
@@ -232,7 +232,7 @@ def test_a_dataset_needs_a_name() -> None:
 
 def test_an_empty_file_is_told(tmp_path: Path) -> None:
     """Its reader raises without a word."""
-    from rg_env.training.data import load_rows
+    from rg_env.training.data.user_rows import load_rows
 
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(InputError, match=r"empty.jsonl.*no rows"):

@@ -19,9 +19,9 @@ from transformers import AutoModelForCausalLM
 from rg_env.errors import InputError, TrainingError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
-from rg_env.training.checkpoints import check_fit, chosen
-from rg_env.training.previous_policy import weights_file
-from rg_env.training.saved_weights import weights_problem
+from rg_env.training.algorithms.previous_policy import weights_file
+from rg_env.training.checkpointing.files import weights_problem
+from rg_env.training.checkpointing.resume import check_fit, chosen
 from rg_env.training.strategy import Zero
 
 OPTIONS = {"max_steps": 3, "max_tokens": 4}

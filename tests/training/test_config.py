@@ -10,11 +10,11 @@ from config_docs import render, render_evaluation
 
 from rg_env.core.config import Section
 from rg_env.errors import ConfigError
-from rg_env.training.config import TrainConfig
-from rg_env.training.config_loading import load_train_config
-from rg_env.training.from_config import environment_arguments, grpo_config
-from rg_env.training.grpo_config import OWNED_ELSEWHERE, GRPOConfig
-from rg_env.training.plan import describe, resolved, resolved_yaml
+from rg_env.training.config.convert import environment_arguments, grpo_config
+from rg_env.training.config.dry_run import describe, resolved, resolved_yaml
+from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig
+from rg_env.training.config.load import load_train_config
+from rg_env.training.config.schema import TrainConfig
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
 BASE = """
@@ -357,7 +357,7 @@ def test_the_resolved_config_reads_equal(base: Path) -> None:
 def test_a_dry_run_imports_nothing_heavy(base: Path) -> None:
     """Which is why it takes under a second."""
     code = (
-        "import sys; from rg_env.cli import run; run(['train', 'run.yaml', '--dry-run']); "
+        "import sys; from rg_env.cli.main import run; run(['train', 'run.yaml', '--dry-run']); "
         "print({'torch', 'reasoning_gym', 'verifiers', 'transformers', 'datasets', 'numpy'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from rg_env.tiny import TASKS, TRAINING
-from rg_env.training.config import TrainConfig
-from rg_env.training.config_loading import load_train_config
-from rg_env.training.grpo_config import GRPOConfig
-from rg_env.training.without_effect import without_effect
+from rg_env.training.config.grpo import GRPOConfig
+from rg_env.training.config.load import load_train_config
+from rg_env.training.config.schema import TrainConfig
+from rg_env.training.config.unused_keys import without_effect
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 BASES = {"base.yaml", "base_intra.yaml", "base_inter.yaml", "base_curriculum.yaml"}  # in train/paper
@@ -95,9 +95,9 @@ def test_tiny_is_the_run_of_the_smallest_example(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["tiny", "any other"])
 def test_scripts_and_configs_have_the_same_defaults(tmp_path: Path, model: str) -> None:
     """What `default_config` gives is what the shipped configs come to, field by field."""
-    from rg_env.inference.policy import Policy
-    from rg_env.training.default_arguments import default_config
-    from rg_env.training.from_config import grpo_config
+    from rg_env.inference.models import Policy
+    from rg_env.training.config.convert import grpo_config
+    from rg_env.training.config.defaults import default_config
 
     part = CONFIGS / "models" / ("tiny.yaml" if model == "tiny" else "qwen2.5-3b.yaml")
     config = loaded(tmp_path, CONFIGS / "base.yaml", part, tasks={"ab": {}})
@@ -132,7 +132,7 @@ def test_loading_is_quick_and_imports_nothing_heavy() -> None:
     """A mistake is told at once: under a second of work, beside starting Python and its imports."""
     code = f"""
 import json, sys, time
-from rg_env.training.config_loading import load_train_config
+from rg_env.training.config.load import load_train_config
 start = time.process_time()
 load_train_config({str(CONFIGS / "train" / "paper" / "inter_algebra.yaml")!r})
 print(json.dumps([time.process_time() - start, [name for name in {HEAVY!r} if name in sys.modules]]))

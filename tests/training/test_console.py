@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 import pytest
 
-from rg_env.training.console import COMPLETION_LENGTH, RunConsole, harmless, shorten, spread
+from rg_env.training.reporting.console import COMPLETION_LENGTH, RunConsole, harmless, shorten, spread
 
 METRICS = {"reward": 0.5, "accuracy": 0.25, "completions/mean_length": 33.4, "step_time": 1.234}
 

@@ -9,15 +9,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rg_env import ReasoningGym
-from rg_env.core.dataset import build_rows
-from rg_env.core.levels import options_at
-from rg_env.core.splits import split_of
+from rg_env.core.data.dataset import build_rows
+from rg_env.core.data.splits import split_of
+from rg_env.core.tasks.levels import options_at
 from rg_env.errors import InputError, TooFewQuestionsError, UnknownNameError
-from rg_env.training.config import TrainConfig
-from rg_env.training.config_checks import problems
-from rg_env.training.config_sections import CurriculumConfig
-from rg_env.training.curriculum import Curriculum, CurriculumState, TaskState, read_state
-from rg_env.training.question_pool import FIRST_ROWS, QuestionPool
+from rg_env.training.config.checks import problems
+from rg_env.training.config.schema import TrainConfig
+from rg_env.training.config.sections import CurriculumConfig
+from rg_env.training.curriculum.curriculum import Curriculum, CurriculumState, TaskState, read_state
+from rg_env.training.curriculum.question_pool import FIRST_ROWS, QuestionPool
 
 
 @pytest.fixture(scope="module")

@@ -167,7 +167,7 @@ def test_the_console_tells_the_story(main_job: tuple[Path, str]) -> None:
 
 def test_the_checkpoint_is_the_trained_model(main_job: tuple[Path, str]) -> None:
     """Loaded again, it gives greedy completions like those of the last evaluation."""
-    from rg_env.inference.engine import EmbeddedEngine
+    from rg_env.inference.embedded.engine import EmbeddedEngine
     from rg_env.inference.protocol import ChatRequest, Sampling
     from rg_env.training import load_policy
 

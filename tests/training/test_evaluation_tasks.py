@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rg_env import ReasoningGym
-from rg_env.core.splits import split_of
-from rg_env.core.task_table import load_table
-from rg_env.core.tasks import Mixture
-from rg_env.inference.policy import Policy
-from rg_env.training.config import TrainConfig
-from rg_env.training.config_loading import load_train_config
-from rg_env.training.config_run import evaluation_plan
-from rg_env.training.curriculum import Curriculum
-from rg_env.training.from_config import environment_arguments, evaluated_besides, gym
+from rg_env.core.data.splits import split_of
+from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.tasks.task_table import load_table
+from rg_env.inference.models import Policy
+from rg_env.training.build import evaluation_plan
+from rg_env.training.config.convert import environment_arguments, evaluated_besides, gym
+from rg_env.training.config.load import load_train_config
+from rg_env.training.config.schema import TrainConfig
+from rg_env.training.curriculum.curriculum import Curriculum
 
 PAPER = Path(__file__).parents[2] / "configs" / "train" / "paper"
 POLICY = Policy(None, None, "none")  # type: ignore[arg-type]

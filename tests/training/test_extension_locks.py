@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rg_env.training import extension_locks, run_folder
+from rg_env.training import run_folder
+from rg_env.training.reporting import run_files
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
         for file in (found[name], folder / "build.ninja"):
             file.touch()
             old = name == "stale" or (name == "compiling" and file.name == "lock")
-            os.utime(file, (time.time() - old * 2 * extension_locks.STALE_S,) * 2)
+            os.utime(file, (time.time() - old * 2 * run_files.STALE_S,) * 2)
     return found
 
 
@@ -30,7 +31,7 @@ def test_a_lock_that_is_left_over_is_taken_away_and_told(
 ) -> None:
     """Once; what may still compile keeps its lock."""
     for _ in range(2):
-        extension_locks.clear_stale_locks()
+        run_files.clear_stale_locks()
     assert {name: lock.exists() for name, lock in locks.items()} == {"stale": False, "compiling": True, "fresh": True}
     (line,) = capsys.readouterr().out.splitlines()
     assert str(locks["stale"]) in line
@@ -55,10 +56,10 @@ def test_the_folder_is_torchs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for name in ("TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, str(tmp_path))
-    assert extension_locks.extensions_folder() == tmp_path / below / "torch_extensions"
-    assert Path(get_default_build_root()) == extension_locks.extensions_folder()
+    assert run_files.extensions_folder() == tmp_path / below / "torch_extensions"
+    assert Path(get_default_build_root()) == run_files.extensions_folder()
 
 
 def test_no_folder_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "none"))
-    extension_locks.clear_stale_locks()
+    run_files.clear_stale_locks()

@@ -16,7 +16,7 @@ from rg_env.core.statistics import pass_at_k
 from rg_env.errors import InputError, RewardError
 from rg_env.tiny import POLICY_DIR, TASKS
 from rg_env.training import EvaluationPlan, train
-from rg_env.training.fixed_eval import FixedEvaluation
+from rg_env.training.evaluation.runner import FixedEvaluation
 
 UNSEEN = [{"name": "chain_sum", "config": TASKS["chain_sum"]}]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from run_metrics import logged
 
-from rg_env.cli import run as run_cli
+from rg_env.cli.main import run as run_cli
 from rg_env.errors import InputError, OutputFolderError
-from rg_env.training.config_loading import load_train_config
-from rg_env.training.config_run import evaluate_config, run_config
+from rg_env.training.build import evaluate_config, run_config
+from rg_env.training.config.load import load_train_config
 
 pytestmark = pytest.mark.slow
 CONFIG = """

@@ -29,8 +29,8 @@ from rg_env import ReasoningGym
 from sampled_engine import Sampled
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, GRPOTrainer, default_config, load_policy, train
-from rg_env.training.weight_sources import sources
-from rg_env.training.weight_sync import Weights
+from rg_env.training.weight_sync.parameters import sources
+from rg_env.training.weight_sync.transfer import Weights
 
 
 def length(rollout):

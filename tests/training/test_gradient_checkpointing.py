@@ -8,8 +8,8 @@ import pytest
 import torch
 from peft import LoraConfig
 
-from rg_env.training import lm_head
-from rg_env.training.logprobs import can_share_prompts
+from rg_env.training.algorithms import lm_head
+from rg_env.training.algorithms.logprobs import can_share_prompts
 
 
 def gradients(trainer: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -9,12 +9,12 @@ from run_metrics import logged
 from transformers import AutoModelForCausalLM
 
 from rg_env.core.environment import Environment, Scored
-from rg_env.core.rollout import Rollout
+from rg_env.core.grading.rollout import Rollout
 from rg_env.errors import InputError, TrainingError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
-from rg_env.training.group_filter import EmptyBatches, Filtered, fill
-from rg_env.training.order import BatchOrder
+from rg_env.training.algorithms.group_filter import EmptyBatches, Filtered, fill
+from rg_env.training.data.sampler import BatchOrder
 from rg_env.training.rollouts import Rollouts
 
 

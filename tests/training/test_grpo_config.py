@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rg_env.errors import InputError
-from rg_env.training.advantages import group_advantages
-from rg_env.training.grpo_config import ELSEWHERE, GRPOConfig, batch_problems, check_batch
+from rg_env.training.algorithms.advantages import group_advantages
+from rg_env.training.config.grpo import ELSEWHERE, GRPOConfig, batch_problems, check_batch
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_names_of_other_trainers_are_refused_with_what_replaces_them(name: str) 
 
 def test_what_replaces_them_exists() -> None:
     """Every field and section that the hints name."""
-    from rg_env.training.config import TrainConfig
+    from rg_env.training.config.schema import TrainConfig
 
     sections = {name: field.annotation for name, field in TrainConfig.model_fields.items()}
     named = {name for text in ELSEWHERE.values() for name in re.findall(r"[a-z_]*_[a-z_]+", text)}

@@ -9,8 +9,9 @@ from model_families import FAMILIES, SMALL
 from transformers import AutoModelForCausalLM
 
 from rg_env.errors import InputError, MissingExtraError
-from rg_env.training import checks, lm_head
-from rg_env.training.logprobs import completion_logps
+from rg_env.training import checks
+from rg_env.training.algorithms import lm_head
+from rg_env.training.algorithms.logprobs import completion_logps
 
 NO_KERNELS = {"rope": False, "rms_norm": False, "cross_entropy": False}
 

@@ -11,8 +11,8 @@ from peft import LoraConfig, get_peft_model
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, CohereConfig, GraniteConfig, LlamaConfig, LlamaForCausalLM
 
-from rg_env.training import lm_head
-from rg_env.training.logprobs import Arrangement, completion_logps
+from rg_env.training.algorithms import lm_head
+from rg_env.training.algorithms.logprobs import Arrangement, completion_logps
 
 FIVE = 5 * SMALL["vocab_size"]
 """Logits of five positions."""

@@ -13,10 +13,10 @@ from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 
 from rg_env.errors import InputError
-from rg_env.inference.policy import Policy, flash_attention_problem
+from rg_env.inference.models import Policy, flash_attention_problem
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import load_policy
-from rg_env.training.weight_sources import server_name
+from rg_env.training.weight_sync.parameters import server_name
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json"])
@@ -76,7 +76,7 @@ def test_the_default_without_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch, caps
     assert load_policy().is_tiny
     assert capsys.readouterr().out == "No GPU here: taking the tiny policy (--model NAME_OR_FOLDER takes another).\n"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr("rg_env.inference.policy._hub_answers", lambda: False)
+    monkeypatch.setattr("rg_env.inference.models._hub_answers", lambda: False)
     policy = load_policy()
     assert isinstance(policy, Policy)
     assert policy.is_tiny
@@ -114,7 +114,7 @@ def test_flash_attention_where_all_of_it_can_work(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "flash_attn", None)
     assert "flash-attn cannot be imported" in str(flash_attention_problem(half))
     monkeypatch.setitem(sys.modules, "flash_attn", ModuleType("flash_attn"))
-    monkeypatch.setattr("rg_env.inference.policy.is_flash_attn_2_available", lambda: True)
+    monkeypatch.setattr("rg_env.inference.models.is_flash_attn_2_available", lambda: True)
     assert flash_attention_problem(half) is None
     assert "float32" in str(flash_attention_problem(torch.float32))
 

@@ -12,7 +12,7 @@ from model_families import FAMILIES, SMALL
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import AutoModelForCausalLM, BambaConfig
 
-from rg_env.training.logprobs import Arrangement, can_share_prompts, completion_logps
+from rg_env.training.algorithms.logprobs import Arrangement, can_share_prompts, completion_logps
 
 Rows = list[tuple[list[int], list[int]]]
 tokens = st.lists(st.integers(3, 700), min_size=1, max_size=12)

@@ -5,7 +5,14 @@ import math
 import pytest
 import torch
 
-from rg_env.training.loss import Clipping, Normaliser, kl_terms, off_policy_rows, policy_terms, sampler_weights
+from rg_env.training.algorithms.loss import (
+    Clipping,
+    Normaliser,
+    kl_terms,
+    off_policy_rows,
+    policy_terms,
+    sampler_weights,
+)
 
 MASK = torch.tensor([[1, 1, 0], [1, 0, 0]])
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rg_env.training.memory import ModelShape, estimate, largest_that_fits
+from rg_env.training.reporting.memory import ModelShape, estimate, largest_that_fits
 
 README = Path(__file__).parents[2] / "README.md"
 # parameters, layers, hidden, vocabulary, kv_width: from each model's config.json on the hub

@@ -13,7 +13,7 @@ import torch
 from run_metrics import logged
 from transformers import AutoModelForCausalLM
 
-from rg_env.cli import run as rg_env
+from rg_env.cli.main import run as rg_env
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, MonitorCallback, MonitorsConfig, train
 

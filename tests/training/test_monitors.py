@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rg_env.core.rewards import get_reward
-from rg_env.training.config import TrainConfig
-from rg_env.training.config_monitors import MonitorsConfig, rule_names
-from rg_env.training.monitor_rules import RULES
-from rg_env.training.monitors import Monitors
+from rg_env.core.rewards.builtin import get_reward
+from rg_env.training.config.schema import TrainConfig
+from rg_env.training.config.sections import MonitorsConfig, rule_names
+from rg_env.training.monitors.callback import Monitors
+from rg_env.training.monitors.rules import RULES
 
 Course = float | Callable[[int], float]
 """A metric over the steps, from 1."""
@@ -372,6 +372,6 @@ def test_names_that_do_not_exist_are_told() -> None:
 
 
 def test_rules_need_neither_torch_nor_a_trainer() -> None:
-    code = "import sys, rg_env.training.monitors; print({'torch', 'transformers', 'verifiers'} & set(sys.modules))"
+    code = "import sys, rg_env.training.monitors.rules; print({'torch', 'transformers'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

@@ -9,9 +9,9 @@ from run_metrics import logged
 
 from rg_env.errors import InputError
 from rg_env.training import EvaluationPlan, train
-from rg_env.training.batches import TokenBatch
-from rg_env.training.metrics import StepMetrics
-from rg_env.training.previous_policy import PreviousPolicy, weights_file
+from rg_env.training.algorithms.previous_policy import PreviousPolicy, weights_file
+from rg_env.training.data.batches import TokenBatch
+from rg_env.training.reporting.metrics import StepMetrics
 
 QUESTIONS = ["a dog?", "two dogs?", "a bee and a cow?", "9 ants?"]
 ANSWERS = ["4", "8 legs <answer>8</answer>", "6 + 4 = 10", "<answer>54</answer>"]

@@ -10,7 +10,7 @@ from transformers import get_scheduler
 
 from rg_env.errors import InputError
 from rg_env.training import GRPOConfig
-from rg_env.training.metrics import learning_rate
+from rg_env.training.reporting.metrics import learning_rate
 from rg_env.training.strategy import make_optimizer
 
 

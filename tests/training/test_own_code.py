@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from user_code import nothing_left
 
-from rg_env.core.dataset import build_rows
-from rg_env.core.rewards import resolve_rewards
-from rg_env.core.scoring import score
+from rg_env.core.data.dataset import build_rows
+from rg_env.core.grading.scoring import score
+from rg_env.core.rewards.builtin import resolve_rewards
 from rg_env.errors import ConfigError
-from rg_env.training.config_loading import load_train_config
-from rg_env.training.from_config import gym, reward_list
+from rg_env.training.config.convert import gym, reward_list
+from rg_env.training.config.load import load_train_config
 
 REPOSITORY = Path(__file__).parents[2]
 CONFIG = """

@@ -26,7 +26,7 @@ def curve(folder: Path, processes: int) -> list[dict[str, Any]]:
     """The logged steps of the run."""
     config = Path(__file__).parents[2] / "configs" / "train" / "tiny.yaml"
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
-    command = [sys.executable, *(launcher if processes > 1 else []), "-m", "rg_env.cli", "train", str(config)]
+    command = [sys.executable, *(launcher if processes > 1 else []), "-m", "rg_env.cli.main", "train", str(config)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     done = subprocess.run(
         [*command, *OVERRIDES, f"output.dir={folder}"],

@@ -11,12 +11,12 @@ from rich.console import Console
 
 from rg_env.errors import OutputFolderError
 from rg_env.training import GRPOConfig, run_folder, train
-from rg_env.training.config_sections import EngineConfig, LoggingConfig
-from rg_env.training.evaluation_plan import EvaluationPlan
-from rg_env.training.fixed_eval import FixedEvaluation
-from rg_env.training.output import RunFiles, run_name
-from rg_env.training.recorder import Recorder
-from rg_env.training.summary import print_summary
+from rg_env.training.config.sections import EngineConfig, LoggingConfig
+from rg_env.training.evaluation.plan import EvaluationPlan
+from rg_env.training.evaluation.runner import FixedEvaluation
+from rg_env.training.reporting.run_files import RunFiles, run_name
+from rg_env.training.reporting.summary import print_summary
+from rg_env.training.run import Recorder
 
 
 def test_the_config_tells_what_was_run(make_trainer: Any, tmp_path: Path) -> None:

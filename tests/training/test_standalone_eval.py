@@ -8,7 +8,7 @@ import pytest
 
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.training import EvaluationPlan, evaluate_only, load_policy, train
-from rg_env.training.standalone_eval import step_of_model
+from rg_env.training.evaluation.checkpoint_eval import step_of_model
 
 
 @pytest.mark.slow

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.training.config_loading import load_train_config
-from rg_env.training.plan import plan
-from rg_env.training.step_counts import in_updates
+from rg_env.training.config.dry_run import plan
+from rg_env.training.config.load import load_train_config
+from rg_env.training.config.step_counts import in_updates
 
 TINY = Path(__file__).parents[2] / "configs" / "train" / "tiny.yaml"
 STEPS = [

@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 from rg_env.errors import TrainingError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
-from rg_env.training.objective import _through_gradient as through_gradient
-from rg_env.training.saving import finite_weights
+from rg_env.training.algorithms.objective import _through_gradient as through_gradient
+from rg_env.training.checkpointing.save import finite_weights
 
 NONE = EvaluationPlan(before=False, after=False, every=0)
 

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from rich.console import Console
 
-from rg_env.evaluation.pictures.run import plot_run
-from rg_env.training.scores import Evaluation
-from rg_env.training.summary import headline, print_evaluation
+from rg_env.evaluation.plots.run import plot_run
+from rg_env.training.evaluation.scores import Evaluation
+from rg_env.training.reporting.summary import headline, print_evaluation
 
 
 def evaluation(

@@ -15,7 +15,7 @@ from tiny_questions import problem_of, questions, take
 from tiny_solutions import blurted_guess, worked_solution
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rg_env.core.splits import split_of
+from rg_env.core.data.splits import split_of
 from rg_env.errors import OutputFolderError
 from rg_env.tiny import MAX_NEW_TOKENS, POLICY_DIR, SYSTEM_PROMPT, TASKS
 

@@ -13,7 +13,7 @@ from rg_env.inference.protocol import Sampling
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EngineConfig
 from rg_env.training.checks import check_engine
-from rg_env.training.metrics import StepMetrics
+from rg_env.training.reporting.metrics import StepMetrics
 
 # --- the model sees the prompt
 

@@ -13,7 +13,7 @@ from rg_env.core.environment import Environment
 from rg_env.core.prompts import require_chat_template
 from rg_env.errors import EngineError, InputError, RefusedError, RewardError, ServerError, TrainingError
 from rg_env.inference.protocol import Completion, Sampling
-from rg_env.inference.vllm import VllmServer
+from rg_env.inference.vllm.client import VllmServer
 from rg_env.training import EngineConfig, EvaluationPlan, train, vllm_engine
 from rg_env.training.vllm_engine import Vllm
 

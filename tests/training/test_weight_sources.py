@@ -12,7 +12,7 @@ from peft import IA3Config, LoraConfig, PrefixTuningConfig, PromptTuningConfig, 
 from transformers import AutoModelForCausalLM
 
 from rg_env.errors import InputError
-from rg_env.training.weight_sources import Source, buckets, check_sendable, sources
+from rg_env.training.weight_sync.parameters import Source, buckets, check_sendable, sources
 
 ADAPTERS: dict[str, dict[str, Any]] = {
     "all linear layers": {"target_modules": "all-linear"},

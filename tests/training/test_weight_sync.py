@@ -13,9 +13,9 @@ from accelerate import Accelerator
 from weight_server import StandIn
 
 from rg_env.errors import MissingExtraError, ServerError, TrainingError
-from rg_env.training.grpo_config import GRPOConfig
+from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.strategy import DataParallel
-from rg_env.training.weight_sync import WeightSync
+from rg_env.training.weight_sync.transfer import WeightSync
 
 PROOF = [3, 14, 15, 92, 65, 35, 89, 79, 32, 38, 46]
 
@@ -69,7 +69,7 @@ def test_the_server_has_the_weights_of_each_step(stand_in: Any, sync_to: Any, mo
 
 def test_buckets_share_two_places(stand_in: Any, sync_to: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """More of them than places: none is overwritten before it is loaded."""
-    monkeypatch.setattr("rg_env.training.weight_sync.BUCKET_BYTES", 100_000)
+    monkeypatch.setattr("rg_env.training.weight_sync.transfer.BUCKET_BYTES", 100_000)
     server = stand_in()
     change(model)
     sync_to(server).run()

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from rg_env.cli import run as run_cli
-from rg_env.core.rewards import resolve_rewards
-from rg_env.core.rollout import Rollout
-from rg_env.core.scoring import Score
+from rg_env.cli.main import run as run_cli
+from rg_env.core.grading.rollout import Rollout
+from rg_env.core.grading.scoring import Score
+from rg_env.core.rewards.builtin import resolve_rewards
 from rg_env.errors import InputError
-from rg_env.training.config import TrainConfig
-from rg_env.training.config_loading import load_train_config
-from rg_env.training.config_run import run_config
-from rg_env.training.grpo_config import GRPOConfig
-from rg_env.training.plan import describe
-from rg_env.training.without_effect import RULES, without_effect
+from rg_env.training.build import run_config
+from rg_env.training.config.dry_run import describe
+from rg_env.training.config.grpo import GRPOConfig
+from rg_env.training.config.load import load_train_config
+from rg_env.training.config.schema import TrainConfig
+from rg_env.training.config.unused_keys import RULES, without_effect
 
 SCHEDULE = "curriculum={tasks: {chain_sum: {start: 1}}, schedule: {0: 0, 9: 1}"
 VLLM = "engine.kind=vllm"
@@ -215,7 +215,7 @@ def test_clipping_never_acts_on_a_batch_that_is_used_once() -> None:
     """Neither on the loss nor on its gradient: the old log-probabilities are its own."""
     import torch
 
-    from rg_env.training.loss import Clipping, policy_terms
+    from rg_env.training.algorithms.loss import Clipping, policy_terms
 
     def outcome(low: float, high: float) -> tuple[Any, Any]:
         logps = torch.linspace(-3, -0.1, 8).view(2, 4).requires_grad_()
@@ -240,7 +240,7 @@ def test_the_betas_are_adams_alone(optim: str, uses: bool) -> None:
 
 
 def test_a_constant_rate_has_no_warmup(base: Path) -> None:
-    from rg_env.training.metrics import learning_rate
+    from rg_env.training.reporting.metrics import learning_rate
 
     config = load_train_config(base, ["training.lr_scheduler_type=constant", "training.warmup_steps=20"])
     assert {learning_rate(config.training, step) for step in range(30)} == {config.training.learning_rate}

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rg_env.core.json_values import dict_of, number_of, read_json, whole_of
 from rg_env.evaluation.report.parts import Bar, BarGroup, Chart, Estimate, Page, Series, Table, figure
 from rg_env.evaluation.report.rollouts import evaluation_records
-from rg_env.evaluation.report.values import dict_of, number_of, read_json, whole_of
 
 _LABELS_DRAWN = 5
 _COLUMNS = {

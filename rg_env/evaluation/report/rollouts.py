@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rg_env.core.extraction import extract
-from rg_env.core.splits import question_hash
+from rg_env.core.data.splits import question_hash
+from rg_env.core.grading.extraction import extract
+from rg_env.core.json_values import json_lines, number_of, text_of, whole_of
 from rg_env.evaluation.report.parts import Rollouts
-from rg_env.evaluation.report.values import json_lines, number_of, text_of, whole_of
 
 MAX_CHARACTERS = 50_000_000
 """Of model text in a page: more makes browsers slow."""

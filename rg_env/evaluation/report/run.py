@@ -7,12 +7,12 @@ from typing import Any
 
 import yaml
 
-from rg_env.core import yaml12
+from rg_env.core.config import yaml12
+from rg_env.core.json_values import dict_of, json_lines, number_of, read_json, whole_of
 from rg_env.errors import InputError
 from rg_env.evaluation.report.curves import Evaluation, add_curves, add_tables
 from rg_env.evaluation.report.parts import Metrics, Page, Text
 from rg_env.evaluation.report.rollouts import Record, Source, evaluation_records, gather, line_source
-from rg_env.evaluation.report.values import dict_of, json_lines, number_of, read_json, whole_of
 
 POINTS = 1_000
 """Of a metric in a page; of more, evenly spaced ones."""

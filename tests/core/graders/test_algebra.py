@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rg_env.core.graders.algebra import GRADERS
+from rg_env.core.grading.graders.algebra import GRADERS
 
 
 def _grade(task: str, answer: str, metadata: dict[str, Any], gold: str = "") -> float:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.core.graders.algorithmic import GRADERS
+from rg_env.core.grading.graders.algorithmic import GRADERS
 
 
 def _grade(task: str, answer: str, gold: str, **metadata: Any) -> float:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rg_env.core.graders.arc import GRADERS
+from rg_env.core.grading.graders.arc import GRADERS
 
 LINE = {
     "question": "",

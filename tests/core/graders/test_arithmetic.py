@@ -9,8 +9,8 @@ from grader_cases import assert_scores
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.core.graders import grade
-from rg_env.core.graders.exact_value import exact_value, last_place, rounded
+from rg_env.core.grading.graders import grade
+from rg_env.core.grading.parsing.exact_value import exact_value, last_place, rounded
 
 
 def entry(answer: str, question: str = "", **metadata: Any) -> dict[str, Any]:

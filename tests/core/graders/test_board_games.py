@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.core.graders.board_games import GRADERS
+from rg_env.core.grading.graders.games import GRADERS
 
 
 def _grade(task: str, answer: str, gold: str, **metadata: Any) -> float:

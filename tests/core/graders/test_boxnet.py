@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.core.graders import gold_answer, grade
-from rg_env.core.graders.boxnet import solve
+from rg_env.core.grading.graders import gold_answer, grade
+from rg_env.core.grading.solvers.boxnet import solve
 
 
 def _entry(**squares: list[str]) -> dict[str, Any]:

@@ -9,9 +9,9 @@ import sympy
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from rg_env.core.graders import balls
-from rg_env.core.graders.calculus import Dual, compiled
-from rg_env.core.graders.expressions import FUNCTIONS, parse
+from rg_env.core.grading.graders.calculus import Dual, compiled
+from rg_env.core.grading.parsing import balls
+from rg_env.core.grading.parsing.expressions import FUNCTIONS, parse
 
 _ONE = (1.0, 0.0)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.core.graders import grade
+from rg_env.core.grading.graders import grade
 
 
 def entry(answer: str) -> dict[str, Any]:

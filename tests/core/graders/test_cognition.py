@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rg_env.core.graders import rubiks
-from rg_env.core.graders.cognition import GRADERS
+from rg_env.core.grading.graders.cognition import GRADERS
+from rg_env.core.grading.solvers import rubiks
 
 
 def entry(answer: Any = None, question: str = "", **metadata: Any) -> dict[str, Any]:

@@ -7,8 +7,9 @@ import pytest
 from dresses import DRESSES, LABELS, taken
 from grader_cases import entries
 
-from rg_env.core.graders import COMPOSED, forms, gold_answer, grade
-from rg_env.core.task_table import load_table
+from rg_env.core.grading.graders import COMPOSED, gold_answer, grade
+from rg_env.core.grading.parsing import forms
+from rg_env.core.tasks.task_table import load_table
 
 TASKS = sorted(load_table())
 QUOTES = ("double quotes", "single quotes", "curly quotes", "single curly quotes")

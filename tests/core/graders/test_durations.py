@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.core.graders import gold_answer, grade
+from rg_env.core.grading.graders import gold_answer, grade
 
 
 def entry(answer: str, expected: str, start: str, end: str, task_type: str, question: str = "") -> dict[str, Any]:

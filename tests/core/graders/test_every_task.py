@@ -11,13 +11,13 @@ from grader_audit import SLOW
 from grader_cases import entries
 from honest_answers import compare
 
-from rg_env.core.extraction import Extraction
-from rg_env.core.graders import gold_answer, grade
-from rg_env.core.graders.audit import kept
-from rg_env.core.graders.gold import STORED_ELSEWHERE
-from rg_env.core.graders.table import GRADERS
-from rg_env.core.scoring import MAX_ANSWER_CHARS, Score, score_extraction
-from rg_env.core.task_table import load_table
+from rg_env.core.grading.audit import kept
+from rg_env.core.grading.extraction import Extraction
+from rg_env.core.grading.graders import gold_answer, grade
+from rg_env.core.grading.graders.gold import STORED_ELSEWHERE
+from rg_env.core.grading.graders.table import GRADERS
+from rg_env.core.grading.scoring import MAX_ANSWER_CHARS, Score, score_extraction
+from rg_env.core.tasks.task_table import load_table
 
 TASKS = sorted(load_table())
 LONG = MAX_ANSWER_CHARS

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.core.graders.calculus import compiled
-from rg_env.core.graders.expressions import MAX_DEPTH, MAX_TOKENS, exact, names, parse
+from rg_env.core.grading.graders.calculus import compiled
+from rg_env.core.grading.parsing.expressions import MAX_DEPTH, MAX_TOKENS, exact, names, parse
 
 
 @pytest.mark.parametrize(

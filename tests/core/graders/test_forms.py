@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.core.graders import forms, literals
+from rg_env.core.grading.parsing import forms, literals
 
 plain = st.recursive(
     st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),

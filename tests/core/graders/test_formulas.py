@@ -7,7 +7,7 @@ from formula_cases import formulas_in, holds, written
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.core.graders.formulas import MAX_DEPTH, MAX_TOKENS, Formula, columns, flipped, parse, truth
+from rg_env.core.grading.parsing.formulas import MAX_DEPTH, MAX_TOKENS, Formula, columns, flipped, parse, truth
 
 P, Q, R = ("var", "P"), ("var", "Q"), ("var", "R")
 NAMES = ["P", "Q", "R"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.core.graders import games, grade
+from rg_env.core.grading.graders import games, grade
 
 MINI: dict[str, Any] = {
     "question": "",

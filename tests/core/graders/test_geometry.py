@@ -8,7 +8,7 @@ from grader_cases import assert_scores
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.core.graders import grade
+from rg_env.core.grading.graders import grade
 
 POINT = {
     "question": "",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.core.graders.graphs import GRADERS, is_shortest_lock
+from rg_env.core.grading.graders.graphs import GRADERS, is_shortest_lock
 
 
 def _grade(task: str, answer: str, gold: str, config: dict[str, Any] | None = None, **metadata: Any) -> float:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rg_env.core.graders import grade
+from rg_env.core.grading.graders import grade
 
 CASES = [
     ("acre", "on", "ON.", 1.0),

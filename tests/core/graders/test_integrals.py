@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sympy.simplify.fu import TR8
 
-from rg_env.core.dataset import build_rows
-from rg_env.core.graders import calculus
-from rg_env.core.graders.algebra import GRADERS
+from rg_env.core.data.dataset import build_rows
+from rg_env.core.grading.graders import calculus
+from rg_env.core.grading.graders.algebra import GRADERS
 
 
 def _integral(answer: str, integrand: str, variable: str = "x") -> float:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.core.graders.logic import GRADERS
+from rg_env.core.grading.graders.logic import GRADERS
 
 
 def _grade(task: str, answer: str, gold: str | None, **metadata: Any) -> float:

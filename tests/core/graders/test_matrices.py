@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rg_env.core.graders import grids
-from rg_env.core.graders.matrices import GRADERS
+from rg_env.core.grading.graders import arc
+from rg_env.core.grading.graders.algorithmic import GRADERS
 
 Grid = list[list[int]]
 GRIDS = st.integers(1, 6).flatmap(
@@ -44,7 +44,7 @@ def lines(grid: Grid) -> str:
 @given(grid=GRIDS)
 def test_a_grid_is_read_in_every_form(write: Any, grid: Grid) -> None:
     """Forms change, numbers and shape do not."""
-    assert grids.grade_grid(write(grid), grid) == 1.0
+    assert arc.grade_grid(write(grid), grid) == 1.0
 
 
 @settings(deadline=None)
@@ -55,14 +55,14 @@ def test_one_changed_number_is_not_right(grid: Grid, data: st.DataObject) -> Non
     column = data.draw(st.integers(0, len(grid[0]) - 1))
     changed = [list(cells) for cells in grid]
     changed[row][column] += 1
-    assert 0.0 <= grids.grade_grid(lines(changed), grid, given=grid) < 1.0
+    assert 0.0 <= arc.grade_grid(lines(changed), grid, given=grid) < 1.0
 
 
 @settings(deadline=None)
 @given(text=st.text(alphabet='[](),;|01. \n"\\&', max_size=200), n_cells=st.integers(1, 20))
 def test_no_text_breaks_the_reader(text: str, n_cells: int) -> None:
     """Whatever the text, rows or None come back, and no cell holds a separator."""
-    found = grids.rows(text, n_cells)
+    found = arc.rows(text, n_cells)
     assert found is None or all(not set(" \n,;|") & set(cell) for row in found for cell in row)
 
 
@@ -71,15 +71,15 @@ def test_no_text_breaks_the_reader(text: str, n_cells: int) -> None:
 )
 def test_another_shape_is_wrong(text: str) -> None:
     """The right numbers in another shape are another matrix."""
-    assert grids.grade_grid(text, [[1, 2], [3, 4]]) == 0.0
+    assert arc.grade_grid(text, [[1, 2], [3, 4]]) == 0.0
 
 
 def test_trivial_boards_are_worth_nothing() -> None:
     """Progress counts from the best of the unchanged board and a constant one."""
     gold, given_ = [[0, 0, 0, 1], [1, 1, 0, 0]], [[0, 0, 1, 1], [1, 0, 0, 0]]
-    assert grids.grade_grid(lines(given_), gold, given_) == 0.0
-    assert grids.grade_grid("0 0 0 0\n0 0 0 0", gold, given_) == 0.0
-    assert grids.grade_grid("0 0 0 1\n1 0 0 0", gold, given_) == pytest.approx(0.5)  # 7 of 8, where copying gets 6
+    assert arc.grade_grid(lines(given_), gold, given_) == 0.0
+    assert arc.grade_grid("0 0 0 0\n0 0 0 0", gold, given_) == 0.0
+    assert arc.grade_grid("0 0 0 1\n1 0 0 0", gold, given_) == pytest.approx(0.5)  # 7 of 8, where copying gets 6
 
 
 def test_binary_matrix_gives_nothing_for_the_input() -> None:

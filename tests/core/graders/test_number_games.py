@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rg_env.core.graders.number_games import GRADERS
+from rg_env.core.grading.graders.games import GRADERS
 
 _COUNTDOWN: dict[str, Any] = {
     "question": "",

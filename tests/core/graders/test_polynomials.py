@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.core.graders.polynomials import RealRoots, dense, parse_expanded
+from rg_env.core.grading.parsing.polynomials import RealRoots, dense, parse_expanded
 
 
 @pytest.mark.parametrize(

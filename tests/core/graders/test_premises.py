@@ -9,10 +9,9 @@ from formula_cases import Models, formulas_in, is_conclusion, models, written
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from rg_env.core.dataset import build_rows
-from rg_env.core.graders.formulas import Formula, parse
-from rg_env.core.graders.logic import propositional_logic
-from rg_env.core.graders.premises import MAX_DEPENDS, Premises
+from rg_env.core.data.dataset import build_rows
+from rg_env.core.grading.graders.logic import MAX_DEPENDS, Premises, propositional_logic
+from rg_env.core.grading.parsing.formulas import Formula, parse
 
 NAMES = ["P", "Q", "R"]
 FORMULAS = formulas_in(NAMES, max_leaves=6)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rg_env.core.graders.probability import GRADERS
+from rg_env.core.grading.graders.arithmetic import GRADERS
 
 
 def _grade(answer: str, gold: str) -> float:

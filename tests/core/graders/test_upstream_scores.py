@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import pytest
 from disagreements import explanation
 
-from rg_env.core.extraction import Extraction
-from rg_env.core.graders.common import prefix
-from rg_env.core.scoring import CORRECT_FROM, Score, score_extraction
-from rg_env.core.task_table import load_table
+from rg_env.core.grading.extraction import Extraction
+from rg_env.core.grading.graders.common import prefix
+from rg_env.core.grading.scoring import CORRECT_FROM, Score, score_extraction
+from rg_env.core.tasks.task_table import load_table
 
 DATA = Path(__file__).parents[2] / "data" / "upstream_scores.jsonl.gz"
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.core.graders.library_data import ladder_words, story_sentences
-from rg_env.core.graders.words import GRADERS
+from rg_env.core.grading.graders.words import GRADERS
+from rg_env.core.grading.parsing.library_data import ladder_words, story_sentences
 
 
 def _grade(task: str, answer: str, gold: str, question: str = "?", **metadata: Any) -> float:
@@ -245,7 +245,7 @@ def test_no_text_makes_a_grader_raise(text: str) -> None:
 def test_library_data_is_read_without_importing_the_library() -> None:
     """The word list and the story are there, and reasoning_gym stays out of the process."""
     code = (
-        "import sys; from rg_env.core.graders import library_data as d;"
+        "import sys; from rg_env.core.grading.graders import library_data as d;"
         "assert {'COLD', 'CAT', 'ABACK'} <= d.ladder_words() and len(d.story_sentences()) > 300;"
         "sys.exit('reasoning_gym' in sys.modules)"
     )

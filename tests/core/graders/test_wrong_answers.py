@@ -13,8 +13,8 @@ import pytest
 from dresses import DRESSES
 from grader_cases import ENTRIES, entries
 
-from rg_env.core.graders import gold_answer, grade
-from rg_env.core.task_table import load_table
+from rg_env.core.grading.graders import gold_answer, grade
+from rg_env.core.tasks.task_table import load_table
 
 Entry = dict[str, Any]
 ROUNDED = {

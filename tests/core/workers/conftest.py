@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from worker_pools import TARGETS
 
-from rg_env.core.workers import WorkerPool
+from rg_env.core.grading.workers import WorkerPool
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from worker_pools import value_of
 
-from rg_env.core.workers import MAX_REQUEST_BYTES, Outcome, WorkerPool
+from rg_env.core.grading.workers import MAX_REQUEST_BYTES, Outcome, WorkerPool
 from rg_env.errors import InputError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from worker_pools import value_of
 
-from rg_env.core.workers import WorkerPool
+from rg_env.core.grading.workers import WorkerPool
 
 ESCAPES = [
     "open('escaped', 'w')",

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from worker_pools import is_running, pids_of, stat_of, until, value_of
 
-from rg_env.core.worker_handle import Worker
-from rg_env.core.workers import Outcome, WorkerPool
+from rg_env.core.grading.workers import Outcome, Worker, WorkerPool
 
 
 @pytest.mark.parametrize("action", [("sleep", 60), ("spin",)])

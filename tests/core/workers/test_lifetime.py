@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from worker_pools import is_running, pids_of, script, stat_of, until
 
-from rg_env.core.workers import WorkerPool
+from rg_env.core.grading.workers import WorkerPool
 from rg_env.errors import InputError, RGEnvError
 
 

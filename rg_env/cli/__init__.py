@@ -1,0 +1,1 @@
+"""The command `rg-env`: one module a command, parsing only."""

@@ -1,0 +1,88 @@
+"""What `rg-env tasks` prints: the tasks by category, one task with examples, the audit."""
+
+import json
+from collections.abc import Callable, Sequence
+
+from rg_env.core.data import problem_keys
+from rg_env.core.data.dataset import build_rows
+from rg_env.core.grading import audit
+from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.tasks.task_table import load_table, shipped_table
+
+_LEGEND = """
+levels: of difficulty, 0 to ... (`level: 2` in a task's mapping); - where the library has none
+draw:   milliseconds to draw a question    distinct: different questions among the first ones drawn
+gold:   share of the questions with a stored answer    constant: share that the best constant answer is right on
+`rg-env tasks NAME --show 2` for one of them, `rg-env tasks --audit` for the graders"""
+
+
+def all_tasks() -> str:
+    """All tasks by category, a line each."""
+    table, audits = shipped_table(), audit.kept()
+    lines = []
+    for category in sorted({entry["category"] for entry in table.values()}):
+        lines.append(f"{category:26} {'levels':>6} {'draw':>8} {'distinct':>11} {'gold':>5} {'constant':>8}  grader")
+        for task in sorted(task for task, entry in table.items() if entry["category"] == category):
+            measured, steps = audits[task], table[task]["levels"].values()
+            levels = str(max(len(values) for values in steps) - 1) if steps else "-"
+            gold = 1 - measured.without_gold / measured.items
+            distinct = f"{measured.distinct}/{measured.items}"
+            lines.append(
+                f"  {task:24} {levels:>6} {measured.draw_ms:8.2f} {distinct:>11} {gold:5.2f} {measured.constant:8.2f}  "
+                f"{audit.grader_name(task)}"
+            )
+    return "\n".join([*lines, _LEGEND])
+
+
+def one_task(name: str, level: int | None = None, show: int = 0, seed: int = 0) -> str:
+    """Options, levels, figures and `show` example rows of one task, at a level if given.
+
+    Raises:
+        UnknownNameError: there is no such task.
+        InputError: it has no such level.
+    """
+    gym = {"name": name} if level is None else {"name": name, "level": level}
+    (spec,) = Mixture.parse(gym).tasks
+    entry, measured = load_table()[spec.name], audit.kept()[spec.name]
+    at_level = f" at level {level}" if level is not None else ""
+    lines = [f"{spec.name} ({entry['category']}), options and defaults{at_level}:"]
+    lines += [f"  {option}: {json.dumps(spec.config.get(option, value))}" for option, value in entry["options"].items()]
+    if entry["levels"]:
+        lines.append("levels (attribute: from 0 to):")
+        lines += [f"  {attribute}: {len(steps) - 1}" for attribute, steps in entry["levels"].items()]
+    lines += [f"  level {broken} does not work: {reason}" for broken, reason in entry["broken_levels"].items()]
+    lines.append(f"problem, which decides the split: {problem_keys.described(spec.name)}")
+    lines += ["measured with the default options:", f"  {audit.HEADER}"]
+    lines += [f"  {text}" for text in audit.line(measured).splitlines()]
+    for number, row in enumerate(build_rows(gym, "train", show, seed) if show else [], start=1):
+        gold = row["answer"] or "(the library stores none)"
+        lines += ["", f"example {number}:", row["question"].rstrip(), f"answer: {gold}"]
+    return "\n".join(lines)
+
+
+def show_audit(show: Callable[[str], None], tasks: Sequence[str] = ()) -> bool:
+    """Give the shipped audit of `tasks` (default: all) to `show`, a line a task; returns whether all are fine.
+
+    Raises:
+        UnknownNameError: there is no such task.
+    """
+    names = list(Mixture.parse(list(tasks)).names) if tasks else sorted(shipped_table())
+    kept = audit.kept()
+    audits = [kept[name] for name in names]
+    show(audit.HEADER)
+    for result in audits:
+        show(audit.line(result))
+    golds = sum(result.items - result.without_gold for result in audits)
+    wrong = sum(result.gold_wrong for result in audits)
+    show(
+        f"{len(audits)} tasks: {golds - wrong} of {golds} gold answers score 1.0; "
+        f"of {sum(result.answers for result in audits)} honest answers the library's graders call "
+        f"{sum(result.disagreements for result in audits)} otherwise than ours, in "
+        f"{sum(result.disagreements > 0 for result in audits)} tasks, "
+        f"{sum(result.unexplained for result in audits)} of them unexplained; "
+        f"{sum(not result.fine for result in audits)} not fine"
+    )
+    guessable = [f"{result.task} {result.constant:.2f}" for result in audits if result.constant > audit.GUESSABLE]
+    if guessable:
+        show(f"* one fixed answer is right on more than {audit.GUESSABLE:g} of the rows: {', '.join(guessable)}")
+    return all(result.fine for result in audits)

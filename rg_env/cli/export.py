@@ -1,0 +1,53 @@
+"""`rg-env export`: its options, and what is printed."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rg_env.commands import end_signals_as_ctrl_c, require, say
+
+
+def add(commands: Any) -> None:
+    """Add `rg-env export` to the subcommands."""
+    export = commands.add_parser(
+        "export",
+        help="a checkpoint of any kind as a model folder, proven to be the trained model",
+        usage="rg-env export CHECKPOINT [--out DIR] [--dtype bf16|fp16|fp32] [--merge-lora] [options]",
+        epilog="Exit code 1: a check failed, and nothing was left. Nothing in a checkpoint is executed.",
+    )
+    export.add_argument(
+        "checkpoint",
+        metavar="CHECKPOINT",
+        type=Path,
+        help="a model folder, a run (its last checkpoint), DeepSpeed or FSDP shards, adapters",
+    )
+    export.add_argument("--out", metavar="DIR", type=Path, help="a new folder; default: CHECKPOINT-export")
+    export.add_argument("--dtype", choices=["bf16", "fp16", "fp32"], help="default: as the weights were loaded")
+    export.add_argument("--merge-lora", action="store_true", help="adapters: the whole model, not the adapters alone")
+    export.add_argument("--best", action="store_true", help="of a run the checkpoint with the best accuracy")
+    export.add_argument("--base", metavar="MODEL", help="trained from; where the checkpoint has no config or tokenizer")
+    export.add_argument(
+        "--verify",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="compare tensors, logits and the accuracy that the run recorded",
+    )
+    export.set_defaults(run=_export)
+
+
+def _export(options: argparse.Namespace) -> int:
+    require("torch", "train")
+    from rg_env.publish.export.job import Asked, export
+
+    asked = Asked(
+        path=options.checkpoint,
+        out=options.out,
+        dtype=options.dtype,
+        merge_lora=options.merge_lora,
+        verify=options.verify,
+        best=options.best,
+        base=options.base,
+    )
+    with end_signals_as_ctrl_c():
+        print(export(asked, say))
+    return 0

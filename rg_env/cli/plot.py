@@ -1,0 +1,40 @@
+"""`rg-env plot`: its options. What it does stands in `rg_env.evaluation.plots.files`."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rg_env.commands import require
+
+
+def add(commands: Any) -> None:
+    """Add the subcommand to those of `rg-env`."""
+    plot = commands.add_parser(
+        "plot",
+        help="a picture of results files, or of the learning curves of runs",
+        usage="rg-env plot FILE... [--title T] [--rename A=B ...] [--rename-file m.json] [--output f.png|svg|pdf]",
+        epilog="Several files go into one picture: results of other models on the same questions, or other runs.",
+        allow_abbrev=False,
+    )
+    plot.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help="results_*.json, or outputs/*/metrics.jsonl of runs"
+    )
+    plot.add_argument("--title", metavar="T", help="default: what is drawn; '': none")
+    plot.add_argument(
+        "--rename", nargs="+", action="extend", default=[], metavar="A=B", help="show the model, or the run, A as B"
+    )
+    plot.add_argument("--rename-file", type=Path, metavar="m.json", help='the same: {"A": "B"}')
+    plot.add_argument(
+        "--output", type=Path, metavar="FILE", help="f.png, f.svg or f.pdf; default: the first file's name, .png"
+    )
+    plot.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run it; returns the exit code."""
+    require("matplotlib", "eval")
+    from rg_env.evaluation.plots.files import Renames, plot_files
+
+    renames = Renames(tuple(options.rename), options.rename_file)
+    print(plot_files(options.files, options.output, options.title, renames))
+    return 0

@@ -1,0 +1,68 @@
+"""`rg-env probe`: its options. What it finds stands in `rg_env.evaluation.probe`."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from rg_env.commands import end_signals_as_ctrl_c, positive, require
+
+
+def add(commands: Any) -> None:
+    """Add the subcommand to those of `rg-env`."""
+    parser = commands.add_parser(
+        "probe",
+        help="which tasks, at which levels, can teach a model anything",
+        epilog="Writes mixture.yaml, which a training config can extend, beside the files of an evaluation.",
+    )
+    parser.add_argument("--model", required=True, help="folder, name on the hub, 'tiny', or NAME@URL of an endpoint")
+    parser.add_argument("--tasks", nargs="+", required=True, metavar="TASK", help="'all' for all of them")
+    parser.add_argument("--levels", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="default: 0 1 2")
+    parser.add_argument("-n", "--num-examples", type=positive, default=20, help="questions a level; default: 20")
+    parser.add_argument("-r", "--rollouts", type=positive, default=8, help="answers to each, a group; default: 8")
+    parser.add_argument("--max-tokens", type=positive, default=1024, help="of an answer; default: 1024")
+    parser.add_argument("--output-dir", metavar="DIR", help="default: a fresh folder under outputs/")
+    parser.add_argument("--resume", action="store_true", help="go on with what the output folder holds")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run it; returns the exit code."""
+    from rg_env.core.config.yaml12 import to_yaml
+    from rg_env.core.output_folders import write_aside
+    from rg_env.core.tasks.task_table import load_table
+    from rg_env.errors import InputError
+    from rg_env.evaluation.config import eval_config_of
+    from rg_env.evaluation.evaluate import run_evaluation
+    from rg_env.evaluation.probe import judge, labels, mixture
+    from rg_env.evaluation.summary_table import print_advice
+
+    if options.rollouts < 2:
+        raise InputError("--rollouts 1: whether answers differ shows from 2 up; training has groups of 8")
+    tasks = sorted(load_table()) if options.tasks == ["all"] else options.tasks
+    given = {
+        "models": [options.model],
+        "tasks": labels(tasks, options.levels),
+        "num_examples": options.num_examples,
+        "rollouts_per_example": options.rollouts,
+        "sampling.max_tokens": options.max_tokens,
+    }
+    given |= {"output.dir": options.output_dir} if options.output_dir else {}
+    for package in ("scipy", "matplotlib"):  # before anything is asked
+        require(package, "eval")
+    config = eval_config_of([f"{key}={json.dumps(value)}" for key, value in given.items()])
+    with end_signals_as_ctrl_c():
+        results, folder = run_evaluation(config, resume=options.resume)
+    advice = judge(results, next(iter(config.models)))
+    print_advice(advice)
+    try:
+        text = to_yaml(mixture(advice))
+    except InputError as error:
+        print(f"{error}; files in {folder}")
+        return 1
+    file = Path(folder) / "mixture.yaml"
+    write_aside(
+        file, f"# Made by rg-env probe for {options.model}: tasks that can teach it, at the level to start.\n{text}"
+    )
+    print(f"{file}: for `extends:` of a training config, or rg-env train CONFIG with these tasks; files in {folder}")
+    return 0

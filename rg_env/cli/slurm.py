@@ -1,0 +1,72 @@
+"""`rg-env slurm`: its options. What it does stands in `rg_env.jobs.slurm.slurm`."""
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import Any
+
+from rg_env.cli import sweep
+from rg_env.commands import positive, take_overrides_anywhere
+
+
+def add(commands: Any) -> None:
+    """Add the subcommand to those of `rg-env`."""
+    slurm = commands.add_parser(
+        "slurm",
+        help="write an sbatch script that trains, or evaluates, by a config",
+        usage="rg-env slurm CONFIG --gpus N --time TIME [options] [key=value ...]",
+        epilog="Nothing is submitted. Keys stay in .env, which the programs read on the node.",
+        allow_abbrev=False,
+    )
+    slurm.add_argument("config", metavar="CONFIG", help="such as configs/train/tiny.yaml, or one of configs/eval")
+    slurm.add_argument("overrides", nargs="*", metavar="key=value", help="over the config's own")
+    slurm.add_argument("--gpus", type=positive, required=True, metavar="N", help="on each node")
+    slurm.add_argument("--time", required=True, help="of the job: 04:00:00, 1-12, ...")
+    slurm.add_argument("--account", metavar="A", help="to be charged")
+    slurm.add_argument("--partition", metavar="P")
+    slurm.add_argument("--qos", metavar="Q")
+    slurm.add_argument("--nodes", type=positive, default=1, metavar="N", help="default: 1")
+    slurm.add_argument("--cpus-per-task", type=positive, metavar="N", help="on each node; default: 8 a GPU")
+    slurm.add_argument("--mem", metavar="200G", help="on each node; default: the cluster's")
+    slurm.add_argument("--array", metavar="SEEDS", help="a job for each seed: 0-4, or 1,7,9 (0-9%%2: two at a time)")
+    sweep.add_option(slurm)
+    slurm.add_argument("--vllm-gpus", type=positive, metavar="K", help="of the first node, for vLLM; default: 1")
+    slurm.add_argument("--job-name", metavar="NAME", help="default: the config's")
+    slurm.add_argument("--output", type=Path, metavar="FILE", help="for the script; default: NAME.sbatch")
+    slurm.add_argument("--force", action="store_true", help="write over FILE")
+    slurm.add_argument("--dry-run", action="store_true", help="print the script instead")
+    slurm.set_defaults(run=run)
+    take_overrides_anywhere(slurm)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run it; returns the exit code."""
+    from rg_env.jobs.slurm.job import SlurmJob
+    from rg_env.jobs.slurm.slurm import sbatch_script, write_script
+
+    job = SlurmJob(
+        config=options.config,
+        overrides=tuple(options.overrides),
+        gpus=options.gpus,
+        time=options.time,
+        nodes=options.nodes,
+        account=options.account,
+        partition=options.partition,
+        qos=options.qos,
+        cpus_per_task=options.cpus_per_task,
+        mem=options.mem,
+        array=options.array,
+        sweep=tuple(options.sweep or ()),
+        vllm_gpus=options.vllm_gpus,
+        job_name=options.job_name,
+    )
+    script = sbatch_script(job)
+    if options.dry_run:
+        print(script, end="")
+        return 0
+    file = options.output or Path(f"{job.name}.sbatch")
+    write_script(script, file, force=options.force)
+    print(f"submit it with: sbatch {shlex.quote(str(file))}")
+    if job.sweep:
+        print(script.splitlines()[2].removeprefix("# "))  # how they are compared
+    return 0

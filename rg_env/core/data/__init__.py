@@ -1,0 +1,1 @@
+"""Rows: generation, selection, splits, cache, manifest."""

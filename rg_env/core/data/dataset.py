@@ -1,0 +1,164 @@
+"""Rows: questions with all that is needed to score an answer to them, split into training and evaluation.
+
+A row is `{"question": str, "answer": str, "info": {"rg_task", "config", "entry", "problem", "share"}}`, all values of
+`info` text: the whole library entry as JSON (so that scoring never generates again), the key of the problem that is
+asked (`core.problem_keys`), and the share of the task among the rows, as "37/200". The task's key is `rg_task` because
+verifiers 0.3 reads `info["task"]` itself and wants another thing there.
+
+Which split a row belongs to is decided by its problem (`core.splits`): training and evaluation rows ask different
+problems whatever the seeds; within a split rows differ by question. The items of a task are walked from a starting
+point derived from the seed, and the distinct questions of the wanted split are kept until there are enough
+(`core.selection`). The same tasks, numbers and seeds give the same rows in any process and on any number of cores
+(`core.generation`), and the second time they come from disk (`core.row_cache`).
+"""
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from rg_env.core.data import row_cache
+from rg_env.core.data.generation import Request, generate
+from rg_env.core.data.manifest import Manifest, check_manifest, make_manifest, read_manifest
+from rg_env.core.data.selection import Row as Row
+from rg_env.core.data.splits import Split, SplitBy
+from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.tasks.task_table import is_user_task
+from rg_env.core.text import is_count, shortened
+from rg_env.core.user_code import sources
+from rg_env.errors import InputError
+
+MAX_ROWS = 2**31
+"""More cannot be asked for."""
+
+
+def build_rows(
+    mixture: object,
+    split: Split,
+    n: int,
+    seed: int,
+    *,
+    split_by: SplitBy = "problem",
+    cache: bool = True,
+    processes: int | None = None,
+) -> list[Row]:
+    """`n` distinct questions of `split`; `mixture` is anything that `Mixture.parse` takes.
+
+    Tasks share the rows by weight and are shuffled together by `seed`. `split_by`: what decides the split, "problem" or
+    "question"; by question, the same problem may be in both splits in other words or order. `cache`: look for the rows
+    on disk, and keep them there. `processes`: generate in at most this many (default: one per core).
+
+    Raises `InputError` for options that the library refuses and for a task that does not have enough distinct
+    questions, and `GenerationError` for a draw that takes too long.
+    """
+    return _build(Mixture.parse(mixture), [(split, n, seed)], split_by, cache, processes)[0]
+
+
+def build_splits(
+    gym: object,
+    num_train: int,
+    num_eval: int,
+    seed: int,
+    eval_seed: int = 0,
+    *,
+    split_by: SplitBy = "problem",
+    cache: bool = True,
+    processes: int | None = None,
+    manifest: str | Path | Manifest | None = None,
+) -> tuple[list[Row], list[Row], dict[str, Any]]:
+    """Training rows, evaluation rows and their manifest (see `core.manifest`).
+
+    `seed` picks the training rows and `eval_seed` the evaluation rows, so that the evaluation set stays the same while
+    training seeds change. `manifest`: that of another run, or its file; other rows than its own are an `InputError`.
+    The rest, and the errors, as for `build_rows`.
+    """
+    mixture = Mixture.parse(gym)
+    expected = None if manifest is None else read_manifest(manifest)  # before rows are drawn
+    parts: list[_Part] = [("train", num_train, seed), ("eval", num_eval, eval_seed)]
+    train, evaluation = _build(mixture, parts, split_by, cache, processes)
+    described = make_manifest(mixture, {"train": (train, seed), "eval": (evaluation, eval_seed)}, split_by)
+    if expected is not None:
+        check_manifest(expected, described)
+    return train, evaluation, described
+
+
+def check_request(mixture: Mixture, split: Split, n: int, seed: int, split_by: object = "problem") -> None:
+    """All that can be checked of what is asked for without drawing a question. Raises `InputError`."""
+    if split_by not in get_args(SplitBy):
+        raise InputError(f'split_by must be "problem" or "question", not {shortened(split_by)}')
+    if not is_count(n, MAX_ROWS):
+        raise InputError(
+            f"the number of {split} examples must be a whole number from 0 to {MAX_ROWS}, not {shortened(n)}"
+        )
+    if not is_count(abs(seed) if isinstance(seed, int) and not isinstance(seed, bool) else seed, 2**64):
+        raise InputError(f"seed must be a whole number within 64 bits, not {shortened(seed)}")
+    mixture.counts(n)
+
+
+_Part = tuple[Split, int, int]
+"""Split, number of rows and seed."""
+
+
+def _build(mixture: Mixture, parts: list[_Part], by: SplitBy, cache: bool, processes: int | None) -> list[list[Row]]:
+    """The rows of each part: from disk, or generated, all that are missing at once."""
+    for part in parts:
+        check_request(mixture, *part, by)
+    described = {part: _described(mixture, part, by) for part in parts if cache and part[1]}
+    built = _kept(described)
+    if len(built) < len(described):
+        with row_cache.building(list(described.values())):
+            built = _kept(described)  # by now another process may have built them: the ranks of a run start together
+            _build_missing(mixture, parts, by, processes, built, described)
+    else:
+        _build_missing(mixture, parts, by, processes, built, described)
+    return [built[part] for part in parts]
+
+
+def _kept(described: Mapping[_Part, Mapping[str, Any]]) -> dict[_Part, list[Row]]:
+    found = {part: row_cache.load(what) for part, what in described.items()}
+    return {part: rows for part, rows in found.items() if rows is not None}
+
+
+def _build_missing(
+    mixture: Mixture,
+    parts: list[_Part],
+    by: SplitBy,
+    processes: int | None,
+    built: dict[_Part, list[Row]],
+    described: Mapping[_Part, Mapping[str, Any]],
+) -> None:
+    missing = [part for part in parts if part not in built]
+    built.update(_generate(mixture, missing, by, processes))
+    for part in missing:
+        if part in described:
+            row_cache.store(described[part], built[part])
+
+
+def _generate(mixture: Mixture, parts: list[_Part], by: SplitBy, processes: int | None) -> dict[_Part, list[Row]]:
+    """Parts with the same seed share one walk through the items, so that no item is drawn twice."""
+    requests = []
+    for seed in dict.fromkeys(part[2] for part in parts):
+        counts = {split: mixture.counts(n) for split, n, own in parts if own == seed}
+        requests += [
+            Request(task, seed, {split: numbers[i] for split, numbers in counts.items()}, by)
+            for i, task in enumerate(mixture.tasks)
+        ]
+    found = list(zip(requests, generate(requests, processes), strict=True))
+    built = {}
+    for part in parts:
+        split, n, seed = part
+        rows: list[Row] = []
+        for request, by_split in found:
+            if request.seed == seed and (count := request.counts[split]):
+                rows += [{**row, "info": {**row["info"], "share": f"{count}/{n}"}} for row in by_split[split]]
+        random.Random(f"{split}:{seed}").shuffle(rows)
+        built[part] = rows
+    return built
+
+
+def _described(mixture: Mixture, part: _Part, by: SplitBy) -> dict[str, Any]:
+    """What the rows of `part` depend on."""
+    split, n, seed = part
+    tasks = [[task.name, count, task.config] for task, count in zip(mixture.tasks, mixture.counts(n), strict=True)]
+    own = {"imports": sorted(sources().values())} if any(map(is_user_task, mixture.names)) else {}
+    return {"tasks": tasks, "split": split, "seed": seed, "by": by, **own}

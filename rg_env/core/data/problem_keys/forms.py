@@ -1,0 +1,206 @@
+"""Canonical forms: what a problem says, without the order and the names that do not matter.
+
+A form is a JSON value (text, number, list, ...), a tuple of forms in this order, a `Bag` of forms in any order, or a
+`Name` (which name it is does not matter, only where it comes again):
+
+    canonical((Bag([(Name("Q"), "->", Name("P"))]), Name("P")))     # the same for any two names in place of P and Q
+
+Names are told apart by where they occur, as in the Weisfeiler-Leman test for graphs: forms that differ by renaming and
+by the order in bags always become the same text. The reverse holds but for highly regular forms (two triangles against
+one hexagon), which may share a text: for splits that is on the safe side.
+
+Forms of arithmetic and algebraic expressions, as the library writes them (Python's syntax).
+
+    expression("2*x - 1", "x")      # the same form as of "-1 + x*2", and of "2*y - 1" with "y"
+
+Sums and products have no order, a sign belongs to its term, and the names of variables do not matter. Nothing is
+computed: `2 + 2` and `4` are two problems.
+
+What a problem's key is made by, and the helpers that most tasks need.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+Entry = Mapping[str, Any]
+"""The library's entry, as JSON gives it back."""
+
+
+class Key(NamedTuple):
+    """How the problem of one task is told from others."""
+
+    asks: str
+    """What makes the problem, in words."""
+    form: Callable[[Entry], Any]
+    """That, as `core.problem_keys.forms` takes it."""
+
+
+def fields(*names: str, any_order: Sequence[str] = ()) -> Callable[[Entry], Any]:
+    """The form of these fields of the metadata; those in `any_order` are lists whose order does not matter."""
+
+    def form(entry: Entry) -> Any:
+        metadata = entry["metadata"]
+        return tuple(Bag(metadata[name]) if name in any_order else metadata[name] for name in names)
+
+    return form
+
+
+def parts(pattern: re.Pattern[str], text: str) -> list[Any]:
+    """What the pattern finds; the whole text where it finds nothing, which keeps problems apart that are written in a
+    way that the library has not today."""
+    return pattern.findall(text) or [text.strip()]
+
+
+_ROUNDS = 8
+"""Rounds of refinement at most: a name is told apart by what is that many steps away from it."""
+
+
+class Name(str):
+    """A name that stands for itself only: another one in all its places means the same."""
+
+    __slots__ = ()
+
+
+class Bag(tuple[Any, ...]):
+    """Parts in any order, each as often as it occurs."""
+
+    __slots__ = ()
+
+    def __new__(cls, parts: Iterable[Any] = ()) -> "Bag":
+        return super().__new__(cls, parts)
+
+
+def canonical(form: Any) -> str:
+    """The same text for forms that differ in names and in the order in bags alone."""
+    return _text(form, _labels(form))
+
+
+def _labels(form: Any) -> dict[str, str]:
+    """A label for each name, by where it occurs."""
+    named = [(sorted(set(_names(statement))), statement) for statement in _statements(form)]
+    labels = dict.fromkeys(sorted({name for names, _ in named for name in names}), "n")
+    classes = 1
+    for _ in range(_ROUNDS):
+        if classes == len(labels):  # all are told apart
+            break
+        places: dict[str, list[str]] = {name: [] for name in labels}
+        for names, statement in named:
+            for name in names:
+                label = labels[name]
+                labels[name] = f"{label}!"
+                places[name].append(_text(statement, labels))
+                labels[name] = label
+        seen = {name: json.dumps([labels[name], sorted(found)]) for name, found in places.items()}
+        ranks = {text: f"n{rank}" for rank, text in enumerate(sorted(set(seen.values())))}
+        if len(ranks) == classes:  # nothing more is told apart
+            break
+        labels, classes = {name: ranks[text] for name, text in seen.items()}, len(ranks)
+    return labels
+
+
+def _statements(form: Any) -> Iterator[Any]:
+    """The parts of a form that name others: a form's own parts, and those of its bags, with their place."""
+    if isinstance(form, tuple) and not isinstance(form, Bag):
+        for place, part in enumerate(form):
+            yield from ((place, each) for each in part) if isinstance(part, Bag) else [(place, part)]
+    elif isinstance(form, Bag):
+        yield from form
+    else:
+        yield form
+
+
+def _names(form: Any) -> Iterator[str]:
+    if isinstance(form, Name):
+        yield form
+    elif isinstance(form, tuple):
+        for part in form:
+            yield from _names(part)
+
+
+def _text(form: Any, labels: Mapping[str, str]) -> str:
+    if isinstance(form, Name):
+        return labels[form]
+    if isinstance(form, Bag):
+        return "{" + ",".join(sorted([_text(part, labels) for part in form])) + "}"
+    if isinstance(form, tuple):
+        return "[" + ",".join([_text(part, labels) for part in form]) + "]"
+    return json.dumps(form, sort_keys=True)
+
+
+def renumbered(text: Iterable[str]) -> list[int]:
+    """Each sign as the number of its first appearance: the same for texts that differ in their alphabet alone."""
+    numbers: dict[str, int] = {}
+    return [numbers.setdefault(sign, len(numbers)) for sign in text]
+
+
+def expression(text: str, variables: Collection[str] = ()) -> Any:
+    """The form of an expression; the text itself if it is not one."""
+    try:
+        return _value(ast.parse(text.strip(), mode="eval").body, frozenset(variables))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return text.strip()
+
+
+def equation(text: str, variables: Collection[str] = ()) -> Any:
+    """The form of an equation: its sides may change places."""
+    return Bag(expression(side, variables) for side in text.split("="))
+
+
+def _value(node: ast.expr, variables: frozenset[str]) -> Any:
+    return ("sum", Bag(_terms(node, variables)))
+
+
+def _terms(node: ast.expr, variables: frozenset[str]) -> Iterator[Any]:
+    left = [(node, 1)]
+    while left:
+        node, sign = left.pop()
+        match node:
+            case ast.BinOp(op=ast.Add()):
+                left += [(node.left, sign), (node.right, sign)]
+            case ast.BinOp(op=ast.Sub()):
+                left += [(node.left, sign), (node.right, -sign)]
+            case ast.UnaryOp(op=ast.USub()):
+                left.append((node.operand, -sign))
+            case ast.UnaryOp(op=ast.UAdd()):
+                left.append((node.operand, sign))
+            case _:
+                yield _term(node, sign, variables)
+
+
+def _term(node: ast.expr, sign: int, variables: frozenset[str]) -> Any:
+    above: list[Any] = []
+    below: list[Any] = []
+    left = [(node, True)]
+    while left:
+        node, up = left.pop()
+        match node:
+            case ast.BinOp(op=ast.Mult()):
+                left += [(node.left, up), (node.right, up)]
+            case ast.BinOp(op=ast.Div()):
+                left += [(node.left, up), (node.right, not up)]
+            case ast.UnaryOp(op=ast.USub()):
+                sign = -sign
+                left.append((node.operand, up))
+            case _:
+                (above if up else below).append(_factor(node, variables))
+    return (sign, Bag(above), Bag(below))
+
+
+def _factor(node: ast.expr, variables: frozenset[str]) -> Any:
+    match node:
+        case ast.Constant():
+            return repr(node.value)
+        case ast.Name():
+            return Name(node.id) if node.id in variables else node.id
+        case ast.Call(func=ast.Name(id=function)):
+            return (function, *(_value(each, variables) for each in node.args))
+        case ast.BinOp(op=ast.Add() | ast.Sub()):
+            return _value(node, variables)
+        case ast.BinOp():
+            sides = _value(node.left, variables), _value(node.right, variables)
+            any_order = isinstance(node.op, ast.BitAnd | ast.BitOr | ast.BitXor)
+            return (type(node.op).__name__, Bag(sides) if any_order else sides)
+    return ast.dump(node)

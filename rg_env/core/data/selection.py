@@ -1,0 +1,193 @@
+"""Which of the items drawn become rows: distinct questions, each in its split, balanced where it matters.
+
+A `Selection` is offered the items of one task in the order of their index and decides by that order alone, so that the
+rows do not depend on who drew the items, or on how many were asked for: more rows begin with the same ones.
+
+In the tasks of `BALANCED` a constant answer would be right on up to nine rows in ten, as the library draws them. There
+a row waits while its answer has its share, until others have caught up: tasks with two answers have both equally often.
+Open tasks have one row in five for an answer that is frequent, at 1.0 (binary_alternation) to 1.5 draws a row (maze);
+only self_reference, whose answer is 1, 2, 3 or 4 on 95 draws of 100, has one in four, for five would take 4.8 draws a
+row. Left as drawn are tasks where the best answer is right on about 0.2 (aiw, knight_swap) or as often as by chance
+(zebra_puzzles, with four names).
+"""
+
+import json
+import time
+from collections import Counter, deque
+from typing import TypedDict
+
+from rg_env.core.data.items import Item
+from rg_env.core.data.splits import Split, SplitBy, question_hash
+from rg_env.core.grading.graders.algorithmic import fit_by_chance
+from rg_env.core.grading.graders.logic import Premises
+
+BALANCED = {
+    "acre": 3,
+    "binary_alternation": 5,
+    "circuit_logic": 2,
+    "course_schedule": 2,
+    "game_of_life_halting": 2,
+    "gcd": 5,
+    "graph_color": 10,
+    "isomorphic_strings": 2,
+    "largest_island": 5,
+    "letter_counting": 5,
+    "mahjong_puzzle": 3,
+    "maze": 5,
+    "modulo_grid": 2,
+    "polynomial_equations": 5,
+    "pool_matrix": 5,
+    "propositional_logic": 6,
+    "ransom_note": 2,
+    "rotten_oranges": 5,
+    "self_reference": 4,
+    "shortest_path": 5,
+    "string_insertion": 5,
+    "string_manipulation": 5,
+    "syllogism": 2,
+}
+"""Tasks where no answer is right on more than one row in so many (rounded up): the gold answer; in propositional_logic
+a variable or a negated one, of which several can be right. In graph_color any colouring fits a graph with few edges:
+no more than one row in ten has a graph that a fixed one fits by chance with more than `_CHANCE`. In modulo_grid it is
+the sign that fills all gaps: the library's one gap wants the rarer sign one time in ten. In string_insertion (93
+draws in 100), string_manipulation and pool_matrix it is the question's own text or grid, to which no rule applies, and
+in largest_island the count of all ones, of which there is one island."""
+_CHANCE = 0.2
+
+BALANCE_PATIENCE = 300
+"""After this many new questions in a row whose answers all have their share, a split's rows are as drawn: the task's
+options make other answers rare or impossible."""
+PATIENCE_DRAWS = 5000
+"""A task counts as exhausted after this many draws in a row that gave no new question of a split ..."""
+PATIENCE_S = 20.0
+"""... or after this many seconds without a new one, for tasks that are slow to draw from ..."""
+PATIENCE_MIN_DRAWS = 200
+"""... but not before this many draws."""
+
+
+class Row(TypedDict):
+    """One question with what is needed to score an answer to it."""
+
+    question: str
+    answer: str
+    """The gold answer in a form that scores 1.0; empty where the library stores none."""
+    info: dict[str, str]
+
+
+class Selection:
+    """The rows of one task, from its items in order."""
+
+    def __init__(self, task: str, config_json: str, splits: tuple[Split, ...], by: SplitBy = "problem") -> None:
+        self.draws = 0
+        self._by = by
+        self._problems: dict[Split, set[str]] = {split: set() for split in splits}
+        self._common = {"rg_task": task, "config": config_json}
+        self._seen: set[str] = set()
+        self._takers = {split: _Taker(BALANCED.get(task, 0)) for split in splits}
+
+    def offer(self, item: Item | None) -> None:
+        """The next draw's item; None for a draw that gave none."""
+        self.draws += 1
+        key = question_hash(item.question) if item else ""
+        split = item.split(self._by) if item else None
+        for own, taker in self._takers.items():
+            if item is not None and own == split and key not in self._seen:
+                info = {**self._common, "entry": item.entry, "problem": item.problem}
+                self._problems[own].add(item.problem)
+                answers = _answers(self._common["rg_task"], item)
+                taker.add({"question": item.question, "answer": item.gold or "", "info": info}, answers)
+            else:
+                taker.miss()
+        self._seen.add(key)
+
+    def rows(self, split: Split) -> list[Row]:
+        """The rows of `split` so far."""
+        return self._takers[split].rows
+
+    def problems(self, split: Split) -> int:
+        """Number of distinct problems that the draws of `split` asked so far."""
+        return len(self._problems[split])
+
+    def exhausted(self, split: Split) -> bool:
+        """Whether there is no use in drawing on for `split`. Call it after `offer`."""
+        return self._takers[split].exhausted()
+
+
+class _Taker:
+    """The rows of one split: in the order of the draws, but that no answer has more than one row in `one_in`."""
+
+    def __init__(self, one_in: int) -> None:
+        self.rows: list[Row] = []
+        self._one_in = one_in  # 0: any number of rows
+        self._counts: Counter[str] = Counter()
+        self._waiting: dict[tuple[str, ...], deque[tuple[int, Row]]] = {}
+        self._number = 0
+        self._lag = 0
+        self._barren = 0
+        self._last_new = time.monotonic()
+
+    def add(self, row: Row, answers: tuple[str, ...]) -> None:
+        self._barren, self._last_new = 0, time.monotonic()
+        if not self._one_in:
+            self.rows.append(row)
+            return
+        self._number += 1
+        self._waiting.setdefault(answers, deque()).append((self._number, row))
+        before = len(self.rows)
+        while ready := [(queue[0][0], own) for own, queue in self._waiting.items() if self._may_take(own)]:
+            own = min(ready)[1]
+            self._counts.update(own)
+            self.rows.append(self._waiting[own].popleft()[1])
+            if not self._waiting[own]:
+                del self._waiting[own]
+        self._lag = 0 if len(self.rows) > before else self._lag + 1
+        if self._lag >= BALANCE_PATIENCE:
+            self._stop_balancing()
+
+    def miss(self) -> None:
+        self._barren += 1
+        if self._barren >= PATIENCE_DRAWS:
+            self._stop_balancing()
+
+    def exhausted(self) -> bool:
+        if self._barren >= PATIENCE_DRAWS:
+            return True
+        if self._waiting:  # rows that are released once nothing new comes: by draws, not by the clock
+            return False
+        return self._barren >= PATIENCE_MIN_DRAWS and time.monotonic() - self._last_new > PATIENCE_S
+
+    def _may_take(self, answers: tuple[str, ...]) -> bool:
+        share = -(-(len(self.rows) + 1) // self._one_in)
+        return all(self._counts[answer] < share for answer in answers)
+
+    def _stop_balancing(self) -> None:
+        left = sorted(((number, row) for queue in self._waiting.values() for number, row in queue), key=lambda x: x[0])
+        self.rows += [row for _, row in left]
+        self._waiting, self._one_in = {}, 0
+
+
+def _answers(task: str, item: Item) -> tuple[str, ...]:
+    """The fixed answers that are right on this item, of those that could be right on many."""
+    if task == "propositional_logic":
+        return tuple(Premises(json.loads(item.entry)["metadata"]).literals())
+    if task == "graph_color":
+        return ("any colouring",) if fit_by_chance(json.loads(item.entry)) > _CHANCE else ()
+    if task == "modulo_grid":
+        shown = item.question.rpartition("\n\n")[2]
+        signs = {sign for sign, own in zip(item.gold or "", shown, strict=False) if own == "❔"}
+        return tuple(signs) if len(signs) == 1 else ()
+    gold = (item.gold or "").strip()
+    if task in ("pool_matrix", "string_insertion", "string_manipulation"):
+        given = item.question.rpartition(":")[2].split()
+        return ("as given",) if given == gold.split() or _numbers(given) == _numbers(gold.split()) else ()
+    if task == "largest_island":
+        return ("all ones",) if gold == str(sum(map(sum, json.loads(item.entry)["metadata"]["grid"]))) else ()
+    return (gold.lower(),)
+
+
+def _numbers(cells: list[str]) -> list[float] | str:
+    """Values of the cells; their text where one is no number."""
+    try:
+        return [float(cell) for cell in cells]
+    except ValueError:
+        return " ".join(cells)

@@ -1,0 +1,1 @@
+"""From a completion to a score."""

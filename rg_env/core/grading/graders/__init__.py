@@ -1,0 +1,65 @@
+"""Grading one answer against one entry: which grader each task gets. Callers use `core.scoring` instead.
+
+All graders here are the project's own. They never evaluate the model's text, take time linear in the answer, a few
+milliseconds for one of `scoring.MAX_ANSWER_CHARS` characters, and return real progress in [0, 1]: 1.0 for what a user
+would call right, and less only for a measurable part of it. `library` has Reasoning Gym's own, for comparison.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rg_env.core.grading.graders.corrections import corrected
+from rg_env.core.grading.graders.gold import SOLVED, STORED_ELSEWHERE
+from rg_env.core.grading.graders.gold import gold_answer as gold_answer
+from rg_env.core.grading.graders.table import GRADERS
+from rg_env.core.grading.parsing.forms import candidates
+
+QUOTED = frozenset({"codeio"})
+"""Tasks where quotes around the answer make another value, a text."""
+COMPOSED = frozenset({
+    "ab", "arc_1d", "arc_agi", "binary_matrix", "boxnet", "cryptarithm", "futoshiki", "game_of_life", "graph_color",
+    "group_anagrams", "jugs", "kakurasu", "knight_swap", "knights_knaves", "list_functions", "manipulate_matrix",
+    "mini_sudoku", "modulo_grid", "n_queens", "number_filtering", "number_sorting", "palindrome_partitioning",
+    "path_star", "pool_matrix", "propositional_logic", "quantum_lock", "rearc", "rotate_matrix", "rubiks_cube",
+    "rush_hour", "shortest_path", "sokoban", "spiral_matrix", "string_splitting", "string_synthesis", "sudoku",
+    "survo", "tower_of_hanoi", "word_ladder", "word_sequence_reversal", "word_sorting",
+})  # fmt: skip
+"""Tasks whose answers are lists, grids, moves or claims: no single value, so no `The answer is` before it."""
+BRACKETED = frozenset({"bf", "codeio", "intermediate_integration", "simple_integration"})
+"""Tasks where brackets around the answer make another value, are what a program prints, or are read as such."""
+
+
+def grade(
+    task: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer: str, *, partial_credit: bool = False
+) -> float:
+    """How right `answer` is: 1.0 for right and 0.0 for all else, or real progress with `partial_credit`.
+
+    `entry` is the library's item in JSON form. Raises whatever a broken `entry` makes a grader raise: `core.scoring`
+    tells that apart from a wrong answer.
+    """
+    grader = GRADERS[task]
+    entry = corrected(task, entry, config)
+    best = 0.0
+    texts = candidates(answer, label=task not in COMPOSED, quotes=task not in QUOTED, brackets=task not in BRACKETED)
+    for text in texts:
+        value = grader(text, entry, config)
+        if value >= 1.0:
+            return 1.0
+        best = max(best, value)
+    return best if partial_credit else 0.0
+
+
+def fault_of(task: str, config: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
+    """Why no answer to `entry` can be right, for its own gold answer is not; empty if that is right, or not known."""
+    if task in SOLVED:  # where a grader raises on what a solver cannot take
+        return ""
+    why = "its entry was edited, or is of another reasoning-gym version"
+    try:
+        gold = gold_answer(task, entry, config)
+        if gold is None and entry["answer"] is None and task not in STORED_ELSEWHERE:
+            return f"the row has no gold answer: {why}"
+        if not gold or not gold.strip() or grade(task, config, entry, gold.strip()) == 1.0:
+            return ""
+    except Exception as error:
+        return f"the row's own gold answer cannot be graded: {why} ({type(error).__name__}: {error})"
+    return f"the row's own gold answer scores 0: {why}"

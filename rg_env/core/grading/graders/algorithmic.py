@@ -1,0 +1,287 @@
+"""Graders of the algorithmic tasks on numbers and strings of signs; `words` and `matrices` have the others.
+
+Graders of answers that are matrices, and the processes on them.
+"""
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from rg_env.core.grading.graders import arc, common
+from rg_env.core.grading.graders.common import (
+    Config,
+    Entry,
+    Grader,
+    exact_number,
+    prefix,
+    progress,
+    squeezed,
+    too_long,
+    truth,
+)
+from rg_env.core.grading.parsing import forms
+
+_EMPTY = ("", '""', "''", "``", "[]", "empty", "(empty)", "empty string", "the empty string", "nothing")
+_PREFIXES = {2: "0b", 8: "0o", 16: "0x"}
+_SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
+_ASSIGNMENT = re.compile(r"([A-Z])(?:=|:|->|→)([0-9])")
+
+
+def signs(answer: str, entry: Entry, config: Config) -> float:
+    """The stored string of letters and signs, in any letter case; also as a list of them, in quotes, or spaced."""
+    gold = squeezed(entry["answer"]).casefold()
+    return float(squeezed(answer).casefold() == gold if gold else answer.strip().casefold() in _EMPTY)
+
+
+def ab(answer: str, entry: Entry, config: Config) -> float:
+    """The tokens that remain, in any letter case, with any separators or none."""
+    gold = entry["answer"].split()
+    if not gold:
+        return float(answer.strip().casefold() in _EMPTY)
+    if too_long(answer, entry):
+        return 0.0
+    pieces = re.split(r"[\s,'\"`\[\]()]+", answer.upper())
+    tokens = [piece[at : at + 2] for piece in pieces for at in range(0, len(piece), 2)]
+    return float(tokens == gold)
+
+
+def base_conversion(answer: str, entry: Entry, config: Config) -> float:
+    """The number in the target base; capitals, `0x`, leading zeros, gaps and the base as a subscript do no harm."""
+    metadata = entry["metadata"]
+    base = metadata["target_base"]
+    digits = forms.plain_digits("".join(answer.split())).lower()
+    # `1010_2` names the base, and so does `1010₂`: the same text must not be two numbers, so `_` groups no digits.
+    subscript = re.fullmatch(r"([0-9a-z]+)(?:_\{?([0-9]{1,2})\}?|([₀-₉]{1,2}))", digits)
+    if subscript:
+        digits, named = subscript[1], subscript[2] or subscript[3].translate(_SUBSCRIPTS)
+        if int(named) != base:
+            return 0.0
+    digits = digits.removeprefix(_PREFIXES.get(base, " "))
+    if not re.fullmatch(r"[0-9a-z]+", digits):
+        return 0.0
+    # The library stores no digit at all for zero in most bases.
+    return float((digits.lstrip("0") or "0") == (metadata["target_repr"] or "0"))
+
+
+def cryptarithm(answer: str, entry: Entry, config: Config) -> float:
+    """Any assignment of different digits to just the letters of the puzzle that makes the sum right."""
+    if too_long(answer, entry):
+        return 0.0
+    text = re.sub(r"[\s\"'`*{}\[\]()]", "", answer).upper()
+    pairs = _ASSIGNMENT.findall(text)
+    if _ASSIGNMENT.sub("", text).strip(",;|"):
+        return 0.0
+    digits = dict(pairs)
+    metadata = entry["metadata"]
+    words = [*metadata["words_letters"], metadata["result_letters"]]
+    if len(set(pairs)) != len(digits) or len(set(digits.values())) != len(digits) or set(digits) != set("".join(words)):
+        return 0.0
+    values = ["".join(digits[letter] for letter in word) for word in words]
+    if not metadata.get("allow_leading_zero", False) and any(value.startswith("0") for value in values):
+        return 0.0
+    *addends, total = map(int, values)
+    return float(sum(addends) == total)
+
+
+def number_filtering(answer: str, entry: Entry, config: Config) -> float:
+    """The numbers that remain, in their order, each in any way of writing it; brackets may lack unless none remains."""
+    gold = _exact(entry["metadata"]["result"])
+    if not gold:
+        return float("".join(answer.split()) in ("[]", "()"))
+    return float(_numbers(answer, len(gold)) == gold)
+
+
+def number_sorting(answer: str, entry: Entry, config: Config) -> float:
+    """The numbers of the question, all of them and no others, in order; in part, how far the list is right."""
+    gold = _exact(entry["metadata"]["sorted_numbers"])
+    given = _numbers(answer, len(gold))
+    if given == gold:
+        return 1.0
+    if given is None or sorted(given) != sorted(gold):
+        return 0.0
+    return progress(prefix(given, gold), prefix(_exact(entry["metadata"]["original_numbers"]), gold), len(gold))
+
+
+def counts(answer: str, entry: Entry, config: Config) -> float:
+    """The stored whole numbers in their order, with any separators."""
+    gold = entry["answer"].split()
+    if answer.split() == gold:
+        return 1.0
+    return float(_numbers(answer, len(gold)) == _exact(gold))
+
+
+def _numbers(answer: str, count: int) -> list[Fraction] | None:
+    """A list of `count` numbers. Quotes, where there are any, pair, and each pair holds one number."""
+    if len(re.findall(r"[^\s,;()\[\]'\"]+", answer)) != count:
+        return None
+    if "'" not in answer and '"' not in answer:
+        return forms.numbers(answer)
+    listed = forms.literal(answer)
+    if not isinstance(listed, list | tuple) or len(listed) != count:
+        return None
+    found = [forms.number(str(item)) for item in listed]
+    return None if None in found else [value for value in found if value is not None]
+
+
+def _exact(texts: Sequence[str]) -> list[Fraction]:
+    return [Fraction(text) for text in texts]
+
+
+_TRUTH = {"true": True, "yes": True, "false": False, "no": False}
+_ROUNDING = 0.005 + 1e-9
+"""Half of the last of the two decimal places that pool_matrix asks for."""
+_DECIMAL = re.compile(r"[+-]?(?:\d{1,9}(?:\.\d{0,20})?|\.\d{1,20})", re.ASCII)
+_JUG_MOVE = re.compile(
+    r"(?P<kind>fill|empty) (?:jug )?(?P<jug>[a-z])"
+    r"|pour (?:from )?(?:jug )?(?P<source>[a-z]) ?(?:-+>|=>|→|to|into) ?(?:jug )?(?P<target>[a-z])"
+)
+_BULLET = re.compile(r"\A(?:\d{1,4}[.)]|[-*•])\s+")
+_CHARS_PER_VERTEX = 40
+_MORE_CHARS = 200
+"""A map with a vertex a line takes about 16 characters for each."""
+_MAX_JUG_MOVES = 1_000
+"""The library's hardest puzzles need 200."""
+
+
+def matrix(answer: str, entry: Entry, config: Config) -> float:
+    """All cells of the matrix that comes out; partly right ones beyond those of the matrix that goes in.
+
+    In binary_matrix these are many: a cell of 0 has the distance 0, and most of 1 have the distance 1.
+    """
+    return arc.grade_grid(answer, entry["metadata"]["solution"], entry["metadata"]["matrix"])
+
+
+def game_of_life(answer: str, entry: Entry, config: Config) -> float:
+    """All cells of the last board; partly right ones beyond those of an empty board and of the first board."""
+    board = entry["question"].rpartition("\n\n")[2].removesuffix(".")
+    return arc.grade_grid(answer, json.loads(entry["answer"]), json.loads(board))
+
+
+def game_of_life_halting(answer: str, entry: Entry, config: Config) -> float:
+    """The right one of True and False, or yes and no, in any letter case."""
+    return float(_TRUTH.get(answer.strip(" \t\r\n'\"").lower()) is _TRUTH[entry["answer"].lower()])
+
+
+def pool_matrix(answer: str, entry: Entry, config: Config) -> float:
+    """All cells, correct to two decimal places or more; partly right ones beyond one number everywhere."""
+    gold = entry["metadata"]["solution"]
+    values = arc.flat(gold)
+    cells = arc.shaped(arc.rows(answer, len(values)), gold)
+    if cells is None:
+        return 0.0
+    right = sum(
+        _DECIMAL.fullmatch(cell) is not None and abs(float(cell) - value) <= _ROUNDING
+        for cell, value in zip(cells, values, strict=True)
+    )
+    given = arc.flat(entry["metadata"]["matrix"])  # as many cells for a kernel size of 1 only
+    return arc.progress(right, arc.trivially_right(values, given), len(values))
+
+
+def spiral_matrix(answer: str, entry: Entry, config: Config) -> float:
+    """The numbers in spiral order; partly right ones beyond those of the matrix read row by row."""
+    return arc.grade_line(answer, entry["metadata"]["solution"], arc.flat(entry["metadata"]["matrix"]))
+
+
+def graph_color(answer: str, entry: Entry, config: Config) -> float:
+    """Any map of all vertices, and of nothing else, to allowed colors that differ along each edge."""
+    puzzle = entry["metadata"]["puzzle"]
+    text = answer.strip()
+    if len(text) > _MORE_CHARS + _CHARS_PER_VERTEX * len(puzzle["vertices"]):
+        return 0.0
+    colors = _colors(forms.literal(text if text.startswith("{") else "{" + text + "}"))
+    if colors is None or colors.keys() != set(map(str, puzzle["vertices"])):
+        return 0.0
+    allowed = all(color in puzzle["color_options"] for color in colors.values())
+    return float(allowed and all(colors[str(a)] != colors[str(b)] for a, b in puzzle["edges"]))
+
+
+def fit_by_chance(entry: Entry) -> float:
+    """The chance that a fixed colouring, which uses its colours equally often, is right on a graph_color question with
+    as many vertices and edges as this one.
+
+    `C(N - m, e) / C(N, e)`, where m of the N pairs of vertices have the same colour; divided by how many numbers of
+    vertices the options allow, since a colouring has to name exactly the graph's own.
+    """
+    puzzle, (fewest, most) = entry["metadata"]["puzzle"], entry["metadata"]["difficulty"]["num_vertices"]
+    vertices, edges, colors = len(puzzle["vertices"]), len(puzzle["edges"]), len(puzzle["color_options"])
+    pairs = math.comb(vertices, 2)
+    same = sum(math.comb((vertices + index) // colors, 2) for index in range(colors))
+    return math.comb(pairs - same, edges) / math.comb(pairs, edges) / (most - fewest + 1)
+
+
+def _colors(value: Any) -> dict[str, int | None] | None:
+    """Vertex -> color, or None where it is no such map or names a vertex twice, as `0` and as `"0"`."""
+    if not isinstance(value, dict):
+        return None
+    colors = {str(vertex).strip(): arc.whole(str(color).strip()) for vertex, color in value.items()}
+    return colors if len(colors) == len(value) else None
+
+
+def jugs(answer: str, entry: Entry, config: Config) -> float:
+    """Any list of possible moves after which one of the jugs holds the target amount."""
+    capacities: list[int] = entry["metadata"]["puzzle"]["jug_capacities"]
+    moves = _jug_moves(answer)
+    amounts = dict.fromkeys((chr(ord("a") + i) for i in range(len(capacities))), 0)
+    room = dict(zip(amounts, capacities, strict=True))
+    for text in moves:
+        move = _JUG_MOVE.fullmatch(text)
+        if move is None:
+            return 0.0
+        if move["kind"]:
+            jug = move["jug"]
+            if jug not in amounts:
+                return 0.0
+            amounts[jug] = room[jug] if move["kind"] == "fill" else 0
+        else:
+            source, target = move["source"], move["target"]
+            if source not in amounts or target not in amounts or source == target:
+                return 0.0
+            poured = min(amounts[source], room[target] - amounts[target])
+            amounts[source] -= poured
+            amounts[target] += poured
+    return float(entry["metadata"]["puzzle"]["target"] in amounts.values())
+
+
+def _jug_moves(answer: str) -> list[str]:
+    """The parts between commas or line ends, without brackets, quotes and bullets, in small letters; none if too many.
+
+    The library's first jug is `A`; letter case tells nothing, for there are fewer jugs than letters.
+    """
+    text = answer.strip()
+    if text[:1] + text[-1:] in ("[]", "()"):
+        text = text[1:-1]
+    parts = [part for part in re.split(r"[,;\n]", text) if part.strip()]
+    if len(parts) > _MAX_JUG_MOVES:
+        return []
+    return [" ".join(_BULLET.sub("", part.strip()).strip(" '\".").casefold().split()) for part in parts]
+
+
+GRADERS: dict[str, Grader] = {
+    "ab": ab,
+    "base_conversion": base_conversion,
+    "binary_alternation": exact_number,
+    "count_primes": exact_number,
+    "cryptarithm": cryptarithm,
+    "isomorphic_strings": truth,
+    "letter_counting": exact_number,
+    "number_filtering": number_filtering,
+    "number_sorting": number_sorting,
+    "ransom_note": truth,
+    "string_insertion": signs,
+    "string_manipulation": signs,
+    "string_splitting": counts,
+    "string_synthesis": counts,
+    "binary_matrix": matrix,
+    "game_of_life": game_of_life,
+    "game_of_life_halting": game_of_life_halting,
+    "graph_color": graph_color,
+    "jugs": jugs,
+    "manipulate_matrix": matrix,
+    "pool_matrix": pool_matrix,
+    "rotate_matrix": matrix,
+    "rotten_oranges": common.exact_number,
+    "spiral_matrix": spiral_matrix,
+}

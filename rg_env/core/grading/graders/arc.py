@@ -1,0 +1,153 @@
+"""Answers that are grids or lists of small numbers or signs: reading them, and how much of one is right.
+
+A grid has few forms and may be long, so it is read here by splitting, not by `forms.literal`, which parses.
+
+Graders of the arc tasks: the whole output grid, or the share of it beyond copying the input.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from rg_env.core.grading.graders.common import Config, Entry, Grader
+from rg_env.core.grading.parsing import forms
+
+_DIGITS = [str(digit) for digit in range(10)]
+_LABEL = re.compile(r"\A\s*output(?: grid)?:", re.IGNORECASE)
+"""The word before each output grid in the questions."""
+
+
+def arc_1d(answer: str, entry: Entry, config: Config) -> float:
+    """All numbers of the output; partly right ones beyond those of the unchanged input."""
+    example = entry["metadata"]["test_example"]
+    return grade_line(_LABEL.sub("", answer), example["output"], example["input"])
+
+
+def arc_2d(answer: str, entry: Entry, config: Config) -> float:
+    """All cells of the output in the signs that the question uses; partly right ones beyond the unchanged input.
+
+    A board counts in the form of the question (option `board_format_opts`) and in any that `grids.rows` reads.
+    """
+    if forms.same_text(answer, entry["answer"]):
+        return 1.0
+    options: dict[str, Any] = config.get("board_format_opts") or {}
+    signs: list[str] = options.get("alphabet", _DIGITS)
+    gold, given = ([[signs[cell] for cell in row] for row in entry["metadata"][board]] for board in ("output", "input"))
+    text = _LABEL.sub("", answer)
+    values = flat(gold)
+    copied = flat(given) if list(map(len, given)) == list(map(len, gold)) else []
+    trivial = trivially_right(values, copied)
+    best = 0.0
+    for board in (text, _usual_form(text, options)) if options else (text,):
+        cells = shaped(rows(board, len(values)), gold)
+        if cells is not None:
+            right = sum(cell == sign for cell, sign in zip(cells, values, strict=True))
+            best = max(best, progress(right, trivial, len(values)))
+    return best
+
+
+def _usual_form(text: str, options: dict[str, Any]) -> str:
+    """A board with the user's delimiters as lines of cells with spaces between them."""
+    row_delimiter: str = options.get("row_delimiter", "\n")
+    column_delimiter: str = options.get("col_delimiter", " ")
+    lines = text.split(row_delimiter) if row_delimiter else [text]
+    if column_delimiter:
+        return "\n".join(line.replace(column_delimiter, " ") for line in lines)
+    return "\n".join(" ".join(line.strip().strip("[]")) for line in lines)
+
+
+GRADERS: dict[str, Grader] = {"arc_1d": arc_1d, "arc_agi": arc_2d, "rearc": arc_2d}
+
+
+T = TypeVar("T")
+_CHARS_PER_CELL = 32
+_MORE_CHARS = 200
+"""JSON with each number on a line of its own takes about 12 characters a cell, 28 with all decimal places."""
+_LATEX = re.compile(r"\\begin\{(\w*matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
+_BETWEEN_ROWS = re.compile(r"\][\s,]*\[")
+_CELL = re.compile(r"[^\s,;|]+")
+_WHOLE = re.compile(r"([+-]?\d{1,9})(?:\.0*)?", re.ASCII)
+
+
+def rows(text: str, n_cells: int) -> list[list[str]] | None:
+    """Cells of a matrix: lines, JSON, a Python literal, a LaTeX matrix. A list that is not nested is one row.
+
+    None for a text too long to be a matrix of about `n_cells` cells.
+    """
+    text = text.strip()
+    if len(text) > _MORE_CHARS + _CHARS_PER_CELL * n_cells:
+        return None
+    text = forms.plain_digits(text)
+    if latex := _LATEX.fullmatch(text):
+        lines = latex[2].replace("&", " ").split("\\\\")
+    else:
+        text = text.replace("(", "[").replace(")", "]")
+        if text.startswith("[") and text.endswith("]"):
+            lines = _BETWEEN_ROWS.split(text)
+        else:
+            lines = text.splitlines()
+    lines = [line for line in lines if line.strip()]
+    return [_cells(line) for line in lines] if len(lines) <= n_cells else None
+
+
+def line(text: str, n_cells: int) -> list[str] | None:
+    """Cells of a flat list, in brackets or not, in one line or several. None as in `rows`."""
+    found = rows(text, n_cells)
+    return None if found is None else flat(found)
+
+
+def _cells(line: str) -> list[str]:
+    # A bracket that is not at the right end stays, and no cell has one.
+    return [cell.strip("'\"") for cell in _CELL.findall(line.lstrip("[ \t\n").rstrip("], \t\n"))]
+
+
+def whole(cell: str) -> int | None:
+    """The whole number in a cell, also as `4.0`."""
+    match = _WHOLE.fullmatch(cell)
+    return int(match[1]) if match else None
+
+
+def shaped(found: list[list[str]] | None, gold: Sequence[Sequence[object]]) -> list[str] | None:
+    """The cells of `found`, row after row, if it has the shape of `gold`."""
+    if found is None or list(map(len, found)) != list(map(len, gold)):
+        return None
+    return flat(found)
+
+
+def grade_grid(answer: str, gold: Sequence[Sequence[int]], given: Sequence[Sequence[int]] = ()) -> float:
+    """The share of right numbers beyond those that copying `given`, or one number everywhere, gets right."""
+    cells = shaped(rows(answer, sum(map(len, gold))), gold)
+    same_shape = list(map(len, given)) == list(map(len, gold))
+    return grade_cells(cells, flat(gold), flat(given) if same_shape else ())
+
+
+def grade_line(answer: str, gold: Sequence[int], given: Sequence[int] = ()) -> float:
+    """`grade_grid` for a flat list."""
+    return grade_cells(line(answer, len(gold)), gold, given)
+
+
+def grade_cells(cells: Sequence[str] | None, gold: Sequence[int], given: Sequence[int]) -> float:
+    """`grade_grid` for cells already read; none or another number of them are worth nothing."""
+    if cells is None or len(cells) != len(gold):
+        return 0.0
+    right = sum(whole(cell) == value for cell, value in zip(cells, gold, strict=True))
+    return progress(right, trivially_right(gold, given), len(gold))
+
+
+def trivially_right(gold: Sequence[object], given: Sequence[object]) -> int:
+    """How many cells are right in the better of two answers without thought: one value everywhere, or `given`."""
+    copied = sum(a == b for a, b in zip(given, gold, strict=True)) if len(given) == len(gold) else 0
+    return max(copied, max(Counter(gold).values()))
+
+
+def progress(right: int, trivial: int, total: int) -> float:
+    """`right` cells of `total` as a share of the way from `trivial` to all of them."""
+    if right == total:
+        return 1.0
+    return (right - trivial) / (total - trivial) if right > trivial else 0.0
+
+
+def flat(grid: Sequence[Sequence[T]]) -> list[T]:
+    """The cells, row after row."""
+    return [cell for row in grid for cell in row]

@@ -1,0 +1,283 @@
+"""Graders of the arithmetic tasks; that of time_intervals is in `durations`.
+
+Graders of the probability tasks.
+"""
+
+import re
+from fractions import Fraction
+
+from rg_env.core.grading.graders.common import Config, Entry, Grader, exact_number, fraction, word
+from rg_env.core.grading.parsing import forms
+from rg_env.core.grading.parsing.durations import time_intervals
+from rg_env.core.grading.parsing.exact_value import exact_value, last_place, rounded
+
+_DECIMAL_PRECISION = 12
+"""Default of the library's option `precision` of decimal_arithmetic."""
+_POWER_FIGURES = 3
+_PICK_TOLERANCE = Fraction(1, 2000)
+"""Candidates have three decimals, and floating point adds noise to some."""
+_MAX_TEXT = 500
+"""Longer texts are no number, fraction or factorization of any entry."""
+_MAX_FACTORS = 500
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_DAY_UNITS = ("business days", "days", "day", "times", *(f"{name}s" for name in _WEEKDAYS), "th", "st", "nd", "rd")
+_TIMES = re.compile(r"[×xX*·⋅]|\\times|\\cdot")
+_RAISED = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
+_LOWERED = str.maketrans("⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "+-0123456789")
+_POWER = re.compile(r"([^^]+)\^\s*(?:\{\s*([+-]?\d{1,4})\s*\}|\(\s*([+-]?\d{1,4})\s*\)|([+-]?\d{1,4}))")
+_LATEX_FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_HEXADECIMAL = re.compile(r"([+-]?)\s*(?:0[xX])?([0-9a-fA-F]+(?:_[0-9a-fA-F]+)*)")
+_CURRENCIES = ("$", "€", "£", "¥", "₹")
+
+
+def basic_arithmetic(answer: str, entry: Entry, config: Config) -> float:
+    """The value of the expression, as a number or a fraction."""
+    return fraction(answer, entry, config)
+
+
+def bitwise_arithmetic(answer: str, entry: Entry, config: Config) -> float:
+    """The stored number in hexadecimal, `0x` or not, in any letter case; also in decimal."""
+    gold = int(entry["answer"], 16)
+    text = forms.plain_digits(answer.strip())
+    if match := _HEXADECIMAL.fullmatch(text):
+        sign, digits = match.groups()
+        if int(sign + digits.replace("_", ""), 16) == gold:
+            return 1.0
+    return float(forms.integer(text) == gold)
+
+
+def calendar_arithmetic(answer: str, entry: Entry, config: Config) -> float:
+    """A weekday, in full or its first three letters or more; a whole number; or yes or no."""
+    gold = entry["answer"].casefold()
+    if gold in _WEEKDAYS:
+        text = answer.strip().casefold()
+        return float(len(text) >= 3 and gold.startswith(text))
+    if gold in ("yes", "no"):
+        return word(answer, entry, config)
+    return float(_without_unit(answer, _DAY_UNITS) == int(gold))
+
+
+def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
+    """The value of the expression to as many significant digits as the question asks for, give or take one in the last.
+
+    The library rounds each step on the way, so the stored answer, which counts too, may be further off.
+    """
+    value = forms.number(answer)
+    if value is None:
+        return 0.0
+    if value == forms.number(entry["answer"]):
+        return 1.0
+    exact = exact_value(entry["question"].rpartition("\n")[2].removesuffix(" = ?"))
+    if not exact:
+        return float(value == exact)
+    return float(abs(value - exact) <= last_place(exact, config.get("precision", _DECIMAL_PRECISION)))
+
+
+def decimal_chain_sum(answer: str, entry: Entry, config: Config) -> float:
+    """The exact value of the sum; also the stored answer.
+
+    They differ where decimal_arithmetic, built before in the same process, has lowered Python's decimal precision.
+    """
+    value = forms.number(answer)
+    if value is None:
+        return 0.0
+    return float(value == forms.number(entry["answer"]) or value == exact_value(entry["metadata"]["expression"]))
+
+
+def fraction_simplification(answer: str, entry: Entry, config: Config) -> float:
+    """The fraction in lowest terms, in plain form or LaTeX; also the stored answer.
+
+    With a `min_value` above 1 the library may store a fraction that is not in lowest terms.
+    """
+    parts = _fraction_parts(answer)
+    metadata = entry["metadata"]
+    lowest = Fraction(metadata["numerator"], metadata["denominator"])
+    stored = (metadata["simplified_numerator"], metadata["simplified_denominator"])
+    return float(parts is not None and parts in ((lowest.numerator, lowest.denominator), stored))
+
+
+def _fraction_parts(text: str) -> tuple[int, int] | None:
+    text = text.strip().replace("\N{FRACTION SLASH}", "/").replace("\N{DIVISION SLASH}", "/")
+    if len(text) > _MAX_TEXT:
+        return None
+    if latex := _LATEX_FRACTION.fullmatch(text):
+        above, below = latex.groups()
+    else:
+        above, slash, below = text.partition("/")
+        below = below if slash else "1"
+    numerator, denominator = forms.integer(above), forms.integer(below)
+    return None if numerator is None or denominator is None else (numerator, denominator)
+
+
+def gsm_symbolic(answer: str, entry: Entry, config: Config) -> float:
+    """The stored number; a sign of a currency or of percent does no harm."""
+    value = forms.rational(_without_currency(answer)) if len(answer) <= _MAX_TEXT else None
+    return float(value is not None and value == forms.rational(entry["answer"]))
+
+
+def _without_currency(text: str) -> str:
+    text = forms.plain_digits(text.strip())
+    sign, text = (text[0], text[1:].strip()) if text[:1] in ("-", "+") else ("", text)
+    bare = text.removeprefix("\\")
+    if bare.startswith(_CURRENCIES):
+        return sign + bare[1:].strip()
+    return sign + (text[:-1].removesuffix("\\").strip() if text.endswith((*_CURRENCIES, "%")) else text)
+
+
+def leg_counting(answer: str, entry: Entry, config: Config) -> float:
+    """The stored number, with or without the word `legs`."""
+    return float(_without_unit(answer, ("legs",)) == int(entry["answer"]))
+
+
+def count_bits(answer: str, entry: Entry, config: Config) -> float:
+    """The stored number, with or without a word for what is counted."""
+    return float(_without_unit(answer, ("one bits", "1 bits", "bits", "ones")) == int(entry["answer"]))
+
+
+def _without_unit(text: str, units: tuple[str, ...]) -> int | None:
+    text = text.strip().casefold()
+    for unit in units:
+        if text.endswith(unit):
+            return forms.integer(text.removesuffix(unit))
+    return forms.integer(text)
+
+
+def number_format(answer: str, entry: Entry, config: Config) -> float:
+    """The candidate asked for, in any way of writing it, rounded to three decimals or closer, and nearer to it than to
+    any other."""
+    value = forms.number(answer)
+    metadata = entry["metadata"]
+    if value is None:
+        return 0.0
+    gold = Fraction(str(metadata["solution"]))
+    distance = abs(value - gold)
+    if distance > _PICK_TOLERANCE:
+        return 0.0
+    others = {Fraction(str(candidate)) for candidate in metadata["candidates"]} - {gold}
+    return float(all(distance < abs(value - other) for other in others))
+
+
+def power_function(answer: str, entry: Entry, config: Config) -> float:
+    """The same number as the stored one when both are rounded to three significant figures."""
+    value = _scientific(answer)
+    gold = forms.number(entry["answer"])
+    if value is None or gold is None:
+        return 0.0
+    if value == gold or abs(value - gold) > abs(gold) / 50:  # rounding takes longer than both
+        return float(value == gold)
+    return float(not rounded(value, _POWER_FIGURES).isdisjoint(rounded(gold, _POWER_FIGURES)))
+
+
+def _scientific(text: str) -> Fraction | None:
+    r"""A number, also as `1.23 × 10^4`, `1.23 \times 10^{4}`, `1.23*10**4` or `10⁴`."""
+    if len(text) > _MAX_TEXT:
+        return None
+    if (value := forms.number(text)) is not None:
+        return value
+    *before, power = _TIMES.split(_plain_powers(text))
+    raised = _power(power)
+    if raised is None or raised[0] != 10 or len(before) > 1 or abs(raised[1]) > 400:
+        return None
+    mantissa = forms.number(before[0]) if before else Fraction(1)
+    return None if mantissa is None else mantissa * Fraction(10) ** raised[1]
+
+
+def _plain_powers(text: str) -> str:
+    """Every sign for a power as `^`, and raised digits as digits after it."""
+    text = forms.plain_digits(text).replace("**", "^")
+    return _RAISED.sub(lambda raised: "^" + raised[0].translate(_LOWERED), text)
+
+
+def _power(text: str) -> tuple[int, int] | None:
+    """Base and exponent of `2^3`, `2^{3}`, `2^(3)` or `2`."""
+    match = _POWER.fullmatch(text.strip())
+    base = forms.integer(match[1] if match else text)
+    if base is None:
+        return None
+    return base, int(match[2] or match[3] or match[4]) if match else 1
+
+
+def prime_factorization(answer: str, entry: Entry, config: Config) -> float:
+    """The prime factors in any order, as a product or a list, repeated or as powers."""
+    if len(answer) > _MAX_TEXT:
+        return 0.0
+    factors = _factors(answer, entry["metadata"]["number"])
+    return float(factors is not None and sorted(factors) == sorted(entry["metadata"]["factors"]))
+
+
+def _factors(text: str, number: int) -> list[int] | None:
+    left, equals, right = _plain_powers(text).partition("=")
+    product = (right if equals and forms.integer(left) == number else left + equals + right).strip()
+    if forms.integer(product) == number:
+        return [number]
+    parts = [part.strip() for part in _TIMES.split(product)]
+    if len(parts) == 1 and "," in product:
+        listed = forms.numbers(product)
+        return None if listed is None or any(n.denominator != 1 for n in listed) else [int(n) for n in listed]
+    factors: list[int] = []
+    for part in parts if parts[-1] else parts[:-1]:  # a sign too many at the end is a slip of the pen
+        power = _power(part)
+        if power is None or not 1 <= power[1] <= _MAX_FACTORS - len(factors):
+            return None
+        factors += [power[0]] * power[1]
+    return factors
+
+
+_PLACES, _MOST_PLACES = 4, 10
+"""A decimal has at least so many places, and is checked to so many: the stored answer has no more."""
+_RELATIVE_TOLERANCE = Fraction(1, 20)
+_MAX_CHARS = 2_000
+
+
+def coin_flip(answer: str, entry: Entry, config: Config) -> float:
+    """The probability as a fraction, a decimal of four places or more, or a percentage; in two forms (`1/8 = 0.125`)
+    both right.
+
+    A decimal may be rounded or cut, and is right in every place that it has. A small probability must also be right
+    within 5 %: else zero would be right for the smallest.
+    """
+    gold = forms.rational(str(entry["answer"]))
+    if gold is None:
+        raise ValueError(f"cannot read the stored probability {entry['answer']!r}")
+    if len(answer) > _MAX_CHARS:
+        return 0.0
+    return float(all(_close(_probability(part), gold) for part in re.split(r"=|≈|\\approx\b", answer)))
+
+
+def _close(value: Fraction | None, gold: Fraction) -> bool:
+    if value is None or abs(value - gold) > gold * _RELATIVE_TOLERANCE:
+        return False
+    shown = next((n for n in range(_PLACES, _MOST_PLACES) if 10**n % value.denominator == 0), _MOST_PLACES)
+    unit = Fraction(1, 10**shown)
+    return -unit / 2 <= value - gold <= unit / 2 or -unit < value - gold < 0
+
+
+def _probability(text: str) -> Fraction | None:
+    text = text.strip()
+    if text.endswith("%"):
+        value = forms.number(text.removesuffix("%").removesuffix("\\"))
+        return None if value is None else value / 100
+    return forms.rational(text)
+
+
+GRADERS: dict[str, Grader] = {
+    "basic_arithmetic": basic_arithmetic,
+    "bitwise_arithmetic": bitwise_arithmetic,
+    "calendar_arithmetic": calendar_arithmetic,
+    "chain_sum": exact_number,
+    "count_bits": count_bits,
+    "decimal_arithmetic": decimal_arithmetic,
+    "decimal_chain_sum": decimal_chain_sum,
+    "dice": fraction,
+    "fraction_simplification": fraction_simplification,
+    "gcd": exact_number,
+    "gsm_symbolic": gsm_symbolic,
+    "lcm": exact_number,
+    "leg_counting": leg_counting,
+    "number_format": number_format,
+    "power_function": power_function,
+    "prime_factorization": prime_factorization,
+    "products": exact_number,
+    "time_intervals": time_intervals,
+    "coin_flip": coin_flip,
+}

@@ -1,0 +1,71 @@
+"""Graders for answers with one right value, whatever the task: a text, a word, a number.
+
+What a grader is.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rg_env.core.grading.parsing import forms
+
+Entry = Mapping[str, Any]
+"""The library's item in JSON form: `question`, `answer`, `metadata`."""
+Config = Mapping[str, Any]
+"""The options that the user gave; what is not named has the library's default."""
+Grader = Callable[[str, Entry, Config], float]
+"""(answer, entry, config) -> real progress in [0, 1], 1.0 for right. Never raises on any answer."""
+
+
+_TRUTH = {"true": True, "yes": True, "false": False, "no": False}
+
+
+def text(answer: str, entry: Entry, config: Config) -> float:
+    """The stored answer, but for white space at the ends of lines and of the whole."""
+    return float(forms.same_text(answer, entry["answer"]))
+
+
+def word(answer: str, entry: Entry, config: Config) -> float:
+    """The stored answer in any letter case and spacing."""
+    return float(answer.casefold().split() == str(entry["answer"]).casefold().split())
+
+
+def exact_number(answer: str, entry: Entry, config: Config) -> float:
+    """The stored decimal number in any way of writing it."""
+    value = forms.number(answer)
+    return float(value is not None and value == forms.number(str(entry["answer"])))
+
+
+def fraction(answer: str, entry: Entry, config: Config) -> float:
+    """The stored number as a decimal or a fraction, reduced or not."""
+    value = forms.rational(answer)
+    return float(value is not None and value == forms.rational(str(entry["answer"])))
+
+
+def truth(answer: str, entry: Entry, config: Config) -> float:
+    """The stored True or False, or Yes or No, in any letter case; yes is as good as true."""
+    value = _TRUTH.get(answer.strip().casefold())
+    return float(value is not None and value is _TRUTH[str(entry["answer"]).casefold()])
+
+
+def squeezed(text: str) -> str:
+    """Without what only sets signs apart: white space, commas, quotes, hyphens, brackets."""
+    return re.sub(r"[\s,'\"`‘’“”()\[\]-]+", "", text)
+
+
+def progress(right: int, given: int, total: int) -> float:
+    """How much of what was missing is now right: 1.0 if all of `total`, 0.0 if no more than what was `given`."""
+    return 1.0 if right == total else max(0, right - given) / max(1, total - given)
+
+
+def prefix(given: Sequence[object], gold: Sequence[object]) -> int:
+    """How many entries are right before the first wrong one."""
+    for index, (one, other) in enumerate(zip(given, gold, strict=False)):
+        if one != other:
+            return index
+    return min(len(given), len(gold))
+
+
+def too_long(answer: str, entry: Entry) -> bool:
+    """Longer than any way of writing the stored answer: not worth the time that parsing takes."""
+    return len(answer) > 4 * len(entry["answer"]) + 200

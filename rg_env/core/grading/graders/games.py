@@ -1,0 +1,446 @@
+"""Graders of the games tasks whose answer is a filled grid, and of `maze`. `move_games` has those that are played.
+
+Any grid is right that keeps the givens and obeys all rules, also one that is not the stored solution. Short of that, a
+grid that keeps the givens is worth its share of right cells among those to fill in, counted from what the best grid
+with one and the same value in all of them gets: a constant is worth nothing. A changed given makes it 0.
+
+Graders of the games tasks whose answer is a list of moves: played on a board of our own, by the question's rules.
+
+A list with an illegal move is wrong, except in sokoban, where walking into a wall does nothing. `rush_hour` and
+`boxnet` have modules of their own, for the library stores no solution of theirs.
+
+Graders of the games about a board, cards or a hidden text.
+
+Graders of games whose answer is an arithmetic expression.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+from rg_env.core.grading.graders import common
+from rg_env.core.grading.graders.common import Config, Entry, Grader
+from rg_env.core.grading.parsing import forms
+from rg_env.core.grading.parsing.expressions import Inverse, Negative, Node, Number, Product, Sum, exact, parse
+from rg_env.core.grading.solvers.boxnet import boxnet
+from rg_env.core.grading.solvers.rush_hour import rush_hour
+
+Grid = list[list[int]]
+
+_MAX_CHARS_PER_CELL = 40
+"""A longer answer is not read as a grid. JSON with a cell a line needs about 15, signs and rulers included."""
+_SIGNS = str.maketrans({"^": "∧", "⋀": "∧", "˄": "∧", "⌃": "∧", "v": "∨", "V": "∨", "⋁": "∨", "˅": "∨", "⌄": "∨"})
+_NO_SIGNS = str.maketrans(dict.fromkeys("<>∧∨", " "))
+
+
+def sudoku(answer: str, entry: Entry, config: Config) -> float:
+    """Rows, columns and 3x3 boxes have each digit once."""
+    return _sudoku(answer, entry, 3)
+
+
+def mini_sudoku(answer: str, entry: Entry, config: Config) -> float:
+    """Rows, columns and 2x2 boxes have each of 1 to 4 once."""
+    return _sudoku(answer, entry, 2)
+
+
+def _sudoku(answer: str, entry: Entry, side: int) -> float:
+    size = side * side
+    starts = [(row, column) for row in range(0, size, side) for column in range(0, size, side)]
+
+    def obeys(grid: Grid) -> bool:
+        boxes = [[grid[r + i][c + j] for i in range(side) for j in range(side)] for r, c in starts]
+        return _is_latin(grid) and all(map(_is_complete, boxes))
+
+    return _value(_grid(answer, size, size), entry["metadata"], obeys)
+
+
+def futoshiki(answer: str, entry: Entry, config: Config) -> float:
+    """Rows and columns have each number once, and all inequalities hold.
+
+    The answer repeats the signs between the cells or leaves them all out; changed ones are changed givens.
+    """
+    metadata = entry["metadata"]
+    text = answer.translate(_SIGNS)
+    if _signs(text) not in ("", _signs(entry["answer"])):
+        return 0.0
+
+    def obeys(grid: Grid) -> bool:
+        return _is_latin(grid) and all(
+            grid[r1][c1] < grid[r2][c2] if sign == "<" else grid[r1][c1] > grid[r2][c2]
+            for r1, c1, r2, c2, sign in metadata["constraints"]
+        )
+
+    size = metadata["board_size"]
+    return _value(_grid(text.translate(_NO_SIGNS), size, size, one_digit=size < 10), metadata, obeys)
+
+
+def kakurasu(answer: str, entry: Entry, config: Config) -> float:
+    """Zeros and ones with the wanted weighted sums of rows and columns."""
+    metadata = entry["metadata"]
+
+    def obeys(grid: Grid) -> bool:
+        is_binary = all(cell in (0, 1) for row in grid for cell in row)
+        return is_binary and _weights(grid) == metadata["row_sums"] and _weights(_columns(grid)) == metadata["col_sums"]
+
+    return _value(_grid(answer, metadata["n_rows"], metadata["n_cols"]), metadata, obeys)
+
+
+def survo(answer: str, entry: Entry, config: Config) -> float:
+    """Each row and column ends in the sum of the rest, and the cells to fill have the given numbers, each once."""
+    metadata = entry["metadata"]
+    puzzle, size = metadata["puzzle"], metadata["board_size"]
+
+    def obeys(grid: Grid) -> bool:
+        used = [
+            cell
+            for row, given in zip(grid, puzzle, strict=True)
+            for cell, old in zip(row, given, strict=True)
+            if not old
+        ]
+        sums_hold = all(sum(line[:-1]) == line[-1] for line in grid + _columns(grid))
+        return sums_hold and sorted(used) == sorted(metadata["candidate_numbers"])
+
+    return _value(_grid(answer, size, size, one_digit=False), metadata, obeys)
+
+
+def _value(grid: Grid | None, metadata: dict[str, Any], obeys: Callable[[Grid], bool]) -> float:
+    """1.0 for a grid that keeps the givens and `obeys` the rules; else what the module's head says."""
+    if grid is None:
+        return 0.0
+    wanted: list[int] = []
+    hits = 0
+    for row, givens, solved in zip(grid, metadata["puzzle"], metadata["solution"], strict=True):
+        for cell, given, right in zip(row, givens, solved, strict=True):
+            if not given:
+                wanted.append(right)
+                hits += cell == right
+            elif cell != given:
+                return 0.0
+    if obeys(grid):
+        return 1.0
+    most_common = max(Counter(wanted).values(), default=0)
+    return (hits - most_common) / len(wanted) if hits > most_common else 0.0
+
+
+def _grid(text: str, n_rows: int, n_columns: int, one_digit: bool = True) -> Grid | None:
+    """The rows of whole numbers, 0 for a blank (`_`); None for another size or other cells.
+
+    With `one_digit` the digits of a row need no separators. Rulers between rows are skipped.
+    """
+    if len(text) > _MAX_CHARS_PER_CELL * n_rows * n_columns:
+        return None
+    rows = [row for row in forms.grid(text) or [] if set("".join(row)) - set("-+=:")]
+    if one_digit:
+        rows = [list("".join(row)) for row in rows]
+    if len(rows) != n_rows or any(len(row) != n_columns for row in rows):
+        return None
+    found = [[0 if cell == "_" else forms.integer(cell) for cell in row] for row in rows]
+    grid = [[cell for cell in row if cell is not None] for row in found]
+    return grid if all(len(row) == n_columns for row in grid) else None
+
+
+def _columns(grid: Grid) -> Grid:
+    return [list(column) for column in zip(*grid, strict=True)]
+
+
+def _is_complete(cells: Sequence[int]) -> bool:
+    """Each of 1 to the number of cells, once."""
+    return sorted(cells) == list(range(1, len(cells) + 1))
+
+
+def _is_latin(grid: Grid) -> bool:
+    return all(map(_is_complete, grid + _columns(grid)))
+
+
+def _weights(lines: Grid) -> list[int]:
+    """Of each line the sum of the positions, from 1, of its ones."""
+    return [sum(position for position, cell in enumerate(line, start=1) if cell) for line in lines]
+
+
+def _signs(text: str) -> str:
+    return "".join(character for character in text if character in "<>∧∨")
+
+
+Point = tuple[int, int]
+_MOVE = re.compile(r"\(?\s*([A-Za-z])\s*(?:[-,]\s*)?(\d{1,2})\s*\)?")
+_EMPTY = ("_", ".")
+_MAX_CHARS_A_CELL = 20  # of a written board, its quotes and white space included
+
+
+def n_queens(answer: str, entry: Entry, config: Config) -> float:
+    """Any full board that keeps the given queens and on which no two attack each other: lines, JSON or Python list."""
+    puzzle = entry["metadata"]["puzzle"]
+    size = len(puzzle)
+    board = forms.grid(answer) if len(answer) <= _MAX_CHARS_A_CELL * size**2 else None
+    if board is None or len(board) != size:
+        return 0.0
+    rows = [list(row[0]) if len(row) == 1 else row for row in board]  # `_Q__` as well as `_ Q _ _`
+    if any(len(row) != size or any(cell not in (*_EMPTY, "Q", "q") for cell in row) for row in rows):
+        return 0.0
+    queens = [(r, c) for r in range(size) for c in range(size) if rows[r][c] in "Qq"]
+    given = {(r, c) for r in range(size) for c in range(size) if puzzle[r][c] == "Q"}
+    lines = [{r for r, _ in queens}, {c for _, c in queens}, {r + c for r, c in queens}, {r - c for r, c in queens}]
+    return float(len(queens) == size and given <= set(queens) and all(len(line) == size for line in lines))
+
+
+def tsumego(answer: str, entry: Entry, config: Config) -> float:
+    """A move that captures as many white stones as any does.
+
+    The library's random stones may give the white group of its problem another liberty, so that the stored move
+    captures nothing. Then another is right (`graders.corrections`), or the question has no answer and is no row.
+    """
+    board = entry["metadata"]["board"]
+    move, taken = _point(answer, len(board)), captures(board)
+    if not taken:
+        return float(move is not None and move == _point(str(entry["answer"]), len(board)))
+    return float(move is not None and taken.get(move) == max(taken.values()))
+
+
+def _point(text: str, size: int) -> Point | None:
+    """Row and column, from the top left, of `C4`: rows are numbered from below."""
+    match = _MOVE.fullmatch(forms.plain_digits(text.strip()))
+    if match is None:
+        return None
+    row, column = size - int(match[2]), ord(match[1].upper()) - ord("A")
+    return (row, column) if 0 <= row < size and 0 <= column < size else None
+
+
+def captures(board: list[list[str]]) -> dict[Point, int]:
+    """By move of Black that captures, how many white stones it takes: those of the groups with that liberty alone."""
+    size = len(board)
+    left = {(r, c) for r in range(size) for c in range(size) if board[r][c] == "O"}
+    found: dict[Point, int] = {}
+    while left:
+        open_points = [left.pop()]
+        n_stones = 1
+        liberties: set[Point] = set()
+        while open_points:
+            for row, column in _neighbours(open_points.pop(), size):
+                if board[row][column] == ".":
+                    liberties.add((row, column))
+                elif (row, column) in left:
+                    left.remove((row, column))
+                    open_points.append((row, column))
+                    n_stones += 1
+        if len(liberties) == 1:
+            (liberty,) = liberties
+            found[liberty] = found.get(liberty, 0) + n_stones
+    return found
+
+
+def _neighbours(point: Point, size: int) -> Iterator[Point]:
+    row, column = point
+    for r, c in ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)):
+        if 0 <= r < size and 0 <= c < size:
+            yield r, c
+
+
+_DISK_MOVE = re.compile(r"move\s+disk\s+(\d{1,4})\s+from\s+peg\s+(\d{1,4})\s+to\s+peg\s+(\d{1,4})\.?", re.IGNORECASE)
+_NUMBERING = re.compile(r"(?:\d{1,6}[.):]|[-*])\s+")
+_CHARS_PER_LINE = 8
+_MORE_LINES = 200
+"""A move takes 31 characters; with more lines than this most would be blank."""
+_KNIGHT_MOVE = re.compile(r"\b([wb])\s*,\s*([a-z]\d{1,2})\s*,\s*([a-z]\d{1,2})\b", re.IGNORECASE)
+_KNIGHT_MOVES = re.compile(
+    r"[\[(]?\s*(['\"]?)M\1(?:(?:\s*[,;]\s*|\s+)\1M\1)*\s*[\])]?".replace(
+        "M", r"[wb]\s*,\s*[a-z]\d{1,2}\s*,\s*[a-z]\d{1,2}"
+    ),
+    re.IGNORECASE,
+)
+"""A list of moves as JSON or bare, all in the same quotes."""
+_SEPARATORS = str.maketrans(dict.fromkeys(" \t\r\n,;'\"[]", ""))
+
+
+def tower_of_hanoi(answer: str, entry: Entry, config: Config) -> float:
+    """All disks on the target peg by legal moves, of any number: the question does not ask for the fewest.
+
+    Each move is played once, in constant time. `scoring.MAX_ANSWER_CHARS`, or twice the length of the stored solution,
+    bounds how many there are.
+    """
+    metadata = entry["metadata"]
+    pegs: dict[int, list[int]] = {peg: [] for peg in range(1, metadata["num_pegs"] + 1)}
+    pegs[metadata["start_peg"]] = list(range(metadata["num_disks"], 0, -1))
+    if sum(map(answer.count, "\n,;")) >= len(answer) // _CHARS_PER_LINE + _MORE_LINES:
+        return 0.0
+    for line in re.split(r"[\n,;]", forms.plain_digits(answer)):
+        move = _disk_move(line)
+        if not move:
+            if move is None:
+                return 0.0
+            continue
+        disk, source, target = move
+        if source not in pegs or target not in pegs or pegs[source][-1:] != [disk]:
+            return 0.0
+        pegs[source].pop()
+        if pegs[target] and pegs[target][-1] < disk:
+            return 0.0
+        pegs[target].append(disk)
+    return float(len(pegs[metadata["target_peg"]]) == metadata["num_disks"])
+
+
+@lru_cache(maxsize=4096)
+def _disk_move(line: str) -> tuple[int, ...] | None:
+    """Disk, source and target peg; empty for a blank line, None for anything else. The same few lines come again."""
+    line = line.strip(" \t\r[]\"'")
+    if numbering := _NUMBERING.match(line):
+        line = line[numbering.end() :]
+    if not line:
+        return ()
+    move = _DISK_MOVE.fullmatch(line)
+    return None if move is None else tuple(map(int, move.groups()))
+
+
+def knight_swap(answer: str, entry: Entry, config: Config) -> float:
+    """Legal moves in turns after which the colours have changed places, of any number; "No" where there are none.
+
+    Legal is what the question says: to an empty square that a knight reaches. The library secretly takes a move off
+    the board of a puzzle that it wants impossible; `graders.corrections` solves those that are not.
+    """
+    metadata = entry["metadata"]
+    if answer.strip(" \t\r\n\"'[].").lower() == "no":
+        return float(entry["answer"] == "No")
+    answer = forms.plain_digits(answer)
+    if not _KNIGHT_MOVES.fullmatch(answer.strip()):
+        return 0.0
+    board: dict[str, str | None] = dict(metadata["pieces"])
+    turn = metadata["start_turn"]
+    for colour, start, end in _KNIGHT_MOVE.findall(answer):
+        start, end = start.upper(), end.upper()
+        if colour.lower() != turn.lower() or board.get(start) != turn:
+            return 0.0
+        if end not in board or board[end] is not None or not _is_knight_move(start, end):
+            return 0.0
+        board[start], board[end] = None, turn
+        turn = "B" if turn == "w" else "w"
+    swapped = {"w": "B", "B": "w", None: None}
+    return float(all(board[square] == swapped[piece] for square, piece in metadata["pieces"].items()))
+
+
+def _is_knight_move(start: str, end: str) -> bool:
+    return {abs(ord(start[0]) - ord(end[0])), abs(int(start[1:]) - int(end[1:]))} == {1, 2}
+
+
+def sokoban(answer: str, entry: Entry, config: Config) -> float:
+    """The letters U, D, L and R push all boxes onto goals. Steps into what cannot be pushed do nothing."""
+    moves = answer.translate(_SEPARATORS).upper()
+    if not moves or set(moves) - set("UDLR"):
+        return 0.0
+    rows = entry["metadata"]["gamestr"].replace(" ", "").strip().splitlines()
+    stride = max(map(len, rows)) + 1  # one column of nothing, so that no step leads from one row into the next
+    cells = {y * stride + x: cell for y, row in enumerate(rows) for x, cell in enumerate(row)}
+    floor = {at for at, cell in cells.items() if cell != "+"}
+    goals = {at for at, cell in cells.items() if cell in "X$%"}
+    boxes = {at for at, cell in cells.items() if cell in "@$"}
+    player = next(at for at, cell in cells.items() if cell in "*%")
+    steps = {"U": -stride, "D": stride, "L": -1, "R": 1}
+    for move in moves:
+        step = steps[move]
+        ahead = player + step
+        if ahead in boxes:
+            beyond = ahead + step
+            if beyond in boxes or beyond not in floor:
+                continue
+            boxes.remove(ahead)
+            boxes.add(beyond)
+        elif ahead not in floor:
+            continue
+        player = ahead
+    return float(boxes <= goals)
+
+
+_TARGET_24 = 24
+_OPERATORS = re.compile(r"operators ([-+*/, ]+)\.")
+
+
+def _made_of(answer: str, numbers: Collection[int], target: int) -> Node | None:
+    """The expression, if it uses each of the numbers exactly once and nothing else, and has the value of the target.
+
+    The numbers are compared before anything is computed, so the arithmetic is no larger than the puzzle's.
+    """
+    left, equals, right = answer.partition("=")
+    if equals and forms.integer(right) != target:
+        return None
+    node = parse(left)
+    if node is None:
+        return None
+    used = list(_numbers(node))
+    if None in used or sorted(number for number in used if number is not None) != sorted(numbers):
+        return None
+    try:
+        return node if exact(node) == target else None
+    except ZeroDivisionError:
+        return None
+
+
+def _numbers(node: Node) -> Iterator[int | None]:
+    """The whole numbers of the expression; None for what is neither that nor one of the four operations."""
+    match node:
+        case Number(text):
+            yield int(text) if text.isdecimal() and text == str(int(text)) else None
+        case Negative(operand) | Inverse(operand):
+            yield from _numbers(operand)
+        case Sum(nodes) | Product(nodes):
+            for part in nodes:
+                yield from _numbers(part)
+        case _:
+            yield None
+
+
+def _operators(node: Node) -> set[str]:
+    """The operations that the expression needs."""
+    match node:
+        case Negative(operand):
+            return {"-"} | _operators(operand)
+        case Inverse(operand):
+            return {"/"} | _operators(operand)
+        case Sum(nodes):
+            used = {"+"} if any(not isinstance(part, Negative) for part in nodes[1:]) else set()
+            return used.union(*map(_operators, nodes))
+        case Product(nodes):
+            used = {"*"} if any(not isinstance(part, Inverse) for part in nodes[1:]) else set()
+            return used.union(*map(_operators, nodes))
+        case _:
+            return set()
+
+
+def countdown(answer: str, entry: Entry, config: Config) -> float:
+    """An expression of all the given numbers, each used once, that equals the target; `= target` after it is forgiven.
+
+    Every form of the question says "all the numbers" or "all of these numbers".
+    """
+    metadata = entry["metadata"]
+    return float(_made_of(answer, metadata["numbers"], int(metadata["target"])) is not None)
+
+
+def puzzle24(answer: str, entry: Entry, config: Config) -> float:
+    """An expression of all the given numbers, each used once, and the allowed operators, that equals 24."""
+    node = _made_of(answer, entry["metadata"]["numbers"], _TARGET_24)
+    if node is None:
+        return 0.0
+    named = _OPERATORS.search(str(entry["question"]))
+    allowed = set(named[1].replace(",", "").split() if named else "+-*/")
+    stored = parse(str(entry["answer"]))  # the generator takes `-` where no division comes out even
+    return float(_operators(node) <= allowed | (_operators(stored) if stored else set()))
+
+
+GRADERS: dict[str, Grader] = {
+    "futoshiki": futoshiki,
+    "kakurasu": kakurasu,
+    "maze": common.exact_number,
+    "mini_sudoku": mini_sudoku,
+    "sudoku": sudoku,
+    "survo": survo,
+    "emoji_mystery": common.word,
+    "mahjong_puzzle": common.word,
+    "n_queens": n_queens,
+    "tsumego": tsumego,
+    "boxnet": boxnet,
+    "knight_swap": knight_swap,
+    "rush_hour": rush_hour,
+    "sokoban": sokoban,
+    "tower_of_hanoi": tower_of_hanoi,
+    "countdown": countdown,
+    "puzzle24": puzzle24,
+}

@@ -1,0 +1,116 @@
+"""Graders of the graphs tasks."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rg_env.core.grading.graders import common
+from rg_env.core.grading.graders.common import Config, Entry, Grader
+
+_SEPARATORS = str.maketrans(dict.fromkeys("→⇒>,;|[](){}'\"", " "))
+_STEPS = {"right": (0, 1), "down": (1, 0), "left": (0, -1), "up": (-1, 0)}
+_COLORS = {"red": "green", "green": "red"}
+
+
+def _steps(answer: str) -> list[str]:
+    """The parts of a sequence, in lower case, separated by spaces, commas, arrows (`→`, `->`) or bars."""
+    return answer.replace("->", " ").translate(_SEPARATORS).casefold().split()
+
+
+def path_star(answer: str, entry: Entry, config: Config) -> float:
+    """The path: it is the only one, for branches of a star do not meet."""
+    return float(_steps(answer) == str(entry["answer"]).split())
+
+
+def shortest_path(answer: str, entry: Entry, config: Config) -> float:
+    """Any shortest path through open cells, or `infeasible` where there is none. Half, or less, for a longer path."""
+    shortest = entry["metadata"]["solution"]
+    path = _steps(answer)
+    if not shortest:
+        return float(path == ["infeasible"])
+    matrix = entry["metadata"]["matrix"]
+    if not path or not _reaches_goal(matrix, path):
+        return 0.0
+    return 1.0 if len(path) == len(shortest) else len(shortest) / len(path) / 2
+
+
+def _reaches_goal(matrix: list[list[str]], path: Iterable[str]) -> bool:
+    row, column = next((r, c) for r, line in enumerate(matrix) for c, cell in enumerate(line) if cell == "*")
+    for word in path:
+        if word not in _STEPS:
+            return False
+        down, right = _STEPS[word]
+        row, column = row + down, column + right
+        if not (0 <= row < len(matrix) and 0 <= column < len(matrix[0])) or matrix[row][column] == "X":
+            return False
+    return matrix[row][column] == "#"
+
+
+def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
+    """Any sequence of buttons that reaches the target in as few presses as possible. Half, or less, for a longer one.
+
+    By the letter of the question the light toggles "whenever you press a button", also one whose operation is for the
+    other color, which then leaves the number as it is. The library's search never presses such a button, and its
+    grader takes the press for none at all. A shortest sequence of the library's stays one by the letter; the questions
+    with a shorter one (`is_shortest_lock`) have two answers, depending on the reading, and are no rows.
+    """
+    metadata = entry["metadata"]
+    shortest = len(metadata["solution_path"])
+    buttons = {button["name"].casefold(): button for button in metadata["buttons"]}
+    presses = list("".join(_steps(answer)))  # names are single letters: `ABA` is as clear as `A → B → A`
+    if not shortest <= len(presses) <= 4 * shortest or not _opens_lock(metadata, buttons, presses):
+        return 0.0
+    return 1.0 if len(presses) == shortest else shortest / len(presses) / 2
+
+
+def _opens_lock(metadata: Mapping[str, Any], buttons: Mapping[str, Mapping[str, Any]], presses: Iterable[str]) -> bool:
+    state: tuple[int, str] = metadata["initial_value"], metadata["initial_state"]
+    for name in presses:
+        if name not in buttons:
+            return False
+        state = _pressed(state, buttons[name])
+    return bool(state[0] == metadata["target_value"])
+
+
+def _pressed(state: tuple[int, str], button: Mapping[str, Any]) -> tuple[int, str]:
+    """Number and light after a press."""
+    value, color = state
+    if button["active_state"] in ("any", color):
+        operand: int = button["value"]
+        match button["type"]:
+            case "add":
+                value += operand
+            case "subtract":
+                value -= operand
+            case _:
+                value *= operand
+    return value, _COLORS[color]
+
+
+def is_shortest_lock(entry: Entry) -> bool:
+    """Whether no sequence is shorter than the stored one when a press without effect toggles the light."""
+    metadata = entry["metadata"]
+    target = metadata["target_value"]
+    edge = {(metadata["initial_value"], metadata["initial_state"])}
+    seen = set(edge)
+    for _ in range(len(metadata["solution_path"]) - 1):
+        edge = {_pressed(state, button) for state in edge for button in metadata["buttons"]} - seen
+        if any(value == target for value, _ in edge):
+            return False
+        seen |= edge
+    return True
+
+
+def family_relationships(answer: str, entry: Entry, config: Config) -> float:
+    """The relationship, in any letter case and with or without hyphens."""
+    words = answer.casefold().replace("-", " ").replace("‑", " ").split()
+    return float(words == str(entry["answer"]).replace("-", " ").split())
+
+
+GRADERS: dict[str, Grader] = {
+    "course_schedule": common.word,
+    "family_relationships": family_relationships,
+    "largest_island": common.exact_number,
+    "path_star": path_star,
+    "quantum_lock": quantum_lock,
+    "shortest_path": shortest_path,
+}

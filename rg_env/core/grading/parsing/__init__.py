@@ -1,0 +1,1 @@
+"""Readers of answers: numbers, expressions, formulas, durations."""

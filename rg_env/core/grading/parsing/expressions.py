@@ -1,0 +1,324 @@
+r"""A formula as a tree, from what a model may write: `-3*x**2`, `2x(x + 1)`, `\frac{1}{2} e^{2x}`, `ln|x| + C`.
+
+`parse` knows numbers, the variables that the caller names, `+ - * / ^ **`, brackets of any kind, a product without a
+sign (`2x`, never `x2` or `2 3`), `|x|`, the functions of `FUNCTIONS`, the constants `e` and `pi`, and some LaTeX.
+What it does not know makes the answer None. Nothing is computed while it reads: a tree has at most `MAX_TOKENS` leaves
+and a bounded depth, so whoever walks it takes bounded time. `exact` computes a tree of the four operations.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from rg_env.core.grading.parsing import forms
+
+MAX_CHARS = 4_000
+MAX_TOKENS = 600
+MAX_DEPTH = 30
+MAX_DIGITS = 300
+FUNCTIONS = frozenset({"exp", "log", "sin", "cos", "tan", "sqrt", "asin", "acos", "atan", "sinh", "cosh", "abs"})
+_ALIASES = {"ln": "log", "arcsin": "asin", "arccos": "acos", "arctan": "atan", "E": "e", "Pi": "pi"}
+_INVERSES = {"sin": "asin", "cos": "acos", "tan": "atan"}
+_CONSTANTS = frozenset({"e", "pi"})
+_KNOWN = FUNCTIONS | _CONSTANTS | _ALIASES.keys() | {"frac"}
+
+_SIGNS = str.maketrans({"×": "*", "·": "*", "⋅": "*", "∙": "*", "÷": "/", "∕": "/", "π": " pi "})
+_BRACKETS = str.maketrans("[]{}", "()()")
+_LATEX = {"cdot": "*", "times": "*", "div": "/", "dfrac": " frac", "tfrac": " frac", "left": " ", "right": " "}
+_COMMAND = re.compile(r"\\([A-Za-z]+|[,;:! ])")
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
+_RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
+_TOKEN = re.compile(r"\s*(?:(\d+(?:\.\d*)?|\.\d+)|([A-Za-z]+)|(\*\*|[-+*/^()|]))")
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Digits, perhaps with a point, as written."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A variable of the caller's."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """`e` or `pi`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """Two or more terms; a difference has a `Negative` one."""
+
+    terms: tuple["Node", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Two or more factors; a quotient has an `Inverse` one."""
+
+    factors: tuple["Node", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Negative:
+    """Minus the operand."""
+
+    operand: "Node"
+
+
+@dataclass(frozen=True, slots=True)
+class Inverse:
+    """One over the operand."""
+
+    operand: "Node"
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """The base to the exponent, each any tree."""
+
+    base: "Node"
+    exponent: "Node"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One of `FUNCTIONS` of the argument."""
+
+    function: str
+    argument: "Node"
+
+
+Node = Number | Name | Constant | Sum | Product | Negative | Inverse | Power | Call
+
+
+class _Refused(Exception):
+    """The text is no formula of this grammar; never leaves `parse`."""
+
+
+def parse(text: str, variables: Collection[str] = ()) -> Node | None:
+    """The formula that `text` is. A name in `variables` goes before a constant or function of the same name."""
+    if len(text) > MAX_CHARS:
+        return None
+    try:
+        return _Parser(_tokens(plain(text), frozenset(variables)), frozenset(variables)).whole()
+    except _Refused:
+        return None
+
+
+def plain(text: str) -> str:
+    """With ASCII digits, signs and exponents, without LaTeX commands and braces."""
+    text = _RAISED.sub(lambda run: f"**{run[0].translate(_SUPERSCRIPTS)}", text)
+    text = forms.plain_digits(text).translate(_SIGNS)
+    text = _COMMAND.sub(
+        lambda command: _LATEX.get(command[1], f" {command[1]} " if command[1].isalpha() else " "), text
+    )
+    return text.translate(_BRACKETS)
+
+
+def _tokens(text: str, variables: frozenset[str]) -> list[str]:
+    """Numbers, names and signs."""
+    found: list[str] = []
+    text = text.rstrip()
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None or len(found) > MAX_TOKENS:
+            raise _Refused
+        number, letters, sign = match.groups()
+        if number and len(number) > MAX_DIGITS:
+            raise _Refused
+        found += _names(letters, variables) if letters else [number or sign]
+        position = match.end()
+    if len(found) > MAX_TOKENS:
+        raise _Refused
+    return found
+
+
+def _names(letters: str, variables: frozenset[str]) -> list[str]:
+    """The names that a run of letters is made of, the longest first: `xsin` is `x`, `sin`."""
+    found = []
+    longest = max(map(len, variables | _KNOWN))
+    while letters:
+        for length in range(min(longest, len(letters)), 0, -1):
+            if letters[:length] in variables or letters[:length] in _KNOWN:
+                break
+        else:
+            raise _Refused
+        found.append(letters[:length])
+        letters = letters[length:]
+        if len(found) > MAX_TOKENS:
+            raise _Refused
+    return found
+
+
+class _Parser:
+    """Recursive descent. The precedence is Python's, and a product without a sign binds like one with it."""
+
+    def __init__(self, tokens: list[str], variables: frozenset[str]) -> None:
+        self.tokens = [*tokens, ""]
+        self.variables = variables
+        self.at = 0
+        self.depth = 0
+
+    def whole(self) -> Node:
+        node = self.sum()
+        if self.tokens[self.at]:
+            raise _Refused
+        return node
+
+    def take(self, *wanted: str) -> str:
+        """The next token if it is one of these, else the empty text."""
+        token = self.tokens[self.at]
+        if token and token in wanted:
+            self.at += 1
+            return token
+        return ""
+
+    def need(self, token: str) -> None:
+        if not self.take(token):
+            raise _Refused
+
+    def sum(self) -> Node:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise _Refused
+        terms = [self.product()]
+        while sign := self.take("+", "-"):
+            term = self.product()
+            terms.append(Negative(term) if sign == "-" else term)
+        self.depth -= 1
+        return terms[0] if len(terms) == 1 else Sum(tuple(terms))
+
+    def product(self) -> Node:
+        factors = [self.signed()]
+        while True:
+            if sign := self.take("*", "/"):
+                factor = self.signed()
+                factors.append(Inverse(factor) if sign == "/" else factor)
+            elif self.tokens[self.at] == "(" or self.tokens[self.at].isalpha():
+                factors.append(self.power())
+            else:
+                return factors[0] if len(factors) == 1 else Product(tuple(factors))
+
+    def signed(self) -> Node:
+        negative, signs = False, 0
+        while sign := self.take("+", "-"):
+            negative ^= sign == "-"
+            signs += 1
+            if signs > MAX_DEPTH:
+                raise _Refused
+        node = self.power()
+        return Negative(node) if negative else node
+
+    def power(self) -> Node:
+        base = self.primary()
+        if not self.take("**", "^"):
+            return base
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise _Refused
+        exponent = self.signed()
+        self.depth -= 1
+        return Power(base, exponent)
+
+    def primary(self) -> Node:
+        token = self.tokens[self.at]
+        self.at += 1
+        if token in self.variables:
+            return Name(token)
+        token = _ALIASES.get(token, token)
+        if token == "(":
+            self.at -= 1
+            return self.group()
+        if token == "|":
+            node = self.sum()
+            self.need("|")
+            return Call("abs", node)
+        if token == "frac":
+            above = self.group()
+            return Product((above, Inverse(self.group())))
+        if token in FUNCTIONS:
+            return self.call(token)
+        if token in _CONSTANTS:
+            return Constant(token)
+        if token[:1].isdigit() or token[:1] == ".":
+            return Number(token)
+        raise _Refused
+
+    def group(self) -> Node:
+        self.need("(")
+        node = self.sum()
+        self.need(")")
+        return node
+
+    def call(self, function: str) -> Node:
+        """After the name: `(x)`, `|x|`, `^2(x)`, `^{-1}(x)`, ` x`, ` 2x`."""
+        exponent: Node | None = None
+        if self.take("^", "**"):
+            exponent = self.group() if self.tokens[self.at] == "(" else self.primary()
+            if exponent == Negative(Number("1")) and function in _INVERSES:
+                function, exponent = _INVERSES[function], None
+            elif not isinstance(exponent, Number):
+                raise _Refused
+        node = Call(function, self.argument())
+        return node if exponent is None else Power(node, exponent)
+
+    def argument(self) -> Node:
+        if self.tokens[self.at] in ("(", "|"):
+            return self.primary()
+        factors = []
+        if self.tokens[self.at][:1].isdigit():
+            factors.append(self.primary())
+        if self.tokens[self.at] in self.variables:
+            factors.append(self.power())
+        if not factors:
+            raise _Refused
+        return factors[0] if len(factors) == 1 else Product(tuple(factors))
+
+
+def names(node: Node) -> Iterator[str]:
+    """The variables, each as often as it occurs."""
+    match node:
+        case Name(name):
+            yield name
+        case Negative(inner) | Inverse(inner) | Call(_, inner):
+            yield from names(inner)
+        case Sum(nodes) | Product(nodes):
+            for part in nodes:
+                yield from names(part)
+        case Power(base, exponent):
+            yield from names(base)
+            yield from names(exponent)
+        case _:
+            pass
+
+
+def exact(node: Node, values: Mapping[str, Fraction] | None = None) -> Fraction:
+    """The value of a tree of numbers and the four operations; ValueError if there is more."""
+    match node:
+        case Number(text):
+            return Fraction(text if text[-1] != "." else text[:-1])
+        case Name(name) if values and name in values:
+            return values[name]
+        case Negative(operand):
+            return -exact(operand, values)
+        case Inverse(operand):
+            return 1 / exact(operand, values)
+        case Sum(terms):
+            return sum((exact(term, values) for term in terms), Fraction(0))
+        case Product(factors):
+            value = Fraction(1)
+            for factor in factors:
+                value *= exact(factor, values)
+            return value
+        case _:
+            raise ValueError("not of the four operations")

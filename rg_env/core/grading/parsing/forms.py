@@ -1,0 +1,246 @@
+"""Harmless form: what an answer may be wrapped in, and the ways to write a number, a list or a grid.
+
+The text comes from a model. Nothing here evaluates it, every function takes time linear in its length (callers bound
+that length), and what does not have the wanted form is None, never an exception.
+"""
+
+import re
+import unicodedata
+from fractions import Fraction
+from itertools import accumulate
+from typing import Any
+
+from rg_env.core.grading.parsing import literals
+
+_MAX_DIGITS = 1_000
+_MAX_EXPONENT = 400
+_MAX_LAYERS = 8  # `**$\boxed{\text{"5"}}$**.`, not an onion
+_MAX_GUESSES = 3
+_MAX_BRACES = 2_000
+_MAX_SIGNS = 30
+_FENCE = "```"
+_LANGUAGE = re.compile(r"(?:[A-Za-z][\w+-]*)?[ \t]*")
+_MATH = [("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")]
+_COMMAND = re.compile(
+    r"\\(?:boxed|fbox|mbox|emph|operatorname|text(?:bf|it|rm|sf|sc|tt|normal)?|math(?:bf|it|rm|sf|tt|normal))\s*\{"
+)
+_BOLD = "**"
+_POWER = re.compile(r"(?<=[\w)\]}])\*\*(?=[\w({+-])")
+_QUOTES = [('"', '"'), ("'", "'"), ("“", "”"), ("‘", "’"), ("„", "“"), ("«", "»")]
+_OPENING = frozenset("`\\$*[" + "".join(start for start, _ in _QUOTES))
+"""First characters of all that an answer may be wrapped in."""
+_LABEL = re.compile(
+    r"\*{0,2}(?:the\s+)?(?:(?:final|correct)\s+)?answer\*{0,2}(?:\s+is\b:?|\s*[:=])\*{0,2}", re.IGNORECASE
+)
+_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))")
+_MINUS = {"−": "-", "–": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "＋": "+"}
+# Thousands in groups of three, separated by one and the same sign: a comma, an underscore, or a (narrow) space.
+_NUMBER = re.compile(
+    r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+|\d{1,3}(?:_\d{3})+|\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+)?"
+    r"(?:\.\d*)?(?:[eE][+-]?\d{1,4})?"
+)
+_PLAIN_NUMBER = re.compile(r"(-?[0-9]+)(?:\.([0-9]*))?")
+_FRACTION = re.compile(r"([+-]?)\s*\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+
+
+def candidates(answer: str, *, label: bool = False, quotes: bool = True, brackets: bool = True) -> list[str]:
+    """The answer as it is, without its wrapping, and then without what might belong to it, in this order, each once.
+
+    What might belong to it: a period; with `quotes` these around the whole; with `brackets` those of a list with one
+    element; with `label` a `The answer is` before it. A grader tries each text.
+    """
+    text = answer.strip()
+    if text and text[0] not in _OPENING and text[-1] != "." and not (label and _LABEL.match(text)):  # nearly all
+        return [answer] if text == answer else [answer, text]
+    found = [answer]
+    guesses = 0
+    for _ in range(_MAX_LAYERS):
+        inner = _unwrapped(text)
+        if inner is None and guesses < _MAX_GUESSES:
+            found.append(text)
+            guesses += 1
+            inner = (_without_label(text) if label else None) or _without_period(text)
+            if inner is None and quotes:
+                inner = _without_quotes(text)
+            if inner is None and brackets:
+                inner = _without_brackets(text)
+        if inner is None:
+            break
+        text = inner
+    return list(dict.fromkeys([*found, text]))
+
+
+def unwrap(text: str) -> str:
+    r"""Without the white space, code fence, `\boxed{}`, `\text{}`, `$...$`, `**...**` around the whole of it."""
+    text = text.strip()
+    for _ in range(_MAX_LAYERS):
+        inner = _unwrapped(text)
+        if inner is None:
+            break
+        text = inner
+    return text
+
+
+def _unwrapped(text: str) -> str | None:
+    """Without the outermost wrapping and white space; None if there is none."""
+    if text.startswith(_FENCE) and text.endswith(_FENCE) and len(text) > 2 * len(_FENCE):
+        return _unfenced(text[len(_FENCE) : -len(_FENCE)]) or None
+    if (command := _COMMAND.match(text)) and text.endswith("}"):
+        inner = text[command.end() : -1].strip()
+        return inner if inner and _balanced(inner) else None
+    for start, end in _MATH:
+        if text.startswith(start) and text.endswith(end) and len(text) > len(start) + len(end):
+            inner = text[len(start) : -len(end)]
+            return inner.strip() or None if start not in inner and end not in inner else None
+    for mark in (_BOLD, "`"):
+        inner = text[len(mark) : -len(mark)].strip()
+        if inner and text.startswith(mark) and text.endswith(mark):
+            # `**x**2 + C**` has a power in it, and `**5** or **6**` has not
+            return inner if mark not in (_POWER.sub("", inner) if mark == _BOLD else inner) else None
+    return None
+
+
+def _without_period(text: str) -> str | None:
+    return text[:-1].rstrip() if text.endswith(".") and text.strip(".") else None
+
+
+def _without_label(text: str) -> str | None:
+    """Without `Answer:`, `The final answer is` or the like before it."""
+    label = _LABEL.match(text)
+    return text[label.end() :].strip() or None if label else None
+
+
+def _without_quotes(text: str) -> str | None:
+    """Without quotes around the whole, where none are in it, or around a list or the like that has its own."""
+    for start, end in _QUOTES:
+        if len(text) > 2 and text.startswith(start) and text.endswith(end):
+            inner = text[1:-1].strip()
+            if inner[:1] + inner[-1:] in ("[]", "{}"):
+                return inner
+            return inner or None if start not in inner and end not in inner else None
+    return None
+
+
+def _without_brackets(text: str) -> str | None:
+    """The element of a list that has one."""
+    inner = text[1:-1].strip() if text[:1] + text[-1:] == "[]" else ""
+    return None if not inner or re.search(r"[\[\],;\n]", inner) else inner
+
+
+def _unfenced(inner: str) -> str:
+    """A code block without the name of its language; empty if it is more than one block, or blank."""
+    if _FENCE in inner:
+        return ""
+    first, _, rest = inner.partition("\n")
+    return (rest if rest.strip() and _LANGUAGE.fullmatch(first) else inner).strip()
+
+
+def _balanced(text: str) -> bool:
+    """Each brace that closes has one that opens before it, and the other way round."""
+    if not text.count("{") == text.count("}") <= _MAX_BRACES:
+        return False
+    return min(accumulate(1 if brace == "{" else -1 for brace in re.findall(r"[{}]", text)), default=0) >= 0
+
+
+def same_text(answer: str, gold: str) -> bool:
+    """Equal but for white space at the ends of lines and of the whole."""
+    return _lines(answer) == _lines(gold)
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.strip().splitlines()]
+
+
+def plain_digits(text: str) -> str:
+    """Decimal digits of any script and all minus signs as ASCII. Superscripts and the like stay what they are.
+
+    Unchanged if it has more kinds of them than three scripts: no answer mixes these.
+    """
+    if text.isascii():
+        return text
+    signs = {c: _MINUS.get(c) or str(unicodedata.decimal(c)) for c in set(text) if c in _MINUS or _is_foreign_digit(c)}
+    if len(signs) <= _MAX_SIGNS:
+        for sign, plain in signs.items():  # faster by far than `translate` for text that is not ASCII
+            text = text.replace(sign, plain)
+    return text
+
+
+def _is_foreign_digit(character: str) -> bool:
+    return character.isdecimal() and not character.isascii()
+
+
+def plain_thousands(text: str) -> str:
+    r"""The thousands of `1{,}234` and `1\,234`, as LaTeX writes them, separated by plain commas."""
+    return _THOUSANDS.sub(",", text)
+
+
+def number(text: str) -> Fraction | None:
+    """A decimal number: `-1,234.50`, `.5`, `2e3`. No NaN, no infinity, at most 1,000 digits."""
+    text = text.strip()
+    if len(text) > _MAX_DIGITS:
+        return None
+    if plain := _PLAIN_NUMBER.fullmatch(text):  # nearly all of them, and ten times as fast
+        whole, decimals = plain.groups()
+        return Fraction(int(whole + decimals), 10 ** len(decimals)) if decimals else Fraction(int(whole))
+    text = plain_thousands(plain_digits(text))
+    if not _NUMBER.fullmatch(text) or not any(c.isdigit() for c in text):
+        return None
+    mantissa, _, exponent = re.sub(r"[,_\s]", "", text).lower().partition("e")
+    if not any(c.isdigit() for c in mantissa) or (exponent and abs(int(exponent)) > _MAX_EXPONENT):
+        return None
+    value = Fraction(mantissa if mantissa[-1] != "." else mantissa[:-1])
+    return value * Fraction(10) ** int(exponent) if exponent else value
+
+
+def integer(text: str) -> int | None:
+    """A whole number, also as `4.0`."""
+    if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:  # the cells of grids
+        return int(text)
+    value = number(text)
+    return int(value) if value is not None and value.denominator == 1 else None
+
+
+def rational(text: str) -> Fraction | None:
+    r"""A decimal number or a fraction of two: `3/4`, `-6 / 8`, `\frac{3}{4}`."""
+    text = text.strip()
+    if latex := _FRACTION.fullmatch(text):
+        sign, above, below = latex.groups()
+        text = f"{sign}{above}/{below}"
+    above, slash, below = text.partition("/")
+    numerator = number(above)
+    if not slash or numerator is None:
+        return numerator
+    denominator = number(below)
+    return numerator / denominator if denominator else None
+
+
+def literal(text: str) -> Any:
+    """JSON, or a Python literal, see `literals.parse`; digits of any script. None for anything else."""
+    return literals.parse(plain_digits(text))
+
+
+def numbers(text: str) -> list[Fraction] | None:
+    """A list of numbers: `[1, 2.5]`, `(1, 2)`, `1, 2`, or separated by white space."""
+    text = plain_digits(text.strip())
+    if text[:1] + text[-1:] in ("[]", "()", "{}"):
+        text = text[1:-1].strip()
+    if not text:
+        return []
+    found = [number(part.strip("'\"")) for part in re.split(r"[\s,;]+", text) if part]
+    return None if None in found else [value for value in found if value is not None]
+
+
+def grid(text: str) -> list[list[str]] | None:
+    """Rows of cells as texts, from JSON, a Python literal, or lines of cells separated by spaces, commas or bars.
+
+    Rows may differ in length. None if there is no row, or a cell is no number, word or sign.
+    """
+    value = literal(text) if text.strip()[:1] in ("[", "(") else None
+    if isinstance(value, list | tuple):
+        if not value or not all(isinstance(row, list | tuple) for row in value):
+            return None
+        if any(isinstance(cell, list | tuple | dict) for row in value for cell in row):
+            return None
+        return [[str(int(cell) if isinstance(cell, bool) else cell) for cell in row] for row in value]
+    rows = [re.split(r"[\s,|]+", line.strip().strip("[](),|").strip()) for line in plain_digits(text).splitlines()]
+    return [[cell.strip("'\"") for cell in row] for row in rows if row != [""]] or None

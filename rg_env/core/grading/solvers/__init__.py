@@ -1,0 +1,1 @@
+"""Solvers that graders need."""

@@ -1,0 +1,99 @@
+"""The library's own score formulas, for comparison with published numbers, and those of the user's own tasks. They run
+in a worker (`core.workers`).
+
+The graders of nine tasks run the answer as code. For these the formula is the library's, and the reading of the answer
+ours: bounded literals and expressions.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+from rg_env.core.grading import library_grader
+from rg_env.core.grading.graders import algebra
+from rg_env.core.grading.parsing.expressions import exact, parse
+from rg_env.core.grading.parsing.forms import literal
+from rg_env.core.tasks import library as library_door
+from rg_env.core.user_code import import_same
+
+_Formula = Callable[[str, Mapping[str, Any], Mapping[str, Any]], float]
+
+
+def prepare(sources: Mapping[str, str]) -> None:
+    """Make a process ready to grade: the library, and the user's code (see `core.imports.import_same`)."""
+    library_door.factory()
+    import_same(sources)
+
+
+def grade(task: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer: str) -> float:
+    """The library's score. Whatever its grader raises goes through."""
+    formula = _FORMULAS.get(task)
+    return formula(answer, entry, config) if formula else library_grader.grade(task, config, entry, answer)
+
+
+def _listed(right: Callable[[Mapping[str, Any]], list[str]], as_text: Callable[[Any], str], share: float) -> _Formula:
+    """1.0 for one of the `right` texts, `share` for a Python list that reads as one."""
+
+    def formula(answer: str, entry: Mapping[str, Any], config: Mapping[str, Any]) -> float:
+        texts = right(entry)
+        if answer in texts:
+            return 1.0
+        try:
+            return share if as_text(literal(answer)) in texts else 0.0
+        except (TypeError, ValueError):  # another kind of literal, or none
+            return 0.0
+
+    return formula
+
+
+def _gold(entry: Mapping[str, Any]) -> list[str]:
+    return [entry["answer"]]
+
+
+def _stripped_gold(entry: Mapping[str, Any]) -> list[str]:
+    return [entry["answer"].strip()]
+
+
+def _lines(rows: Any) -> str:
+    return "\n".join(" ".join(str(cell) for cell in row) for row in rows)
+
+
+def _value(answer: str) -> Fraction | None:
+    node = parse(answer)
+    try:
+        return None if node is None else exact(node)
+    except (ZeroDivisionError, ValueError, OverflowError):
+        return None
+
+
+def _countdown(answer: str, entry: Mapping[str, Any], config: Mapping[str, Any]) -> float:
+    value = _value(answer)
+    if value is None:
+        return 0.01
+    metadata = entry["metadata"]
+    used = sorted(int(number) for number in re.findall(r"\b\d+\b", answer))
+    right = used == sorted(metadata["numbers"]) and abs(value - metadata["target"]) <= Fraction(1, 10**6)
+    return 1.0 if right else 0.05
+
+
+def _puzzle24(answer: str, entry: Mapping[str, Any], config: Mapping[str, Any]) -> float:
+    value = _value(answer)
+    used = [int(number) for number in re.findall(r"\b\d+\b", answer)]
+    low, high = config.get("min_value", 1), config.get("max_value", 10)
+    right = value is not None and int(value) == 24 and len(used) == 4 and all(low <= n <= high for n in used)
+    return 1.0 if right else 0.01
+
+
+_FORMULAS: dict[str, _Formula] = {
+    "binary_matrix": _listed(_gold, _lines, 0.1),
+    "countdown": _countdown,
+    "intermediate_integration": algebra.GRADERS["intermediate_integration"],
+    "n_queens": _listed(lambda entry: entry["metadata"]["valid_answers"], _lines, 0.5),
+    "polynomial_multiplication": algebra.GRADERS["polynomial_multiplication"],
+    "puzzle24": _puzzle24,
+    "simple_integration": algebra.GRADERS["simple_integration"],
+    "spiral_matrix": _listed(_stripped_gold, lambda row: " ".join(str(cell) for cell in row), 0.1),
+    "string_insertion": _listed(_gold, "".join, 0.1),
+}
+"""Of the tasks whose library grader runs the answer as code."""

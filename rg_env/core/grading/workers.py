@@ -1,0 +1,465 @@
+"""Functions that are not safe on untrusted text, called in worker processes that the parent can kill.
+
+    with WorkerPool("my_package.graders:grade", wall_s=1.0) as pool:
+        outcome = pool.call("42", {"answer": "41"})            # or: await pool.acall(...)
+        if outcome.status == "ok": ...                         # else "raised", "timed_out" or "died"
+
+The function is imported in fresh interpreters (no fork, no `__main__` guard) and called with JSON values over pipes.
+Never pickle: a worker that was taken over may lie about its value, but cannot run code in the parent. Arguments and
+values are what JSON makes of them: tuples become lists, keys strings; NaN passes. A call may take `wall_s`; then the
+worker and all of its process group are killed, and a spare that is warm already takes its place. A call whose worker
+someone else kills (as the kernel does when memory runs out) is made once more. A call costs 0.1 to 0.2 ms more than the
+function itself.
+
+What a worker is kept from: a scrubbed environment without keys; no output but its value; limits on memory, CPU time,
+file size (0), open files, processes and core dumps; a read-only empty folder as home and working directory; and an
+audit hook that refuses to write, move or delete files, read /proc, start processes, signal others, or use sockets.
+
+This stops accidents and what a model writes, not an expert: it is **not a sandbox**. Python code that looks for a way
+around the hook finds one, and may then spoil later calls in that worker. What is not enforced, and where:
+- macOS: no memory limit, for the kernel has none; the wall limit bounds what can be taken.
+- root (in most containers): neither the process limit nor the folder's mode bind; the audit hook still refuses both.
+- not root: the process limit is 0 and on Linux counts threads, so that a target can start no threads either.
+- anywhere: files can be read; a child that got past the hook and left the process group outlives its worker.
+If the parent is killed, idle workers end at once (end of file) and busy ones at most a second after their `wall_s`;
+an empty folder in the temporary directory is left.
+
+One worker process, from its parent's side: see `core.workers`.
+"""
+
+import atexit
+import contextlib
+import json
+import math
+import os
+import queue
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import IO, Any, Literal, Self
+
+from rg_env.core.grading.worker_process import DETAIL_CHARS, framed
+from rg_env.errors import InputError, RGEnvError
+
+Status = Literal["ok", "raised", "timed_out", "died"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one call."""
+
+    status: Status
+    """ok: the target returned; raised: it raised, or its value is no JSON or too large; timed_out: it was killed at
+    the wall limit; died: the worker ended or broke the protocol during the call (twice, if it was killed from outside),
+    or none could be started for it."""
+    value: Any
+    """What the target returned, as JSON gives it back; None unless ok. Untrusted: check its type."""
+    detail: str
+    """Why, in one line of at most a few hundred characters; empty if ok."""
+    seconds: float
+    """From when a worker was given the call until its end, transfer of arguments and value included."""
+
+
+class Worker:
+    """The parent's side of one process. Only the thread that has it may use it, except `signal`.
+
+    was_killed: a call ended because someone else killed the process.
+    """
+
+    was_killed = False
+
+    def __init__(
+        self,
+        target: str,
+        environment: dict[str, str],
+        *,
+        folder: str,
+        log: IO[bytes],
+        start_s: float,
+        max_reply_bytes: int,
+    ) -> None:
+        self._target = target
+        self._log = log
+        self._max_reply_bytes = max_reply_bytes
+        self._ready_by = time.monotonic() + start_s
+        self._lock = threading.Lock()
+        self._is_ready = False
+        self._reaped = False
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", "from rg_env.core.grading.worker_process import serve; serve()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd=folder,
+            env=environment,
+            bufsize=0,
+            start_new_session=True,  # killed as a group; Ctrl-C in the terminal does not reach it
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._requests = self._process.stdin.fileno()
+        self._replies = self._process.stdout.fileno()
+        self._writable, self._readable = select.poll(), select.poll()
+        self._writable.register(self._requests, select.POLLOUT)
+        self._readable.register(self._replies, select.POLLIN)
+        os.set_blocking(self._requests, False)
+        os.set_blocking(self._replies, False)
+
+    def send_settings(self, settings: bytes) -> None:
+        with contextlib.suppress(OSError):  # dead already: `wait_ready` says so
+            self._send(settings, self._ready_by)
+
+    def wait_ready(self) -> None:
+        """Wait for the end of the start-up. Raises `InputError` or `RGEnvError`; the worker is of no use then."""
+        if self._is_ready:
+            return
+        try:
+            status, _, detail = _parsed(self._receive(max(self._ready_by, time.monotonic() + 0.01)))
+        except TimeoutError:
+            raise RGEnvError(f"a worker for {self._target} was not ready in time: raise start_s") from None
+        except (OSError, EOFError, ValueError, RecursionError):
+            self.kill()
+            said = " ".join(os.pread(self._log.fileno(), 2**20, 0).decode(errors="replace").split())
+            said = said[-DETAIL_CHARS:] or "it said nothing"
+            raise RGEnvError(f"a worker for {self._target} ended during start-up: {self._end()}: {said}") from None
+        if status != "ok":
+            raise InputError(f"workers for {self._target} cannot start: {detail}")
+        self._is_ready = True
+
+    def call(self, request: bytes, wall_s: float) -> Outcome:
+        """After any outcome but ok and raised the process has been killed and reaped."""
+        begin = time.monotonic()
+        status: Status = "timed_out"
+        detail = f"killed after {wall_s:g} s"
+        try:
+            self._send(request, begin + wall_s)
+            status, value, detail = _parsed(self._receive(begin + wall_s))
+            return Outcome(status, value, detail, time.monotonic() - begin)
+        except TimeoutError:
+            self.kill()
+        except (OSError, EOFError):
+            self.kill()
+            status, detail = "died", f"the worker ended: {self._end()}"
+            self.was_killed = self._process.returncode in (-signal.SIGKILL, -signal.SIGTERM)
+        except (ValueError, RecursionError) as error:
+            self.kill()
+            status, detail = "died", f"the worker sent no valid reply: {error}"[:DETAIL_CHARS]
+        return Outcome(status, None, detail, time.monotonic() - begin)
+
+    def is_idle(self) -> bool:
+        """Between calls there is nothing to read; anything else is end of file, or bytes nobody asked for."""
+        return not self._readable.poll(0)
+
+    def signal(self) -> None:
+        """Kill the process and all of its group, without waiting for it."""
+        with self._lock:
+            if not self._reaped:  # until then its id cannot be another's
+                with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: EPERM for a zombie
+                    os.killpg(self._process.pid, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """Kill the whole group, reap the process, close the pipes."""
+        self.signal()
+        with self._lock:
+            self._process.wait()
+            self._reaped = True
+        self.close_pipes()
+
+    def close_pipes(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def abandon(self) -> None:
+        """In a forked child: it is not ours to kill, but must see the end of file when its parent ends."""
+        self.close_pipes()
+        self._process.returncode = 0  # or Popen warns that it still runs
+
+    def _end(self) -> str:
+        code = self._process.returncode
+        return f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.strsignal(-code)})"
+
+    def _send(self, payload: bytes, deadline: float) -> None:
+        data = memoryview(framed(payload))
+        while data:
+            try:
+                data = data[os.write(self._requests, data) :]
+            except BlockingIOError:
+                _wait(self._writable, deadline)
+
+    def _receive(self, deadline: float) -> bytes:
+        """The payload of exactly one message. Raises TimeoutError, EOFError, OSError, or ValueError for bad bytes."""
+        data = bytearray()
+        size = 4
+        while len(data) < size:
+            _wait(self._readable, deadline)
+            chunk = os.read(self._replies, 65_536)
+            if not chunk:
+                raise EOFError
+            data += chunk
+            if len(data) >= 4:
+                size = 4 + int.from_bytes(data[:4], "big")
+                if size > 4 + self._max_reply_bytes + 12 * DETAIL_CHARS or len(data) > size:
+                    raise ValueError("it is too long")
+        return bytes(data[4:])
+
+
+def _wait(poll: "select.poll", deadline: float) -> None:
+    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        raise TimeoutError
+
+
+def _parsed(payload: bytes) -> tuple[Literal["ok", "raised"], Any, str]:
+    """Status, value and detail of a reply. Raises ValueError or RecursionError if it is anything else."""
+    match json.loads(payload):
+        case ["ok", value]:
+            return "ok", value, ""
+        case ["raised", str(detail)]:
+            return "raised", None, detail[:DETAIL_CHARS]
+    raise ValueError("it has the wrong form")
+
+
+MAX_REQUEST_BYTES = 16 * 2**20
+"""Larger arguments of one call, as JSON, are refused. From about 1 MB on, encoding them holds the GIL for over 5 ms."""
+_ENVIRONMENT = ("PATH", "LANG", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME")
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class WorkerPool:
+    """Calls `target` ("module:function") in `workers` processes; one more is kept warm to replace one that is killed.
+
+    workers: calls that run at the same time; the default is the number of CPUs, at most 4.
+    wall_s: seconds that one call may take once a worker has it (waiting for a free one does not count).
+    memory_mb: MiB of address space that calls may take on top of the imported target (Linux only).
+    warmup: "module:function", called with `warmup_args` in each new worker before the limits apply.
+    start_s: seconds that a worker may take to import the target and warm up.
+    max_reply_bytes: a larger value, as JSON, counts as raised. Reading a reply holds the GIL: keep it small.
+
+    The constructor waits until the first worker is ready. It raises `InputError` for arguments out of range, or a
+    target or warmup that cannot be imported or raises, and `RGEnvError` if workers do not start or miss `start_s`.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        workers: int | None = None,
+        wall_s: float = 1.0,
+        memory_mb: int = 1024,
+        warmup: str | None = None,
+        warmup_args: Sequence[Any] = (),
+        start_s: float = 30.0,
+        max_reply_bytes: int = 65_536,
+    ) -> None:
+        workers = min(4, os.cpu_count() or 1) if workers is None else workers
+        for name, value in {"target": target, "warmup": warmup}.items():
+            if value is not None and not all(value.partition(":")):
+                raise InputError(f"{name} = {value!r} of a worker pool: not of the form 'module:function'")
+        limits = {"workers": workers, "wall_s": wall_s, "memory_mb": memory_mb, "start_s": start_s}
+        for name, number in {**limits, "max_reply_bytes": max_reply_bytes}.items():
+            if not 0 < number < math.inf:
+                raise InputError(f"{name} = {number!r} of a worker pool: must be positive and finite")
+        self.target = target
+        self.workers = workers
+        self._wall_s = wall_s
+        self._start_s = start_s
+        self._max_reply_bytes = max_reply_bytes
+        settings = [target, warmup, list(warmup_args), wall_s, memory_mb, start_s, max_reply_bytes]
+        self._settings = json.dumps(settings).encode()
+        self._pid = os.getpid()
+        self._lock = threading.Lock()  # for `_closed` and what may enter `_jobs`; held for microseconds
+        self._start_lock = threading.Lock()  # for `_spares`; held while a process is started
+        self._closed = False
+        self._jobs: queue.SimpleQueue[tuple[Future[Outcome], bytes] | None] = queue.SimpleQueue()
+        self._all: set[Worker] = set()
+        self._folder = tempfile.mkdtemp(prefix="rg-env-worker-")
+        os.chmod(self._folder, 0o500)
+        # What interpreters say before they can speak the protocol; kept for the error of a start that fails.
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
+        self._threads: list[threading.Thread] = []
+        atexit.register(self.close)
+        _pools.add(self)
+        try:
+            first = self._start()
+            self._spares = deque([first, *(self._start() for _ in range(workers))])
+            first.wait_ready()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError):
+                raise RGEnvError(f"workers for {target} cannot be started: {error}") from error
+            raise
+        # Daemons, for the interpreter joins other threads before it calls `close`.
+        self._threads = [
+            threading.Thread(target=self._work, name=f"rg-env-worker-{i}", daemon=True) for i in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def call(self, *args: Any) -> Outcome:
+        """The outcome of `target(*args)`; blocks until a worker is free and done. Any thread may call it.
+
+        Raises `InputError` if `args` are no JSON or larger than `MAX_REQUEST_BYTES`, and `RGEnvError` if the pool is
+        closed, is closed meanwhile, or was made before this process was forked.
+        """
+        future = self._submit(args)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C: nobody wants the result any more
+            future.cancel()
+            raise
+
+    async def acall(self, *args: Any) -> Outcome:
+        """`call` for event loops. If cancelled, a call that waits is dropped, and one that runs goes to its end."""
+        import asyncio  # here, for workers and programs without an event loop need not load it
+
+        return await asyncio.wrap_future(self._submit(args))
+
+    def close(self) -> None:
+        """Kill and reap all workers. Calls that wait or run raise `RGEnvError`. May be called more than once."""
+        if os.getpid() != self._pid:  # a forked child, where the locks may be held for ever
+            return
+        with self._start_lock, self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            everyone = list(self._all)
+        for worker in everyone:
+            worker.signal()
+        for _ in range(self.workers):
+            self._jobs.put(None)
+        for thread in self._threads:  # each reaps the worker it has
+            thread.join()
+        for worker in list(self._all):
+            self._end(worker)
+        self._log.close()
+        os.chmod(self._folder, 0o700)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        atexit.unregister(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _submit(self, args: tuple[Any, ...]) -> Future[Outcome]:
+        try:
+            request = json.dumps(args).encode()  # pure ASCII, so that lone surrogates and null bytes pass
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InputError(f"arguments for {self.target} are no JSON: {error}") from error
+        if len(request) > MAX_REQUEST_BYTES:
+            size = f"{len(request)} bytes, more than {MAX_REQUEST_BYTES}"
+            raise InputError(f"arguments for {self.target} are too large: {size}")
+        if os.getpid() != self._pid:
+            raise RGEnvError(f"the worker pool for {self.target} is the parent process's: make one after the fork")
+        future: Future[Outcome] = Future()
+        with self._lock:
+            if self._closed:
+                raise self._closed_error()
+            self._jobs.put((future, request))
+        return future
+
+    def _closed_error(self) -> RGEnvError:
+        return RGEnvError(f"the worker pool for {self.target} is closed")
+
+    def _work(self) -> None:
+        """What each thread does: give the calls, one at a time, to the worker it has."""
+        worker: Worker | None = None
+        while job := self._jobs.get():
+            future, request = job
+            if not future.set_running_or_notify_cancel():
+                continue
+            for is_last in (False, True):
+                try:
+                    if worker is not None and not worker.is_idle():  # killed from outside between two calls
+                        self._end(worker)
+                        worker = None
+                    worker = worker or self._take()
+                    outcome = worker.call(request, self._wall_s)
+                except Exception as error:  # anything else would leave the caller waiting
+                    outcome = Outcome("died", None, f"no worker could be started: {error}"[:DETAIL_CHARS], 0.0)
+                if is_last or worker is None or not worker.was_killed:
+                    break
+                self._end(worker)
+                worker = None
+            if outcome.status == "died" and self._closed:
+                future.set_exception(self._closed_error())
+            else:
+                future.set_result(outcome)
+            if outcome.status in ("timed_out", "died"):
+                if worker is not None:
+                    self._end(worker)
+                    worker = None
+                with contextlib.suppress(Exception):  # now, not with the next call, which tries again
+                    worker = self._take()
+        if worker is not None:
+            self._end(worker)
+
+    def _take(self) -> Worker:
+        """A worker that is ready: the spare, if there is one. Starts the next spare."""
+        for is_last in (False, True):  # a spare may have been killed from outside while it waited
+            with self._start_lock:
+                if self._closed:
+                    raise self._closed_error()
+                worker = self._spares.popleft() if self._spares else self._start()
+                if not self._spares:
+                    with contextlib.suppress(OSError):
+                        self._spares.append(self._start())
+            try:
+                worker.wait_ready()
+                return worker
+            except RGEnvError:
+                self._end(worker)
+                if is_last:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _start(self) -> Worker:
+        names = [name for name in os.environ if name in _ENVIRONMENT or name.startswith("LC_")]
+        environment = {name: os.environ[name] for name in names}
+        environment |= {"HOME": self._folder, "TMPDIR": self._folder, "PYTHONHASHSEED": "0"}
+        environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in sys.path)
+        if sys.dont_write_bytecode:
+            environment["PYTHONDONTWRITEBYTECODE"] = "1"
+        environment |= dict.fromkeys(_ONE_THREAD, "1")  # BLAS would reserve memory for a thread per core
+        with _fork_lock:
+            worker = Worker(
+                self.target,
+                environment,
+                folder=self._folder,
+                log=self._log,
+                start_s=self._start_s,
+                max_reply_bytes=self._max_reply_bytes,
+            )
+            self._all.add(worker)
+        worker.send_settings(self._settings)
+        return worker
+
+    def _end(self, worker: Worker) -> None:
+        worker.kill()
+        self._all.discard(worker)
+
+
+_pools: "weakref.WeakSet[WorkerPool]" = weakref.WeakSet()
+_fork_lock = threading.Lock()
+"""Held while a worker is started, so that no forked child has pipes of it that `_forked` does not know."""
+
+
+def _forked() -> None:
+    _fork_lock.release()
+    for pool in _pools:
+        for worker in pool._all:
+            worker.abandon()
+
+
+os.register_at_fork(before=_fork_lock.acquire, after_in_parent=_fork_lock.release, after_in_child=_forked)

@@ -1,0 +1,1 @@
+"""Reward functions: the registry and the built-in ones."""

@@ -1,0 +1,255 @@
+"""The registry of rewards: registering, weighing, gating and calling them. `core.rewards` has the built-in ones.
+
+A reward asks for what it needs by parameter name: `rollout` (a `Rollout`: all of it, extracted and scored), or the
+names that Verifiers uses: prompt, completion, answer (the gold answer), state, task, info, parser. What else it takes
+must have defaults, and can be set as `options`. It returns a finite number, in [0, 1] by convention.
+"""
+
+import functools
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, get_args, overload
+
+from rg_env.core.grading.rollout import Rollout
+from rg_env.core.text import is_number, shortened
+from rg_env.errors import InputError, RewardError, unknown_name
+
+RewardFunction = Callable[..., Any]
+_F = TypeVar("_F", bound=RewardFunction)
+
+PARAMETERS = ("rollout", "prompt", "completion", "answer", "state", "task", "info", "parser")
+"""The parameter names that a reward may ask for."""
+DEFAULT_REWARDS = (("correctness", 1.0), ("format", 0.1))
+GATES: dict[str, Callable[[Rollout], bool]] = {
+    "answered": lambda rollout: rollout.extraction.status == "ok",
+    "correct": lambda rollout: rollout.score.status == "correct",
+    "not_correct": lambda rollout: rollout.score.status != "correct",
+}
+"""Conditions under which alone a gated reward pays."""
+_KEYS = ("name", "weight", "when", "options")
+_AT_LEAST_0 = ("max_tokens", "margin", "ngram")
+
+
+class WeightedReward(NamedTuple):
+    """One term of the sum."""
+
+    name: str
+    function: RewardFunction
+    weight: float
+    when: str | None = None
+
+    def value(self, rollout: Rollout, available: Mapping[str, Any]) -> float:
+        """What it pays, before its weight; 0.0 where its gate is closed. Raises `RewardError`, see `call_reward`."""
+        if self.when and not GATES[self.when](rollout):
+            return 0.0
+        return call_reward(self.name, self.function, rollout, available)
+
+
+_REGISTRY: dict[str, RewardFunction] = {}
+
+
+@overload
+def reward(name: _F) -> _F: ...
+@overload
+def reward(name: str) -> Callable[[_F], _F]: ...
+def reward(name: Any) -> Any:
+    """Register a reward function, under its own name (`@reward`) or another (`@reward("name")`).
+
+    Raises `InputError` for a name that is taken and for a signature that cannot be called.
+    """
+    if callable(name):
+        return _register(_name_of(name), name)
+    if not isinstance(name, str):
+        raise InputError(f"@reward takes a name or nothing, not {name!r}")
+    return lambda function: _register(name, function)
+
+
+def _register(name: str, function: _F) -> _F:
+    check_signature(name, function)
+    known = _REGISTRY.get(name)
+    # The same source run again (a notebook cell, a module executed twice) replaces; another function may not.
+    if known is not None and _origin(known) != _origin(function):
+        raise InputError(f"reward {name!r} is registered already, by {_origin(known)}: choose another name")
+    _REGISTRY[name] = function
+    return function
+
+
+def get_reward(name: str) -> RewardFunction:
+    """The registered reward of that name. Raises `UnknownNameError` with the nearest names."""
+    if name not in _REGISTRY:
+        raise unknown_name("reward", name, _REGISTRY)
+    return _REGISTRY[name]
+
+
+def check_signature(name: str, function: RewardFunction) -> None:
+    """Raise `InputError` if `function` is async, or needs a parameter that is not in `PARAMETERS`."""
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
+        raise InputError(f"reward {name!r} is async: rewards are pure functions; put it into a vf.Rubric of your own")
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise InputError(f"reward {name!r} has no signature to read: {error}") from error
+    for parameter in parameters:
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise InputError(f"reward {name!r}: parameter {parameter.name!r} is positional-only; rewards get keywords")
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        if parameter.name not in PARAMETERS and parameter.default is parameter.empty:
+            raise unknown_name(f"parameter of reward {name!r}", parameter.name, PARAMETERS)
+
+
+def resolve_rewards(spec: object = None) -> list[WeightedReward]:
+    """The weighted rewards that `spec` means; None means `DEFAULT_REWARDS`.
+
+    `spec` is a list of names, functions, (name or function, weight) pairs and mappings, or a mapping from name to
+    weight or to such a mapping. Keys of a mapping: `name`; `weight` (default 1; 0 means a metric only); `when`, a key
+    of `GATES`; `options`, values for the reward's own parameters. Raises `InputError`.
+    """
+    if spec is None:
+        spec = DEFAULT_REWARDS
+    if isinstance(spec, Mapping):
+        spec = [_named(key, value) for key, value in spec.items()]
+    elif isinstance(spec, str) or callable(spec):
+        spec = [spec]
+    if not isinstance(spec, Sequence) or not spec:
+        raise InputError(f"rewards must be a list of names, functions or (name, weight) pairs, not {spec!r}")
+    resolved = [_resolve(item) for item in spec]
+    names = [item.name for item in resolved]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"reward {name!r} is given twice: metrics are told apart by name")
+    return resolved
+
+
+def _named(name: Any, value: Any) -> Any:
+    """An entry of a mapping from names, as one of a list."""
+    if not isinstance(value, Mapping):
+        return name, value
+    if value.get("name", name) != name:
+        raise InputError(f"reward {name!r}: its mapping names another, {shortened(value['name'])}")
+    return {"name": name, **value}
+
+
+def _resolve(item: Any) -> WeightedReward:
+    weight: Any = 1.0
+    when: Any = None
+    options: Any = None
+    if isinstance(item, Mapping):
+        for key in item:
+            if key not in _KEYS:
+                raise unknown_name("key of a reward", key, _KEYS)
+        if "name" not in item:
+            raise InputError(f"a reward needs a name: {dict(item)!r}")
+        weight, when, options = item.get("weight", 1.0), item.get("when"), item.get("options")
+        item = item["name"]
+    elif isinstance(item, tuple | list):
+        if len(item) != 2:
+            raise InputError(f"a reward with its weight is a pair, not {item!r}")
+        item, weight = item
+    if isinstance(item, str):
+        name, function = item, get_reward(item)
+    elif callable(item):
+        name, function = _name_of(item), item
+        check_signature(name, function)
+    else:
+        raise InputError(f"a reward must be a name or a function, not {item!r}")
+    if not is_number(weight):
+        raise InputError(f"reward {name!r}: weight must be a finite number, not {shortened(weight)}")
+    if when is not None and (not isinstance(when, str) or when not in GATES):
+        raise unknown_name(f"gate of reward {name!r}", when, GATES)
+    return WeightedReward(name, _with_options(name, function, options), float(weight), when)
+
+
+def _with_options(name: str, function: RewardFunction, options: Any) -> RewardFunction:
+    if options is None:
+        return function
+    if not isinstance(options, Mapping):
+        raise InputError(f"reward {name!r}: options must be a mapping, not {shortened(options)}")
+    own = {
+        parameter.name: parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.name not in PARAMETERS and parameter.default is not parameter.empty
+    }
+    for option, value in options.items():
+        if option not in own:
+            raise unknown_name(f"option of reward {name!r}", option, own).at("options", str(option))
+        default, kind = own[option].default, ""
+        if value is None and type(None) in get_args(own[option].annotation):
+            continue
+        if option in _AT_LEAST_0 and not (is_number(value) and value >= 0):
+            kind = "number from 0 up"
+        elif is_number(default) and not is_number(value):
+            kind = "finite number"
+        if kind:
+            problem = f"reward {name!r}: option {option!r} must be a {kind}, not {shortened(value)}"
+            raise InputError(problem).at("options", option)
+    return functools.partial(function, **options) if options else function
+
+
+def check_offered(rewards: Sequence[WeightedReward], offered: Collection[str], where: str) -> None:
+    """Raise `InputError` for a reward that cannot do without a parameter that `where` does not offer."""
+    for name, function, *_ in rewards:
+        for parameter in inspect.signature(function).parameters.values():
+            wanted = parameter.name in PARAMETERS and parameter.default is parameter.empty
+            if wanted and parameter.name not in offered:
+                raise InputError(
+                    f"reward {name!r} asks for {parameter.name!r}, which {where} does not have; there are: "
+                    f"{', '.join(offered)}"
+                )
+
+
+def call_reward(name: str, function: RewardFunction, rollout: Rollout, available: Mapping[str, Any]) -> float:
+    """Call a reward with what it asks for out of `available` (keys of `PARAMETERS`) and `rollout`, and check its value.
+
+    Raises `RewardError`, which names reward and rollout, if it raises or returns anything but a finite number.
+    """
+    offered = {**available, "rollout": rollout, "task": rollout.task}
+    parameters = inspect.signature(function).parameters.values()
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    wanted = {parameter.name for parameter in parameters}
+    arguments = offered if takes_all else {key: value for key, value in offered.items() if key in wanted}
+    where = describe(rollout.task, rollout.score.answer, rollout.text)
+    try:
+        value = function(**arguments)
+    except RewardError as error:
+        raise RewardError(f"reward {name!r}: {error}; {where}") from error
+    except Exception as error:
+        raise RewardError(f"reward {name!r} raised {type(error).__name__}: {error}; {where}") from error
+    return checked_value(name, value, where)
+
+
+def checked_value(name: str, value: object, where: str) -> float:
+    """`value` as a float. Raises `RewardError` unless it is a finite number (booleans and numpy scalars count)."""
+    if hasattr(value, "item"):  # numpy and torch scalars; more than one element raises
+        try:
+            value = value.item()
+        except (ValueError, RuntimeError) as error:
+            raise RewardError(f"reward {name!r} returned {type(value).__name__} of many values; {where}") from error
+    try:
+        if isinstance(value, numbers.Real) and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # 10**400
+        pass
+    raise RewardError(f"reward {name!r} returned {shortened(value)}, not a finite number; {where}")
+
+
+def describe(task: object, answer: object, text: object) -> str:
+    """One line that tells a rollout for an error message, its text shortened."""
+    return f"task {task}, answer {_short(answer)}, completion {_short(text)}"
+
+
+def _short(value: object) -> str:
+    if not isinstance(value, str):
+        return repr(value)
+    line = " ".join(value.split())
+    return repr(line if len(line) <= 120 else f"{line[:57]} ... {line[-57:]}")
+
+
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "__name__", None) or type(function).__name__)
+
+
+def _origin(function: Any) -> str:
+    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__name__)}"

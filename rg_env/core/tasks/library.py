@@ -1,0 +1,167 @@
+"""The one door to reasoning_gym: importing it, building its datasets, and turning values to JSON and back.
+
+`reasoning_gym` is imported here and by nothing else in this package, and only when called: the import takes about
+2.5 s. What a user's options make the library raise becomes an `InputError` that names task and options.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import importlib.util
+import io
+import json
+import random
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+from rg_env.core.user_errors import told
+from rg_env.errors import InputError
+
+NOT_A_TASK = "composite"
+"""The library's own mixture: registered like a task, replaced here by `Mixture`."""
+
+
+def factory() -> ModuleType:
+    """`reasoning_gym.factory`, with every task registered."""
+    with warnings.catch_warnings():
+        # cellpylib, a dependency of game_of_life, has invalid escapes and `is` comparisons with literals.
+        warnings.simplefilter("ignore", SyntaxWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import reasoning_gym.factory
+    return reasoning_gym.factory
+
+
+def import_only(task: str, module: str) -> None:
+    """Import what `task` needs, its `module` and not the other tasks': tenths of a second instead of 2.5 s, of which
+    matplotlib (a dependency of one task) and sympy take most.
+
+    For processes that do nothing but generate: the packages are put in place without running their `__init__`, which
+    import everything. Where that does not work the whole library is imported.
+    """
+    try:
+        for depth in (1, 2):  # reasoning_gym and reasoning_gym.<category>
+            package = ".".join(module.split(".")[:depth])
+            if package not in sys.modules:
+                sys.modules[package] = _package_without_init(package)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            importlib.import_module("reasoning_gym.coaching")  # before factory: each imports the other
+            importlib.import_module(module)
+        if task in factory().DATASETS:
+            return
+    except ImportError:
+        pass
+    for name in [name for name in sys.modules if name.partition(".")[0] == "reasoning_gym"]:
+        del sys.modules[name]
+    factory()
+
+
+def _package_without_init(name: str) -> ModuleType:
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.submodule_search_locations is None:
+        raise ImportError(f"no package {name}")
+    package = ModuleType(name)
+    package.__path__ = list(spec.submodule_search_locations)
+    package.__spec__ = spec
+    return package
+
+
+def task_names() -> list[str]:
+    """Names of the tasks of the installed library, sorted."""
+    return sorted(name for name in factory().DATASETS if name != NOT_A_TASK)
+
+
+def dataset_class(task: str) -> tuple[type[Any], type[Any]]:
+    """The library's dataset class and config class of `task`, which must exist."""
+    dataset_cls, config_cls = factory().DATASETS[task]
+    return dataset_cls, config_cls
+
+
+def curriculum_levels(task: str) -> dict[str, list[dict[str, Any]]]:
+    """For each attribute of the task's curriculum, the options that each of its levels sets; empty without one."""
+    module = factory()
+    if not module.has_curriculum(task):
+        return {}
+    levels: dict[str, list[dict[str, Any]]] = {}
+    for name, attribute in module.create_curriculum(task).attributes.items():
+        assert attribute.default_level == 0, "rg_env.core.tasks.levels takes 0 for what is not named"
+        fields = (
+            [attribute.field_name]
+            if hasattr(attribute, "field_name")
+            else [attribute.lower_field_name, attribute.upper_field_name]
+        )
+        levels[name] = []
+        for level in range(len(attribute.levels)):
+            curriculum = module.create_curriculum(task)
+            curriculum.set_attr_level(name, level)
+            config = curriculum.generate_configuration()
+            levels[name].append({field: getattr(config, field) for field in fields})
+    return levels
+
+
+def create(task: str, config: Mapping[str, Any], *, seed: int, size: int) -> Any:
+    """A library dataset of `task` with `config`; raises `InputError` where the library refuses the options."""
+    dataset_cls, config_cls = dataset_class(task)
+    try:
+        defaults = config_cls()
+        typed = {option: from_plain(value, getattr(defaults, option)) for option, value in config.items()}
+        library_config = config_cls(**typed, seed=seed, size=size)
+        if hasattr(library_config, "validate"):
+            library_config.validate()
+        with quiet():
+            return dataset_cls(config=library_config)
+    except Exception as error:  # whatever an option makes the library raise; most are bare assertions
+        raise bad_options(task, config, error) from error
+
+
+def bad_options(task: str, config: Mapping[str, Any], error: BaseException) -> InputError:
+    """The `InputError` for options that the library does not accept, in one line."""
+    if dataset_class(task)[0].__module__.startswith("reasoning_gym."):
+        reason = " ".join(str(error).split()) or type(error).__name__
+    else:
+        reason = told(error)
+    options = json.dumps(dict(config), default=to_plain)
+    return InputError(f"task {task!r} does not work with config {options}: {reason}")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the library's side effects from the caller: prints (codeio), the global random states (list_functions draws
+    from Python's, pool_matrix seeds numpy's)."""
+    state = random.getstate()
+    numpy_random = sys.modules["numpy"].random if "numpy" in sys.modules else None
+    numpy_state = numpy_random.get_state() if numpy_random else None
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        random.setstate(state)
+        if numpy_random:
+            numpy_random.set_state(numpy_state)
+
+
+def to_plain(value: Any) -> Any:
+    """The JSON form of what `json.dumps` cannot write (its `default` hook): dates, sets, dataclasses, numpy values."""
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=str)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if hasattr(value, "tolist"):  # numpy scalars and arrays
+        return value.tolist()
+    return str(value)
+
+
+def from_plain(value: Any, default: Any) -> Any:
+    """An option's `value`, as a config file holds it, in the type of the library's `default` for that option."""
+    if isinstance(value, str) and isinstance(default, datetime.date | datetime.time):
+        return type(default).fromisoformat(value)
+    if isinstance(value, list) and isinstance(default, tuple):
+        return tuple(value)
+    if isinstance(value, Mapping) and dataclasses.is_dataclass(default) and not isinstance(default, type):
+        return dataclasses.replace(default, **value)
+    return value

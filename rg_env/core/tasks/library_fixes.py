@@ -1,0 +1,186 @@
+"""What is mended in the library inside a generation process, so that the same draw gives the same item anywhere.
+
+- codeio executes snippets of code. Those that read the clock, files, entropy, memory addresses or the process's state
+  are left out, and items whose snippet failed (the library stores `{}` for question and answer) are no items.
+- number_sequence squares numbers until they have millions of digits (five draws in a thousand would take seconds, some
+  hours) and then rejects the sequence. Here it is rejected as soon as a number is huge: the items are the same.
+- basic_arithmetic looks for the divisors of numbers of up to 24 digits one by one, which can take days. Here they are
+  found by factoring: the items are the same.
+- time_intervals fills dates that an item does not have with today's: here with a fixed day.
+- Questions without one right answer, or with one for free, are no items, see `LEFT_OUT`: premises of
+  propositional_logic contradict each other one time in five, so that any conclusion follows, and lead to nothing new
+  more than every other time; one in six of syllogism has another answer with existential import than without; 4 % of
+  quantum_lock have a shorter solution if a press without effect toggles the light; in 24 % of tsumego no move
+  captures a stone; one in six of aiw asks about somebody whom it has not mentioned.
+
+Nothing of this touches the user's process: `mend` is called by `core.row_child` alone.
+"""
+
+import datetime
+import hashlib
+import importlib
+import json
+import math
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from rg_env.core.grading.graders.corrections import syllogism_follows
+from rg_env.core.grading.graders.games import captures
+from rg_env.core.grading.graders.graphs import is_shortest_lock
+from rg_env.core.grading.graders.logic import Premises
+from rg_env.core.tasks import library
+
+_WHOSE_SISTERS = re.compile(r"How many sisters does (\w+)'s brother have")
+_UNREPEATABLE = re.compile(
+    # clocks
+    r"\.now\(|today\(|utcnow|\btime\.|from time |localtime|strftime\(\)|sleep\("
+    # entropy
+    r"|secrets|uuid|urandom|SystemRandom|random\.seed\(\)|random\.Random\(\)|\bRandom\(\)|default_rng\(\)|RandomState\(\)"
+    # files, other processes, the machine
+    r"|\bopen\(|\.open\(|\bos\.(?!path\.(?:join|basename|splitext))|subprocess|socket|requests|tempfile|shutil|pathlib"
+    r"|\bglob\b|getpass|platform\.|psutil|sys\.stdin|\binput\(|\bexit\(|sys\.exit|signal|thread|multiprocess"
+    # memory addresses and state that outlives the snippet
+    r"|\bid\(|gc\.|getcontext|setrecursionlimit|set_printoptions|seterr|setlocale"
+)
+_UNREPEATABLE_SNIPPETS = {  # found by running all others in two processes in opposite order
+    "1ce2c56560b7",
+    "2e21bffd7df3",
+    "dc1220c90670",
+    "ed02255ea49c",
+    "2a8106c4fd7c",  # takes seconds for some inputs
+}
+_MENDED = "_mended_by_rg_env"
+_HUGE = 10**100
+_SMALL = 10**9
+_A_DAY = datetime.date(2024, 1, 1)
+
+
+def mend(task: str) -> None:
+    """Mend the library for `task`, which must be imported; a second call does nothing."""
+    mends = {
+        "basic_arithmetic": _mend_basic_arithmetic,
+        "codeio": _mend_codeio,
+        "number_sequence": _mend_number_sequence,
+        "time_intervals": _mend_time_intervals,
+    }
+    if task in mends:
+        module = sys.modules[library.dataset_class(task)[0].__module__]
+        if not hasattr(module, _MENDED):
+            mends[task](module)
+            setattr(module, _MENDED, True)
+
+
+LEFT_OUT = {
+    "aiw": "it asks for the sisters of somebody of whom it says nothing",
+    "codeio": "the snippet of code failed",
+    "propositional_logic": "the premises contradict each other, or lead to nothing in two variables that is new",
+    "quantum_lock": "a press without effect would make the shortest sequence shorter, if it toggles the light",
+    "tsumego": "no move captures a white stone",
+    "syllogism": "the answer depends on existential import: whether every term has a member",
+}
+"""By task, why some of the library's entries are no questions."""
+
+
+def left_out(task: str, entry: Mapping[str, Any]) -> str:
+    """Why the drawn `entry` is no question, as `LEFT_OUT` says; empty if it is one."""
+    metadata = entry["metadata"]
+    match task:
+        case "aiw":
+            asked = _WHOSE_SISTERS.search(entry["question"])
+            fails = asked is not None and not entry["question"].startswith(f"{asked[1]} ")
+        case "codeio":
+            fails = not (metadata["input_data"] or metadata["output_data"])
+        case "propositional_logic":
+            fails = Premises(metadata).conclusion() is None
+        case "quantum_lock":
+            fails = not is_shortest_lock(entry)
+        case "syllogism":
+            fails = syllogism_follows(entry) is None
+        case "tsumego":
+            fails = not captures(metadata["board"])
+        case _:
+            fails = False
+    return LEFT_OUT[task] if fails else ""
+
+
+def is_item(task: str, entry: Mapping[str, Any]) -> bool:
+    """Whether the drawn `entry` is a question at all."""
+    return not left_out(task, entry)
+
+
+def _mend_basic_arithmetic(module: Any) -> None:
+    slow = module.find_common_divisors
+
+    def find_common_divisors(a: int, b: int) -> list[int]:
+        common = math.gcd(a, b)
+        if common < _SMALL:
+            return slow(a, b)
+        divisors = []
+        for small in importlib.import_module("sympy").divisors(common):  # ascending
+            if small * small > common:
+                break
+            divisors.append(small)
+            if small * small != common:
+                divisors.append(common // small)
+        return divisors
+
+    module.find_common_divisors = find_common_divisors
+
+
+def _mend_codeio(module: Any) -> None:
+    importlib.import_module("numpy")  # snippets use its generator, which each draw seeds if it is there
+    cls = module.CodeIODataset
+    construct, run = cls.__init__, cls._generate_io_pair
+
+    def init(self: Any, config: Any) -> None:
+        construct(self, config)
+        cls._jsonl_data = [snippet for snippet in cls._jsonl_data if _repeatable(snippet)]
+
+    def generate_io_pair(self: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        pair = run(self, *args, **kwargs)
+        try:
+            json.dumps(pair)
+        except (TypeError, ValueError):  # the library would fail on it
+            return {}, {}
+        return pair
+
+    cls.__init__, cls._generate_io_pair = init, generate_io_pair
+
+
+def _repeatable(snippet: Mapping[str, str]) -> bool:
+    code = snippet["code_sample"]
+    if _UNREPEATABLE.search(code) or _UNREPEATABLE.search(snippet["input_generator"]):
+        return False
+    return hashlib.sha256(code.encode()).hexdigest()[:12] not in _UNREPEATABLE_SNIPPETS
+
+
+def _mend_number_sequence(module: Any) -> None:
+    rule = module.PatternRule
+    apply = rule.apply
+
+    def guarded(self: Any, sequence: list[int], position: int) -> int:
+        # Halving is all that makes a number smaller: one this large stays above the 1000 at which a sequence is
+        # rejected, and the library takes an OverflowError as a rejection.
+        if abs(sequence[position]) > _HUGE:
+            raise OverflowError
+        return apply(self, sequence, position)
+
+    rule.apply = guarded
+
+
+def _mend_time_intervals(module: Any) -> None:
+    parse = module.parser.parse
+
+    class FixedDate(datetime.date):
+        @classmethod
+        def today(cls) -> datetime.date:  # type: ignore[override]
+            return _A_DAY
+
+    class FixedParser:
+        @staticmethod
+        def parse(text: str) -> datetime.datetime:
+            return parse(text, default=datetime.datetime.combine(_A_DAY, datetime.time()))
+
+    module.date, module.parser = FixedDate, FixedParser

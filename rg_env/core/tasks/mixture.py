@@ -1,0 +1,178 @@
+"""Which tasks to draw from, with which options and weights: `TaskSpec` and `Mixture`.
+
+    Mixture.parse("leg_counting")
+    Mixture.parse(["leg_counting", {"name": "chain_sum", "weight": 2, "config": {"max_terms": 3}}])
+    Mixture.parse([{"name": "maze", "level": 2}, {"name": "spell_backward", "levels": {"word_len": 3}}])
+
+Names of tasks, options and levels are checked against the shipped table, so a typo is told before anything heavy is
+imported. The values of options are checked by the library when rows are built.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rg_env.core.tasks.levels import resolve_levels
+from rg_env.core.tasks.library import NOT_A_TASK, to_plain
+from rg_env.core.tasks.task_table import SET_BY_ROWS, load_table
+from rg_env.core.text import is_number, shortened
+from rg_env.errors import InputError, unknown_name
+
+_HINTS = {
+    # Names that older guides use. The first three exist under another name, the last three never existed.
+    "arithmetic_basic": "it is called 'basic_arithmetic'",
+    "algebra_linear_1var": "it is called 'simple_equations'",
+    "game_of_24": "it is called 'puzzle24'",
+    "missing_letter": "Reasoning Gym never had it; near in kind are 'letter_counting' and 'letter_jumble'",
+    "fizzbuzz": "Reasoning Gym never had it; near in kind are 'number_filtering' and 'count_primes'",
+    "chess_notation": "Reasoning Gym never had it; near in kind are 'n_queens' and 'knight_swap'",
+    NOT_A_TASK: "a mixture takes its place: give a list of tasks",
+}
+_MAX_WEIGHT = 1e100
+_KEYS = ("name", "weight", "config", "level", "levels")
+
+
+class TaskSpec(BaseModel):
+    """One task of a mixture. Build it with `Mixture.parse`, which checks it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    """Name of a Reasoning Gym task."""
+    weight: float = 1.0
+    """Share of the rows, relative to the other tasks of the mixture; above 0."""
+    config: dict[str, Any] = Field(default_factory=dict)
+    """Options of the task in JSON form (dates as ISO text), those that the levels set among them; explicit options win.
+    What is not named keeps the library's default."""
+    level: int | None = None
+    """Level of difficulty of all attributes of the task's curriculum, from 0 up (see `core.levels`)."""
+    levels: dict[str, int] = Field(default_factory=dict)
+    """Levels of single attributes; they win over `level`."""
+
+    @property
+    def config_json(self) -> str:
+        """`config` as JSON with sorted keys: equal configs give equal text."""
+        return json.dumps(self.config, sort_keys=True)
+
+
+class Mixture(BaseModel):
+    """Tasks to draw from, each at most once."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tasks: tuple[TaskSpec, ...]
+
+    @classmethod
+    def parse(cls, gym: object) -> "Mixture":
+        """The checked mixture that `gym` means: a task's name, a mapping with the keys of `TaskSpec`, a list of such,
+        or a `Mixture`.
+
+        Raises `UnknownNameError` for a task, key, option or attribute that does not exist, and `InputError` for all
+        else.
+        """
+        if isinstance(gym, Mixture):
+            gym = list(gym.tasks)
+        elif isinstance(gym, str | Mapping | TaskSpec):
+            gym = [gym]
+        if not isinstance(gym, Sequence):
+            raise InputError(f"gym must be a task name, a mapping or a list of them, not {type(gym).__name__}: {gym!r}")
+        if not gym:
+            raise InputError("gym is an empty list: name at least one task")
+        tasks = tuple(_parse_task(item) for item in gym)
+        names = [task.name for task in tasks]
+        for name in names:
+            if names.count(name) > 1:
+                raise InputError(
+                    f"task {name!r} is named {names.count(name)} times: name it once, with the sum of weights"
+                )
+        return cls(tasks=tasks)
+
+    @property
+    def names(self) -> list[str]:
+        """Task names in the given order."""
+        return [task.name for task in self.tasks]
+
+    def counts(self, n: int) -> list[int]:
+        """How many of `n` rows each task gets: by largest remainder, at least one each.
+
+        Raises `InputError` if `n` is above 0 and smaller than the number of tasks: a task without a row would have an
+        accuracy that means nothing.
+        """
+        if n == 0:
+            return [0] * len(self.tasks)
+        if n < len(self.tasks):
+            raise InputError(
+                f"{n} examples are too few for {len(self.tasks)} tasks: ask for at least {len(self.tasks)}"
+            )
+        total = math.fsum(task.weight for task in self.tasks)
+        quotas = [n * (task.weight / total) for task in self.tasks]
+        counts = [math.floor(quota) for quota in quotas]
+        by_remainder = sorted(range(len(quotas)), key=lambda i: (counts[i] - quotas[i], i))
+        for i in by_remainder[: n - sum(counts)]:
+            counts[i] += 1
+        while 0 in counts:  # a tiny weight: take the row from the task that has most
+            counts[counts.index(max(counts))] -= 1
+            counts[counts.index(0)] += 1
+        return counts
+
+
+def _parse_task(item: object) -> TaskSpec:
+    if isinstance(item, str):
+        item = {"name": item}
+    elif isinstance(item, TaskSpec):
+        item = item.model_dump()
+    if not isinstance(item, Mapping):
+        raise InputError(f"a task must be a name or a mapping with {', '.join(_KEYS)}, not {item!r}")
+    for key in item:
+        if key not in _KEYS:
+            raise unknown_name("key of a task", key, _KEYS)
+    if "name" not in item:
+        raise InputError(f"a task needs a name: {dict(item)!r}")
+    name = _name(item["name"])
+    levels = resolve_levels(name, item.get("level"), item.get("levels"))
+    return TaskSpec(
+        name=name,
+        weight=_weight(name, item.get("weight", 1.0)),
+        config={**levels, **_config(name, item.get("config"))},
+        level=item.get("level"),
+        levels=dict(item.get("levels") or {}),
+    )
+
+
+def _name(name: object) -> str:
+    table = load_table()
+    if not isinstance(name, str):
+        raise InputError(f"a task's name must be text, not {name!r}")
+    if name not in table:
+        raise unknown_name("task", name, table, hint=_HINTS.get(name, ""))
+    return name
+
+
+def _weight(name: str, weight: object) -> float:
+    if isinstance(weight, bool) or not isinstance(weight, int | float):
+        raise InputError(f"task {name!r}: weight must be a number, not {shortened(weight)}")
+    if not is_number(weight) or not 0 < weight <= _MAX_WEIGHT:
+        raise InputError(f"task {name!r}: weight must be above 0 and finite, not {shortened(weight)}")
+    return float(weight)
+
+
+def _config(name: str, config: object) -> dict[str, Any]:
+    if config is None:
+        return {}
+    if not isinstance(config, Mapping):
+        raise InputError(f"task {name!r}: config must be a mapping of options, not {config!r}")
+    options = load_table()[name]["options"]
+    for option in config:
+        if option in SET_BY_ROWS:
+            raise InputError(
+                f"task {name!r}: {option!r} is no option here; seed and numbers of examples are set outside"
+            ).at("config", option)
+        if option not in options:
+            raise unknown_name(f"option of task {name!r}", option, options).at("config", str(option))
+    try:
+        return json.loads(json.dumps(dict(config), default=to_plain))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"task {name!r}: config cannot be written as JSON: {error}") from error

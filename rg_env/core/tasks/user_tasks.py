@@ -1,0 +1,89 @@
+"""Tasks of the user's own: datasets that a module of theirs registers with Reasoning Gym.
+
+    register_dataset("robots", RobotsDataset, RobotsConfig, RobotsCurriculum)     # reasoning_gym.factory
+
+What such a task is asked for: a config that is a dataclass with defaults, `seed` and `size` among its fields; items
+that depend on (config, seed + index) only, so that the same spec gives the same rows everywhere (a dataset that makes
+its items when it is built makes 20,000 of them: better make them when they are asked for); and a
+`score_answer(answer, entry)` that takes the entry as JSON has it: tuples are lists there, and keys are text. It runs in
+a worker process, within `core.scoring.UPSTREAM_WALL_S`, the dataset's `__init__` at its first call too.
+"""
+
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from rg_env.core.tasks import library
+from rg_env.core.tasks.task_table import SET_BY_ROWS, add_user_task, is_user_task, make_entry, shipped_table
+from rg_env.core.text import shortened
+from rg_env.errors import InputError
+
+CATEGORY = "user"
+_NAME = re.compile(r"\w[\w.-]{0,79}")
+
+
+def register_new_tasks(source: str) -> None:
+    """Put what the user's code in `source` has registered with the library into the table of tasks.
+
+    Raises:
+        InputError: a task with the name of a shipped one, a name that is none, or a config or curriculum that cannot
+            be read.
+    """
+    factory = sys.modules.get("reasoning_gym.factory")
+    for task, classes in factory.DATASETS.items() if factory else ():
+        if is_user_task(task) or all(cls.__module__.partition(".")[0] == "reasoning_gym" for cls in classes):
+            continue
+        if task in shipped_table():
+            raise InputError(f"imports: {source} registers the task {task!r}, which exists: choose another name")
+        if not isinstance(task, str) or not _NAME.fullmatch(task):
+            raise InputError(
+                f"imports: {source} registers the task {task!r}: its name may hold letters, digits, '_', '-' and '.'"
+            )
+        add_user_task(task, _entry_of(task, source, classes[1]))
+
+
+def _entry_of(task: str, source: str, config_cls: Any) -> Any:
+    where = f"imports: task {task!r} of {source}"
+    fields = {field.name for field in dataclasses.fields(config_cls)}
+    for name in SET_BY_ROWS:
+        if name not in fields:
+            raise InputError(f"{where}: its config {config_cls.__name__} lacks the field {name!r}, which rows set")
+    try:
+        return make_entry(task, CATEGORY, {})
+    except Exception as error:  # the user's classes: fields without defaults, a curriculum of other fields
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"{where}: its config {config_cls.__name__} or its curriculum does not work: "
+            f"{type(error).__name__}: {reason}"
+        ) from error
+
+
+def checked_entry(task: str, entry: object) -> dict[str, Any]:
+    """An item of the user's dataset as an entry with question, answer and metadata, in JSON form.
+
+    Raises:
+        InputError: it is none; names the task and its class.
+    """
+    cls = library.dataset_class(task)[0]
+    where = f"task {task!r} ({cls.__module__}.{cls.__qualname__})"
+    if not isinstance(entry, Mapping):
+        raise InputError(f"{where}: an item must be a dict with question and answer, not {shortened(entry)}")
+    for key in ("question", "answer"):
+        if key not in entry:
+            raise InputError(f"{where}: an item lacks {key!r}; it has {sorted(map(str, entry))}")
+    if not isinstance(entry["question"], str) or not entry["question"].strip():
+        raise InputError(f"{where}: a question must be text, not {shortened(entry['question'])}")
+    if entry["answer"] is not None and not isinstance(entry["answer"], str):
+        raise InputError(f"{where}: an answer must be text, or None where there is none: {shortened(entry['answer'])}")
+    metadata = entry.get("metadata", {})
+    if not isinstance(metadata, Mapping):
+        raise InputError(f"{where}: metadata of an item must be a dict, not {shortened(metadata)}")
+    try:
+        text = json.dumps({**entry, "metadata": metadata}, default=library.to_plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{where}: an item cannot be written as JSON: {error}") from error
+    whole: dict[str, Any] = json.loads(text)
+    return whole

@@ -1,0 +1,87 @@
+"""Keys and values of configs as tables, plots and names of folders show them.
+
+short_keys(["training.learning_rate", "seed"])    # {"training.learning_rate": "learning_rate", "seed": "seed"}
+shown(1e-6), shown(["a", "b"]), shown(None)       # "1e-06", "a+b", "null"
+
+Checks of values that users give, for one-line errors.
+"""
+
+import json
+import math
+import unicodedata
+from collections.abc import Iterable
+from typing import Any
+
+
+def is_number(value: object) -> bool:
+    """Whether `value` is a number as configs hold them: no boolean, and of a size that a float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # 10**400
+        return False
+
+
+def is_count(value: object, most: int = 2**31) -> bool:
+    """Whether `value` is a whole number from 0 to `most`."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+
+
+def one_line(what: object, most: int = 200) -> str:
+    """Foreign text for a terminal or a log: one line of printable characters, `most` of them and "..."."""
+    text = " ".join("".join(each if each.isprintable() else " " for each in str(what)).split())
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def reason_of(error: BaseException, most: int = 300) -> str:
+    """What an error of somebody else's code says, in one line as of `one_line`; its class where it says nothing."""
+    return one_line(error, most) or type(error).__name__
+
+
+def without_controls(text: str) -> str:
+    """`text`, where what a terminal would obey, or could not show, is written as its number; lines stay lines."""
+    kinds = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return "".join(
+        each.encode("unicode_escape").decode() if each != "\n" and unicodedata.category(each) in kinds else each
+        for each in text
+    )
+
+
+def shortened(value: object) -> str:
+    """`repr(value)` for an error message, in at most 80 characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no whole numbers of over 4,300 digits
+        return f"a {type(value).__name__} too long to write"
+    return text if len(text) <= 80 else f"{text[:60]} ... {text[-15:]}"
+
+
+def short_keys(keys: Iterable[str]) -> dict[str, str]:
+    """The last part of each dotted key, or as many of its parts as tell it from the others."""
+    keys = list(keys)
+
+    def end(key: str, count: int) -> str:
+        return ".".join(key.split(".")[-count:])
+
+    def is_alone(key: str, count: int) -> bool:
+        return [end(other, count) for other in keys].count(end(key, count)) == 1
+
+    return {
+        key: end(key, next((n for n in range(1, key.count(".") + 1) if is_alone(key, n)), key.count(".") + 1))
+        for key in keys
+    }
+
+
+def shown(value: object) -> str:
+    """A value of a config in one line of few characters. Different values may look the same."""
+    if isinstance(value, list):
+        return "+".join(map(shown, value))
+    if isinstance(value, dict):
+        return "+".join(f"{key}-{shown(each)}" for key, each in value.items())
+    return " ".join(value.split()) if isinstance(value, str) else json.dumps(value)
+
+
+def described(values: dict[str, Any]) -> str:
+    """Values by key in one line: "learning_rate=1e-06 max_tokens=64"."""
+    return " ".join(f"{label}={shown(values[key])}" for key, label in short_keys(values).items())

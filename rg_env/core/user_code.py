@@ -1,0 +1,159 @@
+"""Importing the user's own code: modules and .py files that register tasks and rewards.
+
+    import_user_code(["my_package.rewards", "tasks/robots.py"], base=Path("configs/train"))
+
+A config names them under `imports:`, a script calls this itself. Nothing else of the user's is ever imported. What was
+imported is kept, with a hash of its source, so that the processes that draw and grade can import the very same
+(`import_same`), and rows kept on disk are never those of an older source (`core.row_cache`).
+
+A .py file becomes a module under its own name. Its folder is not put on `sys.path`: code that several files share
+belongs into a package that is installed, or on PYTHONPATH. A file that is loaded already, such as the script that runs,
+is not loaded again.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+
+from rg_env.core.tasks.user_tasks import register_new_tasks
+from rg_env.core.text import shortened
+from rg_env.core.user_errors import told, where
+from rg_env.errors import InputError
+
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_TAKEN = re.compile(r"Dataset '(.*)' is already registered")
+
+_sources: dict[str, str] = {}
+"""Absolute path or name of a module -> hash of its source."""
+
+
+def import_user_code(names: Sequence[str], base: str | Path = ".") -> None:
+    """Import modules ("my_package.tasks") and files (a path that ends in .py, relative to the folder `base`), and take
+    note of the tasks that they register with Reasoning Gym.
+
+    Raises:
+        InputError: there is no such module or file, it raises (told with file and line), or it registers a task that
+            cannot be one.
+    """
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"imports must be a list of modules and .py files, not {shortened(names)}")
+    for name in names:
+        key = os.path.abspath(os.path.join(base, name)) if name.endswith(".py") else name
+        if key not in _sources:
+            module = _import_file(key) if name.endswith(".py") else _import_module(key)
+            register_new_tasks(key)
+            _sources[key] = _hash_of(module)
+
+
+def sources() -> dict[str, str]:
+    """What was imported, each with the SHA-256 of its source: of the file, or of all files of its package."""
+    return dict(_sources)
+
+
+def import_same(expected: Mapping[str, str]) -> None:
+    """In another process: import what `sources` of the first one says.
+
+    Raises:
+        InputError: as `import_user_code`, and if a source was edited since.
+    """
+    for name, source in expected.items():
+        import_user_code([name])
+        if _sources[name] != source:
+            raise InputError(f"{name} was edited while the program runs: start it again")
+
+
+class _Loader(SourceFileLoader):
+    """Reads the source itself: compiled files are matched by time to the second, and would be left in the folder."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        return code
+
+
+def _import_file(path: str) -> ModuleType:
+    if not os.path.isfile(path):
+        raise InputError(f"imports: there is no file {path}")
+    if (loaded := _loaded_from(path)) is not None:
+        return loaded
+    name = _free_name(path)
+    spec = importlib.util.spec_from_loader(name, _Loader(name, path))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    module.__file__ = path
+    sys.modules[name] = module  # before it runs: dataclasses and pickle look there
+    try:
+        spec.loader.exec_module(module)
+    except KeyboardInterrupt:
+        del sys.modules[name]
+        raise
+    except BaseException as error:  # SystemExit, or a kind of the user's own
+        del sys.modules[name]
+        raise _import_error(path, error) from error
+    return module
+
+
+def _import_module(name: str) -> ModuleType:
+    if not _MODULE.fullmatch(name):
+        raise InputError(f"imports: {name!r} is neither a module (my_package.tasks) nor a path that ends in .py")
+    try:
+        return importlib.import_module(name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            raise InputError(
+                f"imports: there is no module {name!r}: install it, put its folder on PYTHONPATH, or name its .py file"
+            ) from error
+        raise _import_error(name, error) from error
+
+
+def _import_error(name: str, error: BaseException) -> InputError:
+    if isinstance(error, ValueError) and (found := _TAKEN.fullmatch(str(error))):
+        return InputError(
+            f"imports: {name} registers the task {found[1]!r}, which exists: choose another name{where(error)}"
+        )
+    return InputError(f"imports: {name} cannot be imported: {told(error)}")
+
+
+def _loaded_from(path: str) -> ModuleType | None:
+    """The module that was made from this very file, if there is one."""
+    base = os.path.basename(path)
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if (
+            isinstance(file, str)
+            and os.path.basename(file) == base
+            and os.path.realpath(file) == os.path.realpath(path)
+        ):
+            return module
+    return None
+
+
+def _free_name(path: str) -> str:
+    """A module name for the file: its own, unless another module has that."""
+    stem = re.sub(r"\W", "_", Path(path).stem)
+    if stem in sys.modules or importlib.util.find_spec(stem) is not None:
+        return f"{stem}_{hashlib.sha256(path.encode()).hexdigest()[:8]}"
+    return stem
+
+
+def _hash_of(module: ModuleType) -> str:
+    """Of all .py files of the module's outermost package, or of its own file; of nothing where it has none."""
+    outermost = sys.modules.get(module.__name__.partition(".")[0], module)
+    folders = [Path(folder) for folder in getattr(outermost, "__path__", ())]
+    files = [file for folder in folders for file in sorted(folder.rglob("*.py")) if file.is_file()]
+    if not files and isinstance(getattr(module, "__file__", None), str):
+        files = [Path(str(module.__file__))]
+    digest = hashlib.sha256()
+    for file in files:
+        data = file.read_bytes()
+        digest.update(b"%d:" % len(data) + data)
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Published benchmarks by lm-eval, in a process of its own."""

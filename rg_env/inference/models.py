@@ -1,0 +1,277 @@
+"""Loading a model: one of the user's, the default one for the machine, or the tiny policy in the package.
+
+The processes that train together, as accelerate counts them.
+"""
+
+import importlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, get_args
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import torch
+from accelerate import PartialState
+from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import is_flash_attn_2_available, logging
+
+from rg_env.core.distributed_env import say
+from rg_env.core.prompts import require_chat_template
+from rg_env.core.tasks.mixture import Mixture, TaskSpec
+from rg_env.errors import InputError
+from rg_env.tiny import POLICY_DIR, TASKS
+
+TINY = "tiny"
+DEFAULT_GPU_MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
+Attention = Literal["auto", "flash_attention_2", "sdpa", "eager"]
+Dtype = Literal["auto", "float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A model to train, with its tokenizer. `label` is short enough for folder names."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    label: str
+    is_tiny: bool = False
+
+    def mixture(self, gym: Any) -> Mixture:
+        """`gym` as a mixture; for the tiny policy at the sizes it was made for, where `gym` gives none itself."""
+        return tiny_mixture(gym) if self.is_tiny else Mixture.parse(gym)
+
+
+def tiny_mixture(gym: Any) -> Mixture:
+    """`gym` at the sizes that the tiny policy was made for, where it gives none itself."""
+    sized = (
+        TaskSpec(name=task.name, weight=task.weight, config={**TASKS.get(task.name, {}), **task.config})
+        for task in Mixture.parse(gym).tasks
+    )
+    return Mixture(tasks=tuple(sized))
+
+
+def load_policy(model: str | None = None, *, attention: Attention = "auto", dtype: Dtype = "auto") -> Policy:
+    """Load `model`: a folder, a name on the model hub, or "tiny". None: the default for this machine, told in a line.
+
+    Args:
+        attention: "auto" is flash-attn where it can work (see `flash_attention_problem`), otherwise PyTorch's SDPA.
+        dtype: of the weights. "auto" is float32, in which AdamW's small updates do not round to nothing (`bf16=True` of
+            the training arguments computes in bfloat16 all the same); and bfloat16 under ZeRO-3 with bf16, which keeps
+            float32 copies itself. "bfloat16" is for LoRA alone: frozen weights take half the memory, and PEFT keeps
+            the adapters in float32.
+
+    Raises:
+        InputError: it cannot be loaded, or not so.
+    """
+    for name, value, choices in (("attention", attention, get_args(Attention)), ("dtype", dtype, get_args(Dtype))):
+        if value not in choices:
+            raise InputError(f"{name}={value!r}: one of {', '.join(choices)}")
+    how = _Loading(attention, dtype)
+    if model == TINY:
+        return _tiny(how)
+    if model is not None:
+        return _load(model, how)
+    if not torch.cuda.is_available():
+        say("No GPU here: taking the tiny policy (--model NAME_OR_FOLDER takes another).")
+        return _tiny(how)
+    try:
+        policy = _load(DEFAULT_GPU_MODEL, how)
+    except InputError as error:
+        say(f"Taking the tiny policy: {error}.")
+        return _tiny(how)
+    say(f"Taking {DEFAULT_GPU_MODEL}.")
+    return policy
+
+
+def with_adapters(policy: Policy, folder: str) -> Policy:
+    """The policy with trained adapters on it, which can be trained further. Raises `InputError` if they do not fit."""
+    from peft import PeftModel
+
+    try:
+        model = PeftModel.from_pretrained(policy.model, folder, is_trainable=True)
+    except Exception as error:  # damaged files raise whatever their parser raises
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"cannot put the adapters in {folder} on {policy.label}: {reason}") from error
+    return replace(policy, model=model)
+
+
+@dataclass(frozen=True)
+class _Loading:
+    attention: Attention
+    dtype: Dtype
+
+    def options(self) -> dict[str, Any]:
+        # Accelerate's own words are read: transformers knows of ZeRO-3 only once there are training arguments.
+        zero3 = os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3"
+        half = zero3 and os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
+        dtype = ("bfloat16" if half else "float32") if self.dtype == "auto" else self.dtype
+        attention: str = self.attention
+        if attention in ("auto", "flash_attention_2"):
+            problem = flash_attention_problem(getattr(torch, dtype))
+            if problem and attention != "auto":
+                raise InputError(f"attention='flash_attention_2' cannot work here: {problem}; take 'auto' or 'sdpa'")
+            attention = "sdpa" if problem else "flash_attention_2"
+        return {"dtype": getattr(torch, dtype), "attn_implementation": attention}
+
+
+def flash_attention_problem(dtype: torch.dtype) -> str | None:
+    """Why flash-attn cannot be used for a model with weights of `dtype`; None: it can."""
+    if dtype not in (torch.bfloat16, torch.float16):
+        return f"flash-attn computes in half precision, and the weights are {str(dtype).removeprefix('torch.')}"
+    if not torch.cuda.is_available():
+        return "there is no CUDA GPU"
+    if (capability := torch.cuda.get_device_capability()) < (8, 0):
+        return f"flash-attn needs a GPU of compute capability 8.0, and this one has {'.'.join(map(str, capability))}"
+    try:
+        importlib.import_module("flash_attn")
+    except Exception as error:  # built for another torch, it fails in ways of its own
+        return f"flash-attn cannot be imported ({' '.join(str(error).split())})"
+    return None if is_flash_attn_2_available() else "transformers does not take this version of flash-attn"
+
+
+def _tiny(how: _Loading) -> Policy:
+    loaded = _load(str(POLICY_DIR), how)
+    return Policy(loaded.model, loaded.tokenizer, TINY, is_tiny=True)
+
+
+def _load(name: str, how: _Loading) -> Policy:
+    chosen = how.options()
+    described = describe_model(name)
+    options = {**described.options, **chosen}
+    sharding = _shard_while_loading() if os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3" else None
+    try:
+        # What does not fit is reported below, by name; transformers would refer to a table that it logs.
+        with _quiet():
+            loaded, info = AutoModelForCausalLM.from_pretrained(
+                name, output_loading_info=True, ignore_mismatched_sizes=True, **options
+            )
+    except Exception as error:  # damaged files raise whatever their parser raises, plain Exception included
+        raise _cannot_load(name, "weights", error, options) from error
+    del sharding
+    _require_weights(name, loaded, info)
+    require_chat_template(described.tokenizer)
+    return Policy(loaded, described.tokenizer, Path(name).name)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _shard_while_loading() -> Any:
+    """Makes transformers shard the model as it is built, while the result lives: else each process holds all of it.
+
+    None: the accelerate configuration does not ask for it (`zero3_init_flag`).
+    """
+    if os.environ.get("ACCELERATE_DEEPSPEED_ZERO3_INIT", "false") != "true":
+        return None
+    from accelerate.utils import DeepSpeedPlugin
+
+    processes()  # they must know each other by then
+    plugin = DeepSpeedPlugin()
+    plugin.set_mixed_precision(os.environ.get("ACCELERATE_MIXED_PRECISION", "no"))
+    plugin.set_deepspeed_weakref()
+    return plugin
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """What can be known of a model without its weights."""
+
+    config: Any
+    tokenizer: PreTrainedTokenizerBase
+    options: dict[str, Any]
+    """For `from_pretrained`."""
+
+
+def describe_model(name: str) -> ModelDescription:
+    """Configuration and tokenizer of a model: a folder, or a name on the model hub.
+
+    Raises:
+        InputError: they cannot be loaded.
+    """
+    if not name.strip():
+        raise InputError("the name of the model is empty: give a folder, a name on the model hub, or 'tiny'")
+    try:
+        on_disk = Path(name).exists()
+    except (OSError, ValueError) as error:  # a name too long, or with a null byte in it
+        reason = error.strerror if isinstance(error, OSError) else error
+        shown = name if len(name) <= 80 else f"{name[:80]}..."
+        raise InputError(f"cannot load the model {shown!r}: {reason}") from error
+    if on_disk and not (Path(name) / "config.json").is_file():
+        raise InputError(f"{name} holds no model: a model folder has a config.json and safetensors files")
+    # Asked once: transformers asks for each file, several times each, and takes most of a minute to give up.
+    no_hub = not on_disk and not _hub_answers()
+    logging.disable_progress_bar()
+    part = "config.json"
+    options: dict[str, Any] = {"local_files_only": no_hub, "trust_remote_code": False}
+    try:
+        config = AutoConfig.from_pretrained(name, **options)
+        part = "tokenizer files"
+        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+    except Exception as error:  # as above
+        raise _cannot_load(name, part, error, options) from error
+    return ModelDescription(config, tokenizer, options)
+
+
+def _cannot_load(name: str, part: str, error: Exception, options: dict[str, Any]) -> InputError:
+    reason = f"{part}: {' '.join(str(error).split()) or type(error).__name__}"
+    if options["local_files_only"]:
+        reason = "it is no folder here, the model hub cannot be reached, and no copy of it is stored"
+    return InputError(f"cannot load the model {name!r}: {reason}")
+
+
+def _require_weights(name: str, model: PreTrainedModel, info: dict[str, Any]) -> None:
+    """Raise `InputError` where layers got random weights, because the files hold none that fit; tied ones need none."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    missing = set(info["missing_keys"])
+    loaded = {id(parameter) for key, parameter in parameters.items() if key not in missing}
+    lacking = sorted(key for key in missing if id(parameters.get(key)) not in loaded)
+    mismatched = sorted(key if isinstance(key, str) else key[0] for key in info["mismatched_keys"])
+    for keys, what in ((lacking, "lacks"), (mismatched, "has in another shape than its config.json says")):
+        if keys:
+            shown = ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+            raise InputError(f"cannot load the model {name!r}: weights: it {what} {shown}")
+
+
+def best_device() -> str:
+    """The device to generate on where nothing else decides: CUDA, Apple's GPU, or the CPU."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _hub_answers() -> bool:
+    if HF_HUB_OFFLINE:
+        return False
+    try:
+        urlopen(Request(ENDPOINT, method="HEAD"), timeout=5).close()
+    except HTTPError:
+        return True  # an answer
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+TIMEOUT = timedelta(hours=12)
+"""Of collective operations: all processes wait while the main one samples, grades or evaluates. A process that ends is
+noticed by the launcher, not by this."""
+
+
+def processes(*, cpu: bool | None = None) -> PartialState:
+    """Their state; `cpu`: on the CPU (default: if there is no GPU).
+
+    accelerate keeps what its first caller said, and without `cpu` counts each process of a CPU run as alone: no other
+    module makes a `PartialState`.
+    """
+    return PartialState(cpu=not torch.cuda.is_available() if cpu is None else cpu, timeout=TIMEOUT)

@@ -1,0 +1,1 @@
+"""A vLLM server: client, plugin, weight transfer."""

@@ -1,0 +1,81 @@
+"""The weight-transfer backend `rg_env_shm`: vLLM's workers load new weights from memory that the trainer fills.
+
+For CPUs, and where server and trainer have one GPU between them, which NCCL refuses. Nothing is unpickled: a request
+names tensors by type, shape and place in a file of this user's in the machine's memory file system.
+"""
+
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+
+from rg_env.inference.vllm.shared_weights import SHAPE, Entry, mapped, unpack, write_header
+
+
+@dataclass
+class SharedMemoryInitInfo(WeightTransferInitInfo):
+    """What `/init_weight_transfer_engine` takes."""
+
+    path: str
+    """File that the trainer has made; it is mapped, and can be unlinked then."""
+
+
+@dataclass
+class SharedMemoryUpdateInfo(WeightTransferUpdateInfo):
+    """What `/update_weights` takes: one bucket of tensors."""
+
+    start: int
+    """Offset of the bucket in the file, in bytes."""
+    tensors: list[tuple[str, str, list[int]]]
+    """Name, type and shape of each, in the order in which they lie in the bucket."""
+
+
+class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemoryUpdateInfo]):
+    """The worker's side."""
+
+    init_info_cls = SharedMemoryInitInfo
+    update_info_cls = SharedMemoryUpdateInfo
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._memory: torch.Tensor | None = None
+
+    def init_transfer_engine(self, init_info: SharedMemoryInitInfo) -> None:
+        self._memory = mapped(init_info.path)
+        config = self.model_config
+        write_header(
+            self._memory,
+            {
+                "rg-env": version("rg-env"),
+                "dtype": str(config.dtype).removeprefix("torch."),
+                "quantization": config.quantization,
+                "shape": {name: getattr(config.hf_text_config, name, None) for name in SHAPE},
+            },
+        )
+
+    def start_weight_update(self) -> None:
+        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+        initialize_layerwise_reload(self.model)
+
+    def receive_weights(self, update_info: SharedMemoryUpdateInfo) -> None:
+        if self._memory is None:
+            raise RuntimeError("no trainer has said where its weights are: /init_weight_transfer_engine comes first")
+        entries = [Entry(name, dtype, tuple(shape)) for name, dtype, shape in update_info.tensors]
+        # Copies: vLLM keeps tensors until their layer is complete, which may be long after this memory has others.
+        tensors = unpack(entries, self._memory[update_info.start :])
+        self.model.load_weights((name, tensor.clone()) for name, tensor in tensors)
+
+    def finish_weight_update(self) -> None:
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+        finalize_layerwise_reload(self.model, self.model_config)
+
+    def shutdown(self) -> None:
+        self._memory = None

@@ -1,0 +1,278 @@
+"""A vLLM server: how it is started, and what a trainer asks of it over HTTP."""
+
+import contextlib
+import json
+import re
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from rg_env.errors import RefusedError, ServerError
+from rg_env.inference.machine import OLDEST_VLLM
+from rg_env.inference.protocol import Completion, Sampling
+from rg_env.inference.vllm.plugin import BACKEND
+from rg_env.tiny import POLICY_DIR
+
+PROGRAM = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
+"""Not the command `vllm`, which fails where vLLM is installed under another name, as its builds for CPUs are."""
+REQUEST_S = 120.0
+"""Generous: the first request to a fresh server on a CPU was seen to take 40 s."""
+POLL_S = 0.5
+NOBODY = "nothing listens there"
+BREAKS_OFF = "it does not answer as a web server does, or breaks off"
+_DIRECT: Any = {"trust_env": False, "verify": False}
+"""A server on this machine or in this cluster is not behind the proxy that the environment may name; without TLS no
+certificates need to be read."""
+
+
+def serve_command(
+    model: str,
+    *,
+    port: int = 8000,
+    host: str = "127.0.0.1",
+    dtype: str | None = None,
+    max_model_len: int | None = None,
+    tensor_parallel: int = 1,
+    data_parallel: int = 1,
+    extra: Sequence[str] = (),
+) -> list[str]:
+    """The command that starts a server which a trainer can send weights to."""
+    arguments = ["rg-env", "vllm", model, "--host", host, "--port", str(port)]
+    if dtype is not None:
+        arguments += ["--dtype", dtype]
+    if max_model_len is not None:
+        arguments += ["--max-model-len", str(max_model_len)]
+    if tensor_parallel > 1:
+        arguments += ["--tensor-parallel-size", str(tensor_parallel)]
+    if data_parallel > 1:
+        arguments += ["--data-parallel-size", str(data_parallel)]
+    return [*arguments, *extra]
+
+
+def vllm_command(model: str, options: Sequence[str], gpus: int) -> tuple[dict[str, str], list[str]]:
+    """Environment and arguments of vLLM itself behind `rg-env vllm`, on a machine with so many GPUs.
+
+    `--logprobs-mode processed_logprobs` makes the server report the log-probabilities of the distribution that it
+    samples from; `--generation-config vllm` keeps the model's own file from changing that distribution. Weights travel
+    by NCCL where there are several GPUs, otherwise through memory. What `options` say comes last, and so wins.
+    """
+    model = str(POLICY_DIR) if model == "tiny" else model
+    arguments = [*PROGRAM, "--model", model, "--host", "127.0.0.1"]
+    arguments += ["--weight-transfer-config", json.dumps({"backend": "nccl" if gpus > 1 else BACKEND})]
+    arguments += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", *options]
+    return {"VLLM_SERVER_DEV_MODE": "1"}, arguments
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """What a server says of itself to who may send it weights."""
+
+    name: str
+    """Of the model, in requests."""
+    max_model_len: int
+    workers: int
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """What the server says it serves."""
+
+    name: str
+    max_model_len: int
+
+
+class VllmServer:
+    """The HTTP side of a `vLLM` server. Every request has a deadline; every failure is a `ServerError`."""
+
+    def __init__(self, host: str, port: int):
+        self.host, self.port = host, port
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def wait(self, timeout_s: float, still_wanted: Callable[[], bool] = lambda: True) -> None:
+        """Return once the server answers `/health`; asks at least once, and as long as it is `still_wanted`.
+
+        Raises:
+            ServerError: it does not within `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            problem = self.health_problem(timeout_s=5.0)
+            if problem is None:
+                return
+            if time.monotonic() >= deadline or not still_wanted():
+                raise ServerError(
+                    f"no vLLM server at {self} within {timeout_s:g} s ({problem}): start it with "
+                    f"`{start_hint(port=self.port)}`, or train with the embedded engine"
+                )
+            time.sleep(min(POLL_S, max(0.05, deadline - time.monotonic())))
+
+    def health_problem(self, timeout_s: float) -> str | None:
+        """Why the server is not healthy; None if it is."""
+        try:
+            # Streamed, and so not read: what sends a body without end is no vLLM, and would be waited for.
+            with httpx.stream("GET", f"http://{self}/health", timeout=timeout_s, **_DIRECT) as response:
+                status = response.status_code
+        except httpx.TimeoutException:
+            return f"it does not answer /health within {timeout_s:g} s"
+        except httpx.ConnectError:
+            return NOBODY
+        except (httpx.NetworkError, httpx.RemoteProtocolError):
+            return BREAKS_OFF
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # a host that cannot exist
+            return " ".join(str(error).split()) or type(error).__name__
+        return None if status == 200 else f"it answers /health with {status}"
+
+    def model(self) -> ServedModel:
+        """The model it serves. Raises `ServerError` if this is no vLLM server."""
+        answer = self._json("GET", "/v1/models", "is no vLLM server")
+        try:
+            first = answer["data"][0]
+            if first["owned_by"] != "vllm":
+                raise KeyError
+            return ServedModel(str(first["id"]), int(first["max_model_len"]))
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise ServerError(
+                f"what answers at {self} is no vLLM server: give the port of one started with "
+                f"`{start_hint(port=self.port)}`"
+            ) from None
+
+    def world_size(self) -> int:
+        """Number of its workers. Raises `ServerError` if this is a vLLM server that takes no weights."""
+        answer = self._json("GET", "/get_world_size", f"takes no weights: start it with `{start_hint(port=self.port)}`")
+        try:
+            return int(answer["world_size"])
+        except (KeyError, TypeError, ValueError):
+            raise self._strange("/get_world_size", answer) from None
+
+    def info(self) -> ServerInfo:
+        """What a trainer must know of it.
+
+        Raises:
+            ServerError: it cannot take weights as it was started; the message says how to start it.
+        """
+        served, workers = self.model(), self.world_size()
+        version = str(self._json("GET", "/version", "is no vLLM server").get("version", ""))
+        if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_VLLM:
+            raise ServerError(f"the server at {self} is vLLM {version}: 0.32 or later is needed")
+        return ServerInfo(served.name, served.max_model_len, workers)
+
+    def check_logprobs(self, model: str) -> None:
+        """Raise `ServerError` unless it reports log-probabilities of the distribution that it samples from. Not before
+        weight transfer is set up: a trainer that was killed in the middle of an update leaves no model to compute with.
+        """
+        # The likeliest token, alone: log-probabilities of what is sampled from say 0, those of the model do not.
+        (probe,) = self.complete(model, [[1]], Sampling(top_k=1, max_tokens=1), REQUEST_S)
+        if probe.logprobs[0] != 0:
+            raise ServerError(
+                f"the server at {self} does not report the log-probabilities that it samples from: start it with "
+                f"`{start_hint(port=self.port)}`, or with `--logprobs-mode processed_logprobs`"
+            )
+
+    def address_here(self) -> str:
+        """This machine's address as the server reaches it. No packet is sent."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+            probe.connect((self.host, 9))
+            return str(probe.getsockname()[0])
+        return "127.0.0.1"
+
+    def tokenize(self, model: str, messages: list[dict[str, Any]]) -> list[int]:
+        """Ids of the prompt that the server makes of chat `messages`."""
+        body = {"model": model, "messages": messages, "add_generation_prompt": True}
+        answer = self._json("POST", "/tokenize", "cannot tokenize", body)
+        try:
+            return [int(token) for token in answer["tokens"]]
+        except (KeyError, TypeError, ValueError):
+            raise self._strange("/tokenize", answer) from None
+
+    def logprobs(self, model: str, ids: Sequence[int]) -> list[float]:
+        """The model's log-probabilities (L - 1,) of `ids` (L,)[1:], each given what precedes it."""
+        body = {"model": model, "prompt": list(ids), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
+        answer = self._json("POST", "/v1/completions", "gives no log-probabilities", body)
+        try:
+            rows = answer["choices"][0]["prompt_logprobs"][1:]
+            return [float(row[str(token)]["logprob"]) for row, token in zip(rows, ids[1:], strict=True)]
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise self._strange("/v1/completions", answer) from None
+
+    def complete(
+        self, model: str, prompts: Sequence[Sequence[int]], sampling: Sampling, timeout_s: float
+    ) -> list[Completion]:
+        """One completion for each prompt (token ids), in order, in one request; token ids come back."""
+        body = {
+            "model": model,
+            "prompt": [list(prompt) for prompt in prompts],
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or -1,
+            "min_p": sampling.min_p,
+            "repetition_penalty": sampling.repetition_penalty,
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
+            "max_tokens": sampling.max_tokens,
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
+        answer = self._json("POST", "/v1/completions", "gives no completions", body, timeout_s)
+        try:
+            choices = sorted(answer["choices"], key=lambda choice: choice["index"])
+            found = [
+                Completion(
+                    [int(token) for token in choice["token_ids"]],
+                    [float(value) for value in choice["logprobs"]["token_logprobs"]],
+                    "length" if choice["finish_reason"] == "length" else "stop",
+                )
+                for choice in choices
+            ]
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise self._strange("/v1/completions", answer) from None
+        if len(found) != len(prompts) or any(len(each.token_ids) != len(each.logprobs) for each in found):
+            raise self._strange("/v1/completions", answer)
+        return found
+
+    def post(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = REQUEST_S) -> Any:
+        """POST to one of the endpoints of its development mode."""
+        return self._json("POST", path, f"does not take {path}", body or {}, timeout_s)
+
+    def _json(
+        self, method: str, path: str, complaint: str, body: Any = None, timeout_s: float = REQUEST_S
+    ) -> dict[str, Any]:
+        try:
+            response = httpx.request(method, f"http://{self}{path}", json=body, timeout=timeout_s, **_DIRECT)
+            answer = response.json() if response.is_success else None
+        except httpx.TimeoutException as error:
+            raise ServerError(f"the server at {self} did not answer {path} within {timeout_s:g} s") from error
+        except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
+            raise ServerError(f"the server at {self} is gone: {path} finds nobody there") from error
+        except json.JSONDecodeError as error:
+            raise ServerError(f"what answers at {self} {complaint}: {path} gives no JSON") from error
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            raise ServerError(f"what answers at {self} {complaint}: {error}") from error
+        if not isinstance(answer, dict):
+            given = "no JSON object" if response.is_success else _told(response)
+            kind = RefusedError if response.is_client_error else ServerError
+            raise kind(f"what answers at {self} {complaint}: {path} gives {given}")
+        return answer
+
+    def _strange(self, path: str, answer: Any) -> ServerError:
+        return ServerError(f"the server at {self} answers {path} with {str(answer)[:100]!r}")
+
+
+def _told(response: httpx.Response) -> str:
+    """The status of an answer, and what a worker of vLLM said."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        text = str(response.json()["error"]["message"])
+        found = re.search(r"failed with error '(.*)', please check", text, re.DOTALL)
+        return f"{response.status_code} ({(found[1] if found else text)[:300]})"
+    return str(response.status_code)
+
+
+def start_hint(model: str = "MODEL", port: int = 8000) -> str:
+    """The command that starts a server, in one line."""
+    return " ".join(serve_command(model, port=port))

@@ -1,0 +1,261 @@
+"""A sweep: one config at each point of a grid of values. Which points there are, and that each of them can run.
+
+    sweep = load_sweep("configs/train/tiny.yaml", [], ["training.learning_rate=1e-6,2e-6", "seed=0,1,2"])
+    for point in sweep.points:
+        print(point.name, point.overrides)
+
+Values are YAML, as in a config, split at the commas that stand in no bracket and no quote. The grid is their product in
+the order given, seeds innermost. Imports no torch, writes nothing and starts nothing: running is `sweep_runs`'.
+"""
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rg_env.core.config import yaml12
+from rg_env.core.config.files import COMMAND_LINE, Document, overridden, read_config
+from rg_env.core.text import short_keys, shortened, shown
+from rg_env.errors import ConfigError, InputError
+from rg_env.training.config.dry_run import resolved
+from rg_env.training.config.load import checked_config
+from rg_env.training.config.schema import TrainConfig
+
+SEED = "seed"
+MOST_POINTS = 1000
+"""As many jobs as an array of Slurm has where nobody has set MaxArraySize."""
+MOST_CHARACTERS = 80
+"""Of a point's name."""
+_DIFFERENCES = 3
+"""Shown of those between two sweeps."""
+_FREE = ("output", "logging", "hub", "engine.host", "engine.port")
+"""What may be another when a sweep goes on."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A swept key."""
+
+    key: str
+    values: tuple[Any, ...]
+    texts: tuple[str, ...]
+    """The values as they were given."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a sweep."""
+
+    number: int
+    """From 1, in the order of the grid."""
+    name: str
+    """Of its folder: ASCII letters, digits and any of . _ = + -, `MOST_CHARACTERS` at most."""
+    values: dict[str, Any]
+    """By swept key."""
+    overrides: tuple[str, ...]
+    """Of the config: "key=value"."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Points with a config each, all of them checked."""
+
+    axes: tuple[Axis, ...]
+    points: tuple[Point, ...]
+    configs: tuple[TrainConfig, ...]
+    """Of the points, in their order."""
+
+    def base(self) -> dict[str, Any]:
+        """The resolved config that all points share, without the swept keys and `output.dir`. Plain values."""
+        values = resolved(self.configs[0])
+        for key in [*(axis.key for axis in self.axes), "output.dir"]:
+            _remove(values, key.split("."))
+        return values
+
+    def described(self) -> dict[str, Any]:
+        """What `sweep.yaml` says: the values of each swept key, and the points. Plain values."""
+        return {
+            "swept": {axis.key: list(axis.values) for axis in self.axes},
+            "points": {point.name: point.values for point in self.points},
+        }
+
+
+def load_sweep(
+    file: str | Path, overrides: Sequence[str], words: Sequence[str], *, processes: int | None = None
+) -> Sweep:
+    """The sweep over `words` ("key=value,value") of the config in `file` with `overrides`.
+
+    Raises:
+        InputError: a file cannot be read; a word is no "key=value,value"; a value stands twice; a key is swept and
+            overridden; there are too many points; two of them would be published in one repository.
+        ConfigError: points whose config has mistakes: all mistakes of all points, a line each.
+    """
+    axes = parse_axes(words)
+    document = read_config(file, overrides)
+    for axis in axes:
+        if _is_overridden(document, tuple(axis.key.split("."))):
+            raise InputError(f"{axis.key} is swept, and overridden as well: leave one of both out")
+    points = grid(axes)
+    configs: list[TrainConfig] = []
+    mistakes: dict[str, list[str]] = {}
+    for point in points:
+        try:
+            configs.append(checked_config(overridden(document, point.overrides), processes=processes))
+        except InputError as error:
+            lines = str(error).splitlines()
+            for line in lines[1:] if len(lines) > 1 else lines:  # the first one only counts the others
+                mistakes.setdefault(line.strip(), []).append(point.name)
+    if mistakes:
+        raise _all_of(mistakes, len(points), file)
+    seen: dict[str, str] = {}
+    for point, config in zip(points, configs, strict=True):
+        if (other := seen.setdefault(_canonical(resolved(config)), point.name)) != point.name:
+            raise InputError(f"{other} and {point.name} are the same run: leave one of them out")
+    published = [config.hub.repo_id for config in configs if config.hub.enabled]
+    if len(set(published)) < len(published):
+        raise InputError(
+            "hub.enabled: a repository holds one run, and several points have the same hub.repo_id: publish the best "
+            "one by rg-env push, or sweep hub.repo_id, too"
+        )
+    return Sweep(axes, points, tuple(configs))
+
+
+def parse_axes(words: Sequence[str]) -> tuple[Axis, ...]:
+    """The swept keys in the order of the grid: as given, the seed last. Raises `InputError` as `load_sweep`."""
+    axes = [_axis(word) for word in words]
+    for one, other in itertools.combinations(axes, 2):
+        if one.key == other.key:
+            raise InputError(f"{one.key} is swept twice: name it once, with all its values")
+        if f"{one.key}.".startswith(f"{other.key}.") or f"{other.key}.".startswith(f"{one.key}."):
+            raise InputError(f"{one.key} and {other.key} are swept, and one is a part of the other: sweep one of them")
+    if (count := math.prod(len(axis.values) for axis in axes)) > MOST_POINTS:
+        sizes = " x ".join(str(len(axis.values)) for axis in axes)
+        raise InputError(f"the sweep has {count:,} points ({sizes}): {MOST_POINTS:,} at most; take fewer values")
+    return tuple(sorted(axes, key=lambda axis: axis.key == SEED))
+
+
+def grid(axes: Sequence[Axis]) -> tuple[Point, ...]:
+    """The product of the axes, the last one innermost."""
+    chosen = list(itertools.product(*(range(len(axis.values)) for axis in axes)))
+    values = [{axis.key: axis.values[i] for axis, i in zip(axes, choice, strict=True)} for choice in chosen]
+    return tuple(
+        Point(number, name, each, tuple(f"{axis.key}={axis.texts[i]}" for axis, i in zip(axes, choice, strict=True)))
+        for number, (choice, each, name) in enumerate(zip(chosen, values, _names(values), strict=True), 1)
+    )
+
+
+def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """What is another in two configs, by `Sweep.base`, or two `swept`, as people read it; empty if nothing is.
+
+    Not counted: where output goes, what is logged, and where the server is.
+    """
+    one, other = dict(_leaves(there)), dict(_leaves(here))
+    paths = [path for path in {**one, **other} if one.get(path) != other.get(path)]
+    paths = [path for path in paths if not f"{path}.".startswith(tuple(f"{free}." for free in _FREE))]
+
+    def of(values: Mapping[str, Any], path: str) -> str:
+        return shortened(values[path]) if path in values else "not given"
+
+    told = [f"{path} is {of(one, path)} there and {of(other, path)} here" for path in paths]
+    more = [f"{len(told) - _DIFFERENCES} more"] if len(told) > _DIFFERENCES else []
+    return "; ".join([*told[:_DIFFERENCES], *more])
+
+
+def some_of(names: Sequence[str], points: int) -> str:
+    """Some of so many points, in a few words."""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return "every point" if 1 < len(names) == points else f"{names[0]}{more}"
+
+
+def _axis(word: str) -> Axis:
+    key, separator, text = word.partition("=")
+    key, told = key.strip(), f"--sweep {shortened(word)}"
+    if not separator or not all(key.split(".")):
+        raise InputError(f"{told} is not of the form section.key=value,value")
+    if key in ("output", "output.dir"):
+        raise InputError(f"{told}: each point has a folder of its own in output.dir, which stands before --sweep")
+    if not text.strip():
+        raise InputError(f"{told} names no value: such as {key}=1,2")
+    if text.rstrip().endswith(","):
+        raise InputError(f"{told}: the value after the last comma is empty; '' is an empty text, null none")
+    values, texts = _split(text, told)
+    seen: set[str] = set()
+    for value, each in zip(values, texts, strict=True):
+        if _canonical(value) in seen:
+            raise InputError(f"{told}: {shortened(each)} stands twice")
+        seen.add(_canonical(value))
+    return Axis(key, tuple(values), tuple(texts))
+
+
+def _split(text: str, told: str) -> tuple[list[Any], list[str]]:
+    """The values of a list without its brackets, and the text of each."""
+    whole = f"[{text}]"
+    try:
+        values, node = yaml12.load(whole), yaml.compose(whole, Loader=yaml12.Loader)
+        if not isinstance(node, yaml.SequenceNode) or node.end_mark.index != len(whole):
+            raise ValueError("a bracket is closed that was not opened")
+        texts = [whole[each.start_mark.index : each.end_mark.index] for each in node.value]
+        if list(map(_canonical, values)) != [_canonical(yaml12.load(each)) for each in texts]:
+            raise ValueError("a value means something else between brackets: quote it")
+    except yaml.YAMLError as error:
+        reason = getattr(error, "problem", None) or "it has characters that no YAML has"
+        raise InputError(f"{told}: no list of values ({reason}): leave none empty, and quote text") from error
+    except ValueError as error:
+        raise InputError(f"{told}: {' '.join(str(error).split())}") from error
+    return values, texts
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _is_overridden(document: Document, path: tuple[str, ...]) -> bool:
+    """Whether the command line gives what a sweep over `path` would replace."""
+    if any(given[: len(path)] == path and where == COMMAND_LINE for given, where in document.origins.items()):
+        return True
+    return document.has(path) and document.origin(path) == COMMAND_LINE
+
+
+def _all_of(mistakes: Mapping[str, list[str]], points: int, file: str | Path) -> ConfigError:
+    """All mistakes of all points, each once, with the points that have it."""
+    lines = []
+    for line, names in mistakes.items():
+        lines.append(f"{some_of(names, points)}: {line}")
+    head = [] if len(lines) == 1 else [f"{file}: {len(lines)} mistakes in the {points} points of the sweep"]
+    return ConfigError("\n  ".join([*head, *lines]))
+
+
+def _names(points: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A name for each point. Where they are too long, or the same to some file system, their numbers come first."""
+    labels = short_keys(points[0])
+    names = ["_".join(_safe(f"{labels[key]}={shown(each)}") for key, each in point.items()) for point in points]
+    names = [name.lstrip("-.") for name in names]
+    if max(map(len, names)) <= MOST_CHARACTERS and len({name.lower() for name in names}) == len(names):
+        return names
+    width = len(str(len(names)))
+    return [f"{number:0{width}}_{name}"[:MOST_CHARACTERS] for number, name in enumerate(names, 1)]
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._=+-]+", "-", text)
+
+
+def _remove(values: Any, path: Sequence[str]) -> None:
+    for key in path[:-1]:
+        values = values.get(key) if isinstance(values, dict) else None
+    if isinstance(values, dict):
+        values.pop(path[-1], None)
+
+
+def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value

@@ -1,0 +1,1 @@
+"""Exports and uploads of trained models."""

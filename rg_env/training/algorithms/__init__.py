@@ -1,0 +1,1 @@
+"""The loss and what goes into it."""

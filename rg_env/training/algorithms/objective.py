@@ -1,0 +1,132 @@
+"""The loss of a micro-batch: log-probabilities under the policy, the reference model, and the terms of `loss`."""
+
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from rg_env.training.algorithms.logprobs import Arrangement, can_share_prompts, completion_logps
+from rg_env.training.algorithms.loss import (
+    Clipping,
+    Normaliser,
+    kl_terms,
+    off_policy_rows,
+    policy_terms,
+    sampler_weights,
+)
+from rg_env.training.algorithms.previous_policy import PreviousPolicy
+from rg_env.training.config.grpo import GRPOConfig
+from rg_env.training.reporting.metrics import StepMetrics, loss_metrics
+from rg_env.training.reporting.profiling import Phases
+
+
+class Objective:
+    """The GRPO loss of a policy, as `args` describe it.
+
+    Micro-batches are what `TokenBatch.tensors` gives, with `advantages (B,)`, `old_logps` and `reference_logps`
+    (`(B, L - 1)` or None), and `batch_tokens (B,)`, the same for all rows: tokens that contribute to the loss, the mean
+    over micro-batches.
+
+    Args:
+        model: the policy as it is called in training, wrapped for data parallelism or sharding.
+        reference: the initial model, for a KL term of full training; None under LoRA, which turns its adapter off.
+        previous: the policy before the last update, if `args.kl_reference` asks for it.
+        sampler_cap: upper bound of the importance weights that correct for the sampler; None: no correction.
+    """
+
+    def __init__(
+        self,
+        args: GRPOConfig,
+        accelerator: Accelerator,
+        model: Any,
+        *,
+        reference: Any = None,
+        previous: PreviousPolicy | None = None,
+        sampler_cap: float | None = None,
+        phases: Phases | None = None,
+    ) -> None:
+        self._args, self._accelerator, self._model = args, accelerator, model
+        self._reference, self._previous, self._sampler_cap = reference, previous, sampler_cap
+        self._phases = phases or Phases()
+        self._clipping = Clipping(args.epsilon, args.epsilon_high or args.epsilon, args.delta)
+
+    def logps(self, model: Any, ids: torch.Tensor, mask: torch.Tensor, max_rows: int | None = None) -> torch.Tensor:
+        """Log-probabilities `(B, L - 1) float32` of `ids (B, L)[:, 1:]` under `model`, 0 where `mask (B, L - 1)` is.
+
+        Rows are padded on the right, where causal attention never looks, so that no attention mask is needed.
+        """
+        arrangement: Arrangement = "in_order"
+        if self._accelerator.num_processes == 1:
+            arrangement = "shared" if can_share_prompts(self._accelerator.unwrap_model(model)) else "by_length"
+        return completion_logps(
+            model, ids, mask, temperature=self._args.temperature, max_rows=max_rows, arrangement=arrangement
+        )
+
+    @torch.no_grad()
+    def old_logps(self, tensors: dict[str, Any]) -> torch.Tensor | None:
+        """Log-probabilities before the first of several updates; None if there is one: the loss computes the same."""
+        if self._args.num_iterations == 1:
+            return None
+        rows = self._args.per_device_train_batch_size
+        return self.logps(self._model, tensors["input_ids"], tensors["loss_mask"], max_rows=rows)
+
+    def look_back(self, micro_batches: list[dict[str, Any]]) -> None:
+        """Before an update: the previous policy's log-probabilities of what it is made from."""
+        for part in micro_batches:
+            part["reference_logps"] = None
+        if self._previous is None or not self._previous.known:
+            return
+        with self._phases("reference"), torch.no_grad(), self._previous.in_place():
+            for part in micro_batches:
+                rows = len(part["input_ids"])
+                part["reference_logps"] = self.logps(self._model, part["input_ids"], part["loss_mask"], max_rows=rows)
+
+    def __call__(self, inputs: dict[str, Any], metrics: StepMetrics) -> torch.Tensor:
+        """The loss `()` of a micro-batch.
+
+        Without a KL term a row's loss is its advantage times something, so that rows of advantage 0 (whole groups with
+        equal rewards) change neither loss nor gradient: they are left out of forward and backward, and only the
+        normaliser counts them. One row always stays, so that every rank runs forward and backward equally often.
+        """
+        args = self._args
+        mask, advantages = inputs["loss_mask"], inputs["advantages"]
+        tokens = inputs["batch_tokens"][0] if args.loss_type == "dapo" else mask.sum()
+        normaliser = Normaliser(args.loss_type, len(mask), tokens, args.max_seq_len)
+        if args.beta == 0.0:
+            useful = ((advantages != 0) & mask.any(dim=1)).nonzero().squeeze(1)
+            rows = useful if len(useful) else useful.new_zeros(1)
+            inputs = {name: None if value is None else value[rows] for name, value in inputs.items()}
+            mask, advantages = inputs["loss_mask"], inputs["advantages"]
+        with self._phases("log_probs"):
+            logps = self.logps(self._model, inputs["input_ids"], mask)
+        old = logps.detach() if inputs["old_logps"] is None else inputs["old_logps"]
+        difference = (old - inputs["sampler_logps"]).detach()
+        weights = log_ratio = lost = kl = None
+        if self._sampler_cap is not None:
+            weights, log_ratio = sampler_weights(old, inputs["sampler_logps"], self._sampler_cap)
+        values, clipped = policy_terms(logps, old, advantages, self._clipping, weights)
+        if (threshold := args.off_policy_mask_threshold) is not None:
+            lost = off_policy_rows(logps, inputs["sampler_logps"], advantages, mask, threshold)
+            values = values.masked_fill(lost.unsqueeze(1), 0.0)
+        if args.beta != 0.0:
+            kl = kl_terms(logps, self._reference_logps(inputs, logps))
+            values = values + args.beta * kl
+        ratio = torch.exp(logps.detach() - old) if args.num_iterations > 1 else None  # else 1
+        metrics.update(loss_metrics(self._accelerator, mask, clipped, kl, difference, log_ratio, lost, ratio))
+        return _through_gradient(normaliser.mean(values, mask))
+
+    def _reference_logps(self, inputs: dict[str, Any], logps: torch.Tensor) -> torch.Tensor:
+        if self._args.kl_reference == "previous":
+            known = inputs["reference_logps"]
+            return logps.detach() if known is None else known
+        ids, mask = inputs["input_ids"], inputs["loss_mask"]
+        with torch.no_grad():
+            if self._reference is not None:
+                return self.logps(self._reference, ids, mask)
+            with self._accelerator.unwrap_model(self._model).disable_adapter():
+                return self.logps(self._model, ids, mask)
+
+
+def _through_gradient(loss: torch.Tensor) -> torch.Tensor:
+    """`loss ()` to the bit; but if it is not finite, neither is any gradient of it: every rank then sees it."""
+    return loss * (1 + 0 * loss.detach())

@@ -1,0 +1,141 @@
+"""What `rg-env train` does with a config: make the trainer that it describes, and train or evaluate.
+
+Heavy libraries are imported once the config has been read.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rg_env.training.config.convert import environment_arguments, evaluated_besides, grpo_config, gym
+from rg_env.training.config.schema import TrainConfig
+from rg_env.training.config.sections import EvaluationSettings
+from rg_env.training.config.step_counts import in_updates
+
+if TYPE_CHECKING:
+    from rg_env.inference.models import Policy
+    from rg_env.training.evaluation.plan import EvaluationPlan
+    from rg_env.training.evaluation.scores import Evaluation
+    from rg_env.training.trainer import GRPOTrainer
+
+
+def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, Any]:
+    """Train as `config` says. What is returned and raised: see `train`."""
+    from rg_env.core.distributed_env import say
+    from rg_env.inference.models import load_policy
+    from rg_env.training.config.unused_keys import without_effect
+    from rg_env.training.hub_uploads import check_hub
+    from rg_env.training.reporting.run_files import run_folder
+    from rg_env.training.run import train
+
+    given, config = config, in_updates(config)
+    run_folder(config.output.dir, "check", resume)  # told before the model is loaded
+    check_hub(config.hub)
+    if line := without_effect(given):
+        say(line)
+    policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
+    trainer = make_trainer(config, policy, resume=resume)
+    return train(
+        trainer,
+        config=given,
+        evaluation=evaluation_plan(config, policy),
+        logging=config.logging,
+        monitors=config.monitors,
+        hub=config.hub,
+        resume=resume,
+    )
+
+
+def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Evaluation":
+    """Only the evaluation that `config` describes, of its model or of a `checkpoint`: a model folder, or adapters
+    that were trained on that model.
+
+    Raises:
+        InputError: there is no such checkpoint, or nothing to evaluate.
+    """
+    from rg_env.inference.models import TINY, load_policy, with_adapters
+    from rg_env.training.config.dry_run import resolved
+    from rg_env.training.evaluation.checkpoint_eval import evaluate_only, step_of_model
+    from rg_env.training.reporting.run_files import RunFiles, run_folder, run_name
+
+    run_folder(config.output.dir, "check")
+    is_tiny = config.model.name == TINY
+    changes: dict[str, Any] = {"lora": None, "curriculum": None}
+    no_reference = {"beta": 0.0, "kl_reference": "initial"}
+    changes["training"] = config.training.model_copy(update=no_reference)
+    adapters = checkpoint if checkpoint and (Path(checkpoint) / "adapter_config.json").is_file() else None
+    if checkpoint and not adapters:
+        changes["model"] = config.model.model_copy(update={"name": checkpoint})
+    config = config.model_copy(update=changes)
+    policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
+    policy = replace(policy, is_tiny=is_tiny)  # a checkpoint of the tiny policy is asked what that one was
+    if adapters:
+        policy = with_adapters(policy, adapters)
+    name = run_name(list(config.tasks), f"{policy.label}-evaluation")
+    folder = run_folder(config.output.dir, name)
+    trainer = make_trainer(config, policy, folder=folder)
+    plan = evaluation_plan(config, policy)
+    result = evaluate_only(trainer, folder, plan, step=step_of_model(checkpoint or ""))
+    files = RunFiles(folder)
+    files.write_config(resolved(config))
+    files.write_config({"evaluated": checkpoint or config.model.name}, "arguments.yaml")
+    files.write_manifest(trainer.env.manifest, plan.manifests(trainer.env))
+    return result
+
+
+def make_trainer(
+    config: TrainConfig, policy: "Policy", *, folder: Path | None = None, resume: str | None = None
+) -> "GRPOTrainer":
+    """The trainer that `config` describes. `folder`: of its output; default: as the config says."""
+    from rg_env.core.environment import ReasoningGym
+    from rg_env.training.curriculum.curriculum import Curriculum
+    from rg_env.training.reporting.run_files import run_folder, run_name
+    from rg_env.training.trainer import GRPOTrainer
+
+    env = ReasoningGym(gym=policy.mixture(gym(config.tasks)), **environment_arguments(config))
+    if folder is None:
+        folder = run_folder(config.output.dir, run_name(list(config.tasks), policy.label), resume)
+    curriculum = None
+    if config.curriculum is not None:
+        curriculum = Curriculum(config.curriculum, env, config.seed, gym=gym(config.tasks))
+    return GRPOTrainer(
+        model=policy.model,
+        env=env,
+        args=grpo_config(config, folder),
+        processing_class=policy.tokenizer,
+        peft_config=lora(config),
+        engine=config.engine,
+        curriculum=curriculum,
+    )
+
+
+def evaluation_plan(config: TrainConfig, policy: "Policy") -> "EvaluationPlan":
+    """What `evaluation:` says, with an environment for the held-out tasks and one for each label."""
+    from rg_env.core.environment import ReasoningGym
+    from rg_env.training.evaluation.plan import EvaluationPlan
+
+    environments = {
+        label: ReasoningGym(**{**arguments, "gym": policy.mixture(arguments["gym"])})
+        for label, arguments in evaluated_besides(config)
+    }
+    held_out = [env for label, env in environments.items() if label is None]
+    labelled = {label: env for label, env in environments.items() if label is not None}
+    when_and_how = config.evaluation.model_dump(include=set(EvaluationSettings.model_fields))
+    return EvaluationPlan(held_out=held_out, labelled=labelled, **when_and_how)
+
+
+def lora(config: TrainConfig) -> Any:
+    """The `LoraConfig` that `peft` takes; None: all weights are trained."""
+    if config.lora is None:
+        return None
+    from peft import LoraConfig
+
+    targets = config.lora.target_modules
+    return LoraConfig(
+        task_type="CAUSAL_LM",
+        r=config.lora.r,
+        lora_alpha=config.lora.alpha,
+        lora_dropout=config.lora.dropout,
+        target_modules="all-linear" if targets == ["all-linear"] else targets,
+        use_rslora=config.lora.use_rslora,
+    )

@@ -1,0 +1,246 @@
+"""`GRPOConfig`: how a policy is trained. It is the section `training:` of a run's config, and what `GRPOTrainer` takes.
+
+    args = GRPOConfig(output_dir="outputs/run", max_steps=200, learning_rate=1e-6, rollouts_per_step=128)
+
+Names are those of `vf.GRPOConfig` (verifiers 0.1.6) for what both have. The batch is global: `rollouts_per_step` counts
+the rollouts of all processes, and gradient accumulation follows from the number of processes, so that a config means
+the same experiment on any number of GPUs.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
+
+from rg_env.core.config import Above0, Count, From0, Positive, Section, Seed, Share, Text, problems_in
+from rg_env.core.distributed_env import world_size
+from rg_env.core.text import shortened
+from rg_env.errors import InputError
+
+ELSEWHERE = {
+    "gradient_accumulation_steps": "follows from rollouts_per_step, per_device_train_batch_size and the number of "
+    "processes: set rollouts_per_step",
+    "steps_per_generation": "set rollouts_per_step and num_iterations",
+    "generation_batch_size": "it is called rollouts_per_step",
+    "max_seq_len": "it is max_prompt_length + max_tokens: set those",
+    "max_completion_length": "it is called max_tokens",
+    "shuffle": "it is called shuffle_dataset",
+    "num_train_epochs": "set max_steps",
+    "logging_steps": "every step is logged: leave it out",
+    "logging_dir": "TensorBoard's files are in the output folder: leave it out",
+    "report_to": "use logging.report_to (in Python: train(..., logging=LoggingConfig(report_to=[...])))",
+    "run_name": "use logging.run_name (in Python: LoggingConfig(run_name=...))",
+    "save_strategy": "set save_steps; 0 saves at the end only",
+    "save_safetensors": "weights are always saved as safetensors: leave it out",
+    "eval_strategy": "use evaluation.every (in Python: EvaluationPlan(every=...))",
+    "eval_steps": "use evaluation.every (in Python: EvaluationPlan(every=...))",
+    "fp16": "set bf16 to false, and mixed_precision: fp16 in the accelerate configuration",
+    "sync_ref_model": "the reference model stays as it is; kl_reference='previous' follows the policy",
+    "disable_tqdm": "leave it out",
+    "dataloader_pin_memory": "leave it out",
+    "max_concurrent": "leave it out",
+    "use_vllm": "use engine.kind=vllm (in Python: GRPOTrainer(..., engine='vllm'))",
+    "vllm_server_host": "use engine.host (in Python: GRPOTrainer(..., engine=EngineConfig(kind='vllm', host=...)))",
+    "vllm_server_port": "use engine.port (in Python: GRPOTrainer(..., engine=EngineConfig(kind='vllm', port=...)))",
+    "vllm_server_timeout": "use engine.connect_timeout (in Python: EngineConfig(connect_timeout=...))",
+    "async_generation_timeout": "use engine.generation_timeout (in Python: EngineConfig(generation_timeout=...))",
+    "num_batches_ahead": "use engine.num_batches_ahead (in Python: EngineConfig(num_batches_ahead=...))",
+    "vllm_importance_sampling_correction": "use engine.importance_sampling_correction (in Python: EngineConfig(...))",
+    "vllm_importance_sampling_cap": "use engine.importance_sampling_cap (in Python: EngineConfig(...))",
+    "gradient_checkpointing_kwargs": "leave it out",
+}
+"""Names of other trainers and of earlier releases, and what replaces them."""
+
+OWNED_ELSEWHERE = {
+    "output_dir": "output.dir",
+    "save_steps": "output.save_every",
+    "save_total_limit": "output.save_total_limit",
+    "seed": "seed",
+}
+"""Fields of `GRPOConfig` that another section of a config file holds, and its key there."""
+
+
+class GRPOConfig(Section):
+    """GRPO and the optimizer."""
+
+    renamed: ClassVar = ELSEWHERE
+
+    max_steps: Positive = 200
+    """Optimizer steps."""
+    rollouts_as_steps: bool = False
+    """All numbers of steps in this config count rollouts instead of updates, and services plot over rollouts: for runs
+    with different batches side by side."""
+    learning_rate: Above0 = 1e-6
+    """Peak learning rate."""
+    lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
+    """Learning rate schedule."""
+    warmup_steps: Count = 10
+    """Steps until the peak learning rate; "constant" has none."""
+    optim: Literal["adamw_torch", "adamw_torch_fused", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"] = (
+        "adamw_torch_fused"
+    )
+    """Optimizer. "adamw_torch_fused" is one kernel for all parameters; the 8-bit ones need bitsandbytes."""
+    weight_decay: From0 = 0.0
+    """Weight decay of all weights but biases and norms."""
+    adam_beta1: Share = 0.9
+    """AdamW beta1."""
+    adam_beta2: Share = 0.999
+    """AdamW beta2."""
+    adam_epsilon: Above0 = 1e-8
+    """AdamW epsilon."""
+    max_grad_norm: From0 = 0.2
+    """Gradients are clipped to this norm; 0 turns clipping off."""
+    rollouts_per_step: Positive = 128
+    """Rollouts of an optimizer step, over all processes: prompts times `num_generations`."""
+    per_device_train_batch_size: Positive = 8
+    """Rollouts of a micro-batch on each process. It decides memory and speed; the step stays the same."""
+    num_generations: Annotated[int, Field(ge=2)] = 8
+    """Rollouts of a prompt: the group that an advantage is relative to."""
+    num_iterations: Positive = 1
+    """Updates made from each batch of rollouts."""
+    loss_type: Literal["bnpo", "grpo", "dr_grpo", "dapo"] = "bnpo"
+    """How tokens are averaged: over the micro-batch, over each rollout, divided by a constant, or over all rollouts of
+    the step."""
+    mask_truncated_completions: bool = False
+    """Rollouts that `max_tokens` cuts off carry no loss; they still count in their group's mean ("overlong filtering",
+    Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.4)."""
+    scale_rewards: Literal["group", "batch", "none"] = "group"
+    """Divide advantages by the standard deviation of the rewards of their group, of the batch, or not at all."""
+    beta: From0 = 0.0
+    """Weight of the KL term; 0 turns it off."""
+    kl_reference: Literal["initial", "previous"] = "initial"
+    """Reference of the KL term: the "initial" model, or the "previous" policy, before the last update. Either is kept
+    in memory; under LoRA that costs only adapters."""
+    off_policy_mask_threshold: Above0 | None = None
+    """Rollouts with negative advantage whose mean log-probability has fallen by more than this since they were sampled
+    have no policy loss (DeepSeek-V3.2, arXiv:2512.02556); default: all have."""
+    filter_groups: bool = False
+    """Replace groups whose answers are all right or all wrong by those of other prompts ("dynamic sampling", DAPO,
+    section 3.2)."""
+    filter_groups_rounds: Annotated[int, Field(ge=1, le=100)] = 3
+    """Most rounds of replacement for a batch; groups that are still missing carry no loss."""
+    epsilon: Share = 0.2
+    """Clipping range of the probability ratio, which is 1 throughout if `num_iterations` is 1."""
+    epsilon_high: From0 | None = None
+    """Upper clipping range; default: `epsilon`."""
+    delta: Above0 | None = None
+    """Upper bound of the unclipped ratio (two-sided clipping); default: none."""
+    temperature: Above0 = 1.0
+    """Sampling temperature."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Nucleus sampling; 1 turns it off."""
+    top_k: Count = 0
+    """Sample from the k likeliest tokens; 0 turns it off."""
+    min_p: Share = 0.0
+    """Leave out tokens less likely than this share of the likeliest one."""
+    repetition_penalty: Above0 = 1.0
+    """Penalty on tokens of the prompt and the completion so far; 1 turns it off."""
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    """Penalty on tokens that occurred in the completion."""
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    """Penalty on tokens by their count in the completion."""
+    max_prompt_length: Positive = 1024
+    """Most tokens of a prompt; a longer one is an error."""
+    max_tokens: Positive = 1024
+    """Most new tokens of a completion."""
+    shuffle_dataset: bool = True
+    """Take the training rows in random order."""
+    bf16: bool | None = None
+    """Compute in bfloat16, the weights in float32 (autocast); default: if there is a GPU. On a CPU with bfloat16
+    instructions it can be faster for large models."""
+    gradient_checkpointing: bool = True
+    """Recompute activations in the backward pass: slower, less memory."""
+    use_liger_kernel: bool = False
+    """Liger's kernels (GPU only; needs liger-kernel)."""
+    use_cpu: bool | None = None
+    """Train on the CPU; default: if there is no GPU."""
+    output_dir: Text | None = None
+    """Output folder. In a config file: `output.dir`."""
+    save_steps: Count = 0
+    """Steps between checkpoints; 0: at the end only. In a config file: `output.save_every`."""
+    save_total_limit: Positive | None = None
+    """Most checkpoints kept; default: all. In a config file: `output.save_total_limit`."""
+    seed: Seed = 0
+    """Seed of row order, sampling and new weights. In a config file: `seed`."""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            problems = problems_in(GRPOConfig, error, kind="field of GRPOConfig")
+            lines = [f"{each.path[0]}={shortened(values[each.path[0]])}: {each.message}" for each in problems]
+            raise InputError("; ".join(lines)) from None
+
+    # As a section of a config file it is validated without `__init__`: there, each problem has a place of its own.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @field_validator("kl_reference")
+    @classmethod
+    def _has_kl_term(cls, value: str, info: ValidationInfo) -> str:
+        if value == "previous" and info.data.get("beta") == 0:
+            raise ValueError("beta is 0: there is no KL term")
+        return value
+
+    @field_validator("epsilon_high")
+    @classmethod
+    def _not_below_epsilon(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and value < (least := info.data.get("epsilon", 0)):
+            raise ValueError(f"must be at least epsilon ({least:g})")
+        return value
+
+    @property
+    def prompts_per_step(self) -> int:
+        """Prompts of an optimizer step, over all processes."""
+        return self.rollouts_per_step // self.num_generations
+
+    @property
+    def max_seq_len(self) -> int:
+        """Most tokens of prompt and completion together."""
+        return self.max_prompt_length + self.max_tokens
+
+    def accumulation(self, processes: int) -> int:
+        """Micro-batches of a step on each of `processes`. Raises `InputError` unless they divide it."""
+        check_batch(self, processes)
+        return self.rollouts_per_step // (self.per_device_train_batch_size * processes)
+
+
+def check_batch(args: GRPOConfig, processes: int | None = None) -> None:
+    """Raise `InputError` unless a step has whole groups and whole micro-batches on each of `processes` (default: as
+    many as this is one of). The message names the nearest sizes that fit."""
+    for key, message in batch_problems(args, processes or world_size()):
+        raise InputError(f"{key}: {message}").at(key)
+
+
+def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]]:
+    """The field that does not fit the others, and why; nothing if all fit."""
+    rollouts, group, micro = args.rollouts_per_step, args.num_generations, args.per_device_train_batch_size
+    if rollouts % group:
+        divisor = f"num_generations={group}"
+    elif rollouts % processes:
+        divisor = f"{processes} processes"
+    else:
+        divisor = ""
+    if divisor:
+        sizes = _near(rollouts, args, processes)
+        yield "rollouts_per_step", f"{rollouts} rollouts are not divisible by {divisor}; try {sizes}"
+    elif (share := rollouts // processes) % micro:
+        small = (n for n in range(1, math.isqrt(share) + 1) if share % n == 0)
+        divisors = sorted({divisor for n in small for divisor in (n, share // n)}, key=lambda n: (abs(n - micro), n))
+        yield (
+            "per_device_train_batch_size",
+            f"{micro} does not divide the {share} rollouts of a step on each process; try {_either(divisors[:2])}",
+        )
+
+
+def _near(rollouts: int, args: GRPOConfig, processes: int) -> str:
+    """The nearest numbers of rollouts with whole groups and whole micro-batches."""
+    step = math.lcm(args.num_generations, processes * args.per_device_train_batch_size)
+    if step > 2 * rollouts:  # micro-batches do not fit anyway
+        step = math.lcm(args.num_generations, processes)
+    below = rollouts // step * step
+    return _either([below, below + step])
+
+
+def _either(sizes: list[int]) -> str:
+    return " or ".join(str(size) for size in sorted(sizes) if size)

@@ -1,0 +1,1 @@
+"""Levels that rise with the policy's accuracy."""

@@ -1,0 +1,273 @@
+"""Curriculum: tasks whose level of difficulty changes while training goes on.
+
+    config = CurriculumConfig.model_validate({"tasks": {"chain_sum": {"start": 0, "highest": 4}}})
+    curriculum = Curriculum(config, env, seed=0)
+    trainer = GRPOTrainer(model=model, env=env, args=args, processing_class=tokenizer, curriculum=curriculum)
+
+Each prompt of a curriculum task is replaced by a fresh question of that task at its present level; other tasks, the
+shares of the tasks and the evaluation stay as they are. A level goes up when the accuracy over the last `window`
+prompts at that level is above `success_threshold`, down when it is below `failure_threshold`, by `step`; or it follows
+a `schedule`. When it changes, the window starts empty.
+
+The levels to choose from are those that work, from 0 to `highest`. A broken one of the library is stepped over, upward
+when the level rises and downward when it falls; a start on one means the next that works, above if there is one. A
+level that turns out in training not to give a single question is dropped with all above it, told in one line, and the
+task goes back to the one below; only where there is none below the run ends.
+
+Options come, the later the stronger, from the environment's tasks, from the level, and from `gym`: what the user set
+for the task himself. Without `gym` all the environment's options count as the user's.
+
+All of this happens on the main process. What the levels depend on is plain data, `state`, saved with each checkpoint:
+with it a run goes on as if it had never stopped. A batch once asked for keeps its questions, and counts for the level
+that it was asked at.
+"""
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+
+from rg_env.core.data.manifest import split_by_of
+from rg_env.core.environment import ReasoningGym
+from rg_env.core.tasks.levels import options_at, working_levels
+from rg_env.core.tasks.mixture import Mixture
+from rg_env.errors import GenerationError, InputError
+from rg_env.training.config.sections import CurriculumConfig
+from rg_env.training.curriculum.question_pool import Prepare, QuestionPool
+from rg_env.training.rollouts import LEVEL
+
+
+class TaskState(BaseModel):
+    """Where one task stands."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    level: NonNegativeInt
+    levels: list[NonNegativeInt]
+    """Those to choose from, ascending."""
+    window: list[float] = []
+    """Accuracy of the last prompts at `level`, the newest last."""
+    taken: dict[NonNegativeInt, NonNegativeInt] = {}
+    """Questions asked so far, by level."""
+    ends: dict[NonNegativeInt, NonNegativeInt] = {}
+    """Distinct questions that there are, by level, where that is known."""
+
+
+Asked = tuple[str, NonNegativeInt, NonNegativeInt]
+"""Task, level and number of a question."""
+
+
+class CurriculumState(BaseModel):
+    """All that a curriculum depends on."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tasks: dict[str, TaskState]
+    looked: NonNegativeInt = 0
+    """Step of the last look at the accuracies."""
+    asked: dict[NonNegativeInt, list[Asked | None]] = {}
+    """By number of the batch: its questions, while its rollouts are awaited; None: a prompt of another task."""
+
+
+def read_state(text: str) -> CurriculumState:
+    """The state that `model_dump_json` wrote. Raises `InputError` for any other text."""
+    try:
+        return CurriculumState.model_validate_json(text)
+    except ValidationError as error:
+        raise InputError("the curriculum's state is truncated, or damaged") from error
+
+
+class Curriculum:
+    """The levels of some of an environment's tasks, and their questions.
+
+    Args:
+        config: which tasks, and when their levels change.
+        env: asks and grades the questions.
+        seed: picks them.
+        gym: the tasks with the options that the user set himself (anything `Mixture.parse` takes); they win over the
+            levels' own. Default: those of the environment, all of them.
+
+    Raises:
+        InputError: a task that is not trained on, that has no working level, or that no level changes.
+    """
+
+    def __init__(self, config: CurriculumConfig, env: ReasoningGym, seed: int, *, gym: Any = None) -> None:
+        env = getattr(env, "environment", env)
+        self.config, self.env, self.seed = config, env, seed
+        self._split_by = split_by_of(env.manifest)
+        self.say: Callable[[str], Any] = lambda line: print(line, flush=True)
+        """Takes lines for the user."""
+        self.prepare: Prepare = env.put_rows
+        """Makes rows to train on; the trainer sets one that leaves out what is too long for it."""
+        given = {task.name: task for task in env.mixture.tasks}
+        own = {task.name: task for task in Mixture.parse(env.mixture if gym is None else gym).tasks}
+        self._options: dict[str, dict[int, dict[str, Any]]] = {}
+        for name, task in config.tasks.items():
+            if name not in given or name not in own:
+                raise InputError(f"curriculum: {name!r} is not trained on: the tasks are {', '.join(given)}")
+            if own[name].level is not None or own[name].levels:
+                raise InputError(f"curriculum: the level of {name!r} is set already: say where it starts instead")
+            levels = [level for level in working_levels(name, task.attributes) if level <= _top(task.highest)]
+            if not levels:
+                raise InputError(f"curriculum: {name!r} has no level up to {task.highest} that works")
+            self._options[name] = {
+                level: {**given[name].config, **options_at(name, level, task.attributes), **own[name].config}
+                for level in levels
+            }
+            if len(levels) > 1 and all(each == self._options[name][levels[0]] for each in self._options[name].values()):
+                raise InputError(
+                    f"curriculum: every option of {name!r} that a level sets is set by its config: leave them out there"
+                )
+        self._pools: dict[tuple[str, int], QuestionPool] = {}
+        self.start()
+
+    def start(self, state: CurriculumState | None = None) -> None:
+        """Begin anew, or go on from `state`. Raises `InputError` if that is of other tasks or levels."""
+        if state is not None:
+            self._check_fit(state)
+            self._pools = {}
+        self.state = state or CurriculumState(
+            tasks={
+                name: TaskState(level=_up(list(self._options[name]), task.start), levels=list(self._options[name]))
+                for name, task in self.config.tasks.items()
+            }
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """What has to be the same in a run that goes on from a checkpoint, as JSON values."""
+        options = {
+            name: {str(level): options for level, options in by_level.items()}
+            for name, by_level in self._options.items()
+        }
+        return {"config": self.config.model_dump(mode="json"), "seed": self.seed, "options": options}
+
+    def check(self) -> None:
+        """Generate the first questions of each task: what cannot work is told before training begins.
+
+        Raises:
+            InputError, GenerationError: there are none.
+        """
+        for name, task in self.state.tasks.items():
+            self._pool(name, task.level)[0]
+
+    def replace(self, number: int, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The rows of batch `number`, one a prompt, with those of curriculum tasks at their present levels.
+
+        Raises:
+            InputError, GenerationError: a task gives no question at any level up to its present one.
+        """
+        planned = self.state.asked.get(number)  # asked for already, before the run was broken off
+        if planned is None:
+            names = [row["info"]["rg_task"] for row in rows]
+            planned = self.state.asked[number] = [self._next(n) if n in self.state.tasks else None for n in names]
+        return [row if asked is None else self._put(row, *asked) for row, asked in zip(rows, planned, strict=True)]
+
+    def measure(self, number: int, accuracies: Iterable[float]) -> None:
+        """Count the accuracy of each prompt of batch `number`."""
+        for asked, accuracy in zip(self.state.asked.pop(number), accuracies, strict=True):
+            if asked is None or asked[1] != self.state.tasks[asked[0]].level:
+                continue
+            task = self.state.tasks[asked[0]]
+            task.window = [*task.window, accuracy][-self.config.window :]
+
+    def look(self, step: int) -> None:
+        """Change the levels that have to, after `step` optimizer steps, with a line for each."""
+        if self.config.schedule is None and step - self.state.looked < self.config.check_every:
+            return
+        self.state.looked = step
+        for name, task in self.state.tasks.items():
+            level, reason = self._due(task, step)
+            if level != task.level:
+                self.say(f"step {step}: {name} {'rises' if level > task.level else 'falls'} to level {level} {reason}")
+                task.level, task.window = level, []
+
+    def metrics(self) -> dict[str, float]:
+        """`curriculum/<task>/level` and, once there is one, `curriculum/<task>/accuracy` over the window."""
+        found: dict[str, float] = {}
+        for name, task in self.state.tasks.items():
+            found[f"curriculum/{name}/level"] = float(task.level)
+            if task.window:
+                found[f"curriculum/{name}/accuracy"] = statistics.fmean(task.window)
+        return found
+
+    def _check_fit(self, state: CurriculumState) -> None:
+        known = {(name, level) for name, levels in self._options.items() for level in levels}
+        named = {(name, level) for name, task in state.tasks.items() for level in [task.level, *task.levels]}
+        named |= {asked[:2] for batch in state.asked.values() for asked in batch if asked}
+        if not named <= known or set(state.tasks) != set(self._options):
+            raise InputError("the curriculum's state is of other tasks or levels")
+
+    def _due(self, task: TaskState, step: int) -> tuple[int, str]:
+        """The level that it should have, and why."""
+        config = self.config
+        if config.schedule is not None:
+            passed = [int(start) for start in config.schedule if int(start) <= step]
+            levels = {int(start): level for start, level in config.schedule.items()}
+            return (_down(task.levels, levels[max(passed)]) if passed else task.level), "(scheduled)"
+        if len(task.window) < config.window:
+            return task.level, ""
+        accuracy = statistics.fmean(task.window)
+        reason = f"(accuracy {accuracy:.2f} over {config.window} prompts)"
+        if accuracy > config.success_threshold:
+            return _up(task.levels, task.level + config.step), reason
+        if accuracy < config.failure_threshold:
+            return _down(task.levels, task.level - config.step), reason
+        return task.level, reason
+
+    def _next(self, name: str) -> Asked:
+        """The next question of a task, at a level that has one."""
+        task = self.state.tasks[name]
+        while True:
+            level = task.level
+            number = task.taken.get(level, 0)
+            try:
+                self._question(name, level, number)
+            except (InputError, GenerationError) as error:
+                below = [each for each in task.levels if each < level]
+                if not below:
+                    raise
+                self.say(f"{name}: level {level} gives no questions, going back to level {below[-1]}: {error}")
+                task.levels, task.level, task.window = below, below[-1], []
+                continue
+            task.taken[level] = number + 1
+            return name, level, number
+
+    def _question(self, name: str, level: int, number: int) -> dict[str, Any]:
+        pool = self._pool(name, level)
+        question = pool[number]
+        if pool.end is not None:
+            self.state.tasks[name].ends[level] = pool.end
+        return question
+
+    def _pool(self, name: str, level: int) -> QuestionPool:
+        if (name, level) not in self._pools:
+            self._pools[name, level] = QuestionPool(
+                f"{name} at level {level}",
+                {"name": name, "config": self._options[name][level]},
+                seed=self.seed,
+                prepare=lambda rows: self.prepare(rows),
+                split_by=self._split_by,
+                end=self.state.tasks[name].ends.get(level),
+                say=lambda line: self.say(line),
+            )
+        return self._pools[name, level]
+
+    def _put(self, row: dict[str, Any], name: str, level: int, number: int) -> dict[str, Any]:
+        """The question in the place of `row`, whose share of all rows it keeps."""
+        question = self._question(name, level, number)
+        return {**row, **question, "info": {**question["info"], "share": row["info"]["share"], LEVEL: str(level)}}
+
+
+def _top(highest: int | None) -> float:
+    return float("inf") if highest is None else highest
+
+
+def _up(levels: Sequence[int], wanted: int) -> int:
+    """The lowest of `levels` (ascending) from `wanted` on, else the highest there is."""
+    return next((level for level in levels if level >= wanted), levels[-1])
+
+
+def _down(levels: Sequence[int], wanted: int) -> int:
+    """The highest of `levels` (ascending) up to `wanted`, else the lowest there is."""
+    return next((level for level in reversed(levels) if level <= wanted), levels[0])

@@ -1,0 +1,1 @@
+"""Batches, the order of rows, and the user's own rows."""

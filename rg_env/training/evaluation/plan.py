@@ -1,0 +1,97 @@
+"""What the fixed evaluation of a run asks, how and when.
+
+    unseen = load_environment("chain_sum", num_train_examples=0, num_eval_examples=50)
+    train(trainer, evaluation=EvaluationPlan(every=20, rollouts_per_example=4, held_out=[unseen]))
+
+The plan's own environment holds the questions of the training tasks; those of `held_out` are of tasks that are not
+trained on; those of `labelled` are whatever their labels say, such as a training task at another difficulty. Overall
+figures (`eval/accuracy`) are over the training tasks alone, those over the held-out ones have names of their own
+(`eval/held_out/accuracy`), and so have each task and each label (`eval/<task>/accuracy`, `eval/<label>/accuracy`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+
+from rg_env.core.config import Problem, problems_in
+from rg_env.core.environment import Environment
+from rg_env.core.text import shortened
+from rg_env.errors import InputError
+from rg_env.training.config.sections import EvaluationSettings, contradictions, label_problem
+from rg_env.training.config.step_counts import evaluation_steps
+from rg_env.training.environments import as_environment
+from rg_env.training.evaluation.scores import Part
+
+AnyEnvironment = Annotated[Environment, BeforeValidator(as_environment)]
+"""Whatever `GRPOTrainer` takes."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An environment whose evaluation rows are asked, and where their figures stand."""
+
+    env: Environment
+    part: Part
+    label: str | None = None
+    """The name of its figures, if that is not each row's task."""
+
+
+class EvaluationPlan(EvaluationSettings):
+    """The fixed evaluation of a run. Raises `InputError` for values that cannot work."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    env: AnyEnvironment | None = None
+    """Whose evaluation rows are asked, of the training tasks; default: the trainer's."""
+    held_out: Annotated[tuple[AnyEnvironment, ...], Field(strict=False)] = ()
+    """Whose evaluation rows are asked besides, of tasks that are not trained on."""
+    labelled: dict[str, AnyEnvironment] = Field(default_factory=dict)
+    """Whose evaluation rows are asked besides, of any tasks: each reported under its label, in no overall figure."""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            problems = list(problems_in(type(self), error, kind="setting"))
+        else:
+            found = ((label, label_problem(label)) for label in self.labelled)
+            problems = [*contradictions(self), *(Problem(("labelled", label), text) for label, text in found if text)]
+        if problems:
+            raise InputError("; ".join(_told(problem, values) for problem in problems))
+
+    def due(self, step: int, max_steps: int) -> bool:
+        """Whether there is an evaluation after `step` steps of `max_steps`, before the next one begins."""
+        if step == 0:
+            return self.before
+        every = evaluation_steps(self.every, max_steps)
+        return every > 0 and step % every == 0
+
+    def asked(self, own: Environment) -> list[Asked]:
+        """All that is asked. `own`: the trainer's environment."""
+        env = own if self.env is None else self.env
+        return [
+            *([Asked(env, "training")] if self.env is not None or own.eval_rows else []),
+            *(Asked(each, "held_out") for each in self.held_out),
+            *(Asked(each, "labelled", label) for label, each in self.labelled.items()),
+        ]
+
+    def manifests(self, own: Environment) -> list[dict[str, Any]]:
+        """Those of the environments that are not `own`, the trainer's, as far as they have one, with their labels."""
+        return [
+            {**({"label": asked.label} if asked.label else {}), **manifest}
+            for asked in self.asked(own)
+            if asked.env is not own and (manifest := getattr(asked.env, "manifest", None)) is not None
+        ]
+
+    def overrides(self) -> dict[str, Any]:
+        """The sampling arguments that are not those of training."""
+        given = {name: getattr(self, name) for name in ("temperature", "top_p", "max_tokens")}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def _told(problem: Problem, values: Mapping[str, Any]) -> str:
+    name, value = ".".join(problem.path), values.get(problem.path[0])
+    shown = f"={shortened(value)}" if isinstance(value, int | float | str) else ""  # not a whole environment
+    return f"{name}{shown} of the evaluation: {problem.message}"

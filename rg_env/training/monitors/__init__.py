@@ -1,0 +1,1 @@
+"""Rules that watch a run's metrics."""

@@ -1,0 +1,379 @@
+"""The rules of `monitors`, each made from its threshold: what is wrong, the likely cause, and the config key to change.
+
+A rule whose metrics are not logged never fires. Means are over a window; noise is what differs from step to step.
+
+The metrics that a run has logged, as far as rules look back: see `monitors`. A few values of each.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from statistics import median
+from typing import Any
+
+_HUGE = 1e30  # what is beyond counts as this: its square is a number still
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Of some values in a row, with its standard error, from how they differ."""
+
+    value: float
+    error: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> "Mean":
+        mean = math.fsum(values) / len(values)
+        variance = math.fsum((value - mean) * (value - mean) for value in values) / max(1, len(values) - 1)
+        return cls(mean, math.sqrt(variance / len(values)))
+
+    def rise_to(self, later: "Mean") -> float:
+        """To `later`, in standard errors of the difference; below 0: a fall."""
+        rise, error = later.value - self.value, math.hypot(self.error, later.error)
+        if error > 0:
+            return rise / error
+        return 0.0 if rise == 0 else math.copysign(math.inf, rise)
+
+
+class History:
+    """Of each metric the last two windows, and the first one; a window is so many records that have it."""
+
+    def __init__(self, window: int):
+        self.window = window
+        self.step = 0
+        """Of the last record."""
+        self._last: dict[str, deque[tuple[int, float]]] = {}
+        self._first: dict[str, list[float]] = {}
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Take up the metrics of a step."""
+        step = _number(record.get("step"))
+        self.step = self.step + 1 if step is None else int(step)
+        for name, value in record.items():
+            if name != "step" and (number := _number(value)) is not None:
+                self._last.setdefault(name, deque(maxlen=2 * self.window)).append((self.step, number))
+                first = self._first.setdefault(name, [])
+                if len(first) < self.window:
+                    first.append(number)
+
+    def names(self) -> list[str]:
+        return list(self._last)
+
+    def latest(self, name: str) -> float | None:
+        """Of the last record; None if it has none."""
+        series = self._last.get(name)
+        return series[-1][1] if series and series[-1][0] == self.step else None
+
+    def recent(self, name: str) -> list[float]:
+        """The last window; empty until there is a whole one."""
+        return self._part(name, self.window)
+
+    def earlier(self, name: str) -> list[float]:
+        """The window before that; empty until there is a whole one."""
+        return self._part(name, 2 * self.window)[: self.window]
+
+    def first(self, name: str) -> list[float]:
+        """The first window; empty until there is a whole one behind it."""
+        return self._first[name] if self.earlier(name) else []
+
+    def mean(self, name: str) -> float | None:
+        """Over the last window."""
+        values = self.recent(name)
+        return math.fsum(values) / len(values) if values else None
+
+    def span(self, name: str, windows: int = 1) -> int:
+        """How many steps the last windows are."""
+        series = self._last.get(name) or [(self.step, 0.0)]
+        steps = [step for step, _ in islice(series, max(0, len(series) - windows * self.window), None)]
+        between = (steps[-1] - steps[0]) / max(1, len(steps) - 1)
+        return max(len(steps), round(steps[-1] - steps[0] + between))
+
+    def _part(self, name: str, length: int) -> list[float]:
+        series = self._last.get(name, ())
+        return [value for _, value in islice(series, len(series) - length, None)] if len(series) >= length else []
+
+
+def _number(value: object) -> float | None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or value != value:
+        return None
+    return float(max(-_HUGE, min(_HUGE, value)))
+
+
+TOO_EASY, TOO_HARD = 0.8, 0.2
+"""Accuracies beyond which most groups of eight are all right, or all wrong."""
+KL_FLOOR, RATIO_FLOOR = 0.1, 10.0
+"""Below these, in nats a token and as a ratio, nothing is a spike: both are near zero and one when training begins."""
+_SURE, _NOISE = 3.0, 1.0
+"""A mean has changed for certain from so many standard errors, and has not within so many."""
+_LENGTH = "completions/mean_length"
+_LENGTH_REWARDS = ("length", "brevity", "cosine", "overlong_penalty")
+
+Look = Callable[[History], str | None]
+"""A rule: the message of its alarm, or None if all is well."""
+Window = Callable[[str], list[float]]
+"""A metric's values in some window; empty where there is none."""
+
+
+def zero_variance(threshold: float) -> Look:
+    """Groups of equal rewards teach nothing."""
+
+    def look(history: History) -> str | None:
+        share = history.mean("frac_reward_zero_std")
+        if share is None or share < threshold:
+            return None
+        accuracy = history.mean("accuracy")
+        told = f"{_percent(share)} of groups had equal rewards {_over(history, 'frac_reward_zero_std')}"
+        if accuracy is None:
+            return f"{told}: the rewards do not tell answers apart: change rewards, or raise training.temperature"
+        at = f"(accuracy {accuracy:.2f})"
+        curriculum, filtered = (
+            any(name.startswith(f"{part}/") for name in history.names()) for part in ("curriculum", "filter_groups")
+        )
+        # What is on already is no advice, and a curriculum's prompts are not filtered.
+        other = "" if curriculum or filtered else ", or set training.filter_groups=true"
+        if accuracy >= TOO_EASY:
+            change = "lower curriculum.success_threshold" if curriculum else "raise tasks.NAME.level"
+            return f"{told}: the tasks are too easy for this model {at}: {change}{other}"
+        if accuracy <= TOO_HARD:
+            change = "raise curriculum.failure_threshold" if curriculum else "lower tasks.NAME.level"
+            return f"{told}: the tasks are too hard for this model {at}: {change}{other}"
+        return f"{told}: each question is answered all right or all wrong {at}: raise training.temperature{other}"
+
+    return look
+
+
+def answer_rate(threshold: float) -> Look:
+    """Completions without an answer are paid nothing."""
+    return _rate("completions/answered_ratio", threshold, "completions had a well-formed answer", "format")
+
+
+def format_rate(threshold: float) -> Look:
+    """Completions that are not in the form that is paid for."""
+    return _rate("completions/format_ratio", threshold, "completions had the form that is asked for", "think_format")
+
+
+def _rate(metric: str, threshold: float, what: str, reward: str) -> Look:
+    def look(history: History) -> str | None:
+        values = history.recent(metric)
+        share = history.mean(metric)
+        if share is None or share >= threshold or _rises(values):
+            return None
+        told = f"only {_percent(share)} of {what} {_over(history, metric)}"
+        cut = history.mean("completions/clipped_ratio") or 0.0
+        if cut >= (1 - share) / 2:
+            return f"{told}: {_percent(cut)} were cut off by the token limit: raise training.max_tokens"
+        return (
+            f"{told}: the model does not keep to it: say it in prompt.system_prompt, or raise rewards.{reward}.weight"
+        )
+
+    return look
+
+
+def truncation(threshold: float) -> Look:
+    """Answers that are cut off are lost."""
+
+    def look(history: History) -> str | None:
+        share = history.mean("completions/clipped_ratio")
+        if share is None or share < threshold:
+            return None
+        told = f"{_percent(share)} of completions were cut off {_over(history, 'completions/clipped_ratio')}"
+        lengths = history.recent("completions/mean_length")
+        if lengths and _rises(lengths):
+            return f"{told}, and they get longer: raise training.max_tokens, or add rewards.overlong_penalty"
+        return f"{told}: the token limit is too low for this task: raise training.max_tokens"
+
+    return look
+
+
+def length_drift(factor: float) -> Look:
+    """Longer or shorter is fine where it pays in accuracy."""
+
+    def look(history: History) -> str | None:
+        first, now = history.first(_LENGTH), history.mean(_LENGTH)
+        if not first or now is None:
+            return None
+        before = sum(first) / len(first)
+        if before <= 0 or before / factor < now < before * factor or _improved(history, history.first):
+            return None
+        told = f"completions have {now:.0f} tokens on average, after {before:.0f} at the start"
+        told += f", and accuracy has not risen{_from_to(history, history.first, 'accuracy')}"
+        if now < before:
+            paid = [name for name in _LENGTH_REWARDS if f"rewards/{name}/mean" in history.names()]
+            change = f"lower rewards.{paid[0]}.weight" if paid else "raise rewards.correctness.weight"
+            return f"{told}: answers shrink because short ones pay: {change}"
+        cut = history.mean("completions/clipped_ratio") or 0.0
+        consequence = f" ({_percent(cut)} are cut off by now)" if cut > 0 else ""
+        return (
+            f"{told}: length grows for its own sake{consequence}: add rewards.overlong_penalty, or set "
+            "training.loss_type=dr_grpo"
+        )
+
+    return look
+
+
+def entropy_collapse(part: float) -> Look:
+    """A policy that always says the same has nothing to learn from; fine where it is right."""
+
+    def look(history: History) -> str | None:
+        first, now, accuracy = history.first("entropy"), history.mean("entropy"), history.mean("accuracy")
+        if not first or now is None:
+            return None
+        before = sum(first) / len(first)
+        solved = accuracy is not None and accuracy >= TOO_EASY
+        if before <= 0 or now >= before * part or solved or _rises(history.recent("accuracy")):
+            return None
+        at = "" if accuracy is None else f", at an accuracy of {accuracy:.2f} that does not rise"
+        return (
+            f"entropy fell from {before:.2g} to {now:.2g} nats a token{at}: the policy has stopped exploring: lower "
+            "training.learning_rate, or raise training.temperature"
+        )
+
+    return look
+
+
+def reward_hacking(least: float) -> Look:
+    """A rise of the reward that is not one of the accuracy; half of it is enough where accuracy falls. Since the window
+    before, or the first one: a policy can find such a way fast or slowly."""
+
+    def since(history: History, before: Window, when: str) -> str | None:
+        if not before("reward") or not before("accuracy") or not history.recent("accuracy"):
+            return None
+        old, new = Mean.of(before("reward")), Mean.of(history.recent("reward"))
+        gain = Mean.of(before("accuracy")).rise_to(Mean.of(history.recent("accuracy")))
+        enough = least / 2 if gain <= -_SURE else least
+        if new.value - old.value < enough or old.rise_to(new) < _SURE or gain > _NOISE:
+            return None
+        told = f"reward rose from {old.value:.2f} to {new.value:.2f} {when}"
+        told += f", and accuracy did not{_from_to(history, before, 'accuracy')}"
+        name = _what_rose(history, before)
+        if name is None:
+            return f"{told}: the policy is paid for something else than being right: look at rewards"
+        rose = _from_to(history, before, f"rewards/{name}/mean")
+        return f"{told}: it is {name} that rose{rose}: lower rewards.{name}.weight, or set rewards.{name}.when=correct"
+
+    def look(history: History) -> str | None:
+        steps = f"over the last {history.span('reward', 2)} steps"
+        return since(history, history.earlier, steps) or since(history, history.first, "since the start")
+
+    return look
+
+
+def kl_spike(factor: float) -> Look:
+    """Of the policy from the reference model, or of the policy from its sampler."""
+
+    def look(history: History) -> str | None:
+        if found := _spike(history, "kl", factor, KL_FLOOR):
+            return f"{found}: an update went too far: lower training.learning_rate or training.max_grad_norm"
+        if found := _spike(history, "sampling/mismatch_kl", factor, KL_FLOOR):
+            return (
+                f"{found}: rollouts come from another policy than the one in training: lower engine.num_batches_ahead"
+            )
+        return None
+
+    return look
+
+
+def ratio_spike(factor: float) -> Look:
+    """Several updates a batch move away from the policy that made it."""
+
+    def look(history: History) -> str | None:
+        if found := _spike(history, "policy_ratio/max", factor, RATIO_FLOOR):
+            return (
+                f"{found}: the updates of a batch go too far: lower training.num_iterations or training.learning_rate"
+            )
+        return None
+
+    return look
+
+
+def grader_timeouts(threshold: float) -> Look:
+    """What is not graded in time scores 0, right or not."""
+
+    def look(history: History) -> str | None:
+        share = history.mean("status/timed_out")
+        if share is None or share < threshold or share == 0:
+            return None
+        return (
+            f"{_percent(share)} of answers took too long to grade {_over(history, 'status/timed_out')} and score 0: "
+            "set grading=hardened, or make score_answer of your own task faster"
+        )
+
+    return look
+
+
+def ungradable(threshold: float) -> Look:
+    """What cannot be graded scores 0, right or not."""
+
+    def look(history: History) -> str | None:
+        share = history.mean("status/ungradable")
+        if share is None or share < threshold or share == 0:
+            return None
+        return (
+            f"{_percent(share)} of answers could not be graded {_over(history, 'status/ungradable')} and score 0 "
+            "(rollouts.jsonl says why): the rows are of another version, or were changed: build them anew, without "
+            "splits.manifest"
+        )
+
+    return look
+
+
+RULES: dict[str, Callable[[float], Look]] = {
+    rule.__name__: rule
+    for rule in (
+        zero_variance, answer_rate, format_rate, truncation, length_drift, entropy_collapse, reward_hacking, kl_spike,
+        ratio_spike, grader_timeouts, ungradable,
+    )
+}  # fmt: skip
+"""By name, each made from its threshold."""
+
+
+def _rises(values: list[float]) -> bool:
+    """Whether the second half is above the first, by more than noise."""
+    half = len(values) // 2
+    return half > 0 and Mean.of(values[:half]).rise_to(Mean.of(values[-half:])) > 2 * _NOISE
+
+
+def _improved(history: History, before: Window) -> bool:
+    """Whether accuracy, or where it is not known the reward, has risen since that window."""
+    name = "accuracy" if history.recent("accuracy") else "reward"
+    old, new = before(name), history.recent(name)
+    return bool(old and new) and Mean.of(old).rise_to(Mean.of(new)) > _NOISE
+
+
+def _what_rose(history: History, before: Window) -> str | None:
+    """The reward that rose most, by its noise, of those that pay for something else than being right."""
+    rises: dict[str, float] = {}
+    for metric in history.names():
+        name = metric.removeprefix("rewards/").removesuffix("/mean")
+        if metric == f"rewards/{name}/mean" and name not in ("correctness", "partial") and before(metric):
+            rises[name] = Mean.of(before(metric)).rise_to(Mean.of(history.recent(metric)))
+    best = max(rises, key=lambda name: rises[name], default=None)
+    return best if best is not None and rises[best] >= _SURE else None
+
+
+def _spike(history: History, metric: str, factor: float, floor: float) -> str | None:
+    value, before = history.latest(metric), history.recent(metric)[:-1]
+    if value is None or not before or value < floor:
+        return None
+    middle = median(before)
+    if value < factor * middle:
+        return None
+    times = f"{value / middle:.0f} times" if middle > 0 else "far above"
+    return f"{metric} is {value:.3g}, {times} its median over the last {history.span(metric)} steps"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _over(history: History, metric: str) -> str:
+    return f"over the last {history.span(metric)} steps"
+
+
+def _from_to(history: History, before: Window, metric: str) -> str:
+    old, new = before(metric), history.recent(metric)
+    if not old or not new:
+        return ""
+    return f" ({sum(old) / len(old):.2f} to {sum(new) / len(new):.2f})"

@@ -1,0 +1,145 @@
+"""What the trainer logs, under the field's names."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from rg_env.core.rewards.builtin import think_format
+from rg_env.training.algorithms.advantages import equal_rewards
+from rg_env.training.rollouts import Rollouts
+
+
+class StepMetrics:
+    """Values by name since they were last taken; the mean of each is logged, of a `/max` the largest."""
+
+    def __init__(self) -> None:
+        self._values: defaultdict[str, list[float]] = defaultdict(list)
+
+    def update(self, found: Mapping[str, float]) -> None:
+        """Add a value to each of these names."""
+        for name, value in found.items():
+            self._values[name].append(value)
+
+    def take(self) -> dict[str, float]:
+        """One value for each name; they start over."""
+        found = {
+            name: max(values) if name.endswith("/max") else statistics.fmean(values)
+            for name, values in self._values.items()
+        }
+        self._values.clear()
+        return found
+
+
+def batch_metrics(found: Rollouts, num_generations: int) -> dict[str, float]:
+    """Rewards, accuracies, statuses and lengths of a batch of rollouts."""
+    groups = torch.tensor(found.rewards, dtype=torch.float32).view(-1, num_generations)
+    result = {
+        "reward": groups.mean().item(),
+        "reward_std": groups.std(dim=1).mean().item(),
+        "frac_reward_zero_std": equal_rewards(groups).float().mean().item(),
+        "entropy": found.tokens().entropy(),
+        "time/generation": found.seconds,  # rewards included; before the step, if batches are made ahead
+    }
+    for name in found.scored[0].rewards:
+        column = torch.tensor([scored.rewards[name] for scored in found.scored], dtype=torch.float32)
+        result |= {f"rewards/{name}/mean": column.mean().item(), f"rewards/{name}/std": column.std().item()}
+    names = dict.fromkeys(name for scored in found.scored for name in scored.metrics)
+    for name in names:
+        result[name] = statistics.fmean(s.metrics[name] for s in found.scored if name in s.metrics)
+    return result | _lengths(found) | _forms(found)
+
+
+def _lengths(found: Rollouts) -> dict[str, float]:
+    lengths = [len(rollout.token_ids) for rollout in found.rollouts]
+    ended = [length for length, rollout in zip(lengths, found.rollouts, strict=True) if not rollout.truncated]
+    result = {"completions/clipped_ratio": 1 - len(ended) / len(lengths)}
+    for name, some in (("", lengths), ("_terminated", ended or [0])):
+        result[f"completions/mean{name}_length"] = statistics.fmean(some)
+        result[f"completions/min{name}_length"] = float(min(some))
+        result[f"completions/max{name}_length"] = float(max(some))
+    return result
+
+
+def _forms(found: Rollouts) -> dict[str, float]:
+    """Share of completions with a well-formed answer and, if `think_format` is a reward, with its form."""
+    if "status/wrong" not in found.scored[0].metrics:  # graded by a rubric of somebody else's
+        return {}
+    answered = statistics.fmean(rollout.extraction.status == "ok" for rollout in found.rollouts)
+    result = {"completions/answered_ratio": answered}
+    if "think_format" in found.scored[0].rewards:  # before its gate: whatever the answer is worth
+        result["completions/format_ratio"] = statistics.fmean(map(think_format, found.rollouts))
+    return result
+
+
+def loss_metrics(
+    accelerator: Accelerator,
+    keep: torch.Tensor,
+    clipped: torch.Tensor,
+    kl: torch.Tensor | None,
+    difference: torch.Tensor,
+    log_ratio: torch.Tensor | None,
+    lost: torch.Tensor | None,
+    policy_ratio: torch.Tensor | None,
+) -> dict[str, float]:
+    """Clipping, KL, the sampler's mismatch and the largest ratio over the tokens `keep (B, T)`, and the share of rows
+    `lost (B,)` that are off-policy, over all processes. A collective operation.
+
+    Args:
+        difference: `(B, T)`, log-probabilities before the update minus the sampler's.
+        log_ratio: the same, if the loss corrects for the sampler.
+    """
+    tokens = keep.sum().clamp(min=1)
+
+    def mean(values: torch.Tensor) -> torch.Tensor:
+        return (values * keep).sum() / tokens
+
+    found = {"clip_ratio/low": mean(clipped < 0), "clip_ratio/high": mean(clipped > 0)}
+    found["clip_ratio/region"] = mean(clipped != 0)
+    found["sampling/logp_difference"] = mean(difference.abs())
+    if kl is not None:
+        found["kl"] = mean(kl.detach())
+    if lost is not None:
+        found["off_policy_masked"] = lost.float().mean()
+    if log_ratio is not None:
+        ratio = torch.exp(log_ratio)
+        found |= {
+            "sampling/importance_sampling_ratio/mean": mean(ratio),
+            "sampling/importance_sampling_ratio/max": (ratio * keep).max(),
+            "sampling/mismatch_kl": mean(ratio - log_ratio - 1),
+        }
+    if policy_ratio is not None:
+        found["policy_ratio/max"] = (policy_ratio * keep).max()
+    everywhere = accelerator.gather(torch.stack([value.float() for value in found.values()]))
+    result: dict[str, float] = {}
+    for name, column in zip(found, everywhere.view(-1, len(found)).cpu().T, strict=True):
+        if not name.startswith("clip_ratio/"):
+            result[name] = (column.max() if name.endswith("/max") else column.mean()).item()
+            continue
+        result[f"{name}_mean"] = column.mean().item()
+        if name != "clip_ratio/region":
+            extreme, word = (column.min(), "min") if name == "clip_ratio/low" else (column.max(), "max")
+            result[f"{name}_{word}"] = extreme.item()
+    return result
+
+
+def learning_rate(args: Any, update: int) -> float:
+    """The learning rate of update number `update` (from 0): warm-up, then the schedule of `args.lr_scheduler_type`.
+
+    Linear and cosine fall to 0 at `max_steps`.
+    """
+    import math
+
+    kind, peak = args.lr_scheduler_type, args.learning_rate
+    warmup = 0 if kind == "constant" else args.warmup_steps
+    if update < warmup:
+        return float(peak * update / warmup)
+    done = (update - warmup) / max(1, args.max_steps - warmup)
+    if kind == "linear":
+        return float(peak * max(0.0, 1 - done))
+    if kind == "cosine":
+        return float(peak * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
+    return float(peak)

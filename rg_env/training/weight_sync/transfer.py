@@ -1,0 +1,383 @@
+"""Bringing a vLLM server's weights up to the trainer's, and proving that they are.
+
+`WeightSync` is what the trainer has, on all processes: they gather sharded weights together, the main one sends them by
+vLLM's own weight-transfer routes, as the server's backend wants them: `nccl` between GPUs, `rg_env_shm` through memory
+that both share. An error on the main process is raised on all. After each sync the server's log-probabilities of a
+fixed prompt are compared with the model's own: weights that arrived wrong, not at all, or in the wrong place stop the
+run, where they would only have made it learn worse.
+"""
+
+import fcntl
+import os
+import socket
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Protocol
+
+import torch
+from accelerate import Accelerator
+from transformers import PreTrainedModel
+
+from rg_env.errors import MissingExtraError, ServerError, TrainingError
+from rg_env.inference.vllm.client import ServerInfo, VllmServer, start_hint
+from rg_env.inference.vllm.shared_weights import ALIGNMENT, HEADER, SHAPE, mapped, pack, read_header, reserve
+from rg_env.training.distributed import on_main
+from rg_env.training.strategy import Strategy
+from rg_env.training.weight_sync.parameters import BUCKET_BYTES, buckets, largest_bucket, sources
+
+PROOF_TOKENS = 64
+TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.15, torch.float16: 0.05}
+"""Mean absolute difference of log-probabilities that two implementations of a model may have, by the server's type."""
+SLOTS = 2
+"""Buckets in shared memory: one is filled while the server loads the other."""
+
+
+class TensorMeta(NamedTuple):
+    """What vLLM's `WeightSource.metadata` says of a tensor."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+class Weights:
+    """The weights of a model as they travel: a `WeightSource` of vLLM's.
+
+    Iterating is a collective act where weights are sharded. After an error of its consumer `drain` takes part in the
+    rest of it, so that the other processes are not left alone in the gathering.
+    """
+
+    def __init__(self, model: PreTrainedModel, strategy: Strategy):
+        self._model, self._strategy = model, strategy
+        self._running: Iterator[list[tuple[str, torch.Tensor]]] | None = None
+
+    def metadata(self) -> list[TensorMeta]:
+        """Of all tensors, in order, without gathering."""
+        return [TensorMeta(each.name, each.dtype, each.shape) for each in sources(self._model)]
+
+    def largest_bucket(self) -> int:
+        """Most bytes that a bucket can have."""
+        return largest_bucket(sources(self._model))
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for bucket in self.buckets():
+            yield from bucket
+
+    def buckets(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
+        """Names and tensors, which are whole until the next bucket is taken."""
+        self._running = self._buckets()
+        return self._running
+
+    def _buckets(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
+        for bucket in buckets(sources(self._model, self._strategy.whole), BUCKET_BYTES):
+            unique = {id(parameter): parameter for source in bucket for parameter in source.parameters}
+            with self._strategy.gathered(list(unique.values())), torch.no_grad():
+                yield [(source.name, source.tensor().to(source.dtype)) for source in bucket]
+
+    def drain(self) -> None:
+        """Go through what is left of the last iteration."""
+        for _ in self._running or ():
+            pass
+        self._running = None
+
+
+class Transfer(Protocol):
+    """The main process's side of one backend."""
+
+    dtype: torch.dtype
+    """What the server computes in, as far as it says: nothing wider needs to travel."""
+
+    def send(self, weights: Weights) -> None:
+        """Bring the server's weights up to these. Raises `ServerError`, `RuntimeError`."""
+
+    def close(self) -> None: ...
+
+
+class SharedMemoryTransfer:
+    """Through memory of this machine that the server's workers map too. Filling it and loading from it are the only two
+    copies.
+
+    Raises:
+        ServerError: there is too little memory; the server has another backend, or another model.
+    """
+
+    def __init__(self, server: VllmServer, weights: Weights, shape: dict[str, Any], timeout_s: float):
+        self._server, self._timeout_s = server, timeout_s
+        size = -(-(weights.largest_bucket() + ALIGNMENT) // HEADER) * HEADER
+        name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        try:
+            path = reserve(name, HEADER + SLOTS * size)
+        except OSError as error:
+            raise ServerError(
+                f"{SLOTS * size / 2**20:.0f} MiB of shared memory for new weights cannot be had: {error.strerror}"
+            ) from error
+        try:
+            memory = mapped(path)
+            server.post("/init_weight_transfer_engine", {"init_info": {"path": str(path)}}, timeout_s)
+        finally:
+            path.unlink()
+        said = read_header(memory)
+        if said["quantization"]:
+            raise ServerError(
+                f"the server at {server} serves quantized weights ({said['quantization']}), which cannot be updated: "
+                "start it with the unquantized model"
+            )
+        for name, value in shape.items():
+            if None not in (value, said["shape"].get(name)) and value != said["shape"][name]:
+                raise ServerError(
+                    f"the server at {server} serves another model: its {name} is {said['shape'][name]}, the trainer's "
+                    f"{value}; start it with the model that is trained"
+                )
+        self.dtype = getattr(torch, said["dtype"])
+        self._starts = [HEADER + slot * size for slot in range(SLOTS)]
+        self._slots = [memory[start : start + size] for start in self._starts]
+
+    def send(self, weights: Weights) -> None:
+        self._server.post("/start_weight_update", timeout_s=self._timeout_s)
+        executor = ThreadPoolExecutor(1, "rg-env-weights")
+        loading = None
+        try:
+            for number, bucket in enumerate(weights.buckets()):
+                slot = self._slots[number % SLOTS]
+                entries = pack(bucket, slot, self.dtype)
+                if loading is not None:
+                    loading.result()
+                tensors = [(entry.name, entry.dtype, list(entry.shape)) for entry in entries]
+                loading = executor.submit(self._update, self._starts[number % SLOTS], tensors)
+            if loading is not None:
+                loading.result()
+        finally:
+            executor.shutdown(wait=False)
+        self._server.post("/finish_weight_update", timeout_s=self._timeout_s)
+
+    def _update(self, start: int, tensors: list[Any]) -> None:
+        body = {"update_info": {"start": start, "tensors": tensors}}
+        self._server.post("/update_weights", body, self._timeout_s)
+
+    def close(self) -> None:
+        with suppress(ServerError):
+            self._server.post("/shutdown_weight_transfer_engine", timeout_s=3.0)
+
+
+class NcclTransfer:
+    """Between GPUs, by the trainer's side of vLLM's own backend `nccl`."""
+
+    dtype = torch.bfloat16
+
+    def __init__(self, server: VllmServer, weights: Weights, workers: int, timeout_s: float):
+        try:
+            from vllm.distributed.weight_transfer.nccl_engine import (
+                NCCLTrainerInitInfo,
+                NCCLTrainerWeightTransferEngine,
+            )
+        except ImportError as error:
+            raise MissingExtraError(
+                f"NCCL needs vLLM beside the trainer ({error}): install it with `uv sync --extra vllm`"
+            ) from error
+        here = server.address_here()
+        with socket.create_server((here, 0)) as free:
+            port = free.getsockname()[1]
+        init = NCCLTrainerInitInfo(master_address=here, master_port=port, world_size=workers + 1, rank=0)
+        routes = _Routes(server, timeout_s)
+        self._engine = NCCLTrainerWeightTransferEngine.trainer_init(init, client=routes, source=weights)
+
+    def send(self, weights: Weights) -> None:
+        self._engine.send_weights()
+
+    def close(self) -> None:
+        with suppress(ServerError, RuntimeError):
+            self._engine.client.shutdown_weight_transfer_engine()
+            self._engine.shutdown()
+
+
+class _Routes:
+    """The server's routes as vLLM's engines call them."""
+
+    def __init__(self, server: VllmServer, timeout_s: float):
+        self._server, self._timeout_s = server, timeout_s
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self._server.post("/init_weight_transfer_engine", {"init_info": init_info}, self._timeout_s)
+
+    def shutdown_weight_transfer_engine(self) -> None:
+        self._server.post("/shutdown_weight_transfer_engine", timeout_s=3.0)
+
+    def start_weight_update(self) -> None:
+        self._server.post("/start_weight_update", timeout_s=self._timeout_s)
+
+    def update_weights(self, update_info: Any) -> None:
+        self._server.post("/update_weights", {"update_info": update_info}, self._timeout_s)
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._server.post("/finish_weight_update", timeout_s=self._timeout_s)
+
+
+class WeightSync:
+    """Keeps a server's weights equal to `model`'s. All processes make one; only the main one has a server.
+
+    Args:
+        model: unwrapped; with PEFT or without.
+        proof: token ids of a prompt, the same on all processes.
+        served: the name under which the server serves the model.
+        tolerance: see `TOLERANCE`; None: by the server's type.
+
+    Raises:
+        ServerError: another trainer has the server, or it cannot take weights; on the main process.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        server: VllmServer | None,
+        model: PreTrainedModel,
+        *,
+        info: ServerInfo,
+        proof: list[int],
+        strategy: Strategy,
+        timeout_s: float,
+        tolerance: float | None = None,
+    ):
+        self._accelerator, self._server, self._model = accelerator, server, model
+        self._served, self._proof, self._timeout_s = info.name, proof[:PROOF_TOKENS], timeout_s
+        self._tolerance = tolerance
+        self._weights = Weights(model, strategy)
+        self.count = 0
+        """Syncs done."""
+        self.seconds = 0.0
+        """What the last one took."""
+        self.difference: float | None = None
+        """Mean absolute difference of log-probabilities at the last proof."""
+        self._lock: IO[str] | None = None
+        self._transfer: Transfer | None = None
+        if server is not None:
+            self._lock = _held(server)
+            try:
+                self._transfer = self._open(server, info, timeout_s)
+                server.check_logprobs(info.name)
+            except BaseException:
+                self.close()
+                raise
+
+    def _open(self, server: VllmServer, info: ServerInfo, timeout_s: float) -> Transfer:
+        """By the backend that the server has: the one for memory is asked first, for it says no at once."""
+        with suppress(ServerError):  # it has none to finish, unless a trainer was killed in the middle of one
+            server.post("/finish_weight_update", timeout_s=timeout_s)
+        config = self._model.config.get_text_config(decoder=True)
+        shape = {name: getattr(config, name, None) for name in SHAPE}
+        try:
+            return SharedMemoryTransfer(server, self._weights, shape, timeout_s)
+        except ServerError as error:
+            if "Invalid init_info for NCCL" not in str(error):
+                raise
+        return NcclTransfer(server, self._weights, info.workers, timeout_s)
+
+    def run(self) -> None:
+        """Send the weights, and prove that they arrived.
+
+        Raises:
+            TrainingError: they did not arrive; `StoppedTogether` where there are several processes.
+        """
+        start = time.monotonic()
+        failure: Exception | None = None
+        try:
+            if self._transfer is not None:
+                self._transfer.send(self._weights)
+            else:
+                for _ in self._weights:
+                    """Take part in the gathering."""
+        except Exception as error:
+            failure = error
+            self._weights.drain()
+        on_main(self._accelerator, lambda: self._finish(failure))
+        ours = model_logprobs(self._model, self._proof, self._accelerator.device)  # a collective act under ZeRO-3
+        self.difference = on_main(self._accelerator, lambda: self._compare(ours))
+        self.count += 1
+        self.seconds = time.monotonic() - start
+
+    @property
+    def tolerance(self) -> float:
+        """Largest mean absolute difference of log-probabilities; on the main process."""
+        assert self._transfer is not None
+        return TOLERANCE.get(self._transfer.dtype, 0.15) if self._tolerance is None else self._tolerance
+
+    def close(self) -> None:
+        """Take leave of the server, which goes on and takes the next trainer."""
+        if self._transfer is not None:
+            self._transfer.close()
+            self._transfer = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _finish(self, failure: Exception | None) -> None:
+        assert self._server is not None
+        if failure is not None:
+            problem = self._server.health_problem(timeout_s=5.0)
+            state = f"; the server: {problem}" if problem else ""
+            reason = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
+            raise TrainingError(
+                f"the weights did not arrive at the vLLM server {self._server}: {reason}{state}"
+            ) from failure
+        with _in_a_run():
+            self._server.post("/reset_prefix_cache", timeout_s=self._timeout_s)
+
+    def _compare(self, ours: torch.Tensor) -> float:
+        assert self._server is not None
+        with _in_a_run():
+            theirs = torch.tensor(self._server.logprobs(self._served, self._proof))
+        difference = float((ours - theirs).abs().mean())
+        tolerance = self.tolerance
+        if not difference <= tolerance:  # NaN included
+            raise TrainingError(
+                f"the server at {self._server} does not compute what the trainer does: after sync {self.count} "
+                f"the log-probabilities of a prompt differ by {difference:.3g} on average (tolerance {tolerance:g}): "
+                "its weights are not those that were sent"
+            )
+        return difference
+
+
+def _held(server: VllmServer) -> IO[str]:
+    """The lock of this server among the trainers of this machine: it is free again when its holder ends, however."""
+    path = Path(tempfile.gettempdir()) / f"rg-env-{os.getuid()}-{server.host}-{server.port}.lock".replace(":", "_")
+    lock = path.open("a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.seek(0)
+        holder = lock.read().strip()
+        lock.close()
+        raise ServerError(
+            f"the server at {server} serves another trainer (process {holder or 'unknown'}): wait for it, or start "
+            f"another server on another port with `{start_hint(port=server.port + 1)}`"
+        ) from None
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
+    return lock
+
+
+@contextmanager
+def _in_a_run() -> Iterator[None]:
+    """Within: a server that is gone ends a run; before one has begun it would be bad input, with another exit code."""
+    try:
+        yield
+    except ServerError as error:
+        raise TrainingError(str(error)) from error
+
+
+def model_logprobs(model: Any, ids: list[int], device: torch.device) -> torch.Tensor:
+    """Log-probabilities (L - 1,) float32 on the CPU of `ids` (L,)[1:], each given what precedes it; no temperature."""
+    tokens = torch.tensor([ids], device=device)
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            logits = model(input_ids=tokens, use_cache=False).logits[0, :-1].float()
+    finally:
+        model.train(training)
+    return torch.log_softmax(logits, dim=-1).gather(1, tokens[0, 1:, None])[:, 0].cpu()

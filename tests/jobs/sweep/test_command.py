@@ -1,0 +1,207 @@
+"""`rg-env train --sweep` and `rg-env compare`, as they are typed; and a real sweep of the tiny policy."""
+
+import json
+import math
+import os
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
+
+from rg_env.core.config import yaml12
+from rg_env.jobs.sweep.grid import load_sweep
+from rg_env.training import load_train_config, run_config
+
+CONFIG = """
+model: {name: tiny}
+tasks: {leg_counting: {}}
+splits: {num_train_examples: 32, num_eval_examples: 8}
+training:
+  {max_steps: 2, learning_rate: 1e-3, lr_scheduler_type: constant, per_device_train_batch_size: 16,
+   rollouts_per_step: 16, num_generations: 4, max_prompt_length: 160, max_tokens: 30,
+   gradient_checkpointing: false}
+evaluation: {every: 1, greedy: false}
+output: {save_every: 0}
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a small config."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    return tmp_path
+
+
+def test_a_dry_run_prints_the_grid(rg_env: Callable[..., tuple[int, str, str]], folder: Path) -> None:
+    """With the steps of each run; settings may stand before `--sweep` and after other options. Nothing is written."""
+    words = ["--sweep", "training.max_steps=3,4", "seed=0,1", "--dry-run", "training.beta=0.1", "output.dir=rates"]
+    assert rg_env("train", "run.yaml", "grading=partial", *words) == (
+        0,
+        "4 runs, one after another, in rates/\n"
+        "   1  max_steps=3_seed=0  3 steps\n"
+        "   2  max_steps=3_seed=1  3 steps\n"
+        "   3  max_steps=4_seed=0  4 steps\n"
+        "   4  max_steps=4_seed=1  4 steps\n",
+        "",
+    )
+    assert rg_env("train", "run.yaml", "--sweep", "seed=0,1", "--dry-run")[1].startswith(
+        "2 runs, one after another, in outputs/run-sweep-"
+    )
+    assert [path.name for path in folder.iterdir()] == ["run.yaml"]
+
+
+def test_a_dry_run_tells_what_has_no_effect(rg_env: Callable[..., tuple[int, str, str]], folder: Path) -> None:
+    """Runs that differ in such a key alone are the same run. Steps are updates, also where the config counts rollouts:
+    a batch has 16."""
+    words = ["--dry-run", "training.rollouts_as_steps=true", "training.max_steps=40", "output.dir=x"]
+    code, printed, _ = rg_env("train", "run.yaml", *words, "--sweep", "training.epsilon=0.1,0.3")
+    assert (code, printed) == (
+        0,
+        "2 runs, one after another, in x/\n"
+        "   1  epsilon=0.1  3 steps\n"
+        "   2  epsilon=0.3  3 steps\n"
+        "every point: without effect: training.epsilon (training.num_iterations: 1)\n",
+    )
+    sweep = ["--sweep", "training.num_iterations=1,2", "training.epsilon=0.1,0.3"]
+    *_, last = rg_env("train", "run.yaml", "--dry-run", *sweep)[1].splitlines()
+    assert last == (
+        "num_iterations=1_epsilon=0.1 and 1 more: without effect: training.epsilon (training.num_iterations: 1)"
+    )
+
+
+def test_a_dry_run_is_quick_and_imports_nothing_heavy() -> None:
+    """Of 300 points in less than a second of work, beside starting Python and its imports."""
+    arguments = ["train", "run.yaml", "--sweep", f"seed={','.join(map(str, range(300)))}", "--dry-run"]
+    code = f"""
+import json, sys, time
+from rg_env.cli.main import run
+import rg_env.jobs.sweep.runs, rg_env.training.config.checks
+start = time.process_time()
+run({arguments!r})
+heavy = {{"torch", "reasoning_gym", "verifiers", "transformers", "matplotlib", "psutil", "rich"}}
+print(json.dumps([time.process_time() - start, sorted(heavy & set(sys.modules))]))
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *printed, last = result.stdout.splitlines()
+    seconds, heavy = json.loads(last)
+    assert len(printed) == 301
+    assert heavy == []
+    assert seconds < 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--sweep"], "expected at least one argument"),
+        (["--sweep", "training.max_stepz=1,2"], "unknown key 'max_stepz': did you mean 'max_steps'"),
+        (["--sweep", "seed=0,x"], "seed=x: seed = 'x' @ command line: must be a whole number"),
+        (["--sweep", "seed=0,0"], "'0' stands twice"),
+        (["--sweep", "seed="], "names no value"),
+        (["seed=3", "--sweep", "seed=0,1"], "seed is swept, and overridden as well"),
+        (["--sweep", "seed=0,1", "--eval-only"], "--sweep is for training"),
+        (["--sweep", "seed=0,1", "--resume", "outputs/x/checkpoint-1"], "a sweep goes on with --resume auto"),
+        (["--sweep", "seed=0,1", "--resume", "auto"], "--resume auto needs an output folder"),
+        (["--sweep", "seed=0,1", "output.dir=x"], "output.dir, which stands before --sweep"),
+        (["output.dir=.", "--sweep", "seed=0,1"], ". is not empty"),
+        (["output.dir=.", "--sweep", "seed=0,1", "--resume", "auto"], "holds something else than a sweep"),
+    ],
+)
+def test_mistakes_exit_with_code_2(
+    rg_env: Callable[..., tuple[int, str, str]], folder: Path, arguments: list[str], told: str
+) -> None:
+    """And a line that tells; nothing is written."""
+    code, _, errors = rg_env("train", "run.yaml", *arguments)
+    assert code == 2
+    assert told in errors
+    assert [path.name for path in folder.iterdir()] == ["run.yaml"]
+
+
+def test_where_no_sweep_can_be(
+    rg_env: Callable[..., tuple[int, str, str]], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each process of several, in `rg-env launch`, and a single run in the folder of a sweep."""
+    code, _, errors = rg_env("launch", "run.yaml", "--", "--sweep", "seed=0,1")
+    assert (code, "launch makes one run" in errors) == (2, True)
+    (folder / "sweep.yaml").write_text("points: {a: {seed: 0}}\n")
+    code, _, errors = rg_env("train", "run.yaml", "output.dir=.", "--resume", "auto", "--dry-run")
+    assert (code, errors) == (2, "error: . holds a sweep: say --sweep ... as it was, or name a run's folder in it\n")
+    assert rg_env("compare", "nowhere")[0] == 2
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, _, errors = rg_env("train", "run.yaml", "--sweep", "seed=0,1")
+    assert (code, "starts its runs itself" in errors) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_sweep_is_interrupted_and_goes_on(rg_env: Callable[..., tuple[int, str, str]], folder: Path) -> None:
+    """By the command that it prints itself: with the run under way, without that which has finished, to one comparison.
+
+    The first run is one that a job of Slurm has made: it leaves the same, and this process has its libraries loaded.
+    """
+    long = CONFIG.replace("max_steps: 2", "max_steps: 30").replace("every: 1", "every: 0")
+    (folder / "run.yaml").write_text(long)  # so long that no run is over before the interrupt reaches it
+    run_config(load_train_config("run.yaml", ["seed=0", "output.dir='my sweep #1/seed=0'"]))
+    described = load_sweep("run.yaml", [], ["seed=0,1"]).described()
+    (folder / "my sweep #1" / "sweep.yaml").write_text(yaml12.to_yaml(described))
+    words = ["train", "run.yaml", "output.dir='my sweep #1'", "--sweep", "seed=0,1", "--resume", "auto"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rg_env.cli.main", *words],
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    lines = [process.stdout.readline()]
+    deadline = time.monotonic() + 200
+    while "[2/2] step   1/30" not in lines[-1]:
+        assert time.monotonic() < deadline
+        assert lines[-1], "".join(lines)
+        lines.append(process.stdout.readline())
+    process.send_signal(signal.SIGINT)
+    printed, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "")
+    last = printed.splitlines()[-1]
+    again = "rg-env train run.yaml 'output.dir=\"my sweep #1\"' --sweep seed=0,1 --resume auto"
+    assert last == f"the sweep was interrupted; go on with: {again}"
+    assert lines[1] == "[1/2] seed=0 has finished already\n"
+    (checkpoint,) = (folder / "my sweep #1" / "seed=1").glob("checkpoint-*")
+    step = int(checkpoint.name.removeprefix("checkpoint-"))
+    assert 1 <= step < 30
+    code, printed, _ = rg_env("compare", "my sweep #1")
+    assert code == 0
+    assert "1 of 2" in printed
+    assert f"not in the table: 2 seed=1: not finished (interrupted after {step} steps)" in printed
+
+    command = [sys.executable, "-m", "rg_env.cli.main", *shlex.split(again)[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"[2/2] seed=1 goes on\n[2/2] resuming after step {step}\n" in done.stdout
+    assert "2 of 2" in done.stdout
+    for seed in (0, 1):
+        results = json.loads((folder / "my sweep #1" / f"seed={seed}" / "train_results.json").read_text())
+        assert (results["steps"], results["interrupted"]) == (30, False)
+        assert (results["resumed_from"] is None) == (seed == 0)
+    (group,) = json.loads((folder / "my sweep #1" / "comparison.json").read_text())["groups"]
+    for figure, key, step in (("accuracy_before", "correct", 0), ("reward_after", "reward", 30)):
+        means = []
+        for seed in (0, 1):
+            file = folder / "my sweep #1" / f"seed={seed}" / "eval_results" / f"eval_step_{step}.json"
+            means.append(statistics.fmean(float(each[key]) for each in json.loads(file.read_text())["rollouts"]))
+        assert group["figures"][figure]["mean"] == pytest.approx(statistics.fmean(means))
+        half = 12.706 * statistics.stdev(means) / math.sqrt(2)
+        assert group["figures"][figure]["half_width"] == pytest.approx(half, rel=1e-4, abs=1e-9)
+    assert (folder / "my sweep #1" / "comparison.png").read_bytes().startswith(b"\x89PNG")
+
+    code, printed, _ = rg_env(*shlex.split(again)[1:])  # nothing is left to run
+    assert code == 0
+    assert "[1/2] seed=0 has finished already\n[2/2] seed=1 has finished already\nSweep my sweep #1\n" in printed

@@ -1,0 +1,294 @@
+"""Which points a sweep has, their names, and what is refused before any of them starts."""
+
+import itertools
+import json
+import string
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from rg_env.core.config import yaml12
+from rg_env.errors import ConfigError, InputError
+from rg_env.jobs.sweep.grid import MOST_CHARACTERS, Axis, difference, grid, load_sweep, parse_axes
+from rg_env.jobs.sweep.runs import folder_override, train_command
+from rg_env.training.config.dry_run import resolved
+from rg_env.training.config.load import load_train_config
+
+CONFIG = "model: {name: tiny}\ntasks: {leg_counting: {}, chain_sum: {}}\ntraining: {max_steps: 20}\n"
+
+
+@pytest.fixture(autouse=True)
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A config in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    return "run.yaml"
+
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**6), 10**6)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(string.printable.replace("\x0b", "").replace("\x0c", "") + "éß€", max_size=12)
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab:, ", min_size=1), inner, max_size=2),
+)
+
+
+def as_yaml(value: Any) -> str:
+    """A value in one line, as PyYAML writes it between brackets."""
+    text = yaml.dump([value], Dumper=yaml12.Dumper, default_flow_style=True, width=10**6).strip()
+    assert text[0] + text[-1] == "[]"
+    return text[1:-1]
+
+
+@given(st.lists(values, min_size=1, max_size=4), st.sampled_from([",", " , ", ",  "]))
+def test_values_are_split_where_yaml_ends_them(given_values: list[Any], separator: str) -> None:
+    """Commas within brackets, braces and quotes are theirs; each text alone is the same value again."""
+    texts = [as_yaml(value) for value in given_values]
+    assume(len({json.dumps(value, sort_keys=True) for value in given_values}) == len(given_values))
+    (axis,) = parse_axes([f"a.b={separator.join(texts)}"])
+    assert json.dumps(axis.values, sort_keys=True) == json.dumps(given_values, sort_keys=True)
+    assert [yaml12.load(text) for text in axis.texts] == list(axis.values)
+
+
+@given(st.text() | st.from_regex(r"[a-z.]{0,6}=[\[\]{}:,&*!#a-z0-9 '\"-]{0,14}", fullmatch=True))
+def test_no_word_makes_anything_but_an_input_error(word: str) -> None:
+    """And what is taken is what each text is by itself."""
+    with suppress(InputError):
+        (axis,) = parse_axes([word])
+        assert len(axis.values) == len(axis.texts) > 0
+        assert [yaml12.load(text) for text in axis.texts] == list(axis.values)
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("tasks=[a,b],[c]", [["a", "b"], ["c"]]),
+        ("x=1e-6, 2E-6", [1e-6, 2e-6]),
+        ("x='a, b',c", ["a, b", "c"]),
+        ("x={a: 1, b: 2},null", [{"a": 1, "b": 2}, None]),
+        ("x=a: 1,on", [{"a": 1}, "on"]),
+        ("x='',0", ["", 0]),
+        ("x=12:30,-1", ["12:30", -1]),
+    ],
+)
+def test_values_are_what_they_are_in_a_config(word: str, expected: list[Any]) -> None:
+    (axis,) = parse_axes([word])
+    assert list(axis.values) == expected
+
+
+def test_the_grid_is_the_product_with_seeds_innermost() -> None:
+    """Wherever the seed was named."""
+    points = grid(parse_axes(["seed=0,1,2", "training.learning_rate=1e-6,2e-6", "training.beta=0.0,0.1"]))
+    assert [list(point.values.values()) for point in points] == [
+        [rate, beta, seed] for rate, beta, seed in itertools.product([1e-6, 2e-6], [0.0, 0.1], [0, 1, 2])
+    ]
+    assert points[1].name == "learning_rate=1e-06_beta=0.0_seed=1"
+    assert points[1].overrides == ("training.learning_rate=1e-6", "training.beta=0.0", "seed=1")
+    assert [point.number for point in points] == list(range(1, 13))
+
+
+axes = st.lists(
+    st.builds(
+        lambda key, values: Axis(key, tuple(values), tuple(map(str, values))),
+        st.lists(st.text("abAB.-é", min_size=1, max_size=5), min_size=1, max_size=3).map(".".join),
+        st.lists(values | st.text(max_size=120), min_size=1, max_size=4),
+    ),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda axis: axis.key,
+)
+
+
+@given(axes)
+def test_names_are_folders_anywhere_and_no_two_the_same(axes: list[Axis]) -> None:
+    """Not even where case is not told apart; of safe characters, and short."""
+    names = [point.name for point in grid(axes)]
+    assert len({name.lower() for name in names}) == len(names)
+    safe = set(string.ascii_letters + string.digits + "._=+-")
+    for name in names:
+        assert set(name) <= safe
+        assert 0 < len(name) <= MOST_CHARACTERS
+        assert name[0] not in ".-"
+        assert "=" in name or name[0].isdecimal()  # so none is `logs`
+
+
+def test_names_that_would_be_the_same_or_too_long_begin_with_their_number() -> None:
+    for word in ("x=A,a", "x=a b,a-b", f"x={'y' * 100},z"):
+        first, second = grid(parse_axes([word]))
+        assert (first.name[:4], second.name[:4]) == ("1_x=", "2_x=")
+    assert [point.name for point in grid(parse_axes(["tasks.a.level=1,2", "tasks.b.level=3"]))] == [
+        "a.level=1_b.level=3",
+        "a.level=2_b.level=3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["seed"], "'seed' is not of the form section.key=value,value"),
+        (["=1"], "is not of the form"),
+        (["a..b=1"], "is not of the form"),
+        (["seed="], "'seed=' names no value: such as seed=1,2"),
+        (["seed= "], "names no value"),
+        (["seed=1,,2"], "leave none empty"),
+        (["seed=1,"], "the value after the last comma is empty"),
+        (["seed=,1"], "leave none empty"),
+        (["seed=1,2,1"], "'1' stands twice"),
+        (["training.learning_rate=1e-6,0.000001"], "'0.000001' stands twice"),
+        (["tasks=[a,[b"], "no list of values"),
+        (["seed=1] #"], "a bracket is closed that was not opened"),
+        (["seed=1],[2"], "no list of values"),
+        (["tasks=&x [a],{y: *x}"], "found undefined alias 'x'"),
+        (["seed=!!binary aGk="], "bytes is no kind of value"),
+        ([f"seed={'[' * 60}{']' * 60}"], "nested more than 50 deep"),
+        (["seed=0,1", "seed=2"], "seed is swept twice"),
+        (["training={beta: 0.1}", "training.beta=0.2"], "one is a part of the other"),
+        (["seed=" + ",".join(map(str, range(1001)))], "the sweep has 1,001 points (1001): 1,000 at most"),
+        (["seed=" + ",".join(map(str, range(40))), "training.max_steps=" + ",".join(map(str, range(1, 41)))],
+         "1,600 points (40 x 40)"),
+        (["output.dir=a,b"], "each point has a folder of its own in output.dir, which stands before --sweep"),
+        (["output={dir: a}"], "each point has a folder of its own"),
+    ],
+)  # fmt: skip
+def test_words_that_are_no_sweep(config: str, words: list[str], told: str) -> None:
+    """One line, which shows the word."""
+    with pytest.raises(InputError) as caught:
+        load_sweep(config, [], words)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["seed=1"], ["seed=0,1"]),
+        (["training.beta=null"], ["training.beta=0.0,0.1"]),
+        (["lora={r: 4}"], ["lora.r=4,8"]),
+        (["tasks.leg_counting.weight=2"], ["tasks=[chain_sum],[leg_counting]"]),
+    ],
+)
+def test_a_key_swept_and_overridden_is_refused(config: str, overrides: list[str], words: list[str]) -> None:
+    """Also where one is within the other: something that was asked for would be lost."""
+    with pytest.raises(InputError, match="is swept, and overridden as well: leave one of both out"):
+        load_sweep(config, overrides, words)
+    load_sweep(config, ["lora={alpha: 8}", "training.beta=0.1"], ["lora.r=4,8"])  # both count
+
+
+def test_all_mistakes_of_all_points_are_told_at_once(config: str) -> None:
+    """Each once, with the points that have it."""
+    words = ["training.beta=0.1,x", "training.num_generations=8,7", "seed=0,-1"]
+    with pytest.raises(ConfigError) as caught:
+        load_sweep(config, ["training.temperatur=1"], words)
+    assert str(caught.value).splitlines() == [
+        "run.yaml: 3 mistakes in the 8 points of the sweep",
+        "  every point: training.temperatur = 1 @ command line: unknown key 'temperatur': did you mean 'temperature'?",
+        "  beta=0.1_num_generations=8_seed=-1 and 3 more: seed = -1 @ command line: must be at least 0",
+        "  beta=x_num_generations=8_seed=0 and 3 more: training.beta = 'x' @ command line: must be a number",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["training.max_stepz=1"], "max_stepz=1: training.max_stepz = 1 @ command line: unknown key 'max_stepz'"),
+        (["training.num_generations=8,7"], "num_generations=7: training.rollouts_per_step: 128 rollouts are not div"),
+        (["imports=[x]"], "imports=x: override 'imports=[x]': imports is read from config files only"),
+        (["tasks=leg_counting,leg_countin"], "tasks=leg_countin: tasks = 'leg_countin' @ command line: "),
+        (["tasks=leg_counting,[leg_counting]"], "1_tasks=leg_counting and 2_tasks=leg_counting are the same run"),
+        (["training.beta=null,0.1,0.0"], "beta=null and beta=0.0 are the same run: leave one of them out"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_told_with_its_point(config: str, words: list[str], told: str) -> None:
+    """And points that come to the same run, whatever their values look like."""
+    with pytest.raises(InputError) as caught:
+        load_sweep(config, [], words)
+    assert str(caught.value).startswith(told)
+    assert "\n" not in str(caught.value)
+
+
+def test_points_are_not_published_in_one_repository(config: str) -> None:
+    """The second would be refused there, after its training."""
+    uploaded = ["hub.enabled=true", "hub.repo_id=me/legs"]
+    with pytest.raises(InputError, match=r"hub.enabled: a repository holds one run, .* rg-env push"):
+        load_sweep(config, uploaded, ["seed=0,1"])
+    load_sweep(config, [*uploaded, "hub.enabled=false"], ["seed=0,1"])
+    load_sweep(config, uploaded, ["seed=0"])
+
+
+def test_points_are_checked_for_the_processes_that_train(config: str) -> None:
+    words = ["training.per_device_train_batch_size=2,4"]
+    sizes = ["training.rollouts_per_step=16", "training.num_generations=8"]
+    load_sweep(config, sizes, words, processes=4)
+    with pytest.raises(ConfigError, match=r"per_device_train_batch_size=4: .* divide the 2 rollouts of a step on each"):
+        load_sweep(config, sizes, words, processes=8)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["training.learning_rate=1e-6,2e-6", "seed=0,1"],
+        ["tasks=[leg_counting, {name: gcd, weight: 2}],maze", "evaluation.tasks=null,[ab]"],
+        ["lora=null,{r: 8}"],
+        ["lora.r=4,8", "rewards.format=0.1,{weight: 0.2, when: answered}"],
+        ["prompt.system_prompt='It''s \"1, 2\": #x',é", "model.name=tiny,a/b"],
+        ["curriculum.tasks.chain_sum.start=0,1", "training.bf16=null,true"],
+    ],
+)
+@pytest.mark.parametrize("name", ["plain", 'my team\'s "runs" #1, é'])
+def test_a_run_is_started_with_the_config_that_was_checked(config: str, words: list[str], name: str) -> None:
+    """From what all points share, in a file of the sweep's own: the config may be edited while the sweep runs."""
+    sweep = load_sweep(config, ["training.max_steps=17", "output.save_every=3"], words)
+    folder = Path(name)
+    folder.mkdir()
+    (folder / "config.yaml").write_text(yaml12.to_yaml(sweep.base()))
+    Path(config).write_text("edited: since\n")
+    for point, checked in zip(sweep.points, sweep.configs, strict=True):
+        command = train_command(point, folder / point.name, goes_on=True)
+        *_, resume, auto = command
+        file, *overrides = command[command.index("train") + 1 : -2]
+        assert (resume, auto, file) == ("--resume", "auto", f"{name}/config.yaml")
+        started = resolved(load_train_config(file, overrides))
+        assert started["output"].pop("dir") == f"{name}/{point.name}"
+        assert started == resolved(checked)
+        assert train_command(point, folder / point.name, goes_on=False) == command[:-2]
+
+
+@pytest.mark.parametrize(
+    ("folder", "plain"),
+    [("outputs/my runs", True), ("a #1", False), ("1e5", False), ("it's", True), ("'it'", False), ("a: b", False),
+     ("a\nb", False), ("\x85é\u2028", False), ("null", False), ("[a", False), ("  a ", False)],
+)  # fmt: skip
+def test_a_folder_is_named_so_that_it_is_read_again(config: str, folder: str, plain: bool) -> None:
+    """And as it is wherever that can be."""
+    override = folder_override(Path(folder))
+    assert load_train_config(config, [override]).output.dir == folder
+    assert (override == f"output.dir={folder}") == plain
+
+
+def test_what_differs_between_two_sweeps_is_told(config: str) -> None:
+    """But not where their output goes, what is logged and where the server is."""
+    rates = ["training.learning_rate=1e-6,2e-6"]
+
+    def base(*overrides: str) -> dict[str, Any]:
+        return load_sweep(config, overrides, rates).base()
+
+    assert difference(base("output.dir=a", "engine.port=1"), base("logging.project=p", "output.save_every=1")) == ""
+    assert difference(base("training.max_steps=15"), base("seed=1")) == (
+        "seed is 0 there and 1 here; training.max_steps is 15 there and 20 here"
+    )
+    assert difference(base(), base("lora.r=4")).startswith("lora.r is not given there and 4 here; lora.alpha")
+    assert difference(base(), base("lora.r=4")).endswith("; 2 more")
+    assert difference({"seed": [0, 1]}, {"seed": [0, 1], "training.beta": [0.1]}) == (
+        "training.beta is not given there and [0.1] here"
+    )

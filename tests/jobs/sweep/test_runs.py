@@ -1,0 +1,278 @@
+"""Running a sweep: real processes, a small Python program standing in for `rg-env train`.
+
+Each sweep is a process of its own, as for a user, whose console output, exit code, files and processes are looked at.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
+import psutil
+
+from rg_env.errors import InputError, OutputFolderError
+from rg_env.jobs.sweep.grid import load_sweep
+from rg_env.jobs.sweep.outcome import status_of
+from rg_env.jobs.sweep.runs import refuse_sweep, sweep_folder
+
+pytestmark = pytest.mark.slow  # some 20 processes, which wait for each other
+
+CONFIG = "model: {name: tiny}\ntasks: leg_counting\ntraining: {max_steps: 20}\n"
+WORDS = ["seed=0,1,2"]
+SWEEP = """
+import sys
+from pathlib import Path
+from rg_env.commands import run_command
+from rg_env.training import supervise, sweep_runs
+from rg_env.jobs.sweep.grid import load_sweep
+
+supervise.GRACE_S, supervise.HURRY_S = 1.0, 0.2
+def command(point, folder, goes_on):
+    return [sys.executable, "trainer.py", str(folder), str(point.values["seed"]), str(goes_on)]
+sweep = load_sweep("run.yaml", ["output.dir=sweep"], sys.argv[1:])
+folder = sweep_runs.sweep_folder(sweep, "run", resume=True)
+run_command(lambda: sweep_runs.run_sweep(sweep, folder, again="the same again", command=command))
+"""
+# What a run leaves, so far as a sweep looks at it; a file `does-SEED` tells how it goes.
+TRAINER = """
+import json, os, signal, subprocess, sys, time
+from pathlib import Path
+folder, seed, goes_on = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "True"
+does = Path(f"does-{seed}").read_text() if Path(f"does-{seed}").exists() else "trains"
+Path(f"pid-{os.getpid()}").touch()
+def leave(interrupted=False, error=None, stopped_by=None):
+    results = {"steps": 20, "interrupted": interrupted, "error": error, "stopped_by": stopped_by}
+    (folder / "train_results.json").write_text(json.dumps(results))
+def save(*_):
+    leave(interrupted=True)
+    print("saved", flush=True)
+    sys.exit(130)
+print(f"seed {seed}" + " goes on" * goes_on, flush=True)
+folder.mkdir(exist_ok=True)
+(folder / "config.yaml").touch()
+if does == "fails":
+    child = "import os, time; open(f'pid-{os.getpid()}', 'w').close(); time.sleep(600)"
+    subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
+    while len(list(Path().glob("pid-*"))) < 3: time.sleep(0.01)
+    sys.exit("error: no \\x1b[31m model")
+if does == "is stopped":
+    leave(stopped_by="kl_spike")
+    sys.exit(1)
+if does != "trains":
+    signal.signal(signal.SIGINT, save if does == "waits" else signal.SIG_IGN)
+    print("waiting", flush=True)
+    time.sleep(600)
+leave()
+print("trained", flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working folder with a config; no process of a test may be left."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    for name, text in (("run.yaml", CONFIG), ("trainer.py", TRAINER)):
+        (tmp_path / name).write_text(text)
+    yield tmp_path
+    left = [pid for pid in (int(path.name[4:]) for path in tmp_path.glob("pid-*")) if runs(pid, tmp_path)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == []
+
+
+def runs(pid: int, folder: Path) -> bool:
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and process.cwd() == str(folder)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def started(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SWEEP, *(words or WORDS)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, list[str], str]:
+    """Exit code, lines of standard output without their seconds, and standard error."""
+    printed, errors = process.communicate(timeout=60)
+    lines = [line.rpartition(" after ")[0] if line.endswith(" s") else line for line in printed.splitlines()]
+    return process.returncode, lines, errors
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_run_that_fails_does_not_end_the_sweep(folder: Path) -> None:
+    """It is told, with its last line; what it left running is ended; the next attempt runs it alone."""
+    (folder / "does-1").write_text("fails")
+    code, lines, errors = ended(started())
+    assert (code, errors) == (1, "")
+    assert lines == [
+        "[1/3] seed=0",
+        "[1/3] seed 0",
+        "[1/3] trained",
+        "[1/3] seed=0 finished",
+        "[2/3] seed=1",
+        "[2/3] seed 1",
+        "[2/3] error: no \x1b[31m model",
+        "[2/3] seed=1 failed, exit code 1: error: no \x1b[31m model (see sweep/logs/seed=1.log); the sweep goes on",
+        "[3/3] seed=2",
+        "[3/3] seed 2",
+        "[3/3] trained",
+        "[3/3] seed=2 finished",
+    ]
+    states = [status_of(Path("sweep"), f"seed={seed}") for seed in range(3)]
+    assert states == [("finished", ""), ("failed", "exit code 1: error: no [31m model"), ("finished", "")]
+    assert Path("sweep/logs/seed=1.log").read_text() == "seed 1\nerror: no \x1b[31m model\n"
+
+    (folder / "does-1").unlink()
+    code, lines, _ = ended(started())
+    assert code == 0
+    assert lines == [
+        "[1/3] seed=0 has finished already",
+        "[2/3] seed=1 goes on",
+        "[2/3] seed 1 goes on",
+        "[2/3] trained",
+        "[2/3] seed=1 finished",
+        "[3/3] seed=2 has finished already",
+    ]
+    assert sorted(path.name for path in Path("sweep").iterdir()) == [
+        *["config.yaml", "logs", "seed=0", "seed=1", "seed=2", "sweep.yaml"]
+    ]
+    assert sorted(path.name for path in Path("sweep/logs").iterdir()) == [f"seed={seed}.log" for seed in range(3)]
+
+
+def test_a_run_that_a_monitor_stops_is_not_taken_for_a_finished_one(folder: Path) -> None:
+    """The sweep goes on and says so by its exit code, also when it is started again: such a run is left as it is."""
+    (folder / "does-0").write_text("is stopped")
+    code, lines, errors = ended(started("seed=0,1"))
+    assert (code, errors) == (1, "")
+    assert lines == [
+        "[1/2] seed=0",
+        "[1/2] seed 0",
+        "[1/2] seed=0 was stopped, by monitor kl_spike after 20 steps; the sweep goes on",
+        "[2/2] seed=1",
+        "[2/2] seed 1",
+        "[2/2] trained",
+        "[2/2] seed=1 finished",
+    ]
+    assert status_of(Path("sweep"), "seed=0") == ("stopped", "by monitor kl_spike after 20 steps")
+    code, lines, _ = ended(started("seed=0,1"))
+    assert code == 1
+    assert lines == [
+        "[1/2] seed=0 was stopped already, by monitor kl_spike after 20 steps",
+        "[2/2] seed=1 has finished already",
+    ]
+
+
+def test_a_signal_lets_the_run_save_and_ends_the_sweep(folder: Path) -> None:
+    """With one line how to go on; meanwhile no other process may run it."""
+    (folder / "does-1").write_text("waits")
+    process = started()
+    until(lambda: Path("sweep/logs/seed=1.log").exists() and "waiting" in Path("sweep/logs/seed=1.log").read_text())
+    code, lines, errors = ended(started())
+    assert (code, lines) == (2, [])
+    assert errors == "error: another process runs the sweep in sweep: wait for it, or end it\n"
+    process.send_signal(signal.SIGTERM)
+    code, lines, errors = ended(process)
+    assert (code, errors) == (128 + signal.SIGTERM, "")
+    assert lines[-3:] == [
+        "interrupted: the run has 300 s to save (Ctrl-C again ends it at once)",
+        "[2/3] saved",
+        "the sweep was interrupted; go on with: the same again",
+    ]
+    assert status_of(Path("sweep"), "seed=1") == ("not finished", "interrupted after 20 steps")
+    assert status_of(Path("sweep"), "seed=2") == ("not started", "")
+
+
+def test_a_second_signal_ends_a_run_that_does_not_listen(folder: Path) -> None:
+    """At once, without its five minutes."""
+    (folder / "does-0").write_text("ignores")
+    process = started()
+    until(lambda: Path("sweep/logs/seed=0.log").exists() and "waiting" in Path("sweep/logs/seed=0.log").read_text())
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    code, lines, _ = ended(process)
+    assert code == 128 + signal.SIGTERM
+    assert lines[-1] == "the sweep was interrupted; go on with: the same again"
+    assert status_of(Path("sweep"), "seed=0") == ("not finished", "")
+
+
+def test_a_checkpoint_of_the_last_step_is_put_aside(folder: Path) -> None:
+    """Its last evaluation was interrupted, and from there a run cannot go on to it."""
+    for name in ("checkpoint-10", "checkpoint-20", "not-evaluated-20-1", "checkpoint-x"):
+        Path("sweep/seed=0", name).mkdir(parents=True)
+    sweep = load_sweep("run.yaml", ["output.dir=fresh"], WORDS)
+    (folder / "sweep" / "sweep.yaml").write_text(json.dumps(sweep.described()))
+    code, lines, _ = ended(started())
+    assert code == 0
+    assert lines[:2] == ["[1/3] seed=0 goes on", "[1/3] seed 0 goes on"]
+    assert sorted(path.name for path in Path("sweep/seed=0").glob("*-*")) == [
+        *["checkpoint-10", "checkpoint-x", "not-evaluated-20-1", "not-evaluated-20-2"]
+    ]
+
+
+def test_where_steps_count_rollouts_checkpoints_count_updates(folder: Path) -> None:
+    """2,560 rollouts, 128 at once: the last checkpoint is that of step 20."""
+    (folder / "run.yaml").write_text(CONFIG.replace("max_steps: 20", "max_steps: 2560, rollouts_as_steps: true"))
+    for name in ("checkpoint-10", "checkpoint-20"):
+        Path("sweep/seed=0", name).mkdir(parents=True)
+    sweep = load_sweep("run.yaml", ["output.dir=fresh"], ["seed=0"])
+    (folder / "sweep" / "sweep.yaml").write_text(json.dumps(sweep.described()))
+    assert ended(started("seed=0"))[0] == 0
+    assert sorted(path.name for path in Path("sweep/seed=0").glob("*-*")) == ["checkpoint-10", "not-evaluated-20-1"]
+
+
+def test_a_folder_of_another_sweep_is_refused(folder: Path) -> None:
+    """With what differs; a folder without a sweep, too."""
+    assert ended(started())[0] == 0
+
+    def checked(*overrides: str, words: list[str] = WORDS, resume: bool = True) -> Path:
+        return sweep_folder(load_sweep("run.yaml", ["output.dir=sweep", *overrides], words), "run", resume)
+
+    assert checked("logging.project=other") == Path("sweep")
+    for refused, told in (
+        (lambda: checked(resume=False), "sweep is not empty: it may hold another run"),
+        (lambda: checked(words=["seed=0,1"]), r"another sweep: seed is \[0, 1, 2\] there and \[0, 1\] here; give the"),
+        (lambda: checked("training.max_steps=30"), "another sweep: training.max_steps is 20 there and 30 here"),
+        (lambda: refuse_sweep("sweep"), "sweep holds a sweep: say --sweep"),
+    ):
+        with pytest.raises(OutputFolderError, match=told):
+            refused()
+    with_beta = ["training.beta=0.1,0.2", "training.epsilon=0.1"]
+    Path("sweep/sweep.yaml").write_text(json.dumps(load_sweep("run.yaml", [], [*with_beta, *WORDS]).described()))
+    with pytest.raises(OutputFolderError, match="the swept keys stand in another order"):
+        checked(words=[*reversed(with_beta), *WORDS])
+    Path("sweep/sweep.yaml").write_text("a: [")
+    with pytest.raises(InputError, match=r"sweep.yaml is not what a sweep leaves: it names no points"):
+        checked()
+    described = load_sweep("run.yaml", [], WORDS).described()
+    for swept in (3, [], "seed"):
+        Path("sweep/sweep.yaml").write_text(json.dumps({**described, "swept": swept}))
+        with pytest.raises(OutputFolderError, match=r"sweep.yaml is not what .* 'swept' names no keys"):
+            checked()
+    Path("sweep/sweep.yaml").write_text(json.dumps(described))
+    Path("sweep/config.yaml").write_text("")
+    with pytest.raises(OutputFolderError, match=r"config.yaml is not what a sweep leaves"):
+        checked()
+    Path("sweep/sweep.yaml").unlink()
+    with pytest.raises(OutputFolderError, match=r"holds something else than a sweep: there is no sweep.yaml"):
+        checked()
+    refuse_sweep("sweep")
+    refuse_sweep(None)
+    assert sweep_folder(load_sweep("run.yaml", [], WORDS), "run", False).match("outputs/run-sweep-*")

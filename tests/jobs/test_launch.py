@@ -1,0 +1,418 @@
+"""`rg-env launch`: the commands it makes, the mistakes it names before anything starts, and its dry run."""
+
+import json
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
+from rg_env.errors import InputError, MissingExtraError
+from rg_env.inference import machine as machine_module
+from rg_env.inference.machine import Machine
+from rg_env.jobs.launch import LaunchOptions, check_heads, dry_run, make_commands, split_gpus
+from rg_env.tiny import POLICY_DIR
+
+CPU = Machine(gpus=(), vllm="0.32.0+cpu", programs=Path("bin"))
+NODE = Machine(gpus=("0", "1", "2", "3"), vllm="0.32.0", programs=Path("bin"))
+RUN = """
+model: {name: org/model}
+tasks: {leg_counting: {}}
+training: {max_prompt_length: 100, max_tokens: 90, per_device_train_batch_size: 8, rollouts_per_step: 48}
+"""
+ONE = Machine(gpus=("0",), vllm="0.32.0", programs=Path("bin"))
+
+
+@pytest.fixture(autouse=True)
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a script and accelerate configurations, no word of GPUs or caches in the environment."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("examples/train.py", "configs/zero3.yaml", "configs/zero3_cpu.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "examples/notes.txt").write_text("")
+    (tmp_path / "run.yaml").write_text(RUN)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
+    return tmp_path
+
+
+def options(**changes: Any) -> LaunchOptions:
+    return LaunchOptions(**{"script": "examples/train.py", "model": "org/model", **changes})
+
+
+@pytest.mark.parametrize(
+    ("vllm", "training", "visible", "expected"),
+    [
+        (None, None, "", ("", "")),
+        (None, None, "0", ("0", "0")),
+        (None, None, "5", ("5", "5")),
+        (None, None, "0123", ("0", "123")),
+        (None, "123", "0123", ("0", "123")),
+        (None, "01", "0123", ("2", "01")),
+        ("3", None, "0123", ("3", "012")),
+        ("01", None, "0123", ("01", "23")),
+        ("1", "0", "0123", ("1", "0")),
+        ("0", None, "0", ("0", "0")),
+        ("2", "2", "0123", ("2", "2")),
+    ],
+)
+def test_gpus_are_split(vllm: str | None, training: str | None, visible: str, expected: tuple[str, str]) -> None:
+    """One for vLLM, the others to train on, as far as nothing else is said; a single one is shared."""
+    asked = [None if ids is None else tuple(ids) for ids in (vllm, training)]
+    assert tuple("".join(ids) for ids in split_gpus(asked[0], asked[1], tuple(visible))) == expected
+
+
+@pytest.mark.parametrize(
+    ("vllm", "training", "visible", "words"),
+    [
+        ("0", "01", "0123", "GPU 0 is in --vllm-gpus and in --gpus"),
+        ("7", None, "01", "--vllm-gpus: there is no GPU 7: visible are 0, 1"),
+        (None, "1", "", "--gpus: there is no GPU 1: none is visible"),
+        ("01", None, "01", "--vllm-gpus takes all GPUs"),
+        (None, "01", "01", "--gpus takes all GPUs"),
+        (None, "11", "01", "--gpus 1,1 names a GPU twice"),
+    ],
+)
+def test_gpus_that_cannot_be_had(vllm: str | None, training: str | None, visible: str, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        split_gpus(vllm and tuple(vllm), training and tuple(training), tuple(visible))
+    assert words in str(caught.value)
+
+
+SERVER = "bin/rg-env vllm org/model --host 127.0.0.1 --port 8000"
+SCRIPT = "examples/train.py --model org/model --engine vllm --vllm-port 8000"
+QUOTED = "'my model'"
+DEEPSPEED = "bin/accelerate launch --config-file configs/zero3.yaml --num-processes {} --main-process-port 0"
+
+
+@pytest.mark.parametrize(
+    ("machine", "changes", "server", "trainer"),
+    [
+        pytest.param(
+            NODE,
+            {"script_arguments": ("--task", "chain_sum")},
+            f"CUDA_VISIBLE_DEVICES=0 {SERVER}",
+            f"CUDA_VISIBLE_DEVICES=1,2,3 {DEEPSPEED.format(3)} {SCRIPT} --task chain_sum",
+            id="a node",
+        ),
+        pytest.param(
+            NODE,
+            {"vllm_gpus": ("2", "3"), "dtype": "bfloat16", "max_model_len": 4096},
+            f"CUDA_VISIBLE_DEVICES=2,3 {SERVER} --dtype bfloat16 --max-model-len 4096 --tensor-parallel-size 2",
+            f"CUDA_VISIBLE_DEVICES=0,1 {DEEPSPEED.format(2)} {SCRIPT}",
+            id="tensor parallel",
+        ),
+        pytest.param(
+            NODE,
+            {"vllm_gpus": ("0", "1", "2"), "data_parallel": 3},
+            f"CUDA_VISIBLE_DEVICES=0,1,2 {SERVER} --data-parallel-size 3",
+            f"CUDA_VISIBLE_DEVICES=3 bin/PYTHON {SCRIPT}",
+            id="data parallel",
+        ),
+        pytest.param(
+            NODE,
+            {"processes": 1},
+            f"CUDA_VISIBLE_DEVICES=0 {SERVER}",
+            f"CUDA_VISIBLE_DEVICES=1 bin/PYTHON {SCRIPT}",
+            id="one process sees one GPU",
+        ),
+        pytest.param(
+            ONE,
+            {"vllm_arguments": ("--gpu-memory-utilization", "0.3")},
+            f"CUDA_VISIBLE_DEVICES=0 {SERVER} --gpu-memory-utilization 0.4 "
+            """--weight-transfer-config '{"backend": "rg_env_shm"}' --gpu-memory-utilization 0.3""",
+            f"CUDA_VISIBLE_DEVICES=0 bin/PYTHON {SCRIPT}",
+            id="a shared GPU, and the user's word last",
+        ),
+        pytest.param(
+            CPU,
+            {"port": 8001},
+            f"VLLM_CPU_KVCACHE_SPACE=1 {SERVER.replace('8000', '8001')} --dtype float32 --enforce-eager",
+            f"bin/PYTHON {SCRIPT.replace('8000', '8001')}",
+            id="a CPU",
+        ),
+        pytest.param(
+            CPU,
+            {"processes": 2, "model": "my model"},
+            f"VLLM_CPU_KVCACHE_SPACE=1 {SERVER.replace('org/model', QUOTED)} --dtype float32 --enforce-eager",
+            f"{DEEPSPEED.format(2).replace('zero3', 'zero3_cpu')} {SCRIPT.replace('org/model', QUOTED)}",
+            id="two processes on a CPU, a name that needs quotes",
+        ),
+        pytest.param(
+            CPU,
+            {"script_arguments": ("--engine=vllm", "--vllm-port", "8000", "--steps", "3")},
+            f"VLLM_CPU_KVCACHE_SPACE=1 {SERVER} --dtype float32 --enforce-eager",
+            "bin/PYTHON examples/train.py --model org/model --engine=vllm --vllm-port 8000 --steps 3",
+            id="nothing twice",
+        ),
+    ],
+)
+def test_the_two_commands(machine: Machine, changes: dict[str, Any], server: str, trainer: str) -> None:
+    """As they are typed into two terminals."""
+    commands = make_commands(options(**changes), machine)
+    assert commands.server.shell() == server
+    assert commands.trainer.shell() == trainer.replace("PYTHON", Path(sys.executable).name)
+    assert commands.trainer.starts_workers == ("accelerate" in trainer)
+
+
+def test_the_cache_of_the_cpu_server_is_the_users_if_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "4")
+    assert "VLLM_CPU_KVCACHE_SPACE" not in make_commands(options(), CPU).server.environment
+
+
+def test_the_tiny_policy_is_a_folder_to_the_server() -> None:
+    commands = make_commands(options(model="tiny"), CPU)
+    assert commands.server.arguments[2] == str(POLICY_DIR)
+    assert "tiny" in commands.trainer.arguments
+
+
+def test_an_accelerate_configuration_may_be_given_and_is_found_from_elsewhere(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for one process; found beside the script's folder when the working folder is another."""
+    (repository / "mine.yaml").write_text("")
+    given = make_commands(options(accelerate_config="mine.yaml"), ONE).trainer.arguments
+    assert given[:6] == ("bin/accelerate", "launch", "--config-file", "mine.yaml", "--num-processes", "1")
+    (repository / "elsewhere").mkdir()
+    monkeypatch.chdir(repository / "elsewhere")
+    found = make_commands(options(script="../examples/train.py"), NODE).trainer.arguments[3]
+    assert Path(found).resolve() == repository / "configs" / "zero3.yaml"
+
+
+@pytest.mark.parametrize(
+    ("machine", "changes", "words"),
+    [
+        (CPU, {"script": "train.py"}, "no script or config at 'train.py'"),
+        (CPU, {"script": "examples"}, "no script or config at 'examples'"),
+        (CPU, {"script": "examples/notes.txt"}, "is neither a Python script (.py) nor a config"),
+        (NODE, {"processes": 4}, "--processes 4 with 3 GPUs"),
+        (NODE, {"tensor_parallel": 2}, "--tensor-parallel-size 2 x --data-parallel-size 1 is not the number of vLLM's"),
+        (NODE, {"vllm_gpus": ("0", "1"), "data_parallel": 3}, "is not the number of vLLM's GPUs (2)"),
+        (CPU, {"processes": 100_000}, "--processes 100000 on a CPU with"),
+        (CPU, {"accelerate_config": "none.yaml"}, "no file at --accelerate-config 'none.yaml'"),
+        (CPU, {"script_arguments": ("--model", "other")}, "give --model before `--`"),
+        (CPU, {"script_arguments": ("--vllm-port=9000",)}, "give --port before `--`"),
+        (CPU, {"script_arguments": ("--engine", "embedded")}, "--engine embedded after `--`"),
+        (CPU, {"script_arguments": ("--vllm-host", "10.0.0.1")}, "--vllm-host after `--`"),
+    ],
+)
+def test_what_cannot_be_met(machine: Machine, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        make_commands(options(**changes), machine)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("heads", "groups", "size", "problem"),
+    [
+        (14, 2, 2, ""),
+        (28, 4, 4, ""),
+        (32, 8, 16, ""),  # vLLM copies key-value heads
+        (14, 2, 4, "14 attention heads"),
+        (12, 3, 2, "3 key-value heads"),
+        (12, 12, 5, "the nearest that does is 4"),
+    ],
+)
+def test_gpus_that_do_not_divide_the_heads(tmp_path: Path, heads: int, groups: int, size: int, problem: str) -> None:
+    """They are an error before the server starts, which would take a minute to say so."""
+    config = {"text_config": {"num_attention_heads": heads, "num_key_value_heads": groups}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if not problem:
+        return check_heads(str(tmp_path), size)
+    with pytest.raises(InputError, match=problem):
+        check_heads(str(tmp_path), size)
+
+
+@pytest.mark.parametrize("model", ["org/model", "no such folder", "x" * 300, "../..", "tiny"])
+def test_heads_of_a_model_that_is_not_here_are_not_checked(model: str) -> None:
+    check_heads(model, 7)
+
+
+def test_a_missing_configuration_is_named(repository: Path) -> None:
+    (repository / "configs" / "zero3.yaml").unlink()
+    with pytest.raises(InputError, match=r"no configs/zero3.yaml .*--accelerate-config"):
+        make_commands(options(), NODE)
+
+
+@pytest.mark.parametrize(
+    ("machine", "words"),
+    [
+        (Machine(("0",), None, Path("bin")), "vLLM is not installed: `uv sync --extra vllm`"),
+        (Machine((), "0.32.0", Path("bin")), "no GPU is visible"),
+        (CPU, "there is no program bin/rg-env"),
+        (Machine(("0",), "0.11.0", Path("bin")), "vLLM 0.11.0 is too old"),
+        (Machine(("0",), "0.32.0", Path("bin"), "vLLM 0.32.0 works with others"), "vLLM 0.32.0 works with others"),
+    ],
+)
+def test_what_is_not_installed(machine: Machine, words: str) -> None:
+    with pytest.raises(MissingExtraError) as caught:
+        machine.check_installed("bin/rg-env")
+    assert words in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("variable", "listed", "expected"),
+    [
+        ("2,GPU-8a2b", "0\n1\n", ("2", "GPU-8a2b")),
+        ("", "0\n1\n", ()),
+        ("-1", "0\n1\n", ()),
+        (None, "0\n1\n", ("0", "1")),
+        (None, "No devices were found\n", ()),
+    ],
+)
+def test_visible_gpus(
+    variable: str | None,
+    listed: str,
+    expected: tuple[str, ...],
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that the environment names, or all that nvidia-smi does."""
+    (repository / "nvidia-smi").write_text(f"#!/bin/sh\nprintf %s {shlex.quote(listed)}\n")
+    (repository / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(repository))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    if variable is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    assert machine_module._visible_gpus() == expected
+
+
+@pytest.mark.parametrize(
+    ("transformers", "problem"),
+    [("5.19.0", None), ("5.23.0", "vLLM 0.32.0 works with transformers <5.20,>=5.16.1, and 5.23.0 is installed: ")],
+)
+def test_a_transformers_that_vllm_does_not_take(
+    transformers: str, problem: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Said before a server starts, which would end with a traceback."""
+    asked = ["torch==2.13.0", 'transformers<4; extra == "old"', "transformers<5.20,>=5.16.1"]
+    monkeypatch.setattr(machine_module.metadata, "requires", lambda name: asked)
+    versions = {"vllm": "0.32.0", "transformers": transformers}
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise machine_module.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(machine_module.metadata, "version", version)
+    found = machine_module.transformers_misfit()
+    assert found is None if problem is None else str(found).startswith(problem)
+
+
+def test_no_nvidia_smi_means_no_gpu(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setenv("PATH", str(repository))
+    assert machine_module._visible_gpus() == ()
+
+
+def test_a_dry_run_prints_commands_for_another_machine(rg_env: Callable[..., tuple[int, str, str]]) -> None:
+    """GPUs that are not here are no mistake, nothing is started, and a shell reads the lines as they are meant."""
+    code, printed, _ = rg_env(
+        *("launch", "examples/train.py", "--model", "my model", "--vllm-gpus", "0", "--gpus", "1,2,3", "--dry-run"),
+        *("--", "--task", "a task", "--dry-run"),
+    )
+    assert code == 0
+    summary, _, server, _, trainer = printed.splitlines()
+    assert summary == "# vLLM on GPU 0, training on GPUs 1,2,3 in 3 processes"
+    assert shlex.split(server)[0] == "CUDA_VISIBLE_DEVICES=0"
+    assert "my model" in shlex.split(server)
+    assert shlex.split(trainer)[-3:] == ["--task", "a task", "--dry-run"]
+    assert not Path("logs").exists()
+
+
+def test_secrets_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They reach both programs by the environment, which they inherit."""
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    assert "hf_secret" not in dry_run(options())
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All programs are there, as far as the check can see, and so no mistake but the user's is left."""
+    monkeypatch.setattr(Machine, "here", classmethod(lambda cls: CPU))
+    monkeypatch.setattr(Machine, "check_installed", lambda self, *programs: None)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["launch", "examples/train.py", "--model", "m", "--task", "x"], "launch has no option '--task'"),
+        (["launch", "examples/train.py", "--model", "m", "--mod"], "launch has no option '--mod'"),
+        (["launch", "none.py", "--model", "m"], "no script or config at 'none.py'"),
+        (["launch", "examples/train.py"], "a script needs --model"),
+        (["launch", "run.yaml", "--model", "m"], "say model.name=m instead"),
+        (["launch", "run.yaml", "--task", "x"], "launch has no option '--task'"),
+        (["launch", "run.yaml", "training.steps=3"], "training.steps = 3 @ command line: unknown key"),
+        (
+            ["launch", "run.yaml", "--processes", "3", "training.num_generations=7"],
+            "8 rollouts are not divisible by num_generations=7",
+        ),
+        (["launch", "examples/train.py", "--model", "m", "--port", "0"], "port 0 does not exist"),
+        (["launch", "examples/train.py", "--model", "m", "--port", "65536", "--dry-run"], "port 65536 does not exist"),
+        (["launch", "examples/train.py", "--model", "m", "--processes", "0"], "not at least 1"),
+        (["launch", "examples/train.py", "--model", " "], "--model is empty"),
+        (["launch", "examples/train.py", "--model", "m", "--gpus", ""], "argument --gpus: '' names no GPU"),
+        (
+            ["launch", "examples/train.py", "--model", "m", "--vllm-gpus", " ,"],
+            "argument --vllm-gpus: ' ,' names no GPU",
+        ),
+        (["launch", "x" * 300 + ".py", "--model", "m"], "no script or config at"),
+        (["launch", "examples/train.py", "--model", "m", "--accelerate-config", "x" * 300], "no file at"),
+        (["launch", "examples/train.py", "--model", "m", "--log-dir", "x" * 300], "File name too long; choose another"),
+        (["launch", "examples/train.py", "--model", "m", "--vllm-args", "'"], "invalid"),
+        (["launch", "examples/train.py", "--model", "m", "--log-dir", "taken"], "taken holds vllm.log of another run"),
+        (["launch", "examples/train.py", "--model", "m", "--log-dir", "examples/train.py"], "choose another --log-dir"),
+    ],
+)
+def test_mistakes_are_one_line_before_anything_starts(
+    rg_env: Callable[..., tuple[int, str, str]], arguments: list[str], words: str
+) -> None:
+    Path("taken").mkdir()
+    Path("taken/vllm.log").touch()
+    code, printed, errors = rg_env(*arguments)
+    assert code == 2
+    assert words in errors
+    assert printed == ""
+    assert not Path("logs").exists()
+
+
+def test_a_config_trains_with_the_server_that_is_started(rg_env: Callable[..., tuple[int, str, str]]) -> None:
+    """The model and its longest sequence come from the config; the trainer gets overrides, options and the server."""
+    code, printed, _ = rg_env(
+        "launch", "run.yaml", "training.max_tokens=50", "--dry-run", "--gpus", "1,2", "--vllm-gpus", "0",
+        "--port", "8001", "--", "--resume", "auto",
+    )  # fmt: skip
+    assert code == 0
+    _, _, server, _, trainer = printed.splitlines()
+    assert "rg-env vllm org/model " in server
+    assert server.endswith("--port 8001 --max-model-len 150")
+    assert trainer.startswith("CUDA_VISIBLE_DEVICES=1,2 ")
+    assert trainer.endswith(
+        "--num-processes 2 --main-process-port 0 --module rg_env.cli.main train run.yaml training.max_tokens=50 "
+        "--resume auto engine.kind=vllm engine.host=127.0.0.1 engine.port=8001"
+    )
+    _, printed, _ = rg_env("launch", "run.yaml", "--dry-run", "--processes", "1")
+    assert "bin/rg-env train run.yaml engine.kind=vllm" in printed.splitlines()[-1]
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_port_in_use_is_said_before_anything_starts(rg_env: Callable[..., tuple[int, str, str]]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, _, errors = rg_env("launch", "examples/train.py", "--model", "m", "--port", str(port))
+    assert code == 2
+    assert f"cannot have 127.0.0.1:{port}" in errors
+
+
+def test_making_commands_imports_neither_torch_nor_vllm() -> None:
+    code = "import sys, rg_env.jobs.launch; print({'torch', 'vllm', 'transformers', 'numpy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

@@ -1,0 +1,334 @@
+"""A server and a trainer as one run: real processes, small Python programs standing in for vLLM and the trainer.
+
+Each run is a process of its own, as for a user, whose console output, exit code, logs and processes are looked at.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+psutil = pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
+
+pytestmark = pytest.mark.slow  # some 20 processes, which wait for each other
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: parents' death signals, adoption of orphans")
+
+RUN = """
+import json, sys
+from pathlib import Path
+from rg_env.commands import run_command
+from rg_env.training import supervise
+from rg_env.core.processes import Command
+
+supervise.GRACE_S, supervise.HURRY_S, supervise.HEALTH_EVERY_S = 1.0, 0.2, 0.1
+given = json.loads(sys.argv[1])
+folder = Path(given["folder"])
+commands = [
+    Command((*given[name + "_by"], f"{folder}/{name}.py"), {"NAME": name}, starts_workers=given["launcher"] == name)
+    for name in ("server", "trainer")
+]
+run_command(
+    lambda: supervise.Run(
+        *commands, folder=folder, healthy=(folder / "healthy").exists, verbose=given["verbose"],
+        server_timeout_s=given["server_timeout_s"], save_timeout_s=given["save_timeout_s"],
+    ).supervise()
+)
+"""
+
+# What both begin with: each process writes down its id.
+HEAD = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+here = Path(__file__).parent
+def note(): (here / f"pid-{os.getpid()}").touch()
+def stay():
+    while True: time.sleep(0.05)
+note()
+"""
+SERVER = """
+print("loading", flush=True)
+time.sleep(0.3)
+(here / "healthy").touch()
+print("serving", flush=True)
+"""
+CHILD = "import os, pathlib, time; pathlib.Path({folder!r}, f'pid-{{os.getpid()}}').touch(); time.sleep(600)"
+IGNORING = (
+    "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+)
+SAVING = """
+def save(number, _):
+    sys.stdout.write(f"saving after {signal.Signals(number).name}\\n")  # one write: others write to the same log
+    time.sleep(0.3)
+    (here / "checkpoint").touch()
+    sys.stdout.write("saved\\n")
+    sys.exit(130)
+signal.signal(signal.SIGINT, save)
+"""
+
+
+class Started:
+    """A run that has been started in `folder`."""
+
+    def __init__(self, folder: Path, server: str, trainer: str, **settings: Any):
+        self.folder = folder
+        for name, text in {"server": server, "trainer": trainer}.items():
+            (folder / f"{name}.py").write_text(HEAD + text)
+        given = {"verbose": False, "launcher": None, "server_timeout_s": 30, "save_timeout_s": 30}
+        given |= {"server_by": [sys.executable], "trainer_by": [sys.executable], **settings}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", RUN, json.dumps({"folder": str(folder), **given})],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def until(self, path: str) -> "Started":
+        """Return once the file `path` is there."""
+        deadline = time.monotonic() + 90
+        while not list(self.folder.glob(path)):
+            assert time.monotonic() < deadline, f"no {path}"
+            time.sleep(0.02)
+        return self
+
+    def signal(self, number: signal.Signals) -> "Started":
+        self.process.send_signal(number)
+        return self
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait for its end; exit code, standard output and standard error. No process of it may be left."""
+        printed, errors = self.process.communicate(timeout=60)
+        assert self.left() == []
+        return self.process.returncode, printed, errors
+
+    def left(self) -> list[int]:
+        """Ids of its processes that still run."""
+        pids = [int(path.name.removeprefix("pid-")) for path in self.folder.glob("pid-*")]
+        assert pids, "no process wrote down its id"
+        return [pid for pid in pids if self._runs(pid)]
+
+    def _runs(self, pid: int) -> bool:
+        try:
+            process = psutil.Process(pid)
+            return process.status() != psutil.STATUS_ZOMBIE and str(self.folder) in " ".join(process.cmdline())
+        except psutil.NoSuchProcess:
+            return False
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
+    """Starts a run; whatever a failed test leaves is killed."""
+    runs: list[Started] = []
+
+    def call(server: str, trainer: str, **settings: Any) -> Started:
+        runs.append(Started(tmp_path, server, trainer, **settings))
+        return runs[-1]
+
+    yield call
+    for run in runs:
+        run.process.kill()
+        run.process.communicate()
+        if list(tmp_path.glob("pid-*")):
+            for pid in run.left():
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_the_trainer_runs_once_the_server_is_healthy_and_both_end(
+    start: Callable[..., Started], tmp_path: Path
+) -> None:
+    """The trainer's output is on the console and in its log, the server's in its log only."""
+    trainer = (
+        "print('healthy', (here / 'healthy').exists())\nprint('half', end='\\r')\nprint('step 1', file=sys.stderr)"
+    )
+    code, printed, errors = start(SERVER + "stay()", trainer).end()
+    assert (code, errors) == (0, "")
+    assert "[train] healthy True\n[train] half\n[train] step 1\n" in printed
+    assert "vLLM is ready after" in printed
+    assert "serving" not in printed.replace("waiting", "")
+    assert (tmp_path / "vllm.log").read_text() == "loading\nserving\n"
+    assert (tmp_path / "train.log").read_bytes() == b"healthy True\nhalf\rstep 1\n"
+
+
+def test_verbose_shows_the_servers_log(start: Callable[..., Started]) -> None:
+    _, printed, _ = start(SERVER + "stay()", "print('step 1')", verbose=True).end()
+    assert "[vllm] loading\n" in printed
+    assert "[train] step 1\n" in printed
+
+
+@pytest.mark.parametrize(
+    ("trainer", "expected"),
+    [
+        ("sys.exit(7)", 7),
+        ("1 / 0", 1),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137),
+        ("print('no new line', end='')", 0),
+    ],
+)
+def test_the_exit_code_is_the_trainers(start: Callable[..., Started], trainer: str, expected: int) -> None:
+    """Also where it crashes; its last words are shown."""
+    code, printed, _ = start(SERVER + "stay()", trainer).end()
+    assert code == expected
+    if trainer == "1 / 0":
+        assert "[train] ZeroDivisionError: division by zero\n" in printed
+    if expected == 0:
+        assert "[train] no new line\n" in printed
+
+
+def test_a_server_that_dies_at_its_start_is_told_with_its_last_words(
+    start: Callable[..., Started], tmp_path: Path
+) -> None:
+    """At once, with 20 lines of its log and where the rest is; no trainer is started."""
+    server = "print(*(f'line {n}' for n in range(50)), sep='\\n', flush=True)\nsys.exit(3)"
+    code, printed, errors = start(server, "pass").end()
+    assert code == 1
+    assert errors == f"error: vLLM ended with code 3 before it was ready: see above, and {tmp_path}/vllm.log\n"
+    assert [line for line in printed.splitlines() if line.startswith("[vllm]")] == [
+        f"[vllm] line {n}" for n in range(30, 50)
+    ]
+    assert not (tmp_path / "train.log").exists()
+
+
+def test_a_server_that_does_not_come_up_is_ended(start: Callable[..., Started]) -> None:
+    code, _, errors = start("print('loading', flush=True)\nstay()", "pass", server_timeout_s=1).end()
+    assert code == 1
+    assert errors.startswith("error: vLLM is not ready after 1 s: see ")
+
+
+def test_a_server_that_dies_in_mid_run_leaves_the_trainer_time_to_save(
+    start: Callable[..., Started], tmp_path: Path
+) -> None:
+    """It notices by itself; the run fails in one line."""
+    server = SERVER + "time.sleep(1)\nprint('out of memory', flush=True)\nsys.exit(5)"
+    trainer = "time.sleep(2)\n(here / 'checkpoint').touch()\nprint('saved', flush=True)\nsys.exit(1)"
+    code, printed, errors = start(server, trainer).end()
+    assert code == 1
+    assert errors == f"error: vLLM ended with code 5 in mid-run (out of memory): see {tmp_path}/vllm.log\n"
+    assert "the trainer has 30 s to notice, save and end" in printed
+    assert "[train] saved\n" in printed
+
+
+def test_a_trainer_that_does_not_notice_is_ended(start: Callable[..., Started]) -> None:
+    """After its time, and by SIGKILL if it must be."""
+    code, printed, _ = start(SERVER + "time.sleep(0.5)", IGNORING + "note()\nstay()", save_timeout_s=1).end()
+    assert code == 1
+    assert "did not end within 1 s" in printed
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=lambda n: str(n)
+)
+def test_a_signal_lets_the_trainer_save_first(
+    start: Callable[..., Started], tmp_path: Path, number: signal.Signals, expected: int
+) -> None:
+    """It gets SIGINT, and the server lives until it has ended."""
+    server = (
+        SERVER + "signal.signal(signal.SIGTERM, lambda *_: print((here / 'checkpoint').exists()) or sys.exit())\nstay()"
+    )
+    run = start(server, SAVING + "(here / 'training').touch()\nstay()").until("training").signal(number)
+    code, printed, _ = run.end()
+    assert code == expected
+    assert "[train] saving after SIGINT\n[train] saved\n" in printed
+    assert (tmp_path / "vllm.log").read_text().endswith("serving\nTrue\n")
+
+
+def test_a_second_ctrl_c_ends_at_once(start: Callable[..., Started], tmp_path: Path) -> None:
+    """Both, however stubborn."""
+    stubborn = IGNORING + "(here / f'stubborn-{os.environ[\"NAME\"]}').touch()\nstay()"
+    run = start(SERVER + stubborn, stubborn, save_timeout_s=600).until("stubborn-trainer").signal(signal.SIGINT)
+    time.sleep(0.5)
+    code, _, _ = run.signal(signal.SIGINT).end()
+    assert code == 130
+
+
+def test_ctrl_c_while_the_server_loads(start: Callable[..., Started], tmp_path: Path) -> None:
+    code, _, _ = start("(here / 'loading').touch()\nstay()", "pass").until("loading").signal(signal.SIGINT).end()
+    assert code == 130
+    assert not (tmp_path / "train.log").exists()
+
+
+LAUNCHER = """
+if os.environ.get("WORKER"):
+    {worker}
+workers = [
+    subprocess.Popen([sys.executable, __file__], env={{**os.environ, "WORKER": str(n)}}, start_new_session=True)
+    for n in (1, 2)
+]
+signal.signal(signal.SIGINT, lambda *_: print("the launcher was interrupted", flush=True))
+codes = [worker.wait() for worker in workers]
+print("the launcher complains", flush=True)
+sys.exit(1)
+"""
+
+
+def test_a_launchers_workers_are_interrupted_and_not_the_launcher(
+    start: Callable[..., Started], tmp_path: Path
+) -> None:
+    """Each once, in whatever session it is; the exit code tells of the signal, not of what the launcher made of it."""
+    worker = SAVING + "(here / f'training-{os.environ[\"WORKER\"]}').touch()\nstay()"
+    trainer = LAUNCHER.format(worker="\n    ".join(worker.strip().splitlines()))
+    run = start(SERVER + "stay()", trainer, launcher="trainer").until("training-1").until("training-2")
+    code, printed, _ = run.signal(signal.SIGTERM).end()
+    assert code == 143
+    assert printed.count("[train] saving after SIGINT\n") == 2
+    assert printed.count("[train] saved\n") == 2
+    assert "the launcher was interrupted" not in printed
+    assert "the launcher complains" in printed
+
+
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="extra 'train', on Linux")
+def test_the_workers_of_accelerate_save(start: Callable[..., Started]) -> None:
+    """As above with `accelerate launch` itself, as `rg-env launch` calls it for several processes."""
+    config = Path(__file__).parents[2] / "configs" / "zero3_cpu.yaml"
+    accelerate = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--config-file", str(config)]
+    run = start(
+        SERVER + "stay()",
+        SAVING + "(here / f'training-{os.environ[\"RANK\"]}').touch()\nstay()",
+        launcher="trainer",
+        trainer_by=[*accelerate, "--num-processes", "2", "--main-process-port", "0"],
+    )
+    code, printed, _ = run.until("training-0").until("training-1").signal(signal.SIGINT).end()
+    assert code == 130
+    assert printed.count("[train] saving after SIGINT\n") == 2
+    assert printed.count("[train] saved\n") == 2
+
+
+@LINUX
+def test_what_a_crashed_program_leaves_behind_is_ended(start: Callable[..., Started], tmp_path: Path) -> None:
+    """Also in sessions of its own, as torch's workers are, and of server and trainer alike."""
+    child = (
+        f"subprocess.Popen([sys.executable, '-c', {CHILD.format(folder=str(tmp_path))!r}], start_new_session=True)\n"
+    )
+    crash = child + "time.sleep(0.5)\nos.kill(os.getpid(), signal.SIGKILL)"
+    code, _, _ = start(SERVER + child + "stay()", crash).end()
+    assert code == 137
+    assert len(list(tmp_path.glob("pid-*"))) == 4
+
+
+@LINUX
+def test_neither_outlives_a_run_that_is_killed(start: Callable[..., Started]) -> None:
+    """They get SIGTERM from the kernel."""
+    run = start(SERVER + "stay()", "(here / 'training').touch()\nstay()").until("training").signal(signal.SIGKILL)
+    run.process.wait(timeout=10)
+    deadline = time.monotonic() + 10
+    while run.left() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert run.left() == []
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(start: Callable[..., Started], tmp_path: Path) -> None:
+    """As in `rg-env launch ... | head`: the logs are on disk."""
+    run = start(SERVER + "stay()", "print('one', flush=True)\ntime.sleep(1)\nprint('two', flush=True)\ntime.sleep(1)")
+    run.until("train.log")
+    assert run.process.stdout
+    run.process.stdout.close()
+    run.process.stdout = None
+    code, _, errors = run.end()
+    assert (code, errors) == (0, "")
+    assert (tmp_path / "train.log").read_text() == "one\ntwo\n"

@@ -1,0 +1,353 @@
+"""Exports: what comes out loads everywhere and is what went in; what is not that, leaves nothing."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoint_files import TOKENIZER, tied, weights, with_companions, write_distcp, write_dtensors, write_zero
+from model_families import FAMILIES, SERVED
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rg_env.errors import ExportError, InputError, OutputFolderError
+from rg_env.publish.export import verify, writer
+from rg_env.tiny import POLICY_DIR
+from rg_env.training.checkpointing import readers
+
+Export = Callable[..., tuple[Path, list[str]]]
+QWEN = SERVED["qwen2, tied"]
+IDS = torch.arange(3, 40).view(1, -1)
+
+
+def same_model(folder: Path, model: Any, dtype: torch.dtype = torch.float32) -> None:
+    """What `from_pretrained` gives computes what `model` does, with its weights rounded to `dtype`."""
+    # Of one kind of attention: Gemma 2's caps are not in all of them.
+    attention = model.config._attn_implementation
+    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation=attention)
+    assert loaded.dtype == dtype
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        assert torch.equal(loaded.get_parameter(name), parameter.to(dtype)), name
+    with torch.no_grad():
+        assert torch.equal(loaded(input_ids=IDS).logits, rounded(model, dtype)(input_ids=IDS).logits)
+
+
+def rounded(model: Any, dtype: torch.dtype) -> Any:
+    """`model` with parameters of that type; `to` would round the frequencies of positions, too."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return model
+
+
+@pytest.mark.parametrize("family", [*SERVED, "gemma2 with soft caps"])
+def test_families_come_out_as_they_went_in(
+    family: str, make_model: Callable[..., Any], exported: Export, tmp_path: Path
+) -> None:
+    """Tied or not, fused or not: from shards of three processes."""
+    model = make_model({**SERVED, **FAMILIES}[family])
+    folder = with_companions(tmp_path / "checkpoint-5", model)
+    write_zero(folder, weights(model), stage=3, processes=3, shared=tied(model))
+    out, lines = exported(folder)
+    assert out == tmp_path / "checkpoint-5-export"
+    assert lines[0] == f"exporting {folder}: ZeRO-3 shards of 3 processes, step 5"
+    assert "verified: each tensor is the trained one; logits on fixed prompts differ by 0 of their size" in lines
+    with safe_open(out / "model.safetensors", "pt") as file:
+        names = set(file.keys())
+        assert file.metadata() == {"format": "pt"}
+    assert names == {name for name, _ in model.named_parameters()}  # a tied one once, as transformers writes it
+    same_model(out, model)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("kind", ["plain", "bin", "zero1", "zero2", "dtensor", "distcp", "accelerate"])
+def test_every_kind_gives_the_same_folder(
+    kind: str, dtype: str, make_model: Callable[..., Any], exported: Export, tmp_path: Path
+) -> None:
+    """Whatever the trainer wrote: rounded once, to the type asked for, which config.json names."""
+    model = make_model(QWEN)
+    folder = with_companions(tmp_path / "run" / "checkpoint-5", model)
+    state = weights(model)
+    if kind == "plain":
+        save_file(state, folder / "model.safetensors")
+    elif kind == "bin":
+        torch.save(state, folder / "pytorch_model.bin")
+    elif kind == "dtensor":  # as verl has them: configuration and tokenizer in a folder of their own
+        (tmp_path / "run" / "global_step_5").mkdir()
+        actor = tmp_path / "run" / "global_step_5" / "actor"
+        write_dtensors(actor, {**state, "lm_head.weight": state["model.embed_tokens.weight"]}, processes=3)
+        folder.rename(actor / "huggingface")
+        (tmp_path / "run" / "latest_checkpointed_iteration.txt").write_text("5")
+        folder = tmp_path / "run"
+    elif kind == "distcp":
+        write_distcp(folder, state, processes=2)
+    elif kind == "accelerate":
+        write_distcp(folder / "pytorch_model_fsdp_0", state, processes=2)
+    else:
+        write_zero(folder, state, stage=int(kind[-1]), processes=2, groups=2, shared=tied(model))
+    out, _ = exported(folder, dtype=dtype, out=tmp_path / "new" / "folder")
+    wanted = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
+    assert json.loads((out / "config.json").read_text())["dtype"] == str(wanted).removeprefix("torch.")
+    assert {path.name for path in out.iterdir()} >= {"config.json", "model.safetensors", *TOKENIZER}
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    assert tokenizer.chat_template == AutoTokenizer.from_pretrained(POLICY_DIR).chat_template
+    same_model(out, model, wanted)
+
+
+def test_the_type_is_that_of_the_checkpoint(make_model: Callable[..., Any], exported: Export, tmp_path: Path) -> None:
+    """As config.json says; where a run says what it loaded, as that."""
+    model = rounded(make_model(QWEN), torch.bfloat16)
+    folder = with_companions(tmp_path / "run" / "checkpoint-5", model)
+    write_zero(folder, weights(model), stage=3, processes=2, shared=tied(model))
+    out, _ = exported(folder)
+    assert load_file(out / "model.safetensors")["model.norm.weight"].dtype == torch.bfloat16
+    (tmp_path / "run" / "config.yaml").write_text("model: {name: tiny, dtype: float32}")
+    out, _ = exported(folder, out=tmp_path / "other")
+    assert load_file(out / "model.safetensors")["model.norm.weight"].dtype == torch.float32
+
+
+def test_a_configuration_that_names_no_type_gets_one(
+    make_model: Callable[..., Any], exported: Export, tmp_path: Path
+) -> None:
+    """Under the name that all releases know; by default it is the type of the weights."""
+    model = rounded(make_model(QWEN), torch.bfloat16)
+    folder = with_companions(tmp_path / "m", model)
+    values = json.loads((folder / "config.json").read_text())
+    del values["dtype"]
+    (folder / "config.json").write_text(json.dumps(values))
+    save_file(weights(model), folder / "model.safetensors")
+    out, _ = exported(folder)
+    assert json.loads((out / "config.json").read_text()) == {**values, "torch_dtype": "bfloat16"}
+    same_model(out, model, torch.bfloat16)
+
+
+def test_large_models_are_written_in_several_files(
+    make_model: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exported: Export
+) -> None:
+    """With an index, as transformers writes it."""
+    model = make_model(QWEN)
+    folder = with_companions(tmp_path / "m", model)
+    save_file(weights(model), folder / "model.safetensors")
+    monkeypatch.setattr(writer.write, "__kwdefaults__", {**writer.write.__kwdefaults__, "shard_bytes": 300_000})
+    out, lines = exported(folder)
+    files = sorted(path.name for path in out.glob("*.safetensors"))
+    assert len(files) > 2
+    assert files[0] == f"model-00001-of-{len(files):05}.safetensors"
+    assert f"in {len(files)} files" in "".join(lines)
+    index = json.loads((out / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == sum(p.numel() * 4 for p in model.parameters())
+    assert set(index["weight_map"]) == set(weights(model))
+    same_model(out, model)
+
+
+def test_names_that_trainers_wrap_are_found(make_model: Callable[..., Any], exported: Export, tmp_path: Path) -> None:
+    """By torch.compile, FSDP and others; what is beside the model is left out, and told."""
+    model = make_model(QWEN)
+    folder = with_companions(tmp_path / "m", model)
+    names = {name: name.replace("layers.1.", "layers.1._checkpoint_wrapped_module.") for name in weights(model)}
+    state = {f"_orig_mod.module.{names[name]}": value for name, value in weights(model).items()}
+    torch.save({**state, "v_head.weight": torch.zeros(1, 128)}, folder / "pytorch_model.bin")
+    out, lines = exported(folder)
+    assert "left out, as no part of the model: v_head.weight" in lines
+    same_model(out, model)
+
+
+def test_a_run_gives_its_last_or_its_best(make_model: Callable[..., Any], exported: Export, tmp_path: Path) -> None:
+    """Best by the accuracy that was recorded at its step."""
+    models = {step: make_model(QWEN, seed=step) for step in (2, 4, 10)}
+    (tmp_path / "eval_results").mkdir()
+    for step, model in models.items():
+        save_file(weights(model), with_companions(tmp_path / f"checkpoint-{step}", model) / "model.safetensors")
+    with pytest.raises(InputError, match=r"recorded no accuracy at a step that it has a checkpoint of"):
+        exported(tmp_path, best=True)
+    for step, accuracy in ((2, 0.4), (4, 0.9), (6, 1.0), (10, 0.5)):
+        (tmp_path / "eval_results" / f"eval_step_{step}.json").write_text(json.dumps({"accuracy": accuracy}))
+    same_model(exported(tmp_path)[0], models[10])
+    out, lines = exported(tmp_path, best=True)
+    assert out.name == "checkpoint-4-export"
+    assert "not compared with the run's accuracy: eval_step_4.json or config.yaml of the run cannot be read" in lines
+    same_model(out, models[4])
+    with pytest.raises(InputError, match="is no run with checkpoint-N to take the best of"):
+        exported(tmp_path / "checkpoint-2", best=True)
+
+
+def spoilt(**changes: Any) -> Callable[[dict[str, torch.Tensor]], dict[str, Any]]:
+    return lambda state: {name: value for name, value in {**state, **changes}.items() if value is not None}
+
+
+def with_nan(state: dict[str, torch.Tensor]) -> dict[str, Any]:
+    state["model.norm.weight"][3] = torch.nan
+    return state
+
+
+def with_large(state: dict[str, torch.Tensor]) -> dict[str, Any]:
+    state["model.norm.weight"][3] = -1e6
+    return state
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (with_nan, "model.norm.weight has values in the checkpoint that are not finite"),
+        (with_large, r"model.norm.weight has values up to 1e\+06, too large for fp16: take bf16"),
+        (
+            spoilt(**{"model.norm.weight": None}),
+            r"model.norm.weight is missing in the checkpoint \(1 of \d+ that Qwen2",
+        ),
+        (spoilt(**{"model.norm.weight": torch.empty(0)}), r"model.norm.weight is empty .*as ZeRO-3 leaves it"),
+        (spoilt(**{"model.norm.weight": torch.ones(9)}), r"has the shape \(9,\), and \(128,\) by config.json"),
+        (spoilt(**{"model.extra.weight": torch.ones(9)}), "model.extra.weight is in the checkpoint .* has none, by"),
+        (spoilt(**{"module.model.norm.weight": torch.ones(128)}), None),
+        (spoilt(**{"model._orig_mod.norm.weight": torch.ones(128)}), "model.norm.weight is there twice"),
+        (spoilt(**{"lm_head.weight": torch.ones(784, 128)}), "config.json ties model.embed_tokens.weight and lm_head"),
+    ],
+)
+def test_what_is_not_the_model_is_refused(
+    spoil: Any, words: str | None, make_model: Callable[..., Any], exported: Export, tmp_path: Path
+) -> None:
+    """Also without the comparison; nothing is left."""
+    model = make_model(QWEN)
+    folder = with_companions(tmp_path / "m", model)
+    torch.save(spoil(weights(model)), folder / "pytorch_model.bin")
+    before = sorted(tmp_path.rglob("*"))
+    if words is None:  # beside the model: left out
+        assert "left out, as no part of the model: module.model.norm.weight" in exported(folder)[1]
+        return
+    with pytest.raises(ExportError, match=words) as caught:
+        exported(folder, dtype="fp16", verify=False, out=tmp_path / "new" / "out")
+    assert "\n" not in str(caught.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_tied_head_that_is_stored_too_is_taken_once(
+    make_model: Callable[..., Any], exported: Export, tmp_path: Path
+) -> None:
+    """Where it is equal; of a model that stores the head alone, the head."""
+    model = make_model(QWEN)
+    folder = with_companions(tmp_path / "m", model)
+    state = weights(model)
+    head = state["model.embed_tokens.weight"].clone()
+    for name in ("both", "head"):
+        stored = {**state, "lm_head.weight": head}
+        if name == "head":
+            del stored["model.embed_tokens.weight"]
+        torch.save(stored, folder / "pytorch_model.bin")
+        out, _ = exported(folder, out=tmp_path / name)
+        assert "lm_head.weight" not in load_file(out / "model.safetensors")
+        same_model(out, model)
+
+
+def test_weights_that_modules_share_are_not_read_for_each(
+    make_model: Callable[..., Any], exported: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Embeddings are a quarter of a small model: once to be written, once to be compared, once as they were written."""
+    model = make_model(QWEN)
+    folder = with_companions(tmp_path / "checkpoint-5", model)
+    save_file(weights(model), folder / "model.safetensors")
+    names: list[str] = []
+    read = readers.SafetensorsReader.read
+    monkeypatch.setattr(readers.SafetensorsReader, "read", lambda self, name: names.append(name) or read(self, name))
+    exported(folder)
+    assert {names.count(name) for name in weights(model)} == {3}
+
+
+def test_another_tensor_in_the_folder_is_found(
+    make_model: Callable[..., Any], exported: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison reads what was written, and the checkpoint once more: a byte that differs ends the export."""
+    model = make_model(QWEN)
+    folder = with_companions(tmp_path / "m", model)
+    save_file(weights(model), folder / "model.safetensors")
+    before = sorted(tmp_path.rglob("*"))
+    write = writer.write
+
+    def and_spoil(target: Path, *arguments: Any, **options: Any) -> list[Path]:
+        files = write(target, *arguments, **options)
+        with files[0].open("r+b") as file:
+            file.seek(-4, 2)
+            file.write(b"\x00\x00\x00\x00")
+        return files
+
+    monkeypatch.setattr(writer, "write", and_spoil)
+    with pytest.raises(ExportError, match=r"model\.norm\.weight was not exported as it is in the checkpoint"):
+        exported(folder)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_whole_weights_beside_shards_are_compared(
+    make_model: Callable[..., Any], exported: Export, tmp_path: Path
+) -> None:
+    """The processes gathered them when they saved: a second opinion on how the shards are put together."""
+    model = make_model(QWEN)
+    folder = with_companions(tmp_path / "m", model)
+    write_zero(folder, weights(model), stage=3, processes=3, shared=tied(model))
+    whole = {name: value.bfloat16() for name, value in weights(model).items()}
+    save_file(whole, folder / "model.safetensors")
+    out, lines = exported(folder)
+    assert any("the trained one, and that of model.safetensors beside the shards" in line for line in lines)
+    shutil.rmtree(out)
+    save_file({name: torch.empty(0) for name in whole}, folder / "model.safetensors")
+    _, lines = exported(folder, out=tmp_path / "other")
+    assert any(line.startswith("model.safetensors beside the shards is of no use: ") for line in lines)
+    whole["model.norm.weight"][5] += 0.5
+    save_file(whole, folder / "model.safetensors")
+    with pytest.raises(ExportError, match=r"model\.norm\.weight is not the same in the shards and in .*another step"):
+        exported(folder)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device"), ZeroDivisionError()])
+def test_whatever_ends_an_export_leaves_nothing(
+    make_model: Callable[..., Any], exported: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Any
+) -> None:
+    """Nor of the folders above it; a full disk is one line."""
+    model = make_model(QWEN)
+    folder = with_companions(tmp_path / "m", model)
+    save_file(weights(model), folder / "model.safetensors")
+    before = sorted(tmp_path.rglob("*"))
+
+    def fail(name: str, value: Any, dtype: Any) -> Any:
+        if name == "model.norm.weight":
+            raise error
+        return value.to(dtype)
+
+    monkeypatch.setattr("rg_env.publish.export.job._finite", fail)
+    kind = OutputFolderError if isinstance(error, OSError) else type(error)
+    with pytest.raises(kind) as caught:
+        exported(folder, out=tmp_path / "new" / "out")
+    if isinstance(error, OSError):
+        assert str(caught.value) == f"cannot write {tmp_path}/new/out: No space left on device; nothing is left of it"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_weights_in_the_wrong_places_are_found() -> None:
+    """By the logits, relative to their size; rounding is within the tolerance, and nothing else."""
+    trained = torch.randn(40, 784, generator=torch.Generator().manual_seed(0))
+    assert verify.check_logits(trained, trained + 7, 1e-6) < 1e-6
+    for dtype, tolerance in verify.TOLERANCE.items():
+        assert 0 <= verify.check_logits(trained, trained.to(dtype).float(), tolerance) < tolerance
+    for wrong in (trained.roll(1, dims=0), trained * 1.2, torch.full_like(trained, torch.nan)):
+        with pytest.raises(ExportError, match="on fixed prompts the export's logits differ"):
+            verify.check_logits(trained, wrong, verify.TOLERANCE[torch.bfloat16])
+
+
+def test_swapped_layers_are_found(make_model: Callable[..., Any], tmp_path: Path) -> None:
+    """Two layers of the same shapes in each other's place: the tensors are right one by one, the model is not."""
+    model = make_model(QWEN)
+    ids, counts = verify.prompt_ids(AutoTokenizer.from_pretrained(POLICY_DIR), 768)
+    right = verify.logits(model, ids, counts)
+    model.model.layers[0], model.model.layers[1] = model.model.layers[1], model.model.layers[0]
+    with pytest.raises(ExportError, match="logits differ"):
+        verify.check_logits(right, verify.logits(model, ids, counts), verify.TOLERANCE[torch.bfloat16])
+
+
+def test_the_base_model_has_what_is_missing(make_model: Callable[..., Any], exported: Export, tmp_path: Path) -> None:
+    """As FSDP's checkpoints lack it."""
+    model = make_model(QWEN)
+    base = with_companions(tmp_path / "base", model)
+    write_distcp(tmp_path / "m", weights(model), processes=2)
+    out, _ = exported(tmp_path / "m", base=str(base))
+    same_model(out, model)

@@ -1,0 +1,138 @@
+"""Checkpoints that DeepSpeed and FSDP really wrote, on two processes: exported, and compared with the trained model."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoint_files import TOKENIZER
+from transformers import AutoModelForCausalLM
+
+from rg_env.publish.export.zero import ZeroReader
+from rg_env.tiny import POLICY_DIR
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(560)]
+Export = Callable[..., tuple[Path, list[str]]]
+WITHIN_S = 500
+"""Importing takes most of it, and DeepSpeed's compiling where it was never used; a busy machine three times as long."""
+
+# ZeRO-3 as a run of ours leaves it, by transformers' trainer; the other kinds as the libraries themselves write them.
+SCRIPT = """
+from rg_env.commands import prepare_process
+
+prepare_process()
+import os
+import deepspeed
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+from rg_env.tiny import POLICY_DIR
+from rg_env.training import load_policy
+
+rank = int(os.environ["RANK"])
+rows = [{"input_ids": torch.arange(n, n + 12), "labels": torch.arange(n, n + 12)} for n in range(40)]
+policy = load_policy("tiny")
+arguments = TrainingArguments(
+    "trainer", max_steps=2, per_device_train_batch_size=2, learning_rate=1e-2, report_to="none", use_cpu=True,
+    disable_tqdm=True, save_strategy="steps", save_steps=2, dataloader_pin_memory=False,
+)
+trainer = Trainer(policy.model, arguments, train_dataset=rows, processing_class=policy.tokenizer)
+trainer.train()
+
+
+def keep(name, model, sharded):
+    parameters = dict(model.named_parameters())
+    with deepspeed.zero.GatheredParameters(list(parameters.values()), enabled=sharded):
+        if rank == 0:
+            torch.save({name: value.detach().clone() for name, value in parameters.items()}, f"{name}.pt")
+
+
+keep("trainer", policy.model, True)
+from transformers.integrations import deepspeed as integration
+integration.unset_hf_deepspeed_config()
+ids = torch.arange(10).view(1, 10)
+for name, stage, half, frozen in (("z1", 1, False, False), ("z2", 2, True, False), ("z2f", 2, False, True),
+                                  ("z3b", 3, True, False), ("z3f", 3, False, True)):
+    model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.bfloat16 if half else torch.float32)
+    for key, parameter in model.named_parameters():
+        parameter.requires_grad = not frozen or "layers.1" in key
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [{"params": [p for p in trained if p.ndim == n], "weight_decay": 0.1 * n} for n in (1, 2)]
+    config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage}, "bf16": {"enabled": half},
+              "optimizer": {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True}}}
+    engine, *_ = deepspeed.initialize(model=model, config=config, model_parameters=groups)
+    for _ in range(2):
+        engine.backward(engine(input_ids=ids, labels=ids).loss)
+        engine.step()
+    engine.save_checkpoint(name)
+    keep(name, model, stage == 3)
+model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
+fully_shard(model, mesh=init_device_mesh("cpu", (2,), mesh_dim_names=("fsdp",)))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+model(input_ids=ids, labels=ids).loss.backward()
+optimizer.step()
+state = model.state_dict()
+os.makedirs("fsdp", exist_ok=True)
+torch.save(state, f"fsdp/model_world_size_2_rank_{rank}.pt")
+dcp.save({"model": state, "optimizer": optimizer.state_dict()}, checkpoint_id="dcp")
+whole = {key: value.full_tensor() for key, value in state.items() if key != "lm_head.weight"}  # tied
+if rank == 0:
+    torch.save(whole, "fsdp.pt")
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with all of them."""
+    folder = tmp_path_factory.mktemp("written")
+    (folder / "write.py").write_text(SCRIPT)
+    config = Path(__file__).parents[3] / "configs" / "zero3_cpu.yaml"
+    command = [str(Path(sys.executable).with_name("accelerate")), "launch", "--config-file", str(config)]
+    command += ["--main-process-port", "0", "write.py"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WITHIN_S, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    for name in ("config.json", *TOKENIZER):
+        for kind in ("z1", "z2", "z2f", "z3b", "z3f", "fsdp", "dcp"):
+            shutil.copyfile(POLICY_DIR / name, folder / kind / name)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["trainer", "z1", "z2", "z2f", "z3b", "z3f", "fsdp", "dcp"])
+def test_what_was_really_written_is_exported(written: Path, exported: Export, tmp_path: Path, kind: str) -> None:
+    """Each weight as the processes had it when they saved, rounded to the type that they computed in."""
+    out, lines = exported(written / kind, out=tmp_path / "out", dtype="fp32")
+    (told,) = [line for line in lines if line.startswith("verified: each tensor is the trained one")]
+    assert ("that of model.safetensors beside the shards" in told) == (kind == "trainer")  # zero3_save_16bit_model
+    loaded = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
+    trained = torch.load(written / f"{'fsdp' if kind == 'dcp' else kind}.pt")
+    base = dict(AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32).named_parameters())
+    assert trained.keys() == base.keys()
+    for name, value in trained.items():
+        assert torch.equal(loaded.get_parameter(name).to(value.dtype), value), name
+    moved = [name for name, value in trained.items() if not torch.equal(value.float(), base[name])]
+    assert len(moved) == (9 if kind.endswith("f") else len(base))  # it was trained
+
+
+@pytest.mark.parametrize("kind", ["z1", "z2", "z2f", "z3b", "z3f"])
+def test_deepspeeds_own_script_reads_the_same(written: Path, kind: str) -> None:
+    """To the bit; it reads them with pickle, in one piece."""
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+
+    theirs = get_fp32_state_dict_from_zero_checkpoint(str(written / kind))
+    reader = ZeroReader(written / kind / "global_step2")
+    ours: dict[str, Any] = {name: reader.read(name) for name in reader.stored()}
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())

@@ -1,0 +1,258 @@
+"""`hub:` in a config: uploads beside training and at its end, none of which can end a run."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hub_runs import CONFIG, SMALL, train
+from hub_server import CANARY, HubServer
+from safetensors.torch import load_file
+
+from rg_env.errors import InputError
+from rg_env.jobs.doctor import AskedRun, accounts
+from rg_env.training import hub_uploads
+from rg_env.training.config.load import load_train_config
+from rg_env.training.config.sections import HubConfig
+from rg_env.training.hub_uploads import Uploads
+
+HUB = ["hub.enabled=true", "hub.repo_id=me/legs"]
+
+
+@pytest.fixture
+def uploads(run: Path) -> Any:
+    """Of the run, which is taken for one under way; what it says is in `lines`."""
+    lines: list[str] = []
+
+    def make(**config: Any) -> Uploads:
+        made = Uploads(HubConfig(enabled=True, repo_id="me/legs", **config), run, main=True, say=lines.append)
+        made.lines = lines  # type: ignore[attr-defined]
+        return made
+
+    return make
+
+
+def step(uploads: Uploads, number: int, of: int = 6) -> None:
+    """What the trainer calls when a checkpoint is saved, and the next step begins."""
+    state = SimpleNamespace(global_step=number, max_steps=of)
+    uploads.on_save(None, state, None)
+    uploads.on_step_begin(None, state, None)
+
+
+def wait(uploads: Any) -> None:
+    deadline = time.monotonic() + 60
+    while uploads._upload is not None and uploads._upload.process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_run_publishes_itself(hub: HubServer, tmp_path: Path) -> None:
+    """Beside training and at the end, as one run, by the main one of two processes alone; nothing is left beside its
+    folder, and no token in its files."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command += ["-m", "rg_env.cli.main", "train", str(CONFIG), *SMALL, f"output.dir={tmp_path / 'run'}"]
+    command += [*HUB, "hub.every=2", "hub.optimizer_state=full", "hub.private=true"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=200, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    told = f"{done.stdout}{done.stderr}"
+    assert done.returncode == 0, told
+    assert f"\nhub: uploaded to {hub.url}/me/legs\n" in told
+    assert f"\nhub: checkpoint-2 uploaded to {hub.url}/me/legs\n" in told
+    assert hub.repos["me/legs"].private
+    _, first, last = hub.repos["me/legs"].branches["main"]
+    assert "run/checkpoint-2/optimizer.pt" in first.files
+    assert "run/eval_results/eval_step_2.json" in first.files, "the evaluation of that step is there"
+    assert "run/train_results.json" not in first.files
+    assert last.files["model.safetensors"] == (tmp_path / "run/checkpoint-4/model.safetensors").read_bytes()
+    assert not [path for path in last.files if path.startswith("run/checkpoint-2")]
+    assert [path.name for path in tmp_path.iterdir() if path.name not in ("hf", "no-token")] == ["run"]
+    written = [path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert not [each for each in [*written, told.encode()] if CANARY.encode() in each]
+
+
+@pytest.mark.slow
+def test_an_upload_that_fails_is_a_line(hub: HubServer, tmp_path: Path, capsys: Any, rg_env: Any) -> None:
+    """The run's result is as without it, and the command in the line finishes it."""
+    hub.tokens[CANARY] = ("me", False)
+    results = train(f"output.dir={tmp_path / 'run'}", *HUB, "training.max_steps=1", "evaluation.every=0")
+    assert results["error"] is None
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("hub: not uploaded (the token may not write to me/legs (403)")
+    command = f"rg-env push {tmp_path / 'run'} --repo-id me/legs"
+    assert line.endswith(f"; the run is not touched by that. This finishes it: {command}")
+    assert CANARY not in line
+    hub.tokens[CANARY] = ("me", True)
+    assert rg_env(*command.split()[1:])[0] == 0
+    assert "model.safetensors" in hub.repos["me/legs"].files()
+
+
+@pytest.mark.slow
+def test_an_upload_on_the_way_that_fails_is_not_to_be_finished_after_the_last(
+    hub: HubServer, uploads: Any, run: Path
+) -> None:
+    """Whoever did it would put an earlier step in the place of the last one."""
+    made = uploads(every=2)
+    hub.fail("GET", "/api/models/me/legs", 500)
+    step(made, 2)
+    wait(made)
+    made.finish(complete=True)
+    assert made.lines == [
+        "hub: checkpoint-2 not uploaded (the Hub answered 500); the whole run follows",
+        "hub: uploading the run to me/legs, which can take a while",
+        f"hub: uploaded to {hub.url}/me/legs",
+    ]
+
+
+@pytest.mark.slow
+def test_checkpoints_may_go_and_files_grow_meanwhile(hub: HubServer, uploads: Any, run: Path) -> None:
+    """A slow upload is of the run as it was; another that is due meanwhile is passed over, and told."""
+    metrics, weights = (run / "metrics.jsonl").read_bytes(), (run / "checkpoint-2/model.safetensors").read_bytes()
+    made = uploads(every=2)
+    with hub.lock:  # no answer for a while
+        step(made, 2)
+        for file in (run / "checkpoint-2").iterdir():
+            file.unlink()
+        (run / "checkpoint-2").rmdir()
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 3}\n')
+        step(made, 4)
+    wait(made)
+    made.on_step_begin(None, SimpleNamespace(global_step=5, max_steps=6), None)
+    assert made.lines == [
+        "hub: step 4 is not uploaded, for an earlier upload is still under way",
+        f"hub: checkpoint-2 uploaded to {hub.url}/me/legs",
+    ]
+    files = hub.repos["me/legs"].files()
+    assert files["model.safetensors"] == weights
+    assert files["run/metrics.jsonl"] == metrics
+    assert not list(run.parent.glob(".run-hub-*"))
+
+
+@pytest.mark.slow
+def test_the_end_of_a_run_waits_but_not_for_ever(
+    hub: HubServer, uploads: Any, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_uploads, "FINISH_TIMEOUT", 0.5)
+    made = uploads()
+    with hub.lock:
+        made.finish(complete=True)
+    assert made.lines[1:] == [
+        "hub: not uploaded (it took more than 0 s); the run is not touched by that. This finishes it: "
+        f"rg-env push {run} --repo-id me/legs"
+    ]
+    assert made._upload is None
+
+
+@pytest.mark.slow
+def test_an_interrupt_while_the_end_waits(hub: HubServer, uploads: Any, run: Path) -> None:
+    """The upload is ended, and the command told."""
+    made = uploads(private=True)
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with hub.lock, pytest.raises(KeyboardInterrupt):
+        made.finish(complete=True)
+    assert made._upload is None
+    assert made.lines[1].startswith("hub: not uploaded (interrupted); the run is not touched by that.")
+    assert made.lines[1].endswith(f"rg-env push {run} --repo-id me/legs --private")
+
+
+@pytest.mark.slow
+def test_an_upload_that_is_ended_takes_its_export_away(
+    hub: HubServer, uploads: Any, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lies in the run's folder, and is as large as the model."""
+    program = (
+        "import os, signal, sys, time; from rg_env import cli; from rg_env.publish.export import job\n"
+        "job._finite = lambda *given: time.sleep(60); sys.argv[0] = 'rg-env'; cli.main()"
+    )
+    (run.parent / "python").write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} -c "{program}" "$@"\n')
+    (run.parent / "python").chmod(0o755)
+    state = load_file(run / "checkpoint-4/model.safetensors")
+    torch.save(state, run / "checkpoint-4/pytorch_model.bin")
+    (run / "checkpoint-4/model.safetensors").unlink()
+    before = sorted(run.iterdir())
+    monkeypatch.setattr(sys, "executable", str(run.parent / "python"))
+    made = uploads()
+    made._start(run, beside_training=False)
+    deadline = time.monotonic() + 60
+    while not list(run.glob(".rg-env-push-*/.model.*.part/model.safetensors")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert sorted(run.iterdir()) != before
+    made.stop()
+    assert sorted(run.iterdir()) == before
+
+
+@pytest.mark.slow
+def test_what_a_killed_run_left_is_taken_away(hub: HubServer, uploads: Any, run: Path) -> None:
+    """By the next one in its folder, but not while an upload, which outlives it, still needs it."""
+    first = uploads(every=2)
+    with hub.lock:
+        step(first, 2)
+        (copy,) = run.parent.glob(".run-hub-*")
+        uploads()
+        assert (copy / "checkpoint-2/model.safetensors").is_file()
+        first._upload.process.kill()
+        first._upload.process.wait()
+        uploads()
+        assert not copy.exists()
+    first.stop()
+
+
+@pytest.mark.slow
+def test_a_run_that_did_not_come_to_its_end_is_not_published(hub: HubServer, uploads: Any, run: Path) -> None:
+    """What is under way is ended, and the command told."""
+    made = uploads(every=2, optimizer_state="full")
+    with hub.lock:
+        step(made, 2)
+        process = made._upload.process
+        made.finish(complete=False)
+    assert process.poll() is not None
+    assert made.lines == [
+        "hub: not uploaded, as training did not come to its end; this does it: "
+        f"rg-env push {run} --repo-id me/legs --optimizer-state full"
+    ]
+    assert not list(run.parent.glob(".run-hub-*"))
+    assert not hub.repos
+
+
+@pytest.mark.slow
+def test_only_the_main_process_uploads_and_only_if_asked(hub: HubServer, run: Path) -> None:
+    for config, main in ((HubConfig(enabled=True, repo_id="me/legs", every=2), False), (HubConfig(every=2), True)):
+        made = Uploads(config, run, main=main, say=pytest.fail)
+        step(made, 2)
+        made.finish(complete=True)
+    assert hub.requests == []
+
+
+def test_without_a_token_a_run_does_not_begin(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line, before the model is loaded, and from the doctor."""
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(InputError, match=r"^hub.enabled: there is no Hugging Face token: HF_TOKEN in .env"):
+        train(f"output.dir={tmp_path / 'run'}", *HUB, "model.name=nobody/nothing")
+    assert not (tmp_path / "run").exists()
+    assert AskedRun.of(load_train_config(CONFIG, HUB), 1).uploads == "me/legs"
+    assert AskedRun.of(load_train_config(CONFIG), 1).uploads is None
+    found = accounts.check_hub("me/legs")
+    assert (found.status, found.finding) == ("failed", "no token, and the run is to be uploaded to me/legs")
+    assert "hub.enabled=false" in found.fix
+    assert accounts.check_hub().status == "ok"
+    monkeypatch.setenv("HF_TOKEN", CANARY)
+    assert accounts.check_hub("me/legs").status == "ok"
+    assert CANARY not in str(accounts.check_hub("me/legs"))
+
+
+def test_a_child_is_none_of_the_processes_that_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "ACCELERATE_USE_DEEPSPEED"):
+        monkeypatch.setenv(name, "1")
+    found = hub_uploads._environment()
+    assert not {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "ACCELERATE_USE_DEEPSPEED"} & set(found)
+    assert found["CUDA_VISIBLE_DEVICES"] == ""
+    assert found["PATH"] == os.environ["PATH"]

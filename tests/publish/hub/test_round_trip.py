@@ -1,0 +1,155 @@
+"""From a run to the hub and back: what is downloaded is the model, answers the same, and goes on training exactly."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoint_files import Bomb, with_companions, write_zero
+from checkpoint_files import weights as weights_of
+from hub_runs import train
+from hub_server import CANARY, HubServer
+from huggingface_hub import snapshot_download
+from run_metrics import logged
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rg_env.errors import InputError
+from rg_env.tiny import POLICY_DIR
+
+pytestmark = pytest.mark.slow
+Pushed = Callable[..., tuple[str, list[str]]]
+
+
+@pytest.fixture
+def downloaded(hub: HubServer, tmp_path: Path) -> Callable[..., Path]:
+    """Downloads me/legs from the hub, as anyone does."""
+
+    def call(**options: Any) -> Path:
+        folder = tmp_path / "legs"
+        return Path(snapshot_download("me/legs", endpoint=hub.url, token=CANARY, local_dir=folder, **options))
+
+    return call
+
+
+def test_a_download_answers_the_same_and_goes_on_exactly(
+    hub: HubServer, trained: Path, tmp_path: Path, pushed: Pushed, downloaded: Callable[..., Path]
+) -> None:
+    """The commands on the card: the accuracy of every task is the recorded one, and two more steps make the weights,
+    metrics and evaluations of the run that never stopped."""
+    pushed(trained / "checkpoint-2", optimizer_state="full")
+    folder = downloaded()
+    config = folder / "run/config.yaml"
+
+    from rg_env.training import evaluate_config, load_train_config
+
+    found = evaluate_config(load_train_config(config, [f"output.dir={tmp_path / 'again'}"]), str(folder)).summary()
+    recorded = json.loads((trained / "eval_results/eval_step_2.json").read_text())
+    for part in ("accuracy", "greedy_accuracy", "tasks", "held_out", "labelled", "questions"):
+        assert found[part] == recorded[part], part
+
+    run = folder / "run"
+    train(f"output.dir={run}", config=config, resume="auto")
+    for name in ("model.safetensors", "tokenizer.json", "resume.json"):
+        assert (run / "checkpoint-4" / name).read_bytes() == (trained / "checkpoint-4" / name).read_bytes()
+    for name in ("metrics.jsonl", "rollouts.jsonl"):
+        assert logged(run, name) == logged(trained, name)
+    for number in (2, 4):
+        ours, theirs = (
+            json.loads((each / f"eval_results/eval_step_{number}.json").read_text()) for each in (run, trained)
+        )
+        assert ours == theirs
+    pushed(run, optimizer_state="full")
+    assert json.loads(hub.repos["me/legs"].files()["rg_env.json"])["step"] == 4, "it is the same run"
+    card = hub.repos["me/legs"].files()["README.md"].decode()
+    assert "| time since it was resumed | " in card, "not all of its time"
+    assert "| resumed from | `checkpoint-2` |" in card
+
+
+def test_shards_are_exported_first(
+    hub: HubServer, pushed: Pushed, downloaded: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Of ZeRO-3, of three processes: what is downloaded loads, with the trained weights, and nothing of the export
+    is left here."""
+    model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
+    folder = with_companions(tmp_path / "checkpoints/checkpoint-5", model)
+    write_zero(folder, weights_of(model), stage=3, processes=3, shared={"lm_head.weight": "model.embed_tokens.weight"})
+    before = sorted(folder.parent.rglob("*"))
+    _, lines = pushed(folder)
+    assert sorted(folder.parent.rglob("*")) == before
+    assert any("verified" in line for line in lines)
+    files = hub.repos["me/legs"].files()
+    assert not [path for path in files if "global_step" in path]
+    loaded = AutoModelForCausalLM.from_pretrained(downloaded(), dtype=torch.float32)
+    for name, value in loaded.state_dict().items():
+        assert torch.equal(value, model.state_dict()[name])
+
+
+def test_what_is_refused_is_told_before_an_export(hub: HubServer, pushed: Pushed, run: Path) -> None:
+    """And of a folder that shards are in, a run is known, too."""
+    hub.add("me/legs", {"model.bin": b"theirs"})
+    model = AutoModelForCausalLM.from_pretrained(run / "checkpoint-4", dtype=torch.float32)
+    (run / "checkpoint-4/model.safetensors").unlink()
+    torch.save(weights_of(model), run / "checkpoint-4/pytorch_model.bin")
+    with pytest.raises(InputError, match="holds other files"):
+        pushed(run)
+    _, lines = pushed(run, repo_id="me/other", optimizer_state="full")
+    assert any("exporting" in line for line in lines)
+    assert any("frozen problems right" in line for line in lines), "the export is checked against the run"
+    files = hub.repos["me/other"].files()
+    assert b"after 4 steps" in files["README.md"]
+    assert {"model.safetensors", "run/checkpoint-4/optimizer.pt", "run/checkpoint-4/pytorch_model.bin"} <= set(files)
+
+
+def test_a_payload_in_a_checkpoint_is_refused(hub: HubServer, pushed: Pushed, tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
+    folder = with_companions(tmp_path / "checkpoint-5", model)
+    torch.save({**weights_of(model), "bomb": Bomb(tmp_path / "exploded")}, folder / "pytorch_model.bin")
+    with pytest.raises(InputError):
+        pushed(folder)
+    assert not (tmp_path / "exploded").exists()
+    assert not hub.repos
+
+
+def test_adapters_are_published_with_their_base_models_name(
+    hub: HubServer, pushed: Pushed, downloaded: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Not with the folder that it lies in here; the card's program loads them."""
+    from peft import LoraConfig, PeftModel, get_peft_model
+
+    torch.manual_seed(0)
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32),
+        LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False),
+    )
+    model.save_pretrained(tmp_path / "adapter")
+    AutoTokenizer.from_pretrained(POLICY_DIR).save_pretrained(tmp_path / "adapter")
+    pushed(tmp_path / "adapter")
+    files = hub.repos["me/legs"].files()
+    assert json.loads(files["adapter_config.json"])["base_model_name_or_path"] == "tiny"
+    assert b"library_name: peft" in files["README.md"]
+    assert b"PeftModel.from_pretrained(model" in files["README.md"]
+    again = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(POLICY_DIR), downloaded())
+    ids = torch.tensor([[5, 6, 7]])
+    assert torch.equal(model.eval()(ids).logits, again.eval()(ids).logits)
+
+
+def test_the_command_in_a_process_of_its_own(hub: HubServer, trained: Path, tmp_path: Path) -> None:
+    """HF_ENDPOINT and HF_TOKEN from the environment; torch is not imported; the example does the same."""
+    code = (
+        "import sys; from rg_env.cli.main import run; "
+        f"code = run(['push', {str(trained)!r}, '--repo-id', 'me/legs']); "
+        "sys.exit(code or int('torch' in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == f"{hub.url}/me/legs"
+    example = Path(__file__).parents[3] / "examples/publish.py"
+    words = [sys.executable, str(example), str(trained), "me/legs", "--revision", "other"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{hub.url}/me/legs/tree/other" in done.stdout
+    assert "model.safetensors" in hub.repos["me/legs"].files("other")

@@ -1,0 +1,120 @@
+"""A small environment and trainers on the tiny policy, small enough for a laptop and real all the way through."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rg_env.tiny import POLICY_DIR, TASKS
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(POLICY_DIR)
+
+
+@pytest.fixture
+def model() -> Any:
+    return AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
+
+
+@pytest.fixture(scope="session")
+def gym() -> list[dict[str, Any]]:
+    return [{"name": "leg_counting", "config": TASKS["leg_counting"]}]
+
+
+@pytest.fixture
+def make_env(gym: list[dict[str, Any]]) -> Callable[..., Any]:
+    """An environment of 32 training and 8 evaluation rows; keywords as for `ReasoningGym`."""
+    from rg_env.core.environment import ReasoningGym
+
+    def make(**changes: Any) -> Any:
+        return ReasoningGym(**{"gym": gym, "num_train_examples": 32, "num_eval_examples": 8, **changes})
+
+    return make
+
+
+@pytest.fixture
+def make_args(tmp_path: Path) -> Callable[..., Any]:
+    """Training arguments for 4 prompts x 4 rollouts a step in 2 micro-batches; keywords are fields of `GRPOConfig`."""
+    from rg_env.training import GRPOConfig
+
+    def make(**changes: Any) -> Any:
+        fields: dict[str, Any] = {
+            "output_dir": str(tmp_path / "run"),
+            "max_steps": 2,
+            "learning_rate": 1e-4,
+            "warmup_steps": 0,
+            "rollouts_per_step": 16,
+            "per_device_train_batch_size": 8,
+            "num_generations": 4,
+            "max_prompt_length": 160,
+            "max_tokens": 24,
+            "use_cpu": True,
+            "bf16": False,
+        }
+        return GRPOConfig(**{**fields, **changes})
+
+    return make
+
+
+@pytest.fixture
+def new_precision() -> Iterator[None]:
+    """Within: trainers of another precision than that of the others, which accelerate refuses in one process."""
+    AcceleratorState._reset_state()
+    yield
+    AcceleratorState._reset_state()
+
+
+@pytest.fixture
+def make_trainer(model: Any, tokenizer: Any, make_env: Any, make_args: Any) -> Callable[..., Any]:
+    """A trainer with the embedded engine. Keywords: the constructor's, and fields of `GRPOConfig`."""
+    from rg_env.training import GRPOTrainer
+
+    def make(
+        *,
+        env: Any = None,
+        model: Any = model,
+        callbacks: Any = None,
+        optimizers: Any = (None, None),
+        peft_config: Any = None,
+        engine: Any = "embedded",
+        curriculum: Any = None,
+        **fields: Any,
+    ) -> Any:
+        return GRPOTrainer(
+            model=model,
+            env=env or make_env(),
+            args=make_args(**fields),
+            processing_class=tokenizer,
+            callbacks=callbacks,
+            optimizers=optimizers,
+            peft_config=peft_config,
+            engine=engine,
+            curriculum=curriculum,
+        )
+
+    return make
+
+
+@pytest.fixture
+def make_batch(tokenizer: Any) -> Callable[[list[str], list[str]], dict[str, torch.Tensor]]:
+    """Right-padded `input_ids (B, L)` of questions and completions, and `loss_mask (B, L - 1) bool` of
+    `input_ids[:, 1:]`, true on completion tokens."""
+
+    def make(questions: list[str], completions: list[str]) -> dict[str, torch.Tensor]:
+        prompts = [tokenizer(question)["input_ids"] for question in questions]
+        answers = [tokenizer(completion)["input_ids"] for completion in completions]
+        width = max(len(p) + len(a) for p, a in zip(prompts, answers, strict=True))
+        ids, mask = [], []
+        for prompt, answer in zip(prompts, answers, strict=True):
+            padding = [0] * (width - len(prompt) - len(answer))
+            ids.append(prompt + answer + padding)
+            mask.append([0] * len(prompt) + [1] * len(answer) + padding)
+        return {"input_ids": torch.tensor(ids), "loss_mask": torch.tensor(mask, dtype=torch.bool)[:, 1:]}
+
+    return make
