@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic_core import PydanticUndefined
 
-from rg_env.core.config import Section
+from rg_env.core.config.parsing import Section
 from rg_env.evaluation.config import EvalConfig
 from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig
 from rg_env.training.config.schema import TrainConfig

@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from rg_env.core.config import (
+from rg_env.core.config.files import COMMAND_LINE, Document, overridden
+from rg_env.core.config.parsing import (
     Above0,
     Count,
     From0,
@@ -37,7 +38,6 @@ from rg_env.core.config import (
     problems_within,
     read_config,
 )
-from rg_env.core.config.files import COMMAND_LINE, Document, overridden
 from rg_env.core.data.splits import SplitBy
 from rg_env.core.rewards.builtin import resolve_rewards
 from rg_env.core.tasks.mixture import Mixture

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rg_env.core.config import Positive, Problem, Section, Text
+from rg_env.core.config.parsing import Positive, Problem, Section, Text
 from rg_env.core.statistics import difference_of, mean_of, wilson_interval
 from rg_env.errors import unknown_name
 from rg_env.evaluation.results import PublishedFigure, Share, TaskResults, Verdict

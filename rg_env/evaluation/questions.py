@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rg_env.core.config import PromptConfig
+from rg_env.core.config.parsing import PromptConfig
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.data.manifest import make_manifest, split_hash
 from rg_env.core.data.selection import Row

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from rg_env.core.config import Section, problems_in
+from rg_env.core.config.parsing import Section, problems_in
 from rg_env.errors import InputError
 
 TASK_FORMAT, ALL_FORMAT = "rg_env.results/1", "rg_env.results_all/1"

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from rg_env.core.config import Section, config_error, parse_config, read_config
 from rg_env.core.config.files import is_config_file, without_nulls
+from rg_env.core.config.parsing import Section, config_error, parse_config, read_config
 from rg_env.core.config.yaml12 import to_yaml
 from rg_env.errors import ConfigError, InputError
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import Field
 
-from rg_env.core.config import Section, parse_config, read_config
+from rg_env.core.config.parsing import Section, parse_config, read_config
 from rg_env.errors import ConfigError, InputError
 
 

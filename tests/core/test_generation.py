@@ -179,7 +179,7 @@ def test_importing_one_task_is_enough() -> None:
     """A process imports the task that it draws from and no other, unless the library is another than the table's."""
     code = """
 import sys
-from rg_env.core import library
+from rg_env.core.tasks import library
 from rg_env.core.tasks.task_table import load_table
 library.import_only("maze", load_table()["maze"]["module"])
 assert list(library.factory().DATASETS)[-1] == "maze" and "sympy" not in sys.modules

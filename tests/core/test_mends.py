@@ -14,7 +14,7 @@ def test_number_sequences_stay_the_same_without_the_slow_ones() -> None:
     """Quick draws are unchanged, and one that took more than 5 s (library seed 1705) takes none."""
     code = """
 import time
-from rg_env.core import library, mends
+from rg_env.core.tasks import library, library_fixes as mends
 library.import_only("number_sequence", "reasoning_gym.cognition.number_sequences")
 dataset = library.create("number_sequence", {}, seed=1000, size=20000)
 before = [dataset[i] for i in range(700)]
@@ -31,7 +31,7 @@ def test_divisors_are_found_by_factoring() -> None:
     """The same divisors in the same order, and those of large numbers at once."""
     code = """
 import random, time
-from rg_env.core import library, mends
+from rg_env.core.tasks import library, library_fixes as mends
 library.import_only("basic_arithmetic", "reasoning_gym.arithmetic.basic_arithmetic")
 import reasoning_gym.arithmetic.basic_arithmetic as module
 slow = module.find_common_divisors
@@ -51,7 +51,7 @@ def test_time_intervals_do_not_know_the_day() -> None:
     """An entry holds no trace of today."""
     code = """
 import datetime, json
-from rg_env.core import library, mends
+from rg_env.core.tasks import library, library_fixes as mends
 library.import_only("time_intervals", "reasoning_gym.arithmetic.time_intervals")
 dataset = library.create("time_intervals", {"task_types": ["time", "time_seconds", "time_ms"]}, seed=1, size=100)
 today = datetime.date.today().isoformat()
@@ -67,7 +67,7 @@ assert all("2024-01-0" in entry["metadata"]["start_time"] for entry in dataset)
 def test_codeio_leaves_out_what_cannot_be_repeated() -> None:
     """Snippets that read clocks, files or entropy are not drawn from, and failed ones give no item."""
     code = """
-from rg_env.core import library, mends
+from rg_env.core.tasks import library, library_fixes as mends
 from rg_env.core.data.items import ItemStream
 library.import_only("codeio", "reasoning_gym.code.codeio")
 mends.mend("codeio")

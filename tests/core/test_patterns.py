@@ -195,7 +195,7 @@ def texts(pattern: str, flags: int) -> list[tuple[str, str, str]]:
 
 def worst_growth(pattern: str, flags: int, methods: frozenset[str]) -> tuple[float, str]:
     """How much longer the worst text of `LENGTHS[-1]` characters takes than one of a quarter of it, and that text."""
-    compiled = re.compile(pattern, flags)
+    compiled = re.compile(pattern.decode() if isinstance(pattern, bytes) else pattern, flags)
     runs: list[Callable[[str], object]] = []
     if methods & SEARCHING:
         runs.append(lambda text: sum(1 for _ in compiled.finditer(text)))

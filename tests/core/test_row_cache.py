@@ -133,7 +133,7 @@ def test_a_full_disk_is_one_warning(cache: Path) -> None:
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, {resource.RLIM_INFINITY}))
-from rg_env.core import row_cache
+from rg_env.core.data import row_cache
 row_cache.store({WHAT!r}, [{{"question": str(i), "answer": "", "info": {{}}}} for i in range(1000)])
 print("went on")
 """
@@ -199,7 +199,7 @@ def test_a_home_that_does_not_exist_switches_the_cache_off(monkeypatch: pytest.M
 
 BUILD = """
 import json, sys
-from rg_env.core import dataset
+from rg_env.core.data import dataset
 generate = dataset.generate
 
 def counted(requests, processes):
@@ -225,7 +225,7 @@ def test_processes_that_start_together_build_once(cache: Path) -> None:
 
 def test_a_lock_that_a_killed_process_held_is_free(cache: Path) -> None:
     """And one that cannot be made keeps nobody from building."""
-    holder = "from rg_env.core import row_cache\nimport os\nwith row_cache.building([{}]):\n    os._exit(9)"
+    holder = "from rg_env.core.data import row_cache\nimport os\nwith row_cache.building([{}]):\n    os._exit(9)"
     assert subprocess.run([sys.executable, "-c", holder], check=False, timeout=30).returncode == 9
     with row_cache.building([{}]):
         pass

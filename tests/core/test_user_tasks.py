@@ -87,7 +87,7 @@ def test_children_have_a_fixed_hash_seed_and_no_secrets(write: Write, monkeypatc
 
 PRINT_ROWS = """
 import sys
-from rg_env.core import dataset
+from rg_env.core.data import dataset
 from rg_env.core.user_code import import_user_code
 import_user_code([sys.argv[1]])
 if "kept" in sys.argv:

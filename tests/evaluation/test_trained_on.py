@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rg_env.core.config import PromptConfig
+from rg_env.core.config.parsing import PromptConfig
 from rg_env.core.data.dataset import build_splits
 from rg_env.core.data.splits import question_hash
 from rg_env.errors import InputError

@@ -25,7 +25,7 @@ RUN = """
 import json, sys
 from pathlib import Path
 from rg_env.commands import run_command
-from rg_env.training import supervise
+from rg_env.jobs import launch as supervise
 from rg_env.core.processes import Command
 
 supervise.GRACE_S, supervise.HURRY_S, supervise.HEALTH_EVERY_S = 1.0, 0.2, 0.1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from config_docs import render, render_evaluation
 
-from rg_env.core.config import Section
+from rg_env.core.config.parsing import Section
 from rg_env.errors import ConfigError
 from rg_env.training.config.convert import environment_arguments, grpo_config
 from rg_env.training.config.dry_run import describe, resolved, resolved_yaml

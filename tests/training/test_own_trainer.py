@@ -60,7 +60,7 @@ def test_the_check_sees_what_it_must() -> None:
 
 
 def test_the_trainer_and_its_config_have_no_foreign_base() -> None:
-    for module, name in (("trainer", "GRPOTrainer"), ("grpo_config", "GRPOConfig")):
+    for module, name in (("trainer", "GRPOTrainer"), ("config.grpo", "GRPOConfig")):
         bases = inspect.getmro(getattr(import_module(f"rg_env.training.{module}"), name))
         assert not any(base.__module__.startswith(FOREIGN) for base in bases)
     trainer = import_module("rg_env.training.trainer").GRPOTrainer

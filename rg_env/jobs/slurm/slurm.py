@@ -4,7 +4,7 @@ script = sbatch_script(SlurmJob("configs/train/leg_counting_qwen7b.yaml", gpus=4
 
 One node with `engine.kind: vllm` runs `rg-env launch`; with the embedded engine `rg-env train`, on several GPUs by DDP.
 Several nodes run one vLLM on the first and ZeRO-3 on all. An evaluation is `rg-env eval` on one node, which starts
-its servers itself. What all have stands in `slurm.sh.template`.
+its servers itself. What all have stands in `job.sh.template`.
 """
 
 import os
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
-from rg_env.core.config import parse_config, read_config
+from rg_env.core.config.parsing import parse_config, read_config
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.inference.vllm.client import serve_command
 from rg_env.jobs.launch import longest_sequence, served_model
@@ -24,7 +24,7 @@ from rg_env.jobs.sweep.grid import load_sweep
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.schema import TrainConfig
 
-TEMPLATE = Path(__file__).with_name("slurm.sh.template")
+TEMPLATE = Path(__file__).with_name("job.sh.template")
 WARNING_S = 120
 """Seconds before the end of the job's time at which the program is told to save, and to end."""
 PASSED_ON = ("HF_HOME", "RG_ENV_CACHE")

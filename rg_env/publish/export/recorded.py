@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from rg_env.core.config import parse_config
 from rg_env.core.config.files import read_config
+from rg_env.core.config.parsing import parse_config
 from rg_env.core.config.yaml12 import load as load_yaml
 from rg_env.core.data.manifest import split_by_of
 from rg_env.core.text import reason_of

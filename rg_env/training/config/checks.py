@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from rg_env.core.config import Problem, problems_within
 from rg_env.core.config.files import Keys
+from rg_env.core.config.parsing import Problem, problems_within
 from rg_env.core.hub_names import repo_problem
 from rg_env.core.rewards.builtin import resolve_rewards
 from rg_env.core.tasks.levels import working_levels

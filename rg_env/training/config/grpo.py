@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
-from rg_env.core.config import Above0, Count, From0, Positive, Section, Seed, Share, Text, problems_in
+from rg_env.core.config.parsing import Above0, Count, From0, Positive, Section, Seed, Share, Text, problems_in
 from rg_env.core.distributed_env import world_size
 from rg_env.core.text import shortened
 from rg_env.errors import InputError

@@ -8,8 +8,8 @@ Everything that can be known without the model is checked here, and neither torc
 from collections.abc import Sequence
 from pathlib import Path
 
-from rg_env.core.config import Problem, config_error, parse_config, read_config
 from rg_env.core.config.files import Document
+from rg_env.core.config.parsing import Problem, config_error, parse_config, read_config
 from rg_env.core.distributed_env import world_size
 from rg_env.core.user_code import import_user_code
 from rg_env.errors import InputError

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from rg_env.core.config import PromptConfig, Rewards, Section, Seed, Text, default_rewards, named
+from rg_env.core.config.parsing import PromptConfig, Rewards, Section, Seed, Text, default_rewards, named
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.config.sections import (
     CurriculumConfig,

@@ -11,7 +11,19 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from rg_env.core.config import Above0, Count, From0, Positive, Problem, Section, Seed, Share, TaskOptions, Text, named
+from rg_env.core.config.parsing import (
+    Above0,
+    Count,
+    From0,
+    Positive,
+    Problem,
+    Section,
+    Seed,
+    Share,
+    TaskOptions,
+    Text,
+    named,
+)
 from rg_env.core.data.splits import SplitBy
 from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import unknown_name

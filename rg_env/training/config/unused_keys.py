@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from rg_env.core.config import Section
 from rg_env.core.config.files import Keys
+from rg_env.core.config.parsing import Section
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table
 from rg_env.training.config.convert import gym

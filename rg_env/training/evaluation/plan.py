@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
-from rg_env.core.config import Problem, problems_in
+from rg_env.core.config.parsing import Problem, problems_in
 from rg_env.core.environment import Environment
 from rg_env.core.text import shortened
 from rg_env.errors import InputError

@@ -245,7 +245,7 @@ def test_no_text_makes_a_grader_raise(text: str) -> None:
 def test_library_data_is_read_without_importing_the_library() -> None:
     """The word list and the story are there, and reasoning_gym stays out of the process."""
     code = (
-        "import sys; from rg_env.core.grading.graders import library_data as d;"
+        "import sys; from rg_env.core.grading.parsing import library_data as d;"
         "assert {'COLD', 'CAT', 'ABACK'} <= d.ladder_words() and len(d.story_sentences()) > 300;"
         "sys.exit('reasoning_gym' in sys.modules)"
     )

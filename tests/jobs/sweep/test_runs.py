@@ -30,7 +30,8 @@ SWEEP = """
 import sys
 from pathlib import Path
 from rg_env.commands import run_command
-from rg_env.training import supervise, sweep_runs
+from rg_env.jobs import launch as supervise
+from rg_env.jobs.sweep import runs as sweep_runs
 from rg_env.jobs.sweep.grid import load_sweep
 
 supervise.GRACE_S, supervise.HURRY_S = 1.0, 0.2

@@ -1,0 +1,266 @@
+"""Typed configs, and errors that tell where to look: path, value, file and line, remedy.
+
+document = read_config("configs/train/tiny.yaml", ["training.learning_rate=2e-6"])    # see `config_files`
+config = parse_config(document, TrainConfig)                                          # a frozen pydantic model
+
+Sections that configs of training and of evaluation share, and the types of their fields.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from rg_env.core.config.files import Document, Keys
+from rg_env.core.config.files import read_config as read_config
+from rg_env.core.prompts import SYSTEM_PROMPT, Placement
+from rg_env.core.text import shortened
+from rg_env.errors import ConfigError, InputError, unknown_name
+
+_Section = TypeVar("_Section", bound="Section")
+
+
+class Section(BaseModel):
+    """A part of a config: frozen, with typed fields and a docstring under each."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True)
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Keys that other releases and other tools have here, and what replaces each."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with one value, and how to mend it."""
+
+    path: Keys
+    message: str
+    secret: bool = False
+    """Whether the value is not to be shown."""
+
+
+def parse_config(document: Document, schema: type[_Section]) -> _Section:
+    """The typed config.
+
+    Raises:
+        ConfigError: keys or values that the schema refuses, all of them at once.
+    """
+    try:
+        # By way of JSON, where lists pass for tuples although nothing else is converted.
+        return schema.model_validate_json(json.dumps(document.values))
+    except ValidationError as error:
+        problems = list(problems_in(schema, error))
+    raise config_error(document, problems)
+
+
+def config_error(document: Document, problems: Iterable[Problem]) -> ConfigError:
+    """All problems of a config in one error, a line each: path, value, where it was given, remedy."""
+    lines = list(dict.fromkeys(_line(document, problem) for problem in problems))
+    head = [] if len(lines) == 1 else [f"{document.file}: {len(lines)} mistakes"]
+    return ConfigError("\n  ".join([*head, *lines]))
+
+
+def _line(document: Document, problem: Problem) -> str:
+    path = ".".join(problem.path)
+    try:
+        value = document.at(problem.path)
+    except KeyError:
+        for length in range(len(problem.path) - 1, 0, -1):
+            above = problem.path[:length]
+            if document.has(above) and not isinstance(document.at(above), Mapping):  # a short form of a section
+                return _line(
+                    document, Problem(above, f"{'.'.join(problem.path[length:])} {problem.message}", problem.secret)
+                )
+        return f"{path}: {problem.message}" if path else problem.message
+    shown = "***" if problem.secret else _shown(value)
+    return f"{path} = {shown} @ {document.origin(problem.path)}: {problem.message}"
+
+
+def _shown(value: Any) -> str:
+    """A value as YAML has it."""
+    if isinstance(value, str | int | float | bool | None):
+        return json.dumps(value) if value is None or isinstance(value, bool) else shortened(value)
+    return shortened(value)
+
+
+def problems_in(schema: type[BaseModel], error: ValidationError, *, kind: str = "section") -> Iterator[Problem]:
+    """What `schema` refuses. `kind`: what its own fields are called where one does not exist."""
+    for found in error.errors(include_url=False):
+        path = tuple(str(key) for key in found["loc"] if key != "[key]")
+        if found["type"] == "extra_forbidden":
+            yield Problem(path, _unknown(schema, path, kind))
+        else:
+            yield Problem(path, _message(found["type"], found.get("ctx", {}), found["msg"]))
+
+
+def _unknown(schema: type[BaseModel], path: Keys, kind: str) -> str:
+    section, name = _section_at(schema, path[:-1]), path[-1]
+    if section is None:
+        return str(unknown_name("key", name, ()))
+    if issubclass(section, Section) and name in section.renamed:
+        return section.renamed[name]
+    return str(unknown_name("key" if len(path) > 1 else kind, name, section.model_fields))
+
+
+def _section_at(schema: Any, path: Keys) -> type[BaseModel] | None:
+    """The schema of the section at `path`; None if no section can be there."""
+    if get_origin(schema) in (Union, UnionType):
+        schema = next(each for each in get_args(schema) if each is not type(None))
+    if path and get_origin(schema) is dict:
+        return _section_at(get_args(schema)[1], path[1:])
+    if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
+        return None
+    return _section_at(schema.model_fields[path[0]].annotation, path[1:]) if path else schema
+
+
+def problem_of(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:
+    """What `check` raises, as the problem of the value at `path`; nothing if it does not."""
+    try:
+        check()
+    except InputError as error:
+        yield Problem(path, str(error))
+
+
+def problems_within(
+    path: Keys, spec: Mapping[str, Any], check: Callable[[Any], Any], hint: str = ""
+) -> Iterator[Problem]:
+    """All that `check` raises of `spec`, each at its own key: it is asked again without what was wrong."""
+    while True:
+        try:
+            check(spec)
+            return
+        except InputError as error:
+            yield Problem((*path, *error.keys), f"{error}{hint}")
+            if not error.keys:
+                return
+            spec = _without(spec, error.keys)
+
+
+def _without(values: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
+    rest = {key: value for key, value in values.items() if key != keys[0]}
+    return {**rest, keys[0]: _without(values[keys[0]], keys[1:])} if keys[1:] else rest
+
+
+_MESSAGES = {
+    "missing": "is required",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
+    "finite_number": "must be a finite number",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be text (quote it if it is)",
+    "string_too_short": "must not be empty",
+    "too_short": "is empty: name at least {min_length}",
+    "bool_type": "must be true or false",
+    "literal_error": "must be one of {expected}",
+    "list_type": "must be a list, such as [a, b]",
+    "tuple_type": "must be a list, such as [a, b]",
+    "dict_type": "must be a mapping of names, such as {{name: value}}",
+    "is_instance_of": "must be of class {class}",
+    "model_type": "must be a section, with keys of its own",
+}
+
+
+def _message(kind: str, context: Mapping[str, Any], message: str) -> str:
+    if kind == "value_error":
+        return str(context["error"])
+    return _MESSAGES[kind].format(**context) if kind in _MESSAGES else message
+
+
+_MOST = 2**31 - 1  # what every library takes for a count
+Positive = Annotated[int, Field(ge=1, le=_MOST)]
+Count = Annotated[int, Field(ge=0, le=_MOST)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+From0 = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+def _path(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("holds a null character, which no name and no path has")
+    return text
+
+
+Text = Annotated[str, Field(min_length=1), AfterValidator(_path)]
+
+
+class TaskOptions(Section):
+    """How hard a task's questions are."""
+
+    config: dict[str, Any] = Field(default_factory=dict)
+    """Options of the task (`rg-env tasks NAME` lists them)."""
+    level: Count | None = None
+    """Level of difficulty of all attributes of the task's curriculum."""
+    levels: dict[str, Count] = Field(default_factory=dict)
+    """Levels of single attributes."""
+
+
+def named(example: str, remedy: str) -> Callable[[Any], Any]:
+    """What takes a name, or a list of names and of mappings with a name, for the mapping of names that it stands for.
+
+    `example` of such a mapping, and the `remedy` for a name that stands twice, are for its errors.
+    """
+
+    def read(value: Any) -> Any:
+        if isinstance(value, str):
+            value = [value]
+        if not isinstance(value, list):
+            return value
+        entries: dict[str, Any] = {}
+        for item in value:
+            rest = dict(item) if isinstance(item, Mapping) else {}
+            name = rest.pop("name", None) if rest else item
+            if not isinstance(name, str):
+                raise ValueError(f"a list of tasks holds names, or mappings with a name: [a, {example}]")
+            if name in entries:
+                raise ValueError(f"task {name!r} stands twice: {remedy}")
+            entries[name] = rest
+        return entries
+
+    return read
+
+
+class PromptConfig(Section):
+    """How a question is put."""
+
+    system_prompt: str = SYSTEM_PROMPT
+    """How to answer; the answer is read from the last <answer>...</answer> outside of thinking. Empty: the question
+    alone."""
+    placement: Placement = "system"
+    """Where `system_prompt` stands: "system" message, or in the "user" turn before ("user") or after the question
+    ("user_after")."""
+    preamble: str = ""
+    """A system message besides, before a `system_prompt` that stands there; empty: none."""
+
+
+class RewardConfig(Section):
+    """One reward, under its name. A number alone is its weight."""
+
+    weight: Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)] = 1.0
+    """In the sum; below 0 it is a penalty."""
+    when: Literal["answered", "correct", "not_correct"] | None = None
+    """Pays for such completions alone."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the reward function."""
+
+
+def _weighted(value: Any) -> Any:
+    """A number alone is a reward's weight."""
+    if not isinstance(value, Mapping):
+        return value
+    return {name: {"weight": each} if type(each) in (int, float) else each for name, each in value.items()}
+
+
+Rewards = Annotated[dict[str, RewardConfig], BeforeValidator(_weighted)]
+"""Rewards by name."""
+
+
+def default_rewards() -> dict[str, RewardConfig]:
+    """The format is worth little, so that no form pays more than being right."""
+    return {"correctness": RewardConfig(weight=1.0), "format": RewardConfig(weight=0.1)}
