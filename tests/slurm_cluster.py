@@ -1,4 +1,4 @@
-"""Stand-ins for Slurm and for what its jobs start, and the jobs that tests ask for."""
+"""Stand-ins for Slurm and for the programs that its jobs start, and the jobs that tests write scripts for."""
 
 import json
 import os
@@ -12,22 +12,13 @@ from typing import Any
 import pytest
 
 pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
-from rg_env.jobs.slurm.job import SlurmJob
-from rg_env.jobs.slurm.slurm import sbatch_script
+from rg_env.jobs.slurm import SlurmJob, sbatch_script
 
 REPOSITORY = Path(__file__).parents[1]
-
-
 JOB = str(os.getpid())  # its number decides on the ports, and another test run may be on this machine
-
-
 PORT = 10000 + os.getpid() % 10000 * 2
-
-
 CONFIG = "model: {name: tiny}\ntasks: leg_counting\nengine: {kind: KIND}\n"
 CONFIG += "training: {rollouts_per_step: 168, per_device_train_batch_size: 1}\n"  # for all numbers of GPUs in JOBS
-
-
 EVALUATION = "models: {base: tiny, other: org/model}\ntasks: leg_counting\n"
 
 
@@ -53,8 +44,6 @@ def train():  # saves on SIGTERM, as the trainer does; a second one would end it
     time.sleep(float(os.environ.get("STAND_IN_TRAINS_S", 0)))
     sys.exit(int(os.environ.get("STAND_IN_CODE", 0)))
 """
-
-
 TRAINER = "begin()\ntrain()\n"
 
 
@@ -70,8 +59,6 @@ signal.signal(signal.SIGTERM, lambda *_: (note("launcher told"), child.kill()))
 sys.exit(child.wait())
 """
 )
-
-
 SERVER = """
 import socket
 begin()
@@ -136,8 +123,6 @@ with open(os.environ["STAND_IN_LOG"]) as log:
 
 # With the packages of the test run, as the real .venv has them.
 PYTHON = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
-
-
 STAND_INS = {"rg-env": RG_ENV, "accelerate": LAUNCHER, "python": PYTHON}
 
 

