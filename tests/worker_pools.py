@@ -89,7 +89,7 @@ def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> bool:
 
 
 def pids_of(pool: WorkerPool) -> list[int]:
-    return [worker._process.pid for worker in pool._all]
+    return [worker.process.pid for worker in pool._all]
 
 
 def value_of(outcome: Outcome) -> Any:
@@ -106,7 +106,7 @@ sys.path.insert(0, {str(folder)!r})
 from rg_env.core.grading.workers import WorkerPool
 from rg_env.errors import RGEnvError
 pool = WorkerPool("worker_targets:do", workers=2, wall_s=0.5)
-pids = [worker._process.pid for worker in pool._all]
+pids = [worker.process.pid for worker in pool._all]
 """
     command = [sys.executable, "-W", "ignore", "-c", head + code]
     environment = {**os.environ, "TMPDIR": str(folder)}  # a parent that is killed leaves the pool's folder

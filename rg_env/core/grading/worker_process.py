@@ -1,7 +1,4 @@
-"""The program of a worker process, and what both sides of its pipes agree on: see `core.workers`.
-
-It imports little, for every worker pays for it when it starts.
-"""
+"""The program of a grading worker (`core.grading.workers`). It imports little, since every worker pays for it."""
 
 import json
 import math
@@ -14,8 +11,10 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NoReturn
 
+from rg_env.core.child_process import ParentPipe
+
 DETAIL_CHARS = 300
-"""The detail of an outcome is cut to so many characters, by the worker and again by the parent."""
+"""Longest detail of an outcome."""
 _ALARM_MARGIN_S = 1.0
 _OPEN_FILES = 64
 _OS_ALLOWED = {"os.listdir", "os.scandir", "os.walk", "os.fwalk", "os.putenv", "os.unsetenv"}
@@ -24,27 +23,24 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def serve() -> NoReturn:
-    """The main function of a worker: settings in, "ready" out, then one reply to each request until end of file."""
-    requests, replies = os.dup(0), os.dup(1)  # not inherited by children
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, 0)
-    os.dup2(nowhere, 1)  # prints must not get into the protocol
-    target, warmup, warmup_args, wall_s, memory_mb, start_s, max_reply_bytes = json.loads(_read(requests))
+    """The main function of a worker: settings in, "ready" out, then one reply to each request."""
+    parent = ParentPipe()
+    target, warmup, warmup_args, wall_s, memory_mb, start_s, max_reply_bytes = parent.receive()
     signal.setitimer(signal.ITIMER_REAL, start_s + _ALARM_MARGIN_S)
     try:
         function = _imported(target)
         if warmup:
             _imported(warmup)(*warmup_args)
     except BaseException as error:
-        _write(replies, json.dumps(["raised", _line(error)]).encode())
+        parent.send(["raised", _line(error)])
         os._exit(1)
     _confine(memory_mb)
-    os.dup2(nowhere, 2)
+    os.dup2(0, 2)  # like 0 and 1, it leads nowhere from here on
     signal.setitimer(signal.ITIMER_REAL, 0)
-    _write(replies, b'["ok", null]')
+    parent.send(["ok", None])
     cpu_limit_s = 0
     while True:
-        request = _read(requests)
+        request = parent.receive_line()
         # The parent kills at wall_s. This is for when it is gone; the signal ends the process whatever holds the GIL.
         signal.setitimer(signal.ITIMER_REAL, wall_s + _ALARM_MARGIN_S)
         cpu_s = math.ceil(time.process_time() + wall_s) + 2  # the limit counts from the start of the process
@@ -58,7 +54,7 @@ def serve() -> NoReturn:
         except BaseException as error:
             reply = json.dumps(["raised", _line(error)]).encode()
         signal.setitimer(signal.ITIMER_REAL, 0)
-        _write(replies, reply)
+        parent.send_line(reply)
 
 
 def _imported(name: str) -> Callable[..., Any]:
@@ -102,7 +98,7 @@ def _refuse(event: str, args: tuple[Any, ...]) -> None:
         if not flags & _WRITES and not where.startswith("/proc/"):  # environ of the parent is there
             return
     elif event in _OS_ALLOWED or not event.startswith(_REFUSED) or (event, args[:1]) == ("os.killpg", (0,)):
-        return  # `_read` kills its own group
+        return  # `ParentPipe` ends its own group
     raise PermissionError(f"{event} is refused in a worker")
 
 
@@ -112,31 +108,3 @@ def _line(error: BaseException) -> str:
     except BaseException:
         text = "an error that cannot be printed"
     return " ".join(text[:DETAIL_CHARS].split())
-
-
-def _read(fd: int) -> bytes:
-    """The payload of the next message; ends the process and its group at end of file: the parent is gone."""
-    data = bytearray()
-    size = 4
-    while len(data) < size:
-        chunk = os.read(fd, 1_048_576)
-        if not chunk:
-            os.killpg(0, signal.SIGKILL)
-        data += chunk
-        if len(data) >= 4:
-            size = 4 + int.from_bytes(data[:4], "big")
-    return bytes(data[4:])
-
-
-def framed(payload: bytes) -> bytes:
-    """A message of either direction: the length in four bytes, then the payload."""
-    return len(payload).to_bytes(4, "big") + payload
-
-
-def _write(fd: int, payload: bytes) -> None:
-    data = memoryview(framed(payload))
-    try:
-        while data:
-            data = data[os.write(fd, data) :]
-    except BrokenPipeError:
-        os.killpg(0, signal.SIGKILL)

@@ -23,8 +23,6 @@ around the hook finds one, and may then spoil later calls in that worker. What i
 - anywhere: files can be read; a child that got past the hook and left the process group outlives its worker.
 If the parent is killed, idle workers end at once (end of file) and busy ones at most a second after their `wall_s`;
 an empty folder in the temporary directory is left.
-
-One worker process, from its parent's side: see `core.workers`.
 """
 
 import atexit
@@ -33,22 +31,19 @@ import json
 import math
 import os
 import queue
-import select
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import IO, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from rg_env.core.grading.worker_process import DETAIL_CHARS, framed
+from rg_env.core.grading.worker_process import DETAIL_CHARS
+from rg_env.core.processes import JsonProcess, bare_environment
 from rg_env.errors import InputError, RGEnvError
 
 Status = Literal["ok", "raised", "timed_out", "died"]
@@ -71,7 +66,7 @@ class Outcome:
 
 
 class Worker:
-    """The parent's side of one process. Only the thread that has it may use it, except `signal`.
+    """The parent's side of one worker. Only the thread that has it may use it, except for `process.signal_kill`.
 
     was_killed: a call ended because someone else killed the process.
     """
@@ -79,59 +74,28 @@ class Worker:
     was_killed = False
 
     def __init__(
-        self,
-        target: str,
-        environment: dict[str, str],
-        *,
-        folder: str,
-        log: IO[bytes],
-        start_s: float,
-        max_reply_bytes: int,
+        self, target: str, settings: bytes, environment: dict[str, str], *, start_s: float, max_reply_bytes: int
     ) -> None:
         self._target = target
-        self._log = log
-        self._max_reply_bytes = max_reply_bytes
+        self._max_bytes = max_reply_bytes + 12 * DETAIL_CHARS
         self._ready_by = time.monotonic() + start_s
-        self._lock = threading.Lock()
         self._is_ready = False
-        self._reaped = False
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", "from rg_env.core.grading.worker_process import serve; serve()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            cwd=folder,
-            env=environment,
-            bufsize=0,
-            start_new_session=True,  # killed as a group; Ctrl-C in the terminal does not reach it
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._requests = self._process.stdin.fileno()
-        self._replies = self._process.stdout.fileno()
-        self._writable, self._readable = select.poll(), select.poll()
-        self._writable.register(self._requests, select.POLLOUT)
-        self._readable.register(self._replies, select.POLLIN)
-        os.set_blocking(self._requests, False)
-        os.set_blocking(self._replies, False)
-
-    def send_settings(self, settings: bytes) -> None:
-        with contextlib.suppress(OSError):  # dead already: `wait_ready` says so
-            self._send(settings, self._ready_by)
+        self.process = JsonProcess("rg_env.core.grading.worker_process:serve", environment, folder=environment["HOME"])
+        with contextlib.suppress(OSError):  # dead already: `wait_ready` reports it
+            self.process.send_line(settings, self._ready_by)
 
     def wait_ready(self) -> None:
         """Wait for the end of the start-up. Raises `InputError` or `RGEnvError`; the worker is of no use then."""
         if self._is_ready:
             return
         try:
-            status, _, detail = _parsed(self._receive(max(self._ready_by, time.monotonic() + 0.01)))
+            status, _, detail = self._reply(max(self._ready_by, time.monotonic() + 0.01))
         except TimeoutError:
             raise RGEnvError(f"a worker for {self._target} was not ready in time: raise start_s") from None
         except (OSError, EOFError, ValueError, RecursionError):
-            self.kill()
-            said = " ".join(os.pread(self._log.fileno(), 2**20, 0).decode(errors="replace").split())
-            said = said[-DETAIL_CHARS:] or "it said nothing"
-            raise RGEnvError(f"a worker for {self._target} ended during start-up: {self._end()}: {said}") from None
+            self.process.kill()
+            end, message = self.process.end, self.process.last_error
+            raise RGEnvError(f"a worker for {self._target} ended during start-up: {end}: {message}") from None
         if status != "ok":
             raise InputError(f"workers for {self._target} cannot start: {detail}")
         self._is_ready = True
@@ -142,97 +106,35 @@ class Worker:
         status: Status = "timed_out"
         detail = f"killed after {wall_s:g} s"
         try:
-            self._send(request, begin + wall_s)
-            status, value, detail = _parsed(self._receive(begin + wall_s))
+            self.process.send_line(request, begin + wall_s)
+            status, value, detail = self._reply(begin + wall_s)
             return Outcome(status, value, detail, time.monotonic() - begin)
         except TimeoutError:
-            self.kill()
+            self.process.kill()
         except (OSError, EOFError):
-            self.kill()
-            status, detail = "died", f"the worker ended: {self._end()}"
-            self.was_killed = self._process.returncode in (-signal.SIGKILL, -signal.SIGTERM)
+            self.process.kill()
+            status, detail = "died", f"the worker ended: {self.process.end}"
+            self.was_killed = self.process.code in (-signal.SIGKILL, -signal.SIGTERM)
         except (ValueError, RecursionError) as error:
-            self.kill()
+            self.process.kill()
             status, detail = "died", f"the worker sent no valid reply: {error}"[:DETAIL_CHARS]
         return Outcome(status, None, detail, time.monotonic() - begin)
 
-    def is_idle(self) -> bool:
-        """Between calls there is nothing to read; anything else is end of file, or bytes nobody asked for."""
-        return not self._readable.poll(0)
-
-    def signal(self) -> None:
-        """Kill the process and all of its group, without waiting for it."""
-        with self._lock:
-            if not self._reaped:  # until then its id cannot be another's
-                with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: EPERM for a zombie
-                    os.killpg(self._process.pid, signal.SIGKILL)
-
-    def kill(self) -> None:
-        """Kill the whole group, reap the process, close the pipes."""
-        self.signal()
-        with self._lock:
-            self._process.wait()
-            self._reaped = True
-        self.close_pipes()
-
-    def close_pipes(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-
-    def abandon(self) -> None:
-        """In a forked child: it is not ours to kill, but must see the end of file when its parent ends."""
-        self.close_pipes()
-        self._process.returncode = 0  # or Popen warns that it still runs
-
-    def _end(self) -> str:
-        code = self._process.returncode
-        return f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.strsignal(-code)})"
-
-    def _send(self, payload: bytes, deadline: float) -> None:
-        data = memoryview(framed(payload))
-        while data:
-            try:
-                data = data[os.write(self._requests, data) :]
-            except BlockingIOError:
-                _wait(self._writable, deadline)
-
-    def _receive(self, deadline: float) -> bytes:
-        """The payload of exactly one message. Raises TimeoutError, EOFError, OSError, or ValueError for bad bytes."""
-        data = bytearray()
-        size = 4
-        while len(data) < size:
-            _wait(self._readable, deadline)
-            chunk = os.read(self._replies, 65_536)
-            if not chunk:
-                raise EOFError
-            data += chunk
-            if len(data) >= 4:
-                size = 4 + int.from_bytes(data[:4], "big")
-                if size > 4 + self._max_reply_bytes + 12 * DETAIL_CHARS or len(data) > size:
-                    raise ValueError("it is too long")
-        return bytes(data[4:])
-
-
-def _wait(poll: "select.poll", deadline: float) -> None:
-    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-        raise TimeoutError
-
-
-def _parsed(payload: bytes) -> tuple[Literal["ok", "raised"], Any, str]:
-    """Status, value and detail of a reply. Raises ValueError or RecursionError if it is anything else."""
-    match json.loads(payload):
-        case ["ok", value]:
-            return "ok", value, ""
-        case ["raised", str(detail)]:
-            return "raised", None, detail[:DETAIL_CHARS]
-    raise ValueError("it has the wrong form")
+    def _reply(self, deadline: float) -> tuple[Literal["ok", "raised"], Any, str]:
+        """Status, value and detail of a reply. Raises as `JsonProcess.receive`."""
+        reply = self.process.receive(deadline, self._max_bytes)
+        if self.process.unread:
+            raise ValueError("there is more than one")
+        match reply:
+            case ["ok", value]:
+                return "ok", value, ""
+            case ["raised", str(detail)]:
+                return "raised", None, detail[:DETAIL_CHARS]
+        raise ValueError("it has the wrong form")
 
 
 MAX_REQUEST_BYTES = 16 * 2**20
 """Larger arguments of one call, as JSON, are refused. From about 1 MB on, encoding them holds the GIL for over 5 ms."""
-_ENVIRONMENT = ("PATH", "LANG", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME")
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class WorkerPool:
@@ -284,11 +186,8 @@ class WorkerPool:
         self._all: set[Worker] = set()
         self._folder = tempfile.mkdtemp(prefix="rg-env-worker-")
         os.chmod(self._folder, 0o500)
-        # What interpreters say before they can speak the protocol; kept for the error of a start that fails.
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._threads: list[threading.Thread] = []
         atexit.register(self.close)
-        _pools.add(self)
         try:
             first = self._start()
             self._spares = deque([first, *(self._start() for _ in range(workers))])
@@ -334,14 +233,13 @@ class WorkerPool:
             self._closed = True
             everyone = list(self._all)
         for worker in everyone:
-            worker.signal()
+            worker.process.signal_kill()
         for _ in range(self.workers):
             self._jobs.put(None)
         for thread in self._threads:  # each reaps the worker it has
             thread.join()
         for worker in list(self._all):
             self._end(worker)
-        self._log.close()
         os.chmod(self._folder, 0o700)
         shutil.rmtree(self._folder, ignore_errors=True)
         atexit.unregister(self.close)
@@ -381,7 +279,7 @@ class WorkerPool:
                 continue
             for is_last in (False, True):
                 try:
-                    if worker is not None and not worker.is_idle():  # killed from outside between two calls
+                    if worker is not None and not worker.process.is_silent():  # killed from outside between two calls
                         self._end(worker)
                         worker = None
                     worker = worker or self._take()
@@ -425,41 +323,13 @@ class WorkerPool:
         raise AssertionError("unreachable")
 
     def _start(self) -> Worker:
-        names = [name for name in os.environ if name in _ENVIRONMENT or name.startswith("LC_")]
-        environment = {name: os.environ[name] for name in names}
-        environment |= {"HOME": self._folder, "TMPDIR": self._folder, "PYTHONHASHSEED": "0"}
-        environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in sys.path)
-        if sys.dont_write_bytecode:
-            environment["PYTHONDONTWRITEBYTECODE"] = "1"
-        environment |= dict.fromkeys(_ONE_THREAD, "1")  # BLAS would reserve memory for a thread per core
-        with _fork_lock:
-            worker = Worker(
-                self.target,
-                environment,
-                folder=self._folder,
-                log=self._log,
-                start_s=self._start_s,
-                max_reply_bytes=self._max_reply_bytes,
-            )
-            self._all.add(worker)
-        worker.send_settings(self._settings)
+        environment = {**bare_environment(), "HOME": self._folder, "TMPDIR": self._folder}
+        worker = Worker(
+            self.target, self._settings, environment, start_s=self._start_s, max_reply_bytes=self._max_reply_bytes
+        )
+        self._all.add(worker)
         return worker
 
     def _end(self, worker: Worker) -> None:
-        worker.kill()
+        worker.process.kill()
         self._all.discard(worker)
-
-
-_pools: "weakref.WeakSet[WorkerPool]" = weakref.WeakSet()
-_fork_lock = threading.Lock()
-"""Held while a worker is started, so that no forked child has pipes of it that `_forked` does not know."""
-
-
-def _forked() -> None:
-    _fork_lock.release()
-    for pool in _pools:
-        for worker in pool._all:
-            worker.abandon()
-
-
-os.register_at_fork(before=_fork_lock.acquire, after_in_parent=_fork_lock.release, after_in_child=_forked)

@@ -89,14 +89,14 @@ def test_the_environment_is_scrubbed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        pytest.param("\xff" * 10, id="too long"),
-        pytest.param("\0\0\0\2{}{}", id="more than one"),
-        pytest.param("\0\0\0\4null", id="null"),
-        pytest.param('\0\0\0\x0c["raised",1]', id="no detail"),
-        pytest.param("\0\0\0\1[", id="no JSON"),
-        pytest.param("\0\0\0\2\xff\xff", id="no UTF-8"),
-        pytest.param("\0" * 4, id="empty"),
-        pytest.param("\0\0\xea\x60" + "[" * 60_000, id="deep"),
+        pytest.param("x" * 70_000, id="too long"),
+        pytest.param('["ok",1]\n{}', id="more than one"),
+        pytest.param("null\n", id="null"),
+        pytest.param('["raised",1]\n', id="no detail"),
+        pytest.param("[\n", id="no JSON"),
+        pytest.param("\xff\xff\n", id="no UTF-8"),
+        pytest.param("\n", id="empty"),
+        pytest.param("[" * 60_000 + "\n", id="deep"),
     ],
 )
 def test_forged_replies(pool: WorkerPool, data: str) -> None:

@@ -51,8 +51,8 @@ def test_workers_killed_in_a_call(pool: WorkerPool, monkeypatch: pytest.MonkeyPa
 
     def killed_call(worker: Worker, *args: Any) -> Outcome:
         if len(killed) < kills:
-            killed.append(worker._process.pid)
-            threading.Timer(0.1, worker.signal).start()
+            killed.append(worker.process.pid)
+            threading.Timer(0.1, worker.process.signal_kill).start()
         return call(worker, *args)
 
     monkeypatch.setattr(Worker, "call", killed_call)
@@ -73,8 +73,8 @@ def test_a_thousand_calls_while_workers_are_killed() -> None:
     def kill(pool: WorkerPool) -> None:
         while not over.wait(0.05):
             worker = random.choice(list(pool._all))
-            killed.add(worker._process.pid)
-            worker.signal()
+            killed.add(worker.process.pid)
+            worker.process.signal_kill()
 
     async def main(pool: WorkerPool) -> list[Outcome]:
         return await asyncio.gather(*(pool.acall("sleep", 0.002) for _ in range(1000)))

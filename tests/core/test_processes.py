@@ -1,0 +1,149 @@
+"""Child processes: bounded, ended with all of their group, and never without their parent."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from worker_pools import is_running, until
+
+from rg_env.core.processes import (
+    Command,
+    JsonProcess,
+    ProcessGroup,
+    bare_environment,
+    ending_orphans,
+    environment_without,
+    run,
+    run_python,
+)
+
+CHILD = """
+import os, sys, time
+from rg_env.core.child_process import ParentPipe
+
+def main():
+    parent = ParentPipe()
+    print("goes nowhere")
+    while True:
+        match parent.receive():
+            case "sleep":
+                time.sleep(60)
+            case "end":
+                sys.exit("the reason")
+            case value:
+                parent.send([value, sys.stdin.read(), os.environ.get("SECRET"), os.getcwd()])
+"""
+SPAWNS = "import subprocess, sys, time; child = subprocess.Popen(['sleep', '60']); print(child.pid, flush=True)\n"
+
+
+@pytest.fixture
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JsonProcess:
+    (tmp_path / "json_child.py").write_text(CHILD)
+    (tmp_path / "json.py").write_text("raise SystemExit('shadowed')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("SECRET", "hidden")
+    return JsonProcess("json_child:main", bare_environment(), folder=str(tmp_path))
+
+
+def test_values_of_a_json_process(child: JsonProcess, tmp_path: Path) -> None:
+    """JSON values pass both ways; the child sees no secret and no input, its prints and local files do no harm."""
+    for value in ({"a": [1, None]}, "\ud800\0\n", "x" * 200_000):
+        child.send(value, time.monotonic() + 30)
+        assert child.receive(time.monotonic() + 30) == [value, "", None, str(tmp_path)]
+    assert child.is_silent()
+    child.kill()
+    child.kill()
+
+
+def test_a_json_process_that_hangs_or_ends(child: JsonProcess) -> None:
+    """A deadline is kept; the end of a process is an error, which `end` and `last_error` explain."""
+    child.send("end")
+    with pytest.raises(EOFError):
+        child.receive(time.monotonic() + 30)
+    child.kill()
+    assert (child.end, child.last_error) == ("exit code 1", "the reason")
+    hanging = JsonProcess("json_child:main", bare_environment())
+    hanging.send("sleep")
+    with pytest.raises(TimeoutError):
+        hanging.receive(time.monotonic() + 0.1)
+    hanging.kill()
+    assert hanging.end == "signal 9 (Killed)"
+
+
+def test_a_reply_has_a_limit(child: JsonProcess) -> None:
+    """A child cannot fill this process's memory."""
+    child.send("x" * 200_000)
+    with pytest.raises(ValueError, match="more than 1000 bytes"):
+        child.receive(time.monotonic() + 30, max_bytes=1000)
+    child.kill()
+
+
+def test_programs_that_end() -> None:
+    """Exit code and output; the reason is the last line, or the signal."""
+    finished = run_python(30, "-c", "import sys; print('out'); sys.exit('the reason')")
+    assert (finished.code, finished.output, finished.reason) == (1, "out\n", "the reason")
+    assert run(["sh", "-c", "kill -9 $$"], 30).reason == "ended by SIGKILL"
+    assert run(["no-such-program"], 30).reason == "No such file or directory"
+
+
+def test_programs_that_do_not_end() -> None:
+    """They are killed at the deadline, with what they have started."""
+    before = set(psutil.Process().children())
+    finished = run([sys.executable, "-c", SPAWNS + "time.sleep(60)"], 2)
+    assert (finished.code, finished.timed_out, finished.reason) == (None, True, "no answer within 2 s")
+    assert set(psutil.Process().children()) <= before
+    assert not [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", "60"]]
+
+
+def test_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without launcher variables, named secrets and GPUs; or with next to nothing."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "ACCELERATE_USE_FSDP", "MY_KEY", "LC_TIME"):
+        monkeypatch.setenv(name, "hidden")
+    monkeypatch.setenv("OTHER", "kept")
+    monkeypatch.setenv("PYTHONHASHSEED", "12")
+    environment = environment_without("MY_KEY", gpus=False)
+    assert [name for name, value in environment.items() if value == "hidden"] == ["LC_TIME"]
+    assert (environment["OTHER"], environment["CUDA_VISIBLE_DEVICES"]) == ("kept", "")
+    bare = bare_environment()
+    assert "OTHER" not in bare
+    assert (bare["PYTHONHASHSEED"], bare["LC_TIME"], bare["PATH"]) == ("0", "hidden", os.environ["PATH"])
+
+
+def test_a_program_ends_with_its_parent(tmp_path: Path) -> None:
+    """Even where the parent is killed."""
+    if sys.platform != "linux":
+        pytest.skip("the kernel's service")
+    code = f"""
+import sys, time
+from pathlib import Path
+from rg_env.core.processes import Command, ProcessGroup
+print(ProcessGroup(Command(("sleep", "60")), Path({str(tmp_path / "log")!r}))._process.pid, flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert is_running(pid)
+        parent.kill()
+    assert until(lambda: not is_running(pid))
+
+
+def test_orphans_are_ended(tmp_path: Path) -> None:
+    """A program that dies and leaves a child in another session behind: the child is ended, earlier ones stay."""
+    if sys.platform != "linux":
+        pytest.skip("only Linux gives orphans to their ancestor")
+    with subprocess.Popen(["sleep", "60"]) as earlier:
+        with ending_orphans(lambda: 5.0):
+            spawns = SPAWNS.replace("['sleep', '60']", "['setsid', 'sleep', '60']")
+            program = ProcessGroup(Command((sys.executable, "-c", spawns)), tmp_path / "log")
+            assert program.wait(30) == 0
+            (orphan,) = map(int, program.new_lines())
+            assert is_running(orphan)
+        assert not is_running(orphan)
+        assert earlier.poll() is None
+        earlier.send_signal(signal.SIGKILL)
