@@ -179,7 +179,7 @@ def main() -> int:
     from rg_env.inference.protocol import Sampling
     from rg_env.training import default_config, load_policy
     from rg_env.training.checks import check_eval_env, check_prompts
-    from rg_env.training.config.step_counts import evaluation_steps
+    from rg_env.training.config.schema import evaluation_steps
     from rg_env.training.data.batches import prepare_policy
     from rg_env.training.engines import Embedded
     from rg_env.training.evaluation.plan import Asked

@@ -7,10 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rg_env.training.config.convert import environment_arguments, evaluated_besides, grpo_config, gym
-from rg_env.training.config.schema import TrainConfig
-from rg_env.training.config.sections import EvaluationSettings
-from rg_env.training.config.step_counts import in_updates
+from rg_env.training.config.schema import EvaluationSettings, TrainConfig
 
 if TYPE_CHECKING:
     from rg_env.inference.models import Policy
@@ -23,12 +20,12 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     """Train as `config` says. What is returned and raised: see `train`."""
     from rg_env.core.distributed_env import say
     from rg_env.inference.models import load_policy
-    from rg_env.training.config.unused_keys import without_effect
+    from rg_env.training.config.dry_run import without_effect
     from rg_env.training.hub_uploads import check_hub
     from rg_env.training.reporting.run_files import run_folder
     from rg_env.training.run import train
 
-    given, config = config, in_updates(config)
+    given, config = config, config.in_updates()
     run_folder(config.output.dir, "check", resume)  # told before the model is loaded
     check_hub(config.hub)
     if line := without_effect(given):
@@ -54,7 +51,6 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Eval
         InputError: there is no such checkpoint, or nothing to evaluate.
     """
     from rg_env.inference.models import TINY, load_policy, with_adapters
-    from rg_env.training.config.dry_run import resolved
     from rg_env.training.evaluation.checkpoint_eval import evaluate_only, step_of_model
     from rg_env.training.reporting.run_files import RunFiles, run_folder, run_name
 
@@ -77,7 +73,7 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Eval
     plan = evaluation_plan(config, policy)
     result = evaluate_only(trainer, folder, plan, step=step_of_model(checkpoint or ""))
     files = RunFiles(folder)
-    files.write_config(resolved(config))
+    files.write_config(config.resolved())
     files.write_config({"evaluated": checkpoint or config.model.name}, "arguments.yaml")
     files.write_manifest(trainer.env.manifest, plan.manifests(trainer.env))
     return result
@@ -92,16 +88,16 @@ def make_trainer(
     from rg_env.training.reporting.run_files import run_folder, run_name
     from rg_env.training.trainer import GRPOTrainer
 
-    env = ReasoningGym(gym=policy.mixture(gym(config.tasks)), **environment_arguments(config))
+    env = ReasoningGym(gym=policy.mixture(config.gym), **config.environment_arguments())
     if folder is None:
         folder = run_folder(config.output.dir, run_name(list(config.tasks), policy.label), resume)
     curriculum = None
     if config.curriculum is not None:
-        curriculum = Curriculum(config.curriculum, env, config.seed, gym=gym(config.tasks))
+        curriculum = Curriculum(config.curriculum, env, config.seed, gym=config.gym)
     return GRPOTrainer(
         model=policy.model,
         env=env,
-        args=grpo_config(config, folder),
+        args=config.grpo_config(folder),
         processing_class=policy.tokenizer,
         peft_config=lora(config),
         engine=config.engine,
@@ -116,7 +112,7 @@ def evaluation_plan(config: TrainConfig, policy: "Policy") -> "EvaluationPlan":
 
     environments = {
         label: ReasoningGym(**{**arguments, "gym": policy.mixture(arguments["gym"])})
-        for label, arguments in evaluated_besides(config)
+        for label, arguments in config.evaluation_environments()
     }
     held_out = [env for label, env in environments.items() if label is None]
     labelled = {label: env for label, env in environments.items() if label is not None}

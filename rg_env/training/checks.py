@@ -11,7 +11,8 @@ from rg_env.core.environment import Environment
 from rg_env.errors import InputError, MissingExtraError
 from rg_env.inference.prompts import PromptEncoder
 from rg_env.training.config.grpo import GRPOConfig
-from rg_env.training.config.sections import EngineConfig
+from rg_env.training.config.load import contradictions
+from rg_env.training.config.schema import EngineConfig
 from rg_env.training.strategy import SHARDED_WEIGHTS, Sharding
 
 LIGER = "liger_kernel.transformers.monkey_patch"
@@ -22,21 +23,11 @@ def check_options(args: GRPOConfig, engine: EngineConfig, env: Environment, curr
     """Raise `InputError` if options exclude each other, or `env` lacks what they need."""
     if not env.train_rows:
         raise InputError("the environment has no training rows: give it num_train_examples above 0")
-    if engine.kind == "embedded" and engine.num_batches_ahead > 0:
-        raise InputError(
-            f"num_batches_ahead={engine.num_batches_ahead} samples while the model trains, and the embedded engine is "
-            "that model: set num_batches_ahead=0, or use engine.kind=vllm"
-        )
+    for problem in contradictions(args, engine, curriculum):
+        raise InputError(f"{'.'.join(problem.path)}: {problem.message}")
     if curriculum is not None and not env.has_accuracy:
         raise InputError("a curriculum follows accuracy, which this environment does not measure: leave it out")
-    if not args.filter_groups:
-        return
-    if curriculum is not None:
-        raise InputError(
-            "filter_groups takes other prompts than the curriculum's, which keeps tasks at the right level by itself: "
-            "leave out one of them"
-        )
-    if not env.has_accuracy:
+    if args.filter_groups and not env.has_accuracy:
         raise InputError("filter_groups looks at accuracy, which this environment does not measure: set it to False")
 
 

@@ -26,7 +26,7 @@ from transformers import TrainerCallback
 from rg_env.core.hub_names import repo_problem
 from rg_env.core.text import one_line
 from rg_env.errors import InputError
-from rg_env.training.config.sections import HubConfig
+from rg_env.training.config.schema import HubConfig
 
 FINISH_TIMEOUT = 3600.0
 """Seconds that an upload may take when training has ended."""

@@ -25,9 +25,7 @@ from rg_env.evaluation.plots.run import plot_run
 from rg_env.inference.models import TINY
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.checkpointing.resume import check_fit, chosen, step_of
-from rg_env.training.config.dry_run import resolved
-from rg_env.training.config.schema import TrainConfig
-from rg_env.training.config.sections import HubConfig, LoggingConfig, MonitorsConfig
+from rg_env.training.config.schema import HubConfig, LoggingConfig, MonitorsConfig, TrainConfig
 from rg_env.training.distributed import on_main
 from rg_env.training.evaluation.plan import EvaluationPlan
 from rg_env.training.evaluation.runner import FixedEvaluation
@@ -332,7 +330,7 @@ def _describe(
     if config is None:
         files.write_config(_resolved(evaluation, settings), f"config{suffix}.yaml")
     else:
-        files.write_config(resolved(config), f"config{suffix}.yaml")
+        files.write_config(config.resolved(), f"config{suffix}.yaml")
         files.write_config(_resolved(evaluation, {}), f"arguments{suffix}.yaml")
     if goes_on:
         return

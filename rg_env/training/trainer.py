@@ -43,7 +43,7 @@ from rg_env.training.checks import (
     longest_prompt,
 )
 from rg_env.training.config.grpo import GRPOConfig
-from rg_env.training.config.sections import EngineConfig
+from rg_env.training.config.schema import EngineConfig
 from rg_env.training.curriculum.curriculum import Curriculum
 from rg_env.training.data.batches import TokenBatch, micro_batches, prepare_policy, reference_of, repeated
 from rg_env.training.data.sampler import BatchOrder

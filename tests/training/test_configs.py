@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from rg_env.tiny import TASKS, TRAINING
+from rg_env.tiny import TRAINING
+from rg_env.training.config.dry_run import without_effect
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.schema import TrainConfig
-from rg_env.training.config.unused_keys import without_effect
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 BASES = {"base.yaml", "base_intra.yaml", "base_inter.yaml", "base_curriculum.yaml"}  # in train/paper
@@ -37,31 +37,16 @@ def loaded(folder: Path, *extends: Path | str, **sections: Any) -> TrainConfig:
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
-def test_an_experiment_loads(path: Path) -> None:
-    """Without a mistake, and its resolved form says the same again."""
+def test_an_experiment_loads_and_says_what_it_is(path: Path) -> None:
+    """Its resolved form says the same again; every key makes a difference; the head gives the command, the source of
+    the figures, and the metrics that are measured under labels."""
     config = load_train_config(path)
     assert TrainConfig.model_validate_json(config.model_dump_json()) == config
-
-
-@pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
-def test_no_key_of_an_experiment_is_without_effect(path: Path) -> None:
-    """All that a file says differently than the defaults makes a difference."""
-    assert without_effect(load_train_config(path)) == ""
-
-
-@pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
-def test_the_head_tells_source_command_and_figures(path: Path) -> None:
-    """The command names the file itself."""
+    assert without_effect(config) == ""
     head = path.read_text().split("extends:")[0]
     assert f"rg-env train configs/{name(path)}\n" in head
     assert any(word in head for word in ("Published", "Figures", "Unpublished", "Measured"))
-
-
-@pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
-def test_the_head_names_what_is_measured_under_labels(path: Path) -> None:
-    """By the metric to look at, and no other."""
-    named = re.findall(r"eval/([\w.-]+)/accuracy", path.read_text().split("extends:")[0])
-    assert named == load_train_config(path).evaluation.labels
+    assert re.findall(r"eval/([\w.-]+)/accuracy", head) == config.evaluation.labels
 
 
 @pytest.mark.parametrize("path", PARTS, ids=name)
@@ -80,31 +65,18 @@ def test_base_spells_out_the_defaults(tmp_path: Path) -> None:
     assert loaded(tmp_path, CONFIGS / "base.yaml", **sections) == loaded(tmp_path, **sections)
 
 
-def test_tiny_is_the_run_of_the_smallest_example(tmp_path: Path) -> None:
-    """The same arguments as `default_config` gives the tiny policy, and the task at the size it was made for."""
-    from rg_env.training import default_config, load_policy
-
-    config = load_train_config(CONFIGS / "train" / "tiny.yaml")
-    arguments = default_config(load_policy("tiny"), tmp_path)
-    ours = config.training.model_dump()
-    theirs = arguments.model_dump()
-    assert {key for key in ours if ours[key] != theirs[key]} == {"output_dir"}
-    assert {task: spec.config for task, spec in config.tasks.items()} == {"leg_counting": TASKS["leg_counting"]}
-
-
 @pytest.mark.parametrize("model", ["tiny", "any other"])
 def test_scripts_and_configs_have_the_same_defaults(tmp_path: Path, model: str) -> None:
     """What `default_config` gives is what the shipped configs come to, field by field."""
     from rg_env.inference.models import Policy
-    from rg_env.training.config.convert import grpo_config
-    from rg_env.training.config.defaults import default_config
+    from rg_env.training.config.grpo import default_config
 
     part = CONFIGS / "models" / ("tiny.yaml" if model == "tiny" else "qwen2.5-3b.yaml")
     config = loaded(tmp_path, CONFIGS / "base.yaml", part, tasks={"ab": {}})
     if model == "tiny":
-        assert config.training == GRPOConfig(**TRAINING)
+        assert config.training == load_train_config(CONFIGS / "train" / "tiny.yaml").training == GRPOConfig(**TRAINING)
     ours = default_config(Policy(None, None, model, is_tiny=model == "tiny"), tmp_path)
-    assert ours == grpo_config(config, tmp_path)
+    assert ours == config.grpo_config(tmp_path)
 
 
 def test_the_prompt_is_the_librarys() -> None:

@@ -13,9 +13,8 @@ from rg_env.core.data.dataset import build_rows
 from rg_env.core.data.splits import split_of
 from rg_env.core.tasks.levels import options_at
 from rg_env.errors import InputError, TooFewQuestionsError, UnknownNameError
-from rg_env.training.config.checks import problems
-from rg_env.training.config.schema import TrainConfig
-from rg_env.training.config.sections import CurriculumConfig
+from rg_env.training.config.load import problems
+from rg_env.training.config.schema import CurriculumConfig, TrainConfig
 from rg_env.training.curriculum.curriculum import Curriculum, CurriculumState, TaskState, read_state
 from rg_env.training.curriculum.question_pool import FIRST_ROWS, QuestionPool
 
@@ -270,8 +269,8 @@ def test_what_is_too_long_is_left_out(env: Any) -> None:
 @pytest.mark.parametrize(
     ("tasks", "gym", "message"),
     [
-        ({"maze": {}}, ["chain_sum"], "'maze' is not trained on: the tasks are chain_sum, leg_counting"),
-        ({"chain_sum": {}}, [{"name": "chain_sum", "level": 1}], "level of 'chain_sum' is set already"),
+        ({"maze": {}}, ["chain_sum"], "tasks.maze: is not trained on: the tasks are chain_sum"),
+        ({"chain_sum": {}}, [{"name": "chain_sum", "level": 1}], "tasks.chain_sum: its level is set by the curriculum"),
         ({"chain_sum": {"attributes": ["num_term"]}}, ["chain_sum"], "did you mean 'num_terms'"),
     ],
 )

@@ -14,7 +14,6 @@ from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table
 from rg_env.inference.models import Policy
 from rg_env.training.build import evaluation_plan
-from rg_env.training.config.convert import environment_arguments, evaluated_besides, gym
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.schema import TrainConfig
 from rg_env.training.curriculum.curriculum import Curriculum
@@ -40,7 +39,7 @@ def test_each_entry_has_exactly_its_number(numbers: list[int | None], default: i
     }
     tasks |= {f"label{i}": {"task": "leg_counting", "num_examples": number} for i, number in enumerate(labels)}
     whole = config(tasks={"leg_counting": {}}, evaluation={"tasks": tasks, "num_held_out_examples": default})
-    (_, held_out), *others = evaluated_besides(whole)
+    (_, held_out), *others = whole.evaluation_environments()
     mixture = Mixture.parse(held_out["gym"])
     counts = dict(zip(mixture.names, mixture.counts(held_out["num_eval_examples"]), strict=True))
     assert counts == {name: number or default for name, number in zip(names, numbers, strict=True)}
@@ -103,10 +102,10 @@ def test_questions_at_other_difficulties_are_never_trained_on() -> None:
     asked = {row["question"] for env in plan.labelled.values() for row in env.eval_rows}
     assert len(asked) == 200
     assert {split_of(info["problem"]) for info in infos} == {"eval"}
-    env = ReasoningGym(gym=gym(whole.tasks), **environment_arguments(whole))
+    env = ReasoningGym(gym=whole.gym, **whole.environment_arguments())
     assert not asked & {row["question"] for row in env.train_rows}
     assert whole.curriculum
-    curriculum = Curriculum(whole.curriculum, env, whole.seed, gym=gym(whole.tasks))
+    curriculum = Curriculum(whole.curriculum, env, whole.seed, gym=whole.gym)
     rows = env.train_rows[:16]
     drawn = {row["question"] for batch in range(40) for row in curriculum.replace(batch, rows)}
     assert len(drawn) == 640

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rg_env.core.rewards.builtin import get_reward
-from rg_env.training.config.schema import TrainConfig
-from rg_env.training.config.sections import MonitorsConfig, rule_names
+from rg_env.training.config.schema import MonitorsConfig, TrainConfig, rule_names
 from rg_env.training.monitors.callback import Monitors
 from rg_env.training.monitors.rules import RULES
 

@@ -12,7 +12,6 @@ from rg_env.core.data.dataset import build_rows
 from rg_env.core.grading.scoring import score
 from rg_env.core.rewards.builtin import resolve_rewards
 from rg_env.errors import ConfigError
-from rg_env.training.config.convert import gym, reward_list
 from rg_env.training.config.load import load_train_config
 
 REPOSITORY = Path(__file__).parents[2]
@@ -35,12 +34,12 @@ def test_a_config_imports_tasks_and_rewards(tmp_path: Path) -> None:
             load_train_config(file)
         file.write_text(text)
         config = load_train_config(file)
-        rows = build_rows(gym(config.tasks), "train", 8, seed=0, cache=False)
+        rows = build_rows(config.gym, "train", 8, seed=0, cache=False)
         assert all(row["question"].count("+") == 2 for row in rows)
         assert score(f"<answer>{rows[0]['answer']}</answer>", rows[0]["info"]).status == "correct"
         near = score(f"<answer>{int(rows[0]['answer']) + 1}</answer>", rows[0]["info"])
         assert (near.status, near.progress) == ("wrong", 0.1)
-        assert [reward.name for reward in resolve_rewards(reward_list(config))] == ["correctness", "shows_work"]
+        assert [reward.name for reward in resolve_rewards(config.reward_specs)] == ["correctness", "shows_work"]
 
 
 def test_an_import_that_fails_is_told_with_its_place_in_the_config(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from rg_env.errors import OutputFolderError
 from rg_env.training import GRPOConfig, run_folder, train
-from rg_env.training.config.sections import EngineConfig, LoggingConfig
+from rg_env.training.config.schema import EngineConfig, LoggingConfig
 from rg_env.training.evaluation.plan import EvaluationPlan
 from rg_env.training.evaluation.runner import FixedEvaluation
 from rg_env.training.reporting.run_files import RunFiles, run_name

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from rg_env.training.config.convert import environment_arguments, evaluated_besides, grpo_config, gym
 from rg_env.training.config.schema import TrainConfig
 
 _KEYS = {
@@ -69,15 +68,15 @@ class AskedRun:
         made = evaluation.before or evaluation.after or evaluation.every != 0
         return cls(
             model=config.model.name,
-            gym=gym(config.tasks),
-            environment=environment_arguments(config),
+            gym=config.gym,
+            environment=config.environment_arguments(),
             engine=config.engine.kind,
             vllm_host=config.engine.host,
             vllm_port=config.engine.port,
             processes=processes,
             output_dir=config.output.dir,
-            settings={**grpo_config(config).model_dump(), "report_to": config.logging.report_to},
-            evaluated=evaluated_besides(config),
+            settings={**config.grpo_config().model_dump(), "report_to": config.logging.report_to},
+            evaluated=config.evaluation_environments(),
             evaluated_tokens=evaluation.max_tokens or 0,
             evaluated_answers=evaluation.rollouts_per_example + evaluation.greedy if made else 0,
             lora_rank=config.lora.r if config.lora else 0,

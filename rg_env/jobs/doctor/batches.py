@@ -11,8 +11,7 @@ from rg_env.jobs.doctor.asked_run import AskedRun, Check
 from rg_env.jobs.doctor.model import Model
 from rg_env.jobs.doctor.tokens import PromptLengths, evaluated_tokens, sequence_tokens
 from rg_env.training.checks import prompt_lengths
-from rg_env.training.config.defaults import default_fields
-from rg_env.training.config.grpo import GRPOConfig, batch_problems
+from rg_env.training.config.grpo import GRPOConfig, batch_problems, default_fields
 
 
 def resolved(run: AskedRun, *, is_tiny: bool) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from rg_env.core.config import yaml12
 from rg_env.core.config.files import COMMAND_LINE, Document, overridden, read_config
 from rg_env.core.text import short_keys, shortened, shown
 from rg_env.errors import ConfigError, InputError
-from rg_env.training.config.dry_run import resolved
 from rg_env.training.config.load import checked_config
 from rg_env.training.config.schema import TrainConfig
 
@@ -73,7 +72,7 @@ class Sweep:
 
     def base(self) -> dict[str, Any]:
         """The resolved config that all points share, without the swept keys and `output.dir`. Plain values."""
-        values = resolved(self.configs[0])
+        values = self.configs[0].resolved()
         for key in [*(axis.key for axis in self.axes), "output.dir"]:
             _remove(values, key.split("."))
         return values
@@ -115,7 +114,7 @@ def load_sweep(
         raise _all_of(mistakes, len(points), file)
     seen: dict[str, str] = {}
     for point, config in zip(points, configs, strict=True):
-        if (other := seen.setdefault(_canonical(resolved(config)), point.name)) != point.name:
+        if (other := seen.setdefault(_canonical(config.resolved()), point.name)) != point.name:
             raise InputError(f"{other} and {point.name} are the same run: leave one of them out")
     published = [config.hub.repo_id for config in configs if config.hub.enabled]
     if len(set(published)) < len(published):

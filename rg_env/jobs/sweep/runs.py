@@ -32,8 +32,7 @@ from rg_env.errors import OutputFolderError
 from rg_env.jobs.sweep.comparison import SWEEP_FILE, read_points
 from rg_env.jobs.sweep.grid import Point, Sweep, difference, some_of
 from rg_env.jobs.sweep.outcome import FINISHED, LOGS, NOT_STARTED, STOPPED, failure_file, status_of
-from rg_env.training.config.step_counts import in_updates
-from rg_env.training.config.unused_keys import without_effect
+from rg_env.training.config.dry_run import without_effect
 from rg_env.training.reporting.run_files import run_folder
 
 CONFIG_FILE = "config.yaml"
@@ -158,7 +157,7 @@ class _Runner:
         failure_file(self._folder, point.name).unlink(missing_ok=True)
         goes_on = place.is_dir() and any(place.iterdir())
         if goes_on:
-            _make_way(place, in_updates(self._sweep.configs[point.number - 1]).training.max_steps)
+            _make_way(place, self._sweep.configs[point.number - 1].in_updates().training.max_steps)
         self.say(f"{head} {point.name}{' goes on' if goes_on else ''}")
         start = time.monotonic()
         log = self._folder / LOGS / f"{point.name}.log"
@@ -260,7 +259,7 @@ def plan_lines(sweep: Sweep, folder: Path) -> list[str]:
     for point, config in zip(sweep.points, sweep.configs, strict=True):
         status, _ = status_of(folder, point.name)
         state = "" if status == NOT_STARTED else f", {status}"
-        steps = in_updates(config).training.max_steps
+        steps = config.in_updates().training.max_steps
         lines.append(f"{point.number:>4}  {point.name:<{width}}  {steps} step{'s' * (steps != 1)}{state}")
     return [*lines, *notes(sweep)]
 

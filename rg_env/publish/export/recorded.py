@@ -21,7 +21,6 @@ from rg_env.core.text import reason_of
 from rg_env.errors import ExportError, InputError, RGEnvError
 from rg_env.inference.embedded.engine import EmbeddedEngine
 from rg_env.inference.models import TINY, best_device, tiny_mixture
-from rg_env.training.config.convert import environment_arguments, gym
 from rg_env.training.config.schema import TrainConfig
 
 PROBLEMS = 20
@@ -145,8 +144,8 @@ def _arguments(of: Recorded, run: Path) -> dict[str, Any]:
         config = parse_config(read_config(run / "config.yaml"), TrainConfig)
         if config.imports:
             raise _CannotAsk("its problems need code of its own (imports), which is not run here")
-        arguments = environment_arguments(config)
-        asked = gym(config.tasks)
+        arguments = config.environment_arguments()
+        asked = config.gym
         mixture = tiny_mixture(asked) if config.model.name == TINY else asked
         fixed = {"num_train_examples": 0, "manifest": None, "split_by": split_by_of(rows)}  # older configs have no `by`
         return {**arguments, "gym": mixture, **fixed}

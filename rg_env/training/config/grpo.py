@@ -9,7 +9,8 @@ the same experiment on any number of GPUs.
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
@@ -17,6 +18,10 @@ from rg_env.core.config.parsing import Above0, Count, From0, Positive, Section, 
 from rg_env.core.distributed_env import world_size
 from rg_env.core.text import shortened
 from rg_env.errors import InputError
+from rg_env.tiny import TRAINING
+
+if TYPE_CHECKING:
+    from rg_env.inference.models import Policy
 
 ELSEWHERE = {
     "gradient_accumulation_steps": "follows from rollouts_per_step, per_device_train_batch_size and the number of "
@@ -69,8 +74,8 @@ class GRPOConfig(Section):
     max_steps: Positive = 200
     """Optimizer steps."""
     rollouts_as_steps: bool = False
-    """All numbers of steps in this config count rollouts instead of updates, and services plot over rollouts: for runs
-    with different batches side by side."""
+    """Count rollouts instead of updates in all numbers of steps of this config, and plot over rollouts at services: to
+    compare runs with different batches."""
     learning_rate: Above0 = 1e-6
     """Peak learning rate."""
     lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
@@ -92,7 +97,7 @@ class GRPOConfig(Section):
     max_grad_norm: From0 = 0.2
     """Gradients are clipped to this norm; 0 turns clipping off."""
     rollouts_per_step: Positive = 128
-    """Rollouts of an optimizer step, over all processes: prompts times `num_generations`."""
+    """Number of rollouts of an optimizer step, over all processes: prompts times `num_generations`."""
     per_device_train_batch_size: Positive = 8
     """Rollouts of a micro-batch on each process. It decides memory and speed; the step stays the same."""
     num_generations: Annotated[int, Field(ge=2)] = 8
@@ -103,8 +108,8 @@ class GRPOConfig(Section):
     """How tokens are averaged: over the micro-batch, over each rollout, divided by a constant, or over all rollouts of
     the step."""
     mask_truncated_completions: bool = False
-    """Rollouts that `max_tokens` cuts off carry no loss; they still count in their group's mean ("overlong filtering",
-    Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.4)."""
+    """Leave rollouts that `max_tokens` cuts off out of the loss; they still count in their group's mean ("overlong
+    filtering", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.4)."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
     """Divide advantages by the standard deviation of the rewards of their group, of the batch, or not at all."""
     beta: From0 = 0.0
@@ -119,7 +124,7 @@ class GRPOConfig(Section):
     """Replace groups whose answers are all right or all wrong by those of other prompts ("dynamic sampling", DAPO,
     section 3.2)."""
     filter_groups_rounds: Annotated[int, Field(ge=1, le=100)] = 3
-    """Most rounds of replacement for a batch; groups that are still missing carry no loss."""
+    """Most rounds of replacement for a batch; groups that are still missing are left out of the loss."""
     epsilon: Share = 0.2
     """Clipping range of the probability ratio, which is 1 throughout if `num_iterations` is 1."""
     epsilon_high: From0 | None = None
@@ -244,3 +249,18 @@ def _near(rollouts: int, args: GRPOConfig, processes: int) -> str:
 
 def _either(sizes: list[int]) -> str:
     return " or ".join(str(size) for size in sorted(sizes) if size)
+
+
+def default_config(policy: "Policy", output_dir: str | Path, **overrides: Any) -> GRPOConfig:
+    """Training arguments to begin with. `overrides` are fields of `GRPOConfig`; None leaves the default.
+
+    The tiny policy's were chosen by trial for a visible result in a minute; the others are the usual ones for
+    fine-tuning an instruction-tuned model on one GPU (16 prompts x 8 rollouts a step), to be tuned.
+    """
+    given = {name: value for name, value in overrides.items() if value is not None}
+    return GRPOConfig(**{**default_fields(policy.is_tiny), "output_dir": str(output_dir), **given})
+
+
+def default_fields(is_tiny: bool) -> dict[str, Any]:
+    """The fields that `default_config` sets, for the tiny policy or for any other model."""
+    return {**TRAINING, "save_steps": 0} if is_tiny else {"save_steps": 100}

@@ -2,29 +2,37 @@
 
     config = load_train_config("configs/train/tiny.yaml", ["training.learning_rate=2e-6"])
 
-Everything that can be known without the model is checked here, and neither torch nor reasoning_gym is imported for it.
+Whatever can be known without the model is checked here, once: names of tasks and rewards, and values that exclude each
+other. Neither torch nor reasoning_gym is imported.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from rg_env.core.config.files import Document
-from rg_env.core.config.parsing import Problem, config_error, parse_config, read_config
+from rg_env.core.config.files import Document, Keys
+from rg_env.core.config.parsing import Problem, config_error, parse_config, problems_within, read_config
 from rg_env.core.distributed_env import world_size
+from rg_env.core.hub_names import repo_problem
+from rg_env.core.rewards.builtin import resolve_rewards
+from rg_env.core.tasks.levels import working_levels
+from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.tasks.task_table import load_table
 from rg_env.core.user_code import import_user_code
-from rg_env.errors import InputError
-from rg_env.training.config.checks import problems
-from rg_env.training.config.schema import TrainConfig
+from rg_env.errors import InputError, unknown_name
+from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig, batch_problems
+from rg_env.training.config.schema import CurriculumConfig, EngineConfig, TrainConfig, label_problem
 
 
 def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, processes: int | None = None) -> TrainConfig:
-    """Read, resolve and check the config of a run, which `processes` train together (default: as many as this is one
-    of).
+    """Read, resolve and check the config of a run that `processes` train together (default: the launcher's number).
 
     Raises:
-        InputError: a file cannot be read; `processes` is not given, and what a launcher sets is no number.
-        ConfigError: wrong keys, types, ranges, names or combinations: all that there are; or what `imports` names
-            cannot be imported.
+        InputError: a file cannot be read; `processes` is not given, and the launcher's number is not a number.
+        ConfigError: wrong keys, types, ranges, names or combinations, all at once; or what `imports` names cannot be
+            imported.
     """
     return checked_config(read_config(file, overrides), processes=processes)
 
@@ -36,6 +44,159 @@ def checked_config(document: Document, *, processes: int | None = None) -> Train
         import_user_code(config.imports)
     except InputError as error:
         raise config_error(document, [Problem(("imports",), str(error))]) from error
-    if found := problems(config, processes or world_size()):
+    if found := list(problems(config, processes or world_size())):
         raise config_error(document, found)
     return config
+
+
+def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
+    """All that is wrong with `config` for a run of `processes`."""
+    for key, message in batch_problems(config.training, processes):
+        yield Problem(("training", key), message)
+    yield from _sizes(config)
+    yield from _hub(config)
+    for spec in config.gym:
+        yield from problems_within(("tasks", spec["name"]), spec, Mixture.parse)
+    yield from _evaluation(config)
+    yield from _rewards(config)
+    yield from _training(config)
+    yield from contradictions(config.training, config.engine, config.curriculum)
+    if config.curriculum is not None:
+        if config.splits.manifest is not None:
+            yield Problem(("splits", "manifest"), "cannot be kept with a curriculum, which draws new questions")
+        yield from curriculum_problems(config.curriculum, config.tasks)
+    for service in config.logging.report_to:
+        if find_spec(service) is None:
+            yield Problem(("logging", "report_to"), f"{service} is not installed: `pip install {service}`")
+
+
+def contradictions(training: GRPOConfig, engine: EngineConfig, curriculum: object) -> Iterator[Problem]:
+    """Values of `training` and `engine` that exclude each other, or a `curriculum` (None: without one)."""
+    if training.filter_groups and curriculum is not None:
+        yield Problem(("training", "filter_groups"), "asks other prompts than the curriculum's: leave out one of them")
+    if engine.kind == "embedded":
+        for key in ("num_batches_ahead", "importance_sampling_correction"):
+            if getattr(engine, key):
+                yield Problem(("engine", key), "is for engine.kind: vllm; the embedded engine samples from the policy")
+    if engine.importance_sampling_correction and training.top_p < 1:
+        yield Problem(("engine", "importance_sampling_correction"), "needs training.top_p: 1.0")
+
+
+def curriculum_problems(curriculum: CurriculumConfig, tasks: Mapping[str, Any]) -> Iterator[Problem]:
+    """What is wrong with a curriculum of some of `tasks`: by name, each with `level` and `levels`."""
+    if not curriculum.tasks:
+        yield Problem(("curriculum", "tasks"), "names no task: such as {spell_backward: {start: 0}}")
+    if curriculum.failure_threshold >= curriculum.success_threshold:
+        text = f"must be below success_threshold ({curriculum.success_threshold:g})"
+        yield Problem(("curriculum", "failure_threshold"), text)
+    for name, task in curriculum.tasks.items():
+        path: Keys = ("curriculum", "tasks", name)
+        if name not in tasks:
+            yield Problem(path, f"is not trained on: the tasks are {', '.join(tasks)}")
+            continue
+        if tasks[name].level is not None or tasks[name].levels:
+            text = f"its level is set by the curriculum: use curriculum.tasks.{name}.start instead"
+            yield Problem(("tasks", name), text)
+        if (entry := load_table().get(name)) is None:
+            continue  # reported with `tasks`
+        levels = entry["levels"]
+        if not levels:
+            yield Problem(path, "has no levels")
+            continue
+        if unknown := [each for each in task.attributes if each not in levels]:
+            text = str(unknown_name(f"level attribute of task {name!r}", unknown[0], levels))
+            yield Problem((*path, "attributes"), text)
+            continue
+        top = max(len(levels[each]) for each in task.attributes or levels) - 1
+        highest = top if task.highest is None else task.highest
+        for key in ("start", "highest"):
+            if (getattr(task, key) or 0) > top:
+                yield Problem((*path, key), f"the highest level is {top}")
+        if highest < task.start <= top:
+            yield Problem((*path, "start"), f"is above highest ({highest})")
+        if not any(level <= highest for level in working_levels(name, task.attributes)):
+            yield Problem(path, f"no level up to {highest} works in the installed reasoning-gym: leave this task out")
+        for step, level in (curriculum.schedule or {}).items():
+            if level > top:
+                yield Problem(("curriculum", "schedule", step), f"the highest level of {name} is {top}")
+
+
+def _sizes(config: TrainConfig) -> Iterator[Problem]:
+    splits, tasks, prompts = config.splits, len(config.tasks), config.training.prompts_per_step
+    if splits.num_train_examples < (least := max(tasks, prompts)):
+        text = f"fewer than the {prompts} prompts of a step, or than the {tasks} tasks: at least {least}"
+        yield Problem(("splits", "num_train_examples"), text)
+    if 0 < splits.num_eval_examples < tasks:
+        yield Problem(("splits", "num_eval_examples"), f"fewer than the {tasks} tasks: at least {tasks}, or 0 for none")
+
+
+def _hub(config: TrainConfig) -> Iterator[Problem]:
+    hub, save_every = config.hub, config.output.save_every
+    if hub.repo_id is None and hub.enabled:
+        yield Problem(("hub", "repo_id"), "hub.enabled needs it: USER/NAME, the repository to upload to")
+    if hub.repo_id is not None and (problem := repo_problem(hub.repo_id)):
+        yield Problem(("hub", "repo_id"), problem)
+    if not (hub.enabled and hub.every):
+        return
+    updates = config.in_updates()
+    if not save_every:
+        yield Problem(("hub", "every"), "output.save_every is 0: there are no checkpoints to upload on the way")
+    elif updates.hub.every % updates.output.save_every:
+        least = -(-hub.every // save_every) * save_every
+        text = f"checkpoints are what is uploaded, and output.save_every is {save_every}: such as {least}"
+        yield Problem(("hub", "every"), text)
+
+
+def _evaluation(config: TrainConfig) -> Iterator[Problem]:
+    evaluation, table = config.evaluation, load_table()
+    for problem in evaluation.contradictions():
+        yield Problem(("evaluation", *problem.path), problem.message)
+    if not config.splits.num_eval_examples and not evaluation.tasks and evaluation.every:
+        yield Problem(("evaluation", "every"), "there is nothing to evaluate: splits.num_eval_examples is 0")
+    for name in evaluation.tasks:
+        path: Keys = ("evaluation", "tasks", name)
+        spec, hint = evaluation.gym(name), ""
+        if name in evaluation.labels:
+            if text := label_problem(name):
+                yield Problem(path, text)
+            if spec["name"] not in table:
+                path = (*path, "task")
+        elif name in config.tasks:
+            yield Problem(
+                path,
+                "is trained on, and so evaluated anyway: leave it out here, or ask it with other options under a label "
+                f"of its own, such as {name}_hard: {{task: {name}, config: {{...}}}}",
+            )
+            continue
+        elif name not in table:
+            hint = "; a label of your own needs task: NAME"
+        yield from problems_within(path, spec, Mixture.parse, hint)
+
+
+def _rewards(config: TrainConfig) -> Iterator[Problem]:
+    if not config.rewards:
+        yield Problem(("rewards",), "names no reward: such as {correctness: 1.0}")
+    elif not any(reward.weight for reward in config.rewards.values()):
+        yield Problem(("rewards",), "every weight is 0: there is nothing to learn from")
+    for spec in config.reward_specs:
+        yield from problems_within(("rewards", spec["name"]), spec, lambda spec: resolve_rewards([spec]))
+
+
+def _training(config: TrainConfig) -> Iterator[Problem]:
+    training, name = config.training, config.model.name
+    for key in OWNED_ELSEWHERE.keys() & training.model_fields_set:
+        yield Problem(("training", key), f"is set outside of training: {OWNED_ELSEWHERE[key]}")
+    if training.lr_scheduler_type != "constant" and training.warmup_steps > training.max_steps:
+        yield Problem(("training", "warmup_steps"), f"more than the {training.max_steps} steps of the run")
+    for key, needed, package in (
+        ("optim", training.optim.endswith("8bit"), "bitsandbytes"),
+        ("use_liger_kernel", training.use_liger_kernel, "liger-kernel"),
+    ):
+        if needed and find_spec(package.replace("-", "_")) is None:
+            text = f"needs {package}, which is not installed: `pip install {package}`"
+            yield Problem(("training", key), text)
+    if config.model.dtype == "bfloat16" and config.lora is None:
+        text = "without LoRA small updates round to nothing: take auto, and training.bf16 to compute in bfloat16"
+        yield Problem(("model", "dtype"), text)
+    if name.startswith(("/", "./", "../", "~")) and not os.path.isdir(name):
+        yield Problem(("model", "name"), "there is no such folder here")

@@ -22,6 +22,7 @@ with it a run goes on as if it had never stopped. A batch once asked for keeps i
 that it was asked at.
 """
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -33,7 +34,8 @@ from rg_env.core.environment import ReasoningGym
 from rg_env.core.tasks.levels import options_at, working_levels
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import GenerationError, InputError
-from rg_env.training.config.sections import CurriculumConfig
+from rg_env.training.config.load import curriculum_problems
+from rg_env.training.config.schema import CurriculumConfig
 from rg_env.training.curriculum.question_pool import Prepare, QuestionPool
 from rg_env.training.rollouts import LEVEL
 
@@ -103,14 +105,11 @@ class Curriculum:
         given = {task.name: task for task in env.mixture.tasks}
         own = {task.name: task for task in Mixture.parse(env.mixture if gym is None else gym).tasks}
         self._options: dict[str, dict[int, dict[str, Any]]] = {}
+        for problem in curriculum_problems(config, {name: own[name] for name in given if name in own}):
+            raise InputError(f"{'.'.join(problem.path)}: {problem.message}")
         for name, task in config.tasks.items():
-            if name not in given or name not in own:
-                raise InputError(f"curriculum: {name!r} is not trained on: the tasks are {', '.join(given)}")
-            if own[name].level is not None or own[name].levels:
-                raise InputError(f"curriculum: the level of {name!r} is set already: say where it starts instead")
-            levels = [level for level in working_levels(name, task.attributes) if level <= _top(task.highest)]
-            if not levels:
-                raise InputError(f"curriculum: {name!r} has no level up to {task.highest} that works")
+            highest = math.inf if task.highest is None else task.highest
+            levels = [level for level in working_levels(name, task.attributes) if level <= highest]
             self._options[name] = {
                 level: {**given[name].config, **options_at(name, level, task.attributes), **own[name].config}
                 for level in levels
@@ -257,10 +256,6 @@ class Curriculum:
         """The question in the place of `row`, whose share of all rows it keeps."""
         question = self._question(name, level, number)
         return {**row, **question, "info": {**question["info"], "share": row["info"]["share"], LEVEL: str(level)}}
-
-
-def _top(highest: int | None) -> float:
-    return float("inf") if highest is None else highest
 
 
 def _up(levels: Sequence[int], wanted: int) -> int:

@@ -19,8 +19,7 @@ from rg_env.core.config.parsing import Problem, problems_in
 from rg_env.core.environment import Environment
 from rg_env.core.text import shortened
 from rg_env.errors import InputError
-from rg_env.training.config.sections import EvaluationSettings, contradictions, label_problem
-from rg_env.training.config.step_counts import evaluation_steps
+from rg_env.training.config.schema import EvaluationSettings, evaluation_steps, label_problem
 from rg_env.training.environments import as_environment
 from rg_env.training.evaluation.scores import Part
 
@@ -57,7 +56,7 @@ class EvaluationPlan(EvaluationSettings):
             problems = list(problems_in(type(self), error, kind="setting"))
         else:
             found = ((label, label_problem(label)) for label in self.labelled)
-            problems = [*contradictions(self), *(Problem(("labelled", label), text) for label, text in found if text)]
+            problems = [*self.contradictions(), *(Problem(("labelled", label), text) for label, text in found if text)]
         if problems:
             raise InputError("; ".join(_told(problem, values) for problem in problems))
 

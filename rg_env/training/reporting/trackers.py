@@ -20,7 +20,7 @@ from accelerate.tracking import GeneralTracker, TensorBoardTracker, TrackioTrack
 from transformers import TrainerCallback
 
 from rg_env.errors import InputError
-from rg_env.training.config.sections import LoggingConfig
+from rg_env.training.config.schema import LoggingConfig
 from rg_env.training.distributed import on_main
 from rg_env.training.reporting.logins import wandb_login
 

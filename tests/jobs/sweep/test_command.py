@@ -85,7 +85,7 @@ def test_a_dry_run_is_quick_and_imports_nothing_heavy() -> None:
     code = f"""
 import json, sys, time
 from rg_env.cli.main import run
-import rg_env.jobs.sweep.runs, rg_env.training.config.checks
+import rg_env.jobs.sweep.runs, rg_env.training.config.load
 start = time.process_time()
 run({arguments!r})
 heavy = {{"torch", "reasoning_gym", "verifiers", "transformers", "matplotlib", "psutil", "rich"}}

@@ -16,7 +16,6 @@ from rg_env.core.config import yaml12
 from rg_env.errors import ConfigError, InputError
 from rg_env.jobs.sweep.grid import MOST_CHARACTERS, Axis, difference, grid, load_sweep, parse_axes
 from rg_env.jobs.sweep.runs import folder_override, train_command
-from rg_env.training.config.dry_run import resolved
 from rg_env.training.config.load import load_train_config
 
 CONFIG = "model: {name: tiny}\ntasks: {leg_counting: {}, chain_sum: {}}\ntraining: {max_steps: 20}\n"
@@ -258,9 +257,9 @@ def test_a_run_is_started_with_the_config_that_was_checked(config: str, words: l
         *_, resume, auto = command
         file, *overrides = command[command.index("train") + 1 : -2]
         assert (resume, auto, file) == ("--resume", "auto", f"{name}/config.yaml")
-        started = resolved(load_train_config(file, overrides))
+        started = load_train_config(file, overrides).resolved()
         assert started["output"].pop("dir") == f"{name}/{point.name}"
-        assert started == resolved(checked)
+        assert started == checked.resolved()
         assert train_command(point, folder / point.name, goes_on=False) == command[:-2]
 
 

@@ -20,7 +20,7 @@ from rg_env.errors import InputError
 from rg_env.jobs.doctor import AskedRun, accounts
 from rg_env.training import hub_uploads
 from rg_env.training.config.load import load_train_config
-from rg_env.training.config.sections import HubConfig
+from rg_env.training.config.schema import HubConfig
 from rg_env.training.hub_uploads import Uploads
 
 HUB = ["hub.enabled=true", "hub.repo_id=me/legs"]
