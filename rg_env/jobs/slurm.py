@@ -22,8 +22,7 @@ from rg_env.jobs.launch import longest_sequence
 from rg_env.jobs.sweep.comparison import SWEEP_FILE
 from rg_env.jobs.sweep.grid import Sweep, load_sweep, parse_axes
 from rg_env.training.config.load import load_train_config
-from rg_env.training.config.schema import TrainConfig
-from rg_env.training.config.sections import EngineConfig
+from rg_env.training.config.schema import EngineConfig, TrainConfig
 
 INHERITED = ("HF_HOME", "RG_ENV_CACHE")
 """Variables that the script sets to their present values. Keys are not among them: programs read those from `.env`."""
