@@ -161,13 +161,13 @@ def main() -> int:
 
     # Checked here already: a mistake is told before libraries and model are loaded.
     from rg_env.core.distributed_env import world_size
+    from rg_env.core.run_folder import RunFolder, run_name
     from rg_env.core.tasks.mixture import Mixture
-    from rg_env.training import run_folder, run_name
 
     if world_size() > 1:
         raise InputError("this example trains in one process, and a launcher has started several: start it with python")
     tasks = Mixture.parse(options.task)
-    run_folder(options.output_dir, "check")
+    RunFolder.choose(options.output_dir, "check")
     import torch
     from accelerate import Accelerator
     from safetensors.torch import save_file
@@ -186,7 +186,6 @@ def main() -> int:
     from rg_env.training.evaluation.runner import ask
     from rg_env.training.evaluation.scores import Evaluation
     from rg_env.training.reporting.console import RunConsole
-    from rg_env.training.reporting.run_files import RunFiles
     from rg_env.training.reporting.summary import headline, print_summary
     from rg_env.training.rollouts import RolloutSampler
 
@@ -219,9 +218,10 @@ def main() -> int:
     check_eval_env(env, encoder, engine=engine.name, max_tokens=options.max_tokens, max_context=engine.max_context)
     check_prompts(env, encoder, defaults.max_prompt_length)
 
-    files = RunFiles(run_folder(options.output_dir, run_name(tasks.names, f"actor-critic-{policy.label}")))
-    files.write_config({**vars(options), "model": policy.label, "sampling": vars(sampling)})
-    files.write_manifest(env.manifest)
+    folder = RunFolder.choose(options.output_dir, run_name(tasks.names, f"actor-critic-{policy.label}"))
+    run = RunFolder.create(folder)
+    run.write_config({**vars(options), "model": policy.label, "sampling": vars(sampling)})
+    run.write_manifest(env.manifest)
     console, evaluations, stopped = RunConsole(sys.stdout), [], False
     atexit.register(console.close)  # gives a terminal its cursor back, whatever happens
 
@@ -230,8 +230,8 @@ def main() -> int:
         with engine.aside():
             problems = ask(sampler, [Asked(env, "training")], sampling, times=1, greedy=True)
         evaluations.append(Evaluation.of(step, problems, sampling=vars(sampling), questions=[]))
-        files.write_json(f"eval_results/eval_step_{step}.json", evaluations[-1].as_json())
-        files.append("metrics.jsonl", [{"step": step, **evaluations[-1].metrics()}])
+        run.write_evaluation(step, evaluations[-1].as_json())
+        run.add_metrics(step, evaluations[-1].metrics())
         console.line(f"evaluation after step {step:>3}: {headline(evaluations[-1])}")
 
     def stop(*_):
@@ -262,14 +262,14 @@ def main() -> int:
             "step_time": time.monotonic() - step_start,
         }
         console.step(step, options.steps, metrics)
-        files.append("metrics.jsonl", [{"step": step, **metrics}])
-        files.append("rollouts.jsonl", [{"step": step, **record} for record in rollouts.records(8)])
+        run.add_metrics(step, metrics)
+        run.add_rollouts(step, rollouts.records(8))
         if not stopped and (step % evaluation_steps(None, options.steps) == 0 or step == options.steps):
             evaluate(step)
     console.close()
 
     if step:
-        folder = files.folder / f"checkpoint-{step}"
+        folder = run.checkpoint(step)
         accelerator.unwrap_model(model).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         save_file(head.state_dict(), folder / "value_head.safetensors")
@@ -283,9 +283,9 @@ def main() -> int:
         "eval_before": before.summary(),
         "eval_after": after.summary() if after else None,
     }
-    files.write_json("train_results.json", results)
-    plot_run(files.folder)
-    print_summary(files.folder, results, before, after)
+    run.write_results(results)
+    plot_run(run.path)
+    print_summary(run.path, results, before, after)
     return 130 if stopped else 0
 
 

@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run it; returns the exit code."""
     from rg_env.core.config.yaml12 import to_yaml
-    from rg_env.core.output_folders import write_aside
+    from rg_env.core.run_folder import write_aside
     from rg_env.core.tasks.task_table import load_table
     from rg_env.errors import InputError
     from rg_env.evaluation.config import eval_config_of

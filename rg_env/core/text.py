@@ -8,6 +8,7 @@ Checks of values that users give, for one-line errors.
 
 import json
 import math
+import re
 import unicodedata
 from collections.abc import Iterable
 from typing import Any
@@ -37,6 +38,16 @@ def one_line(what: object, most: int = 200) -> str:
 def reason_of(error: BaseException, most: int = 300) -> str:
     """What an error of somebody else's code says, in one line as of `one_line`; its class where it says nothing."""
     return one_line(error, most) or type(error).__name__
+
+
+def cut_bytes(text: str, most: int = 80) -> str:
+    """The start of `text` in at most `most` bytes, for names of folders: file systems allow 255."""
+    return text.encode()[:most].decode(errors="ignore")
+
+
+def file_part(name: str) -> str:
+    """A name as part of a file's name."""
+    return re.sub(r"[^\w.-]", "_", name)
 
 
 def without_controls(text: str) -> str:

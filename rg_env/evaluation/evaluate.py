@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rg_env.core.config.yaml12 import to_yaml
-from rg_env.core.output_folders import free_folder, write_aside
+from rg_env.core.run_folder import free_folder, write_aside
 from rg_env.core.text import one_line
 from rg_env.errors import InputError, OutputFolderError, ServerError
 from rg_env.evaluation.config import EvalConfig
@@ -113,7 +113,9 @@ def _folder(config: EvalConfig, resume: bool) -> Path:
     if resume and config.output.dir is None:
         raise InputError("--resume needs output.dir: the folder of the evaluation that is to go on")
     name = f"eval-{'+'.join([*config.tasks, *config.external.tasks][:3])}"
-    folder = free_folder(config.output.dir, name, "choose another output.dir", resume="--resume", goes_on=resume)
+    folder = free_folder(
+        config.output.dir, name, may_have_files=resume, remedy="choose another output.dir", resume="--resume"
+    )
     if resume and folder.exists():
         _check_same(config, folder)
     return folder

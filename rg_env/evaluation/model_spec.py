@@ -1,14 +1,13 @@
 """How a model is written in a word: a name, or `NAME@URL` of an endpoint; and what it is called by."""
 
 import os
-import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from rg_env.core.run_folder import checkpoint_step
 from rg_env.errors import InputError
 
 SECRET = "holds a password, or a query: a key goes into an environment variable, named as key_variable"
-_CHECKPOINT = re.compile(r"checkpoint-\d+")
 
 
 def split_address(text: str) -> dict[str, str]:
@@ -21,7 +20,7 @@ def name_of(text: str) -> str:
     """What a model of a list is called: the name of its folder, with that of its run for a checkpoint."""
     model = split_address(text)["model"]
     parts = Path(model).parts
-    if len(parts) > 1 and _CHECKPOINT.fullmatch(parts[-1]):
+    if len(parts) > 1 and checkpoint_step(Path(parts[-1])) is not None:
         return "/".join(parts[-2:])
     return parts[-1] if parts and os.path.isdir(model) else model
 

@@ -12,8 +12,9 @@ from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 
-from rg_env.core.output_folders import file_part, write_aside
+from rg_env.core.run_folder import write_aside
 from rg_env.core.statistics import Difference, mean_of, paired_difference
+from rg_env.core.text import file_part
 from rg_env.errors import InputError
 from rg_env.evaluation.config import EvalConfig
 from rg_env.evaluation.models import kind_of

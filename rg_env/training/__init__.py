@@ -28,8 +28,8 @@ _NAMES = {
     "load_policy": "rg_env.inference.models",
     "load_train_config": "rg_env.training.config.load",
     "run_config": "rg_env.training.build",
-    "run_folder": "rg_env.training.reporting.run_files",
-    "run_name": "rg_env.training.reporting.run_files",
+    "run_folder": "rg_env.training.distributed",
+    "run_name": "rg_env.core.run_folder",
     "train": "rg_env.training.run",
 }
 

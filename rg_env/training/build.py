@@ -21,8 +21,8 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     from rg_env.core.distributed_env import say
     from rg_env.inference.models import load_policy
     from rg_env.training.config.dry_run import without_effect
+    from rg_env.training.distributed import run_folder
     from rg_env.training.hub_uploads import check_hub
-    from rg_env.training.reporting.run_files import run_folder
     from rg_env.training.run import train
 
     given, config = config, config.in_updates()
@@ -50,9 +50,10 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Eval
     Raises:
         InputError: there is no such checkpoint, or nothing to evaluate.
     """
+    from rg_env.core.run_folder import RunFolder, run_name
     from rg_env.inference.models import TINY, load_policy, with_adapters
+    from rg_env.training.distributed import run_folder
     from rg_env.training.evaluation.checkpoint_eval import evaluate_only, step_of_model
-    from rg_env.training.reporting.run_files import RunFiles, run_folder, run_name
 
     run_folder(config.output.dir, "check")
     is_tiny = config.model.name == TINY
@@ -72,10 +73,9 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Eval
     trainer = make_trainer(config, policy, folder=folder)
     plan = evaluation_plan(config, policy)
     result = evaluate_only(trainer, folder, plan, step=step_of_model(checkpoint or ""))
-    files = RunFiles(folder)
-    files.write_config(config.resolved())
-    files.write_config({"evaluated": checkpoint or config.model.name}, "arguments.yaml")
-    files.write_manifest(trainer.env.manifest, plan.manifests(trainer.env))
+    run = RunFolder(folder)
+    run.write_config(config.resolved(), {"evaluated": checkpoint or config.model.name})
+    run.write_manifest(trainer.env.manifest, plan.manifests(trainer.env))
     return result
 
 
@@ -84,8 +84,9 @@ def make_trainer(
 ) -> "GRPOTrainer":
     """The trainer that `config` describes. `folder`: of its output; default: as the config says."""
     from rg_env.core.environment import ReasoningGym
+    from rg_env.core.run_folder import run_name
     from rg_env.training.curriculum.curriculum import Curriculum
-    from rg_env.training.reporting.run_files import run_folder, run_name
+    from rg_env.training.distributed import run_folder
     from rg_env.training.trainer import GRPOTrainer
 
     env = ReasoningGym(gym=policy.mixture(config.gym), **config.environment_arguments())

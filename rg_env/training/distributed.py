@@ -1,12 +1,18 @@
 """Acting together: an error of one process never leaves the others waiting."""
 
+import contextlib
+import os
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
-from rg_env.errors import InputError, RGEnvError, StoppedTogether, TrainingError, from_interrupt
+from rg_env.core.distributed_env import say, world_size
+from rg_env.core.run_folder import RunFolder
+from rg_env.errors import InputError, OutputFolderError, RGEnvError, StoppedTogether, TrainingError, from_interrupt
 
 T = TypeVar("T")
 
@@ -62,3 +68,49 @@ def agree(accelerator: Accelerator, problem: str | None, cause: BaseException | 
     problems = [text for text in gather_object([problem]) if text is not None]
     if problems:
         raise StoppedTogether(problems[0]) from cause
+
+
+def run_folder(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:
+    """`RunFolder.choose`; with several processes the first one chooses and checks for all."""
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
+        clear_stale_locks()  # before processes meet, for which DeepSpeed compiles
+    if world_size() == 1:
+        return RunFolder.choose(output_dir, name, resume)
+    from rg_env.inference.models import processes
+
+    chosen: list[Any] = [None]
+    if processes().is_main_process:
+        try:
+            chosen = [RunFolder.choose(output_dir, name, resume)]
+        except OutputFolderError as error:
+            chosen = [error]
+    broadcast_object_list(chosen)
+    if isinstance(chosen[0], OutputFolderError):
+        raise chosen[0]
+    folder: Path = chosen[0]
+    return folder
+
+
+STALE_S = 600.0
+"""Seconds without a change in the folder of a lock after which it is stale: compiling takes a minute or two."""
+
+
+def extensions_folder() -> Path:
+    """The folder in which torch keeps compiled extensions."""
+    if (given := os.environ.get("TORCH_EXTENSIONS_DIR")) is not None:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch_extensions"
+
+
+def clear_stale_locks() -> None:
+    """Remove the locks of processes that were killed while DeepSpeed compiled (`torch.utils.cpp_extension`): every
+    later run would wait for them forever, without a message. All processes of a run may call it."""
+    now = time.time()
+    root = extensions_folder()
+    with contextlib.suppress(OSError):  # the folder is missing or unreadable: torch reports that
+        for lock in [*root.glob("*/lock"), *root.glob("*/*/lock")]:
+            with contextlib.suppress(OSError):  # another process was faster
+                changed = max(file.stat().st_mtime for file in lock.parent.iterdir())
+                if now - changed > STALE_S:
+                    lock.unlink()
+                    say(f"Removed {lock}: left by a process that was killed while it compiled.")

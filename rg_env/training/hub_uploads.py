@@ -24,6 +24,7 @@ from huggingface_hub import get_token
 from transformers import TrainerCallback
 
 from rg_env.core.hub_names import repo_problem
+from rg_env.core.run_folder import RunFolder
 from rg_env.core.text import one_line
 from rg_env.errors import InputError
 from rg_env.training.config.schema import HubConfig
@@ -123,9 +124,9 @@ class Uploads(TrainerCallback):
             self._say(f"hub: step {step} is not uploaded, for an earlier upload is still under way")
             return
         try:
-            self._start(self._folder / f"checkpoint-{step}", beside_training=True)
+            self._start(RunFolder(self._folder).checkpoint(step), beside_training=True)
         except OSError as error:
-            self._say(self._failed(self._asked(self._folder / f"checkpoint-{step}"), str(error.strerror or error)))
+            self._say(self._failed(self._asked(RunFolder(self._folder).checkpoint(step)), str(error.strerror or error)))
 
     def finish(self, *, complete: bool) -> None:
         """Wait for what is under way, and upload the run as it ended; `complete`: whether training came to its end.

@@ -19,6 +19,7 @@ from typing import Any, TextIO
 import torch
 from transformers import TrainerCallback
 
+from rg_env.core.run_folder import RunFolder
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import InputError, StoppedTogether, TrainingError, from_interrupt
 from rg_env.evaluation.plots.run import plot_run
@@ -34,7 +35,6 @@ from rg_env.training.hub_uploads import Uploads
 from rg_env.training.monitors.callback import MonitorCallback
 from rg_env.training.reporting.console import RunConsole, spread
 from rg_env.training.reporting.profiling import hardware
-from rg_env.training.reporting.run_files import RunFiles
 from rg_env.training.reporting.summary import headline, print_summary
 from rg_env.training.reporting.trackers import FOLDERS, Trackers
 from rg_env.training.trainer import GRPOTrainer
@@ -54,14 +54,14 @@ class Recorder(TrainerCallback):
     def __init__(
         self,
         trainer: GRPOTrainer,
-        files: RunFiles,
+        folder: RunFolder,
         evaluation: FixedEvaluation,
         interrupted: Callable[[], bool] = lambda: False,
         resumed: bool = False,
         stream: TextIO | None = None,
         logging: LoggingConfig | None = None,
     ):
-        self.trainer, self.files, self.interrupted = trainer, files, interrupted
+        self.trainer, self.folder, self.interrupted = trainer, folder, interrupted
         self.evaluation, self._resumed = evaluation, resumed
         self.console, self.logging = RunConsole(stream or sys.stdout), logging or LoggingConfig()
         self._examples_at = 0
@@ -84,8 +84,8 @@ class Recorder(TrainerCallback):
 
     def _take_up(self, step: int) -> None:
         """What the run had left until `step`; what it left later is made again."""
-        self.files.cut_after(step)
-        self.evaluations = [Evaluation.from_json(values) for values in self.files.evaluations()]
+        self.folder.cut_after(step)
+        self.evaluations = [Evaluation.from_json(values) for values in self.folder.evaluations()]
         self._line(f"resuming after step {step}")
 
     def _last_evaluated(self) -> int | None:
@@ -101,7 +101,7 @@ class Recorder(TrainerCallback):
         if self._writes and outputs is not None and outputs is not self._written:  # a batch can serve several steps
             self._written = outputs
             records = outputs.records(self.logging.rollouts_kept)
-            self.files.append("rollouts.jsonl", [{"step": state.global_step, **record} for record in records])
+            self.folder.add_rollouts(state.global_step, records)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         logs = dict(logs or {})
@@ -110,7 +110,7 @@ class Recorder(TrainerCallback):
         if "reward" in logs:
             self.console.step(state.global_step, state.max_steps, logs)
             self._show_examples(state.global_step)
-        self.files.append("metrics.jsonl", [{"step": state.global_step, **logs}])
+        self.folder.add_metrics(state.global_step, logs)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.evaluation.plan.after and not self.interrupted():
@@ -135,7 +135,7 @@ class Recorder(TrainerCallback):
         result = self.evaluation.run(step)
         seconds = time.monotonic() - start
         self.evaluations.append(result)
-        self.files.write_json(f"eval_results/eval_step_{step}.json", result.as_json())
+        self.folder.write_evaluation(step, result.as_json())
         self._line(f"evaluation after step {step:>3}: {headline(result)}")
         found = {**result.metrics(), "time/evaluation": round(seconds, 3)}
         self.trainer.report({**found, "rollouts": self.trainer.rollouts_so_far})
@@ -178,7 +178,7 @@ def train(
     broken off in the middle: by an error, or by a second Ctrl-C.
 
     Args:
-        trainer: ready to train; `trainer.args.output_dir` is where the files go (see `output`).
+        trainer: ready to train; `trainer.args.output_dir` is where the files go (see `RunFolder`).
         config: what the trainer was made from; it is kept as `config.yaml`, from which the run can be repeated.
         settings: without a config, what `config.yaml` says besides what the trainer's arguments came to.
         evaluation: what is asked, how and when; default: the evaluation rows of the trainer's environment, each once
@@ -202,16 +202,16 @@ def train(
     checkpoint = None if resume is None else on_main(trainer.accelerator, lambda: _checkpoint(trainer, resume))
     first = 0 if checkpoint is None else step_of(checkpoint)
     fixed_evaluation = _prepared(trainer, evaluation or EvaluationPlan())
-    files = RunFiles(trainer.output_dir)
-    new_folders = [files.folder / name for name in FOLDERS if not (files.folder / name).exists()]
+    folder = RunFolder.create(trainer.output_dir)
+    new_folders = [folder.path / name for name in FOLDERS if not (folder.path / name).exists()]
     if checkpoint is not None:
-        earlier = on_main(trainer.accelerator, lambda: [e["questions"] for e in files.evaluations(until=first)])
+        earlier = on_main(trainer.accelerator, lambda: [e["questions"] for e in folder.evaluations(until=first)])
         fixed_evaluation.check_same_questions(earlier)
     main = trainer.accelerator.is_main_process
     interruption = _Interruption(trainer)
     recorder = Recorder(
         trainer,
-        files,
+        folder,
         fixed_evaluation,
         interrupted=lambda: interruption.happened,
         resumed=checkpoint is not None,
@@ -219,16 +219,16 @@ def train(
     )
     trainer.add_callback(recorder)
     watch = _monitors(trainer, monitors, recorder)
-    uploads = Uploads(hub or HubConfig(), files.folder, main=main, say=recorder.console.line)
+    uploads = Uploads(hub or HubConfig(), folder.path, main=main, say=recorder.console.line)
     trainer.add_callback(uploads)
-    trackers = Trackers(trainer, logging or LoggingConfig(), files.folder)
+    trackers = Trackers(trainer, logging or LoggingConfig(), folder.path)
     trainer.add_callback(trackers)
     start = time.monotonic()
     failure: Exception | None = None
     together = True
     with interruption.handled():
         try:
-            on_main(trainer.accelerator, lambda: _describe(files, fixed_evaluation, config, settings or {}, first))
+            on_main(trainer.accelerator, lambda: _describe(folder, fixed_evaluation, config, settings or {}, first))
             trackers.start()
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         except (Exception, KeyboardInterrupt) as error:
@@ -247,7 +247,7 @@ def train(
     if (failure or interruption.happened) and not recorder.evaluated and trainer.state.global_step <= first:
         # There is nothing to save, and before training begins no optimizer that could be.
         if main and checkpoint is None:
-            files.discard(new_folders)
+            folder.discard(new_folders)
         raise failure or KeyboardInterrupt
     if interruption.happened and not (together and trainer.consistent):
         raise KeyboardInterrupt
@@ -274,10 +274,10 @@ def train(
         "eval_after": after.summary() if after else None,
     }
     with _kept_going(failure):
-        files.write_json("train_results.json", results)
+        folder.write_results(results)
     with _kept_going(failure):
-        plot_run(files.folder)
-        print_summary(files.folder, results, before, after)
+        plot_run(folder.path)
+        print_summary(folder.path, results, before, after)
     uploads.finish(complete=failure is None and not interruption.happened and not watch.stopped_by)
     trainer.remove_callback(uploads)
     if failure:
@@ -307,7 +307,7 @@ def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
             raise InputError(f"{folder} has no whole checkpoint ({passed_over[0]}): give a new output folder")
         print(f"no checkpoint in {folder}: starting from the beginning", flush=True)
         if folder.is_dir():
-            RunFiles(folder).cut_after(-1)
+            RunFolder(folder).cut_after(-1)
         return None
     check_fit(trainer, checkpoint)
     return checkpoint
@@ -323,19 +323,18 @@ def _prepared(trainer: GRPOTrainer, plan: EvaluationPlan) -> FixedEvaluation:
 
 
 def _describe(
-    files: RunFiles, evaluation: FixedEvaluation, config: TrainConfig | None, settings: dict[str, Any], first: int
+    folder: RunFolder, evaluation: FixedEvaluation, config: TrainConfig | None, settings: dict[str, Any], first: int
 ) -> None:
-    goes_on = first and (files.folder / "config.yaml").exists()
-    suffix = f"_from_step_{first}" if goes_on else ""
+    resumes = bool(first) and folder.config_file.exists()
+    from_step = first if resumes else None
     if config is None:
-        files.write_config(_resolved(evaluation, settings), f"config{suffix}.yaml")
+        folder.write_config(_resolved(evaluation, settings), from_step=from_step)
     else:
-        files.write_config(config.resolved(), f"config{suffix}.yaml")
-        files.write_config(_resolved(evaluation, {}), f"arguments{suffix}.yaml")
-    if goes_on:
+        folder.write_config(config.resolved(), _resolved(evaluation, {}), from_step)
+    if resumes:
         return
     env, processes = evaluation.trainer.env, evaluation.trainer.accelerator.num_processes
-    files.write_manifest(getattr(env, "manifest", None), evaluation.plan.manifests(env), hardware(processes))
+    folder.write_manifest(getattr(env, "manifest", None), evaluation.plan.manifests(env), hardware(processes))
 
 
 def _monitors(trainer: GRPOTrainer, config: MonitorsConfig | None, recorder: Recorder) -> MonitorCallback:

@@ -24,6 +24,7 @@ from accelerate.utils import GradientAccumulationPlugin, set_seed
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState
 
 from rg_env.core.environment import Environment
+from rg_env.core.run_folder import removed_on_error
 from rg_env.errors import InputError
 from rg_env.inference.models import processes
 from rg_env.inference.prompts import PromptEncoder
@@ -53,7 +54,6 @@ from rg_env.training.environments import as_environment
 from rg_env.training.nan_guard import StepGuard
 from rg_env.training.reporting.metrics import StepMetrics, batch_metrics, learning_rate
 from rg_env.training.reporting.profiling import Phases, StepMeter
-from rg_env.training.reporting.run_files import nothing_left_of
 from rg_env.training.rollouts import Rollouts, RolloutSampler
 from rg_env.training.strategy import make_optimizer, make_strategy
 
@@ -128,7 +128,7 @@ class GRPOTrainer:
             prompts=args.prompts_per_step,
             seed=args.seed if args.shuffle_dataset else None,
         )
-        with nothing_left_of(self.output_dir):
+        with removed_on_error(self.output_dir):
             if main:
                 self.output_dir.mkdir(parents=True, exist_ok=True)
             self.strategy = make_strategy(self.accelerator, args)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rg_env.training import run_folder
-from rg_env.training.reporting import run_files
+from rg_env.training import distributed, run_folder
 
 
 @pytest.fixture
@@ -22,7 +21,7 @@ def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
         for file in (found[name], folder / "build.ninja"):
             file.touch()
             old = name == "stale" or (name == "compiling" and file.name == "lock")
-            os.utime(file, (time.time() - old * 2 * run_files.STALE_S,) * 2)
+            os.utime(file, (time.time() - old * 2 * distributed.STALE_S,) * 2)
     return found
 
 
@@ -31,7 +30,7 @@ def test_a_lock_that_is_left_over_is_taken_away_and_told(
 ) -> None:
     """Once; what may still compile keeps its lock."""
     for _ in range(2):
-        run_files.clear_stale_locks()
+        distributed.clear_stale_locks()
     assert {name: lock.exists() for name, lock in locks.items()} == {"stale": False, "compiling": True, "fresh": True}
     (line,) = capsys.readouterr().out.splitlines()
     assert str(locks["stale"]) in line
@@ -56,10 +55,10 @@ def test_the_folder_is_torchs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for name in ("TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, str(tmp_path))
-    assert run_files.extensions_folder() == tmp_path / below / "torch_extensions"
-    assert Path(get_default_build_root()) == run_files.extensions_folder()
+    assert distributed.extensions_folder() == tmp_path / below / "torch_extensions"
+    assert Path(get_default_build_root()) == distributed.extensions_folder()
 
 
 def test_no_folder_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "none"))
-    run_files.clear_stale_locks()
+    distributed.clear_stale_locks()

@@ -219,7 +219,7 @@ def test_folders_to_go_on_in(tmp_path: Path) -> None:
     assert run_folder(tmp_path / "new", "name", checkpoint) == tmp_path / "new"
     with pytest.raises(OutputFolderError, match="not empty"):
         run_folder(tmp_path / "other", "name", checkpoint)
-    with pytest.raises(OutputFolderError, match="--resume auto needs an output folder"):
+    with pytest.raises(OutputFolderError, match="--resume auto needs the output folder"):
         run_folder(None, "name", "auto")
     with pytest.raises(OutputFolderError, match=r"go on with it \(--resume auto\)"):
         run_folder(tmp_path / "run", "name")

@@ -1,7 +1,6 @@
 """The files and the output of a run."""
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,11 @@ import pytest
 import yaml
 from rich.console import Console
 
-from rg_env.errors import OutputFolderError
-from rg_env.training import GRPOConfig, run_folder, train
+from rg_env.core.run_folder import RunFolder
+from rg_env.training import GRPOConfig, train
 from rg_env.training.config.schema import EngineConfig, LoggingConfig
 from rg_env.training.evaluation.plan import EvaluationPlan
 from rg_env.training.evaluation.runner import FixedEvaluation
-from rg_env.training.reporting.run_files import RunFiles, run_name
 from rg_env.training.reporting.summary import print_summary
 from rg_env.training.run import Recorder
 
@@ -46,44 +44,6 @@ def test_evaluations_are_spread_over_the_run(make_trainer: Any, tmp_path: Path) 
     assert len(steps) <= 7
 
 
-def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fresh ones get names of their own; a given one must be empty; nothing is made by asking."""
-    monkeypatch.chdir(tmp_path)
-    first = run_folder(None, "run")
-    assert first.parent.name == "outputs"
-    first.mkdir(parents=True)
-    assert run_folder(None, "run") != first
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "x").touch()
-    with pytest.raises(OutputFolderError, match="not empty"):
-        run_folder("full", "run")
-    assert run_folder("new/deep", "run") == Path("new/deep")
-    assert not (tmp_path / "new").exists()
-
-
-def test_run_names_are_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three tasks by name, the others by number; always short enough for a folder."""
-    monkeypatch.chdir(tmp_path)
-    assert run_name(["a", "b"], "tiny") == "a+b-tiny"
-    assert run_name([f"t{i}" for i in range(20)], "tiny") == "t0+t1+t2-and-17-more-tiny"
-    long = run_name(["ü" * 300] * 20, "tiny")
-    assert len(long.encode()) <= 80
-    assert long.endswith("-and-17-more-tiny")
-    assert len(run_folder(None, "x" * 300).name) < 110
-
-
-def test_any_text_can_be_written(tmp_path: Path) -> None:
-    """Lone surrogates, separators and control characters of model output; NaN becomes null."""
-    files = RunFiles(tmp_path / "run")
-    record = {"text": "a\u2028b\ud800\x00", "value": float("nan")}
-    files.append("rollouts.jsonl", [record, record])
-    with (tmp_path / "run" / "rollouts.jsonl").open() as lines:
-        rows = [json.loads(line) for line in lines]
-    assert len(rows) == 2
-    assert rows[0]["value"] is None
-    assert rows[0]["text"].startswith("a\u2028b")
-
-
 def test_progress_renews_one_line_on_a_terminal(
     make_trainer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +60,7 @@ def test_progress_renews_one_line_on_a_terminal(
         folder = tmp_path / type(stream).__name__
         trainer = make_trainer(max_steps=2)
         evaluation = FixedEvaluation(trainer, EvaluationPlan(every=1))
-        recorder = Recorder(trainer, RunFiles(folder), evaluation, stream=stream, logging=logging)
+        recorder = Recorder(trainer, RunFolder.create(folder), evaluation, stream=stream, logging=logging)
         trainer.add_callback(recorder)
         trainer.train()
         assert stream.getvalue().count("\n") == newlines

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import rg_env
-from rg_env.core.output_folders import file_part
+from rg_env.core.text import file_part
 from rg_env.errors import InputError, MissingExtraError, RGEnvError
 from rg_env.evaluation.config import EvalConfig
 from rg_env.evaluation.lm_eval.requests import FOLDER, Benchmark

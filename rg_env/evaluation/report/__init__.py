@@ -8,7 +8,7 @@ It shows curves, tables and each task's accuracy with intervals, and lets the re
 from dataclasses import dataclass
 from pathlib import Path
 
-from rg_env.core.output_folders import written_aside
+from rg_env.core.run_folder import written_aside
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.report.html import render
 from rg_env.evaluation.report.parts import Page

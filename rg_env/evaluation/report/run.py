@@ -1,4 +1,4 @@
-"""The page of a training run, from the files in its folder (`training.output` says which)."""
+"""The page of a training run, from the files in its folder (see `RunFolder`)."""
 
 from collections.abc import Iterator
 from functools import partial

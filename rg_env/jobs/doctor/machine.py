@@ -6,10 +6,9 @@ import socket
 import sys
 from pathlib import Path
 
-from rg_env.core.output_folders import OUTPUTS
+from rg_env.core.run_folder import OUTPUTS, RunFolder
 from rg_env.errors import OutputFolderError, ServerError
 from rg_env.jobs.doctor.asked_run import AskedRun, Check, gigabytes
-from rg_env.training.reporting.run_files import run_folder
 
 LAUNCH_PORT = 29500
 """Where `accelerate launch` lets processes meet, unless given `--main_process_port`."""
@@ -152,7 +151,7 @@ def nearest_folder(path: Path) -> Path:
 def check_output(run: AskedRun, checkpoint: int | None, count: int) -> Check:
     """Whether the output folder can be written and holds `count` checkpoints of `checkpoint` bytes (None: unknown)."""
     try:
-        folder = run_folder(run.output_dir, "check")
+        folder = RunFolder.choose(run.output_dir, "check")
     except OutputFolderError as error:
         return Check("output folder", "failed", str(error).partition("; choose")[0], "choose another output folder")
     shown = folder if run.output_dir else OUTPUTS

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from rg_env.core.output_folders import written_aside
+from rg_env.core.run_folder import written_aside
 from rg_env.core.text import described
 from rg_env.evaluation.plots.style import COLORS, GREY, label_whole_steps
 from rg_env.jobs.sweep.comparison import Comparison, Group

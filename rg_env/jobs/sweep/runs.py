@@ -5,7 +5,7 @@
 
 config.yaml         the resolved config that all points share, which the runs are started from
 sweep.yaml          what is swept, and the points
-NAME/               the run of a point (see `output`)
+NAME/               the run of a point (see `RunFolder`)
 logs/NAME.log       what it printed
 logs/NAME.failed    why it failed, if it did
 comparison.*        the comparison: table as .json and .md, picture as .png
@@ -27,13 +27,12 @@ from typing import Any
 import yaml
 
 from rg_env.core.config import yaml12
-from rg_env.core.output_folders import write_aside
+from rg_env.core.run_folder import RunFolder, write_aside
 from rg_env.errors import OutputFolderError
 from rg_env.jobs.sweep.comparison import SWEEP_FILE, read_points
 from rg_env.jobs.sweep.grid import Point, Sweep, difference, some_of
 from rg_env.jobs.sweep.outcome import FINISHED, LOGS, NOT_STARTED, STOPPED, failure_file, status_of
 from rg_env.training.config.dry_run import without_effect
-from rg_env.training.reporting.run_files import run_folder
 
 CONFIG_FILE = "config.yaml"
 SAVE_TIMEOUT_S = 300.0
@@ -47,7 +46,7 @@ def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
         OutputFolderError: it cannot be written; without `resume`: it holds files; with it: they are not those of this
             very sweep.
     """
-    folder = run_folder(sweep.configs[0].output.dir, f"{name}-sweep", "auto" if resume else None)
+    folder = RunFolder.choose(sweep.configs[0].output.dir, f"{name}-sweep", "auto" if resume else None)
     if not folder.is_dir() or not any(folder.iterdir()):
         return folder
     if not (folder / SWEEP_FILE).is_file():

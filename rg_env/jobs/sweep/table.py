@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rg_env.core.output_folders import write_aside
+from rg_env.core.run_folder import write_aside
 from rg_env.core.text import short_keys, shown
 from rg_env.jobs.sweep.comparison import Comparison, Figure
 from rg_env.jobs.sweep.outcome import FINISHED

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rg_env.core.run_folder import removed_on_error
 from rg_env.errors import OutputFolderError, RGEnvError
-from rg_env.training.reporting.run_files import nothing_left_of
 
 _CANNOT_WRITE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM),
@@ -33,7 +33,7 @@ def written_aside(out: Path) -> Iterator[Path]:
         raise
     except (OSError, ValueError) as error:
         raise _unwritable(out, error) from error
-    with nothing_left_of(str(out.parent)):
+    with removed_on_error(str(out.parent)):
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Literal
 
 from rg_env.core.json_values import dict_of, number_of, read_json
+from rg_env.core.run_folder import RunFolder, checkpoint_step
 from rg_env.errors import InputError
 from rg_env.publish.export.adapters import AdapterReader
 from rg_env.publish.export.dtensor import DTensorReader
 from rg_env.publish.export.zero import ZeroReader
 from rg_env.training.checkpointing.distcp import DistcpReader
-from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS, checkpoints_in, named_step, saved_step
+from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS, saved_step
 from rg_env.training.checkpointing.readers import (
     BIN,
     GuardedReader,
@@ -68,7 +69,7 @@ def _locate(path: Path, best: bool) -> Checkpoint:
     if not path.is_dir():
         what = "is a file: give the folder that it is in" if path.exists() else "does not exist"
         raise InputError(f"{path} {what}; a checkpoint is {_KINDS}")
-    checkpoints = checkpoints_in(path)
+    checkpoints = RunFolder(path).checkpoints()
     own = _kinds_in(path)
     if best and (own or not checkpoints):
         raise InputError(f"{path} is no run with checkpoint-N to take the best of: leave out --best")
@@ -95,7 +96,7 @@ def _checkpoint(folder: Path) -> Checkpoint:
     kind, weights = next(iter(kinds.items()))
     around = [weights, inner, inner / "huggingface", folder, folder / "huggingface"]
     around += [weights.parent] if weights != inner or kind == "deepspeed" else []
-    run = next((each for each in (folder.parent, folder.parent.parent) if (each / "eval_results").is_dir()), None)
+    run = next((each for each in (folder.parent, folder.parent.parent) if RunFolder.is_run(each)), None)
     return Checkpoint(
         folder=folder,
         kind=kind,
@@ -156,8 +157,8 @@ def _step(folder: Path, weights: Path) -> int | None:
 def _best(run: Path, checkpoints: list[Path]) -> Path:
     found = []
     for folder in checkpoints:
-        step = named_step(folder)
-        file = run / "eval_results" / f"eval_step_{step}.json"
+        step = checkpoint_step(folder)
+        file = RunFolder(run).evaluation_file(step or 0)
         accuracy = number_of(dict_of(read_json(file)).get("accuracy")) if file.is_file() else None
         if accuracy is not None:
             found.append((accuracy, step, folder))

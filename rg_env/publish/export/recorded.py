@@ -17,6 +17,7 @@ from rg_env.core.config.files import read_config
 from rg_env.core.config.parsing import parse_config
 from rg_env.core.config.yaml12 import load as load_yaml
 from rg_env.core.data.manifest import split_by_of
+from rg_env.core.run_folder import RunFolder
 from rg_env.core.text import reason_of
 from rg_env.errors import ExportError, InputError, RGEnvError
 from rg_env.inference.embedded.engine import EmbeddedEngine
@@ -71,7 +72,7 @@ def compared(run: Path, step: int | None, load: Callable[[], Any], tokenizer: An
 def _recorded(run: Path, step: int | None) -> Recorded:
     if step is None:
         raise _CannotAsk("its step is not known")
-    file = run / "eval_results" / f"eval_step_{step}.json"
+    file = RunFolder(run).evaluation_file(step)
     if not file.is_file():
         raise _CannotAsk(f"the run has no evaluation of step {step}")
     try:

@@ -8,9 +8,10 @@ from typing import Literal, TypeVar
 
 from safetensors import SafetensorError, safe_open
 
+from rg_env.core.run_folder import RunFolder
 from rg_env.core.text import one_line
 from rg_env.errors import InputError
-from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS, checkpoints_in, saved_step, weight_files
+from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS, saved_step, weight_files
 
 T = TypeVar("T")
 Kind = Literal["model", "adapter", "export"]
@@ -62,23 +63,16 @@ def find(path: Path) -> Source:
     kind = _kind(path)
     if kind is not None:
         runs = (path.parent, path.parent.parent)
-        run = next((each for each in runs if is_run(each)), path if is_run(path) else None)
+        run = next((each for each in runs if RunFolder.is_run(each)), path if RunFolder.is_run(path) else None)
         return Source(path, kind, _step(path), run, _checkpoint(path))
-    folder = next(iter(checkpoints_in(path)), None)
+    folder = RunFolder(path).last_checkpoint()
     if folder is None:
-        if is_run(path):
+        if RunFolder.is_run(path):
             raise InputError(f"{path} is a run without a checkpoint-N: there is no model in it yet")
         raise InputError(f"{path} is neither a run nor a model: {_WHAT}")
     if (kind := _kind(folder)) is None:
         raise InputError(f"{folder} holds no model: copy it again, or name another checkpoint of the run")
     return Source(folder, kind, _step(folder), path, _checkpoint(folder))
-
-
-def is_run(folder: Path) -> bool:
-    """Whether a training run has left its files there."""
-    return (folder / "config.yaml").is_file() and (
-        (folder / "metrics.jsonl").is_file() or (folder / "eval_results").is_dir()
-    )
 
 
 def _checkpoint(folder: Path) -> Path | None:

@@ -1,12 +1,9 @@
 """What weights a folder holds, by the heads of its safetensors files, and whether they are a model's.
 
 Imports no torch: what is published is looked at without it.
-
-Folders of checkpoints: which ones a run has, and of which step one is. Imports no torch.
 """
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +12,6 @@ from safetensors import SafetensorError, safe_open
 from rg_env.core.json_values import dict_of, read_json, whole_of
 from rg_env.core.text import one_line
 from rg_env.errors import InputError
-
-_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-
-
-def checkpoints_in(run: Path) -> list[Path]:
-    """The folders checkpoint-N in it, the newest first."""
-    if not run.is_dir():
-        return []
-    numbered = [(step, path) for path in run.iterdir() if (step := named_step(path)) is not None and path.is_dir()]
-    return [path for _, path in sorted(numbered, reverse=True)]
-
-
-def named_step(folder: Path) -> int | None:
-    """N of checkpoint-N; None: it has another name."""
-    match = _CHECKPOINT.fullmatch(folder.name)
-    return int(match[1]) if match else None
 
 
 def saved_step(folder: Path) -> int | None:

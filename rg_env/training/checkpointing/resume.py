@@ -14,11 +14,12 @@ from torch.serialization import get_unsafe_globals_in_checkpoint
 from transformers import TrainerState
 
 from rg_env.core.data.manifest import check_manifest
+from rg_env.core.run_folder import RunFolder, checkpoint_step
 from rg_env.errors import InputError
 from rg_env.training.algorithms.previous_policy import damage as previous_damage
 from rg_env.training.algorithms.previous_policy import weights_file
 from rg_env.training.checkpointing.distcp import DistcpReader
-from rg_env.training.checkpointing.files import checkpoints_in, named_step, weights_damage, weights_problem
+from rg_env.training.checkpointing.files import weights_damage, weights_problem
 from rg_env.training.checkpointing.pickles import DEEPSPEED_TYPES
 from rg_env.training.checkpointing.save import CURRICULUM, FACTS, facts, state_file
 from rg_env.training.curriculum.curriculum import read_state
@@ -38,8 +39,8 @@ def chosen(resume: str | Path, folder: Path) -> tuple[Path | None, list[str]]:
     if str(resume) != AUTO:
         path = Path(resume)
         if path.parent.resolve() == folder.resolve():
-            newest = next(iter(checkpoints_in(folder)), path)
-            if (named_step(newest) or 0) > (named_step(path) or 0):
+            newest = RunFolder(folder).last_checkpoint() or path
+            if (checkpoint_step(newest) or 0) > (checkpoint_step(path) or 0):
                 raise InputError(
                     f"{folder} has checkpoints after {path.name}, {newest.name} the newest: go on from that one "
                     f"(--resume {AUTO}), or give another output folder"
@@ -49,7 +50,7 @@ def chosen(resume: str | Path, folder: Path) -> tuple[Path | None, list[str]]:
             raise InputError(f"cannot go on from {path}: {problem}")
         return path, []
     passed_over: list[str] = []
-    for path in checkpoints_in(folder):
+    for path in RunFolder(folder).checkpoints():
         problem = _damage(path)
         if problem is None:
             return path, passed_over

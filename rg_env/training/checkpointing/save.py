@@ -27,9 +27,10 @@ from safetensors import SafetensorError
 from transformers import TrainerState
 
 from rg_env.core.environment import Environment
+from rg_env.core.run_folder import RunFolder
 from rg_env.errors import TrainingError
 from rg_env.training.algorithms.previous_policy import held
-from rg_env.training.checkpointing.files import checkpoints_in, weights_problem
+from rg_env.training.checkpointing.files import weights_problem
 from rg_env.training.curriculum.curriculum import read_state
 from rg_env.training.distributed import agree
 
@@ -210,7 +211,7 @@ class Checkpoints:
             (self.folder / name).rename(aside / "replaced")
         (aside / name).rename(self.folder / name)
         if (limit := self._trainer.args.save_total_limit) is not None:
-            for old in checkpoints_in(self.folder)[limit:]:
+            for old in RunFolder(self.folder).checkpoints()[limit:]:
                 shutil.rmtree(old, ignore_errors=True)
 
     def _together(self, name: str, act: Callable[[], Any]) -> None:

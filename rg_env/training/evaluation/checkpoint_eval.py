@@ -10,12 +10,11 @@ same greedy answers here, and with the embedded engine and the seed of that run 
 
 from pathlib import Path
 
+from rg_env.core.run_folder import RunFolder, checkpoint_step
 from rg_env.errors import InputError, OutputFolderError
-from rg_env.training.checkpointing.files import named_step
 from rg_env.training.evaluation.plan import EvaluationPlan
 from rg_env.training.evaluation.runner import FixedEvaluation
 from rg_env.training.evaluation.scores import Evaluation
-from rg_env.training.reporting.run_files import RunFiles
 from rg_env.training.reporting.summary import print_evaluation
 from rg_env.training.trainer import GRPOTrainer
 
@@ -41,17 +40,17 @@ def evaluate_only(
     if not evaluation.questions:
         raise InputError("nothing to evaluate: the environment has no evaluation rows, and no task is held out")
     step = step_of_model(trainer.model_name) if step is None else step
-    name = f"eval_results/eval_step_{step}.json"
-    if (Path(folder) / name).exists():
-        raise OutputFolderError(f"{Path(folder) / name} is there already: choose another output folder")
-    files = RunFiles(Path(folder))
+    file = RunFolder(Path(folder)).evaluation_file(step)
+    if file.exists():
+        raise OutputFolderError(f"{file} already exists: choose another output folder")
+    run = RunFolder.create(folder)
     trainer.sync_weights()
     result = evaluation.run(step)
-    files.write_json(name, result.as_json())
-    print_evaluation(files.folder / name, result)
+    run.write_evaluation(step, result.as_json())
+    print_evaluation(file, result)
     return result
 
 
 def step_of_model(name: str | Path) -> int:
     """The step that a model was saved after, by the name of its folder: N for checkpoint-N, 0 for any other."""
-    return named_step(Path(name)) or 0
+    return checkpoint_step(Path(name)) or 0

@@ -112,7 +112,7 @@ def other_rows(run: Path) -> None:
     ("spoil", "words"),
     [
         (lambda run: (run / "eval_results" / "eval_step_1.json").unlink(), "the run has no evaluation of step 1"),
-        (lambda run: shutil.rmtree(run / "eval_results"), "it lies in no run with evaluations"),
+        (lambda run: shutil.rmtree(run / "eval_results"), "the run has no evaluation of step 1"),
         (lambda run: (run / "config.yaml").unlink(), "eval_step_1.json or config.yaml of the run cannot be read"),
         (no_greedy, "the run recorded no greedy answers at step 1"),
         (other_rows, "its problems cannot be built again: those of today are others, by their hash"),

@@ -1,0 +1,453 @@
+"""The folder of a training run: the one module that knows its files, reads them and writes them.
+
+    run = RunFolder(Path("outputs/RUN"))
+    run.config()["model"], run.evaluations()[-1]["accuracy"], run.last_checkpoint()
+
+config.yaml           the resolved settings; config_from_step_N.yaml: those of a resumed run that changed them
+arguments.yaml        for runs from a config, what it resolved to: training arguments, prompt, rewards
+manifest.json         versions, machine, and the rows that it trains and evaluates on
+metrics.jsonl         one line per step, and one per evaluation
+rollouts.jsonl        some training rollouts of each step
+eval_results/         eval_step_N.json: scores and rollouts of each evaluation, step 0 first
+tensorboard/, wandb/  files of these trackers, if enabled
+checkpoint-N/         weights, tokenizer, optimizer state
+train_results.json    before and after
+reward_curve.png      the learning curve
+
+Whole files are written aside and renamed, so none is ever incomplete. Reading is plain: a file that is missing reads as
+None or empty, and a damaged one is a single `InputError` that names it. Only the last line of a .jsonl file may be
+incomplete, because a killed run leaves it so; it is ignored.
+
+Commands that write other folders (evaluations, sweeps, reports) share `free_folder`, `locked` and `write_aside`.
+"""
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import platform
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rg_env.core.config import yaml12
+from rg_env.core.text import cut_bytes, one_line
+from rg_env.errors import InputError, OutputFolderError
+
+OUTPUTS = Path("outputs")
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+_PACKAGES = ("rg-env", "verifiers", "reasoning-gym", "torch", "transformers", "trl", "accelerate", "deepspeed", "vllm")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of one run."""
+
+    path: Path
+
+    @staticmethod
+    def is_run(path: Path) -> bool:
+        """Whether a training run, or an evaluation of a single checkpoint, has written to `path`."""
+        return (path / "metrics.jsonl").is_file() or (path / "train_results.json").is_file() or _evals(path).is_dir()
+
+    @staticmethod
+    def choose(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:
+        """The folder for a run, checked but not yet created. None: a fresh one under `outputs/`.
+
+        Args:
+            resume: the checkpoint to resume from, or "auto". `output_dir` may then be the folder of that run, which is
+                the default for a checkpoint; any other folder must be as for a new run.
+
+        Raises:
+            OutputFolderError: it has files already or is not writable; "auto" without `output_dir`.
+        """
+        if resume is None:
+            return free_folder(output_dir, name)
+        own = None if str(resume) == "auto" else Path(resume).parent
+        output_dir = own if output_dir is None else output_dir
+        if output_dir is None:
+            raise OutputFolderError("--resume auto needs the output folder of the run to resume")
+        same = own is None or Path(output_dir).absolute() == own.absolute()
+        return free_folder(output_dir, name, may_have_files=same)
+
+    @classmethod
+    def create(cls, path: str | Path) -> "RunFolder":
+        """Raises `OutputFolderError` if it cannot be created."""
+        try:
+            _evals(Path(path)).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputFolderError(f"cannot write to {path}: {error.strerror}") from error
+        return cls(Path(path))
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def arguments_file(self) -> Path:
+        return self.path / "arguments.yaml"
+
+    @property
+    def manifest_file(self) -> Path:
+        return self.path / "manifest.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def rollouts_file(self) -> Path:
+        return self.path / "rollouts.jsonl"
+
+    @property
+    def results_file(self) -> Path:
+        return self.path / "train_results.json"
+
+    @property
+    def curve_file(self) -> Path:
+        return self.path / "reward_curve.png"
+
+    def evaluation_file(self, step: int) -> Path:
+        return _evals(self.path) / f"eval_step_{step}.json"
+
+    def checkpoint(self, step: int) -> Path:
+        return self.path / f"checkpoint-{step}"
+
+    # Reading; every method raises `InputError` for a file that is damaged or unreadable.
+
+    def config(self) -> dict[str, Any]:
+        """config.yaml, which every run has."""
+        return read_yaml(self.config_file)
+
+    def arguments(self) -> dict[str, Any]:
+        """arguments.yaml; of a run without a config, config.yaml, which then has the same sections."""
+        return read_yaml(self.arguments_file) if self.arguments_file.is_file() else self.config()
+
+    def resumed_configs(self) -> list[Path]:
+        """The files config_from_step_N.yaml and arguments_from_step_N.yaml."""
+        return sorted(self.path.glob("*_from_step_*.yaml"))
+
+    def manifest(self) -> dict[str, Any]:
+        """Empty if missing."""
+        return read_json(self.manifest_file) if self.manifest_file.is_file() else {}
+
+    def results(self) -> dict[str, Any] | None:
+        """train_results.json; None until the run has ended."""
+        return read_json(self.results_file) if self.results_file.is_file() else None
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Each has its step; empty if missing."""
+        return list(_steps_in(self.metrics_file))
+
+    def rollouts(self) -> Iterator[dict[str, Any]]:
+        """Training rollouts, each with its step; none if missing."""
+        return _steps_in(self.rollouts_file)
+
+    def evaluation_steps(self) -> list[int]:
+        """Steps with an evaluation, in order."""
+        stems = [file.stem.removeprefix("eval_step_") for file in _evals(self.path).glob("eval_step_*.json")]
+        return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+    def evaluation(self, step: int) -> dict[str, Any]:
+        """The evaluation after `step`, with its rollouts."""
+        file = self.evaluation_file(step)
+        values = read_json(file)
+        if values.get("step") != step or not isinstance(values.get("tasks"), dict):
+            raise damaged(file, f"it is not an evaluation of step {step}")
+        return values
+
+    def evaluations(self, until: float = math.inf) -> list[dict[str, Any]]:
+        """All evaluations up to step `until`, in order."""
+        return [self.evaluation(step) for step in self.evaluation_steps() if step <= until]
+
+    def checkpoints(self) -> list[Path]:
+        """The folders checkpoint-N, the newest first."""
+        found = self.path.iterdir() if self.path.is_dir() else ()
+        numbered = [(step, each) for each in found if (step := checkpoint_step(each)) is not None and each.is_dir()]
+        return [each for _, each in sorted(numbered, reverse=True)]
+
+    def last_checkpoint(self) -> Path | None:
+        return next(iter(self.checkpoints()), None)
+
+    # Writing
+
+    def write_config(
+        self, config: dict[str, Any], arguments: dict[str, Any] | None = None, from_step: int | None = None
+    ) -> None:
+        """Write config.yaml, and arguments.yaml if given. `from_step`: those of a run that resumes after that step."""
+        suffix = "" if from_step is None else f"_from_step_{from_step}"
+        for file, values in ((self.config_file, config), (self.arguments_file, arguments)):
+            if values is not None:
+                write_aside(file.with_stem(f"{file.stem}{suffix}"), yaml12.to_yaml(_plain(values)))
+
+    def write_manifest(
+        self,
+        rows: dict[str, Any] | None,
+        evaluation: Sequence[dict[str, Any]] = (),
+        hardware: dict[str, Any] | None = None,
+    ) -> None:
+        """Write manifest.json.
+
+        Args:
+            rows: the manifest of the training environment.
+            evaluation: manifests of other environments that are evaluated on.
+            hardware: what it runs on (`training.reporting.memory.hardware`).
+        """
+        values = {
+            "versions": {name: found for name in _PACKAGES if (found := _version(name))},
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            **({"hardware": hardware} if hardware else {}),
+            "rows": rows,
+            **({"evaluation_rows": list(evaluation)} if evaluation else {}),
+        }
+        _write_json(self.manifest_file, values)
+
+    def write_evaluation(self, step: int, values: dict[str, Any]) -> Path:
+        """Write an evaluation; returns its file."""
+        _write_json(self.evaluation_file(step), values)
+        return self.evaluation_file(step)
+
+    def write_results(self, values: dict[str, Any]) -> None:
+        _write_json(self.results_file, values)
+
+    def add_metrics(self, step: int, values: dict[str, Any]) -> None:
+        """Append a line to metrics.jsonl."""
+        _append(self.metrics_file, [{"step": step, **values}])
+
+    def add_rollouts(self, step: int, records: Sequence[dict[str, Any]]) -> None:
+        """Append a line per rollout to rollouts.jsonl."""
+        _append(self.rollouts_file, [{"step": step, **record} for record in records])
+
+    def cut_after(self, step: int) -> None:
+        """Remove what was written after `step`, and the totals of a run that ended: a resumed run writes them again."""
+        for file in (self.metrics_file, self.rollouts_file):
+            if file.exists():
+                kept = [each for each in _steps_in(file) if each["step"] <= step and "train_runtime" not in each]
+                write_aside(file, "".join(map(_line, kept)))
+        for later in [each for each in self.evaluation_steps() if each > step]:
+            self.evaluation_file(later).unlink()
+
+    def discard(self, folders: Sequence[Path] = ()) -> None:
+        """Remove the files of a run that never began, and `folders`."""
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        for file in (self.config_file, self.arguments_file, self.manifest_file):
+            file.unlink(missing_ok=True)
+        for folder in (_evals(self.path), self.path):
+            with contextlib.suppress(OSError):  # something else is in it
+                folder.rmdir()
+
+
+def checkpoint_step(folder: Path) -> int | None:
+    """N of checkpoint-N; None for any other name."""
+    match = _CHECKPOINT.fullmatch(folder.name)
+    return int(match[1]) if match else None
+
+
+def run_name(tasks: Sequence[str], label: str) -> str:
+    """The name of a run on `tasks`: the first three, and the number of others."""
+    more = f"-and-{len(tasks) - 3}-more" if len(tasks) > 3 else ""
+    return cut_bytes(f"{cut_bytes('+'.join(tasks[:3]), 60)}{more}-{label}")
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises `InputError` if it is damaged or unreadable."""
+    return _mapping(file, json.loads)
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """The mapping in a YAML file. Raises `InputError` if it is damaged or unreadable."""
+    return _mapping(file, yaml12.load)
+
+
+def json_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """The objects in a .jsonl file. An incomplete last line is ignored.
+
+    Raises:
+        InputError: it is damaged or unreadable.
+    """
+    try:
+        with file.open("rb") as lines:  # bytes: model text may contain characters that str.splitlines() splits at
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
+                try:
+                    values = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    if not line.endswith(b"\n"):
+                        return
+                    raise damaged(file, f"line {number}: {one_line(error)}") from error
+                if not isinstance(values, dict):
+                    raise damaged(file, f"line {number} is not a JSON object")
+                yield values
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def damaged(file: Path, reason: str) -> InputError:
+    """The error for a file of ours that is not as it was written."""
+    return InputError(f"{file} is damaged: {reason}; restore it from a copy, or remove it")
+
+
+def free_folder(
+    output_dir: str | Path | None,
+    name: str,
+    *,
+    may_have_files: bool = False,
+    remedy: str = "choose another output folder",
+    resume: str = "--resume auto",
+) -> Path:
+    """The folder to write to, checked but not yet created. None: a fresh one under `outputs/`, from `name` and time.
+
+    Args:
+        remedy: the advice in errors.
+        resume: the option that continues with the files in a folder.
+
+    Raises:
+        OutputFolderError: it has files already, or is not writable.
+    """
+    if output_dir is None:
+        stem = OUTPUTS / f"{cut_bytes(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
+        folder = next(p for n in range(1000) if not (p := stem if n == 0 else Path(f"{stem}-{n}")).exists())
+    else:
+        folder = Path(output_dir)
+    try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            folder.lstat()  # raises what is_dir() hides
+        if folder.is_dir() and any(folder.iterdir()) and not may_have_files:
+            raise OutputFolderError(
+                f"{folder} is not empty: it may hold another run; {remedy}, move it away, or resume it ({resume})"
+            )
+        nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+        try:
+            tempfile.TemporaryFile(dir=nearest).close()  # permissions do not cover /proc, read-only and full disks
+        except OSError as error:
+            raise OutputFolderError(f"cannot write {folder}: {nearest}: {error.strerror}; {remedy}") from error
+    except OutputFolderError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a null byte
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise OutputFolderError(f"cannot write {one_line(folder, 80)}: {reason}; {remedy}") from error
+    return folder
+
+
+@contextmanager
+def locked(folder: Path, busy: str) -> Iterator[None]:
+    """Hold the lock of `folder`, which the system releases if the process dies. File systems without locks pass.
+
+    Raises:
+        OutputFolderError: another process holds it (the message is `busy`), or the folder cannot be opened.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise OutputFolderError(f"cannot write to {folder}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OutputFolderError(busy) from error
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def removed_on_error(folder: str | Path) -> Iterator[None]:
+    """An error within removes the folder, and parents, that did not exist before and are empty."""
+    path = Path(folder)
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for each in missing:
+                each.rmdir()
+        raise
+
+
+@contextmanager
+def written_aside(file: Path) -> Iterator[Path]:
+    """The file to write instead, which replaces `file` at the end; on an error the old one stays."""
+    aside = file.with_name(f"{file.name}.part")
+    try:
+        yield aside
+        aside.replace(file)
+    except OSError:  # a full disk
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def write_aside(file: Path, text: str) -> None:
+    """Write a whole text file, or nothing. Lone surrogates are written as escapes."""
+    with written_aside(file) as aside:
+        aside.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def _mapping(file: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
+    try:
+        values = parse(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise damaged(file, one_line(error)) from error
+    if not isinstance(values, dict):
+        raise damaged(file, "it does not hold keys and values")
+    return values
+
+
+def _steps_in(file: Path) -> Iterator[dict[str, Any]]:
+    for record in json_lines(file) if file.is_file() else ():
+        if not isinstance(record.get("step"), int):
+            raise damaged(file, "a line has no step")
+        yield record
+
+
+def _evals(run: Path) -> Path:
+    return run / "eval_results"
+
+
+def _write_json(file: Path, values: dict[str, Any]) -> None:
+    write_aside(file, json.dumps(_plain(values), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _append(file: Path, records: Sequence[dict[str, Any]]) -> None:
+    with file.open("a", encoding="utf-8", errors="backslashreplace") as lines:
+        lines.writelines(map(_line, records))
+
+
+def _line(record: dict[str, Any]) -> str:
+    return json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON and YAML have it. NaN and infinity become None: neither format has them."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return str(value)

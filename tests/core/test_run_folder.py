@@ -1,0 +1,155 @@
+"""The folder of a run: what it is known by, what is read and written, and where it may be."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from rg_env.core.run_folder import RunFolder, free_folder, locked, run_name
+from rg_env.errors import InputError, OutputFolderError
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    """A run of two steps, with evaluations before and after."""
+    run = RunFolder.create(tmp_path / "run")
+    run.write_config({"seed": 1})
+    for step in (0, 2):
+        run.write_evaluation(step, {"step": step, "tasks": {}})
+    for step in (1, 2):
+        run.add_metrics(step, {"reward": step / 2})
+        run.add_rollouts(step, [{"completion": str(step)}])
+        run.checkpoint(step).mkdir()
+    return run
+
+
+def test_what_was_written_is_read(run: RunFolder) -> None:
+    """Each file by its own method; what is missing is empty or None."""
+    assert RunFolder.is_run(run.path)
+    assert run.config() == run.arguments() == {"seed": 1}
+    assert run.metrics() == [{"step": 1, "reward": 0.5}, {"step": 2, "reward": 1.0}]
+    assert [each["completion"] for each in run.rollouts()] == ["1", "2"]
+    assert [each["step"] for each in run.evaluations()] == [0, 2]
+    assert [each["step"] for each in run.evaluations(until=1)] == [0]
+    assert run.manifest() == {}
+    assert run.results() is None
+    run.write_manifest({"seed": 3})
+    run.write_results({"steps": 2})
+    run.write_config({"seed": 1}, {"training": {}}, from_step=2)
+    assert run.manifest()["rows"] == {"seed": 3}
+    assert run.results() == {"steps": 2}
+    assert [file.name for file in run.resumed_configs()] == ["arguments_from_step_2.yaml", "config_from_step_2.yaml"]
+
+
+def test_checkpoints_are_sorted_by_step(run: RunFolder) -> None:
+    """The newest first; other names and files are not checkpoints."""
+    run.checkpoint(10).mkdir()
+    run.checkpoint(11).touch()
+    (run.path / "checkpoint-2-fp16").mkdir()
+    assert run.checkpoints() == [run.checkpoint(step) for step in (10, 2, 1)]
+    assert run.last_checkpoint() == run.checkpoint(10)
+    assert RunFolder(run.path / "missing").last_checkpoint() is None
+
+
+def test_a_resumed_run_continues_after_its_checkpoint(run: RunFolder) -> None:
+    """Later metrics, rollouts and evaluations go, and so does a line that the killed run did not finish."""
+    for file in (run.metrics_file, run.rollouts_file):
+        with file.open("a") as lines:
+            lines.write('{"step": 2, "rew')
+    assert len(run.metrics()) == 2
+    run.cut_after(1)
+    assert run.metrics() == [{"step": 1, "reward": 0.5}]
+    assert run.rollouts_file.read_text() == '{"step": 1, "completion": "1"}\n'
+    assert run.evaluation_steps() == [0]
+
+
+def test_a_run_that_never_began_leaves_nothing(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run")
+    run.write_config({}, {})
+    run.write_manifest(None)
+    run.discard()
+    assert not run.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("config.yaml", "a: [", "damaged"), ("config.yaml", "- 1", "damaged: it does not hold keys"),
+        ("config.yaml", None, "cannot be read: No such file"),
+        ("train_results.json", "[" * 100_000, "damaged"), ("train_results.json", "\x00", "damaged"),
+        ("manifest.json", "[]", "damaged: it does not hold keys"),
+        ("metrics.jsonl", '{"step": 1}\n{"st\n{"step": 2}\n', "damaged: line 2"),
+        ("metrics.jsonl", '{"reward": 1}\n', "damaged: a line has no step"),
+        ("metrics.jsonl", "1\n", "damaged: line 1 is not a JSON object"),
+        ("eval_results/eval_step_2.json", '{"step": 1, "tasks": {}}', "damaged: it is not an evaluation of step 2"),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_one_error_that_names_it(run: RunFolder, name: str, text: str | None, reason: str) -> None:
+    """On one line, with what to do."""
+    file = run.path / name
+    file.unlink(missing_ok=True)
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(InputError) as raised:
+        print(run.config(), run.results(), run.manifest(), run.metrics(), run.evaluations())
+    assert str(raised.value).startswith(f"{file} {'is ' if 'damaged' in reason else ''}{reason}")
+    assert "\n" not in str(raised.value)
+    assert text is None or str(raised.value).endswith("restore it from a copy, or remove it")
+
+
+def test_any_text_can_be_written(tmp_path: Path) -> None:
+    """Lone surrogates, separators and control characters of model output; NaN becomes null."""
+    run = RunFolder.create(tmp_path / "run")
+    run.add_rollouts(1, [{"text": "a\u2028b\ud800\x00", "value": float("nan")}] * 2)
+    records = list(run.rollouts())
+    assert len(records) == 2
+    assert records[0]["value"] is None
+    assert records[0]["text"] == "a\u2028b\ud800\x00"
+    assert json.loads(run.rollouts_file.read_text().split("\n")[0])["step"] == 1
+
+
+def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fresh ones get unique names; a given one must be empty; checking creates nothing."""
+    monkeypatch.chdir(tmp_path)
+    first = RunFolder.choose(None, "run")
+    assert first.parent.name == "outputs"
+    first.mkdir(parents=True)
+    assert RunFolder.choose(None, "run") != first
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    with pytest.raises(OutputFolderError, match="not empty"):
+        RunFolder.choose("full", "run")
+    assert free_folder("full", "run", may_have_files=True) == Path("full")
+    assert RunFolder.choose("new/deep", "run") == Path("new/deep")
+    assert not (tmp_path / "new").exists()
+    assert len(RunFolder.choose(None, "x" * 300).name) < 110
+
+
+@pytest.mark.parametrize("folder", ["a\x00b", "x" * 300, "/proc/run", "file/below"])
+def test_unwritable_folders_are_refused(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is started, on one line that a terminal can show."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputFolderError, match=r"^cannot write [^\x00\n]+; choose another output folder$"):
+        RunFolder.choose(folder, "run")
+
+
+def test_run_names_are_short() -> None:
+    """Three tasks by name, the others by number; always short enough for a folder."""
+    assert run_name(["a", "b"], "tiny") == "a+b-tiny"
+    assert run_name([f"t{i}" for i in range(20)], "tiny") == "t0+t1+t2-and-17-more-tiny"
+    long = run_name(["ü" * 300] * 20, "tiny")
+    assert len(long.encode()) <= 80
+    assert long.endswith("-and-17-more-tiny")
+
+
+def test_one_process_holds_the_lock(tmp_path: Path) -> None:
+    """It is free again afterwards."""
+    with locked(tmp_path, "busy"), pytest.raises(OutputFolderError, match="busy"), locked(tmp_path, "busy"):
+        pass
+    with locked(tmp_path, "busy"):
+        pass
+    os.rmdir(tmp_path)
+    with pytest.raises(OutputFolderError, match="No such file"), locked(tmp_path, "busy"):
+        pass
