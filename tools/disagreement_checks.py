@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from rg_env.core.grading.graders.common import Entry
-from rg_env.core.grading.graders.corrections import corrected
+from rg_env.core.grading.graders.gold import corrected
+from rg_env.core.grading.graders.move_games import read_board
 from rg_env.core.grading.parsing import forms, formulas
-from rg_env.core.grading.parsing.exact_value import exact_value
-from rg_env.core.grading.solvers import rush_hour
+from rg_env.core.grading.parsing.expressions import exact_value
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
@@ -194,7 +194,7 @@ def other_numbers(answer: str, entry: Entry) -> bool:
 
 def clipped_move(answer: str, entry: Entry) -> bool:
     """Some vehicle does not get as far as the move says."""
-    board = rush_hour.read_board(entry["metadata"]["board_config"])
+    board = read_board(entry["metadata"]["board_config"])
     state = list(board.start)
     for letter, steps in re.findall(r"([A-Z])([+-]\d+)", answer):
         vehicle = ord(letter) - ord("A")

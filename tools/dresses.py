@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rg_env.core.grading.graders import gold_answer, grade
-from rg_env.core.grading.graders.corrections import NO_OPTIONS
+from rg_env.core.grading.graders.gold import NO_OPTIONS
 
 Dress = Callable[[str], str | None]
 """The answer in this dress; None where it cannot wear it: a box with unpaired braces, say."""

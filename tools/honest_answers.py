@@ -21,7 +21,7 @@ from rg_env.core.data.problem_keys import problem_key
 from rg_env.core.grading.audit import Audit
 from rg_env.core.grading.graders import gold_answer, grade
 from rg_env.core.grading.graders.common import prefix
-from rg_env.core.grading.graders.corrections import NO_OPTIONS, corrected
+from rg_env.core.grading.graders.gold import NO_OPTIONS, corrected
 from rg_env.core.grading.parsing.forms import same_text
 from rg_env.core.grading.workers import WorkerPool
 
@@ -161,7 +161,7 @@ def _around(text: str, apart: int) -> str:
 @cache
 def _library_pool() -> WorkerPool:
     return WorkerPool(
-        "rg_env.core.grading.library_grader:grade",
+        "rg_env.core.grading.upstream:library_grade",
         workers=1,
         wall_s=5,
         start_s=120,

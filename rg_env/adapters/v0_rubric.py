@@ -12,8 +12,7 @@ from typing import Any
 import verifiers as vf
 
 from rg_env.core.grading.extraction import completion_text, extract
-from rg_env.core.grading.metrics import Metric
-from rg_env.core.grading.rubric import Rubric, offered
+from rg_env.core.grading.rubric import Metric, Rubric, offered
 from rg_env.core.grading.scoring import score_extraction_async
 from rg_env.core.rewards.builtin import Rollout, WeightedReward
 

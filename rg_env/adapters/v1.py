@@ -23,8 +23,7 @@ from rg_env.adapters.v1_harness import chat_of
 from rg_env.core.data.dataset import build_rows, check_request
 from rg_env.core.data.splits import SplitBy, question_hash
 from rg_env.core.grading.extraction import extract
-from rg_env.core.grading.metrics import metrics_of, needs_workers
-from rg_env.core.grading.rubric import OFFERED, Rubric, offered
+from rg_env.core.grading.rubric import OFFERED, Rubric, metrics_of, needs_workers, offered
 from rg_env.core.grading.scoring import score_extraction_async
 from rg_env.core.prompt_options import Asking
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
@@ -63,7 +62,7 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
 
     @vf.reward
     async def rubric(self, trace: vf.Trace) -> dict[str, float]:
-        """Records every reward with its own weight, and the metrics of `core.metrics`, once all have been computed.
+        """Records every reward with its own weight, and the environment's metrics, once all have been computed.
 
         Raises `RewardError`: Verifiers keeps it as the trace's error.
         """

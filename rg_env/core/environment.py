@@ -19,9 +19,8 @@ from rg_env.core.data.dataset import build_splits
 from rg_env.core.data.manifest import Manifest
 from rg_env.core.data.selection import Row as DrawnRow
 from rg_env.core.data.splits import SplitBy
-from rg_env.core.grading.metrics import metrics_of, metrics_of_rows, needs_workers
 from rg_env.core.grading.rollout import Rollout
-from rg_env.core.grading.rubric import OFFERED, Rubric, Scored
+from rg_env.core.grading.rubric import OFFERED, Rubric, Scored, metrics_of, metrics_of_rows, needs_workers
 from rg_env.core.prompt_options import Asking, check_text
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
 from rg_env.core.rewards.builtin import WeightedReward, check_offered, resolve_rewards

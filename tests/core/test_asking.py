@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rg_env.core.data.dataset import build_rows
-from rg_env.core.grading.metrics import metrics_of, needs_workers
+from rg_env.core.grading.rubric import metrics_of, needs_workers
 from rg_env.core.prompt_options import Asking
 from rg_env.core.prompts import SYSTEM_PROMPT
 from rg_env.core.rewards.builtin import Rollout, resolve_rewards

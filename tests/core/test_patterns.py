@@ -89,7 +89,8 @@ def _pattern_of(call: ast.Call) -> tuple[str, int, frozenset[str]] | None:
         return None
     if function.attr not in FUNCTIONS - {"compile"} or not isinstance(call.args[0], ast.Constant):
         return None
-    return call.args[0].value, 0, frozenset({function.attr})
+    pattern = call.args[0].value
+    return pattern.decode() if isinstance(pattern, bytes) else pattern, 0, frozenset({function.attr})
 
 
 def built() -> set[tuple[str, str]]:

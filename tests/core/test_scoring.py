@@ -12,10 +12,9 @@ import pytest
 from sample_rows import SORTING
 
 from rg_env.core.data.dataset import build_rows
-from rg_env.core.grading import library_grader as library_grader
 from rg_env.core.grading import scoring, upstream
 from rg_env.core.grading.extraction import extract
-from rg_env.core.grading.graders import fault_of, gold_answer, table
+from rg_env.core.grading.graders import GRADERS, fault_of, gold_answer
 from rg_env.core.grading.scoring import Score, partial_score, score, score_extraction_async
 from rg_env.core.grading.workers import WorkerPool
 from rg_env.errors import InputError, UnknownNameError
@@ -203,7 +202,7 @@ def test_an_info_as_json_and_an_unknown_task() -> None:
 
 def test_model_text_never_reaches_a_grader_that_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The nine graders of the library that run the answer as code are not called, whatever the grading."""
-    monkeypatch.setattr(library_grader, "_dataset", lambda *args: pytest.fail("the library's grader was called"))
+    monkeypatch.setattr(upstream, "_dataset", lambda *args: pytest.fail("the library's grader was called"))
     facts = {
         "numbers": [1, 2],
         "target": 3,
@@ -215,7 +214,7 @@ def test_model_text_never_reaches_a_grader_that_runs_it(monkeypatch: pytest.Monk
     for task in upstream._FORMULAS:
         entry = {"question": "?", "answer": "x", "metadata": facts}
         assert upstream.grade(task, {}, entry, "__import__('os')._exit(1)") <= 0.05
-        assert table.GRADERS[task].__module__ != library_grader.__name__
+        assert GRADERS[task].__module__ != upstream.__name__
 
 
 def test_gold_answers_that_stand_in_the_metadata() -> None:

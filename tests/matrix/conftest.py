@@ -13,7 +13,7 @@ from release_environments import Release, build_wheel, make_environment
 from starlette.responses import JSONResponse
 
 from rg_env.core.data.dataset import build_rows
-from rg_env.core.grading.metrics import metrics_of
+from rg_env.core.grading.rubric import metrics_of
 from rg_env.core.rewards.builtin import Rollout, resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 

@@ -1,7 +1,7 @@
 """Questions solved from their text, by code that knows neither the library's metadata nor our graders.
 
 A solver's answer must be paid, and be the gold answer where there is only one. What was found wrong this way in the
-library is in `core.graders.corrections`, with the questions that have no single answer in `core.mends.LEFT_OUT`.
+library is in `core.grading.graders.gold`; questions without a single answer are in `core.tasks.library_fixes.LEFT_OUT`.
 """
 
 import json

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rg_env.core.grading.graders.table import GRADERS
+from rg_env.core.grading.graders import GRADERS
 
 PATH = Path(__file__).with_name("task_audit.json")
 GUESSABLE = 0.3
@@ -29,9 +29,9 @@ class Audit:
     problem_keys: int = 0
     """Different problems among them, with wording, names and order taken out where they do not matter."""
     left_out: int = 0
-    """Draws that gave no question; `core.mends.LEFT_OUT` has the reasons, such as a question with two answers."""
+    """Draws that gave no question, such as one with two answers; `library_fixes.LEFT_OUT` has the reasons."""
     corrected: int = 0
-    """Questions that the library stores a wrong answer to: the right one is paid instead (`graders.corrections`)."""
+    """Questions that the library stores a wrong answer to: the right one is paid instead (`graders.gold.corrected`)."""
     without_gold: int = 0
     """Questions that the library stores no answer to, or none that follows."""
     gold_wrong: int = 0

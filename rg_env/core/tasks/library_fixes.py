@@ -26,8 +26,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from rg_env.core.grading.graders.corrections import syllogism_follows
 from rg_env.core.grading.graders.games import captures
+from rg_env.core.grading.graders.gold import syllogism_follows
 from rg_env.core.grading.graders.graphs import is_shortest_lock
 from rg_env.core.grading.graders.logic import Premises
 from rg_env.core.tasks import library

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rg_env.core.grading.graders import grade
-from rg_env.core.grading.parsing.exact_value import exact_value, last_place, rounded
+from rg_env.core.grading.graders.arithmetic import _last_place as last_place
+from rg_env.core.grading.graders.arithmetic import _rounded as rounded
+from rg_env.core.grading.parsing.expressions import exact_value
 
 
 def entry(answer: str, question: str = "", **metadata: Any) -> dict[str, Any]:

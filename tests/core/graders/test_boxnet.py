@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rg_env.core.grading.graders import gold_answer, grade
-from rg_env.core.grading.solvers.boxnet import solve
+from rg_env.core.grading.graders.move_games import solve_boxnet as solve
 
 
 def _entry(**squares: list[str]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import sympy
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from rg_env.core.grading.graders.calculus import Dual, compiled
 from rg_env.core.grading.parsing import balls
+from rg_env.core.grading.parsing.calculus import Dual, compiled
 from rg_env.core.grading.parsing.expressions import FUNCTIONS, parse
 
 _ONE = (1.0, 0.0)

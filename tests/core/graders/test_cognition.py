@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rg_env.core.grading.graders import cognition as rubiks
 from rg_env.core.grading.graders.cognition import GRADERS
-from rg_env.core.grading.solvers import rubiks
 
 
 def entry(answer: Any = None, question: str = "", **metadata: Any) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def test_the_cube_turns_as_the_librarys_does(size: int, moves: list[str]) -> Non
     other.rotate(" ".join(moves))
     points, _ = rubiks._stickers(size)
     colors = set()
-    for point, face in zip(points, rubiks.apply(size, moves), strict=True):
+    for point, face in zip(points, rubiks.turned(size, moves), strict=True):
         axis = next(i for i in range(3) if abs(point[i]) == size)
         place = tuple((max(1 - size, min(size - 1, value)) + size - 1) // 2 for value in point)
         colors.add((face, other.get_piece(place).get_piece_color(axis)))

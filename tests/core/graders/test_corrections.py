@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rg_env.core.grading.graders import gold_answer, grade
-from rg_env.core.grading.graders.corrections import corrected, syllogism_follows
+from rg_env.core.grading.graders.gold import corrected, syllogism_follows
 
 
 def _mahjong(stored: str, *rounds: tuple[str, str], cards: str = "") -> dict[str, Any]:

@@ -13,9 +13,8 @@ from honest_answers import compare
 
 from rg_env.core.grading.audit import kept
 from rg_env.core.grading.extraction import Extraction
-from rg_env.core.grading.graders import gold_answer, grade
+from rg_env.core.grading.graders import GRADERS, gold_answer, grade
 from rg_env.core.grading.graders.gold import STORED_ELSEWHERE
-from rg_env.core.grading.graders.table import GRADERS
 from rg_env.core.grading.scoring import MAX_ANSWER_CHARS, Score, score_extraction
 from rg_env.core.tasks.task_table import load_table
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.core.grading.graders.calculus import compiled
-from rg_env.core.grading.parsing.expressions import MAX_DEPTH, MAX_TOKENS, exact, names, parse
+from rg_env.core.grading.parsing.calculus import compiled
+from rg_env.core.grading.parsing.expressions import MAX_DEPTH, MAX_TOKENS, exact, parse
 
 
 @pytest.mark.parametrize(
@@ -106,15 +106,12 @@ def test_a_variable_goes_before_a_constant() -> None:
     node = parse("2e", ("e",))
     assert node is not None
     assert exact(node, {"e": Fraction(5)}) == 10
-    assert list(names(node)) == ["e"]
 
 
 @given(st.text(alphabet="0123456789xC+-*/^()|. \\{}sincoexpfra²√×", max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
     """No exception leaves the parser."""
-    node = parse(text, ("x", "C"))
-    if node is not None:
-        assert set(names(node)) <= {"x", "C"}
+    parse(text, ("x", "C"))
 
 
 _FORMULAS = st.recursive(

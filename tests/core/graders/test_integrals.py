@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from sympy.simplify.fu import TR8
 
 from rg_env.core.data.dataset import build_rows
-from rg_env.core.grading.graders import calculus
 from rg_env.core.grading.graders.algebra import GRADERS
+from rg_env.core.grading.parsing import calculus
 
 
 def _integral(answer: str, integrand: str, variable: str = "x") -> float:

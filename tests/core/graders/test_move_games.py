@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.core.grading.graders import games, grade
+from rg_env.core.grading.graders import grade, move_games
 
 HANOI: dict[str, Any] = {
     "question": "",
@@ -187,12 +187,12 @@ def test_sokoban_wrong(answer: str) -> None:
 def test_sokoban_boxes_do_not_push_boxes_or_leave_the_board() -> None:
     """A box behind a box, a wall or the edge stays, and so does the player."""
     entry = {"metadata": {"gamestr": "+ + + + + +\n+ * @ @ X +\n+ - - X - +\n+ + + + + +"}}
-    assert games.sokoban("RR", entry, {}) == 0.0
-    assert games.sokoban("DRRURDLULDLUR", entry, {}) == 0.0
+    assert move_games.sokoban("RR", entry, {}) == 0.0
+    assert move_games.sokoban("DRRURDLULDLUR", entry, {}) == 0.0
     open_edge = {"metadata": {"gamestr": "* @ -\n- - X\n"}}
-    assert games.sokoban("RRRRR", open_edge, {}) == 0.0
+    assert move_games.sokoban("RRRRR", open_edge, {}) == 0.0
     on_goals = {"metadata": {"gamestr": "+ + + + +\n+ % @ X +\n+ + + + +"}}
-    assert games.sokoban("R", on_goals, {}) == 1.0
+    assert move_games.sokoban("R", on_goals, {}) == 1.0
 
 
 GAMES = {"tower_of_hanoi": HANOI, "knight_swap": KNIGHTS, "sokoban": SOKOBAN}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rg_env.core.grading.graders import gold_answer, grade
-from rg_env.core.grading.solvers.rush_hour import solve
+from rg_env.core.grading.graders.move_games import solve_rush_hour as solve
 
 
 def _entry(*rows: str) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rg_env.core.grading.graders.words import GRADERS
-from rg_env.core.grading.parsing.library_data import ladder_words, story_sentences
+from rg_env.core.grading.graders.words import _ladder_words as ladder_words
+from rg_env.core.grading.graders.words import _story_sentences as story_sentences
 
 
 def _grade(task: str, answer: str, gold: str, question: str = "?", **metadata: Any) -> float:
@@ -245,8 +246,8 @@ def test_no_text_makes_a_grader_raise(text: str) -> None:
 def test_library_data_is_read_without_importing_the_library() -> None:
     """The word list and the story are there, and reasoning_gym stays out of the process."""
     code = (
-        "import sys; from rg_env.core.grading.parsing import library_data as d;"
-        "assert {'COLD', 'CAT', 'ABACK'} <= d.ladder_words() and len(d.story_sentences()) > 300;"
+        "import sys; from rg_env.core.grading.graders import words as d;"
+        "assert {'COLD', 'CAT', 'ABACK'} <= d._ladder_words() and len(d._story_sentences()) > 300;"
         "sys.exit('reasoning_gym' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,19 +1,35 @@
-"""Grading one answer against one entry: which grader each task gets. Callers use `core.scoring` instead.
+"""Grading one answer against one entry: which grader each task gets. Callers use `core.grading.scoring` instead.
 
 All graders here are the project's own. They never evaluate the model's text, take time linear in the answer, a few
 milliseconds for one of `scoring.MAX_ANSWER_CHARS` characters, and return real progress in [0, 1]: 1.0 for what a user
-would call right, and less only for a measurable part of it. `library` has Reasoning Gym's own, for comparison.
+would call right, and less only for a measurable part of it. `core.grading.upstream` has the library's own.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from rg_env.core.grading.graders.corrections import corrected
-from rg_env.core.grading.graders.gold import SOLVED, STORED_ELSEWHERE
+from rg_env.core.grading.graders import (
+    algebra,
+    algorithmic,
+    arc,
+    arithmetic,
+    code,
+    cognition,
+    games,
+    geometry,
+    graphs,
+    logic,
+    move_games,
+    words,
+)
+from rg_env.core.grading.graders.common import Grader
+from rg_env.core.grading.graders.gold import SOLVED, STORED_ELSEWHERE, corrected
 from rg_env.core.grading.graders.gold import gold_answer as gold_answer
-from rg_env.core.grading.graders.table import GRADERS
 from rg_env.core.grading.parsing.forms import candidates
 
+_CATEGORIES = algebra, algorithmic, arc, arithmetic, code, cognition, games, geometry, graphs, logic, move_games, words
+GRADERS: dict[str, Grader] = {task: grader for category in _CATEGORIES for task, grader in category.GRADERS.items()}
+"""Each of the 105 tasks with its grader."""
 QUOTED = frozenset({"codeio"})
 """Tasks where quotes around the answer make another value, a text."""
 COMPOSED = frozenset({
@@ -34,7 +50,7 @@ def grade(
 ) -> float:
     """How right `answer` is: 1.0 for right and 0.0 for all else, or real progress with `partial_credit`.
 
-    `entry` is the library's item in JSON form. Raises whatever a broken `entry` makes a grader raise: `core.scoring`
+    `entry` is the library's item in JSON form. Raises whatever a broken `entry` makes a grader raise: `scoring`
     tells that apart from a wrong answer.
     """
     grader = GRADERS[task]

@@ -5,9 +5,9 @@ from collections.abc import Collection
 from fractions import Fraction
 from functools import lru_cache
 
-from rg_env.core.grading.graders.calculus import Integrand, is_antiderivative
 from rg_env.core.grading.graders.common import Config, Entry, Grader
 from rg_env.core.grading.parsing import forms
+from rg_env.core.grading.parsing.calculus import Integrand, is_antiderivative
 from rg_env.core.grading.parsing.expressions import MAX_CHARS, exact, parse
 from rg_env.core.grading.parsing.polynomials import RealRoots, dense, parse_expanded
 

@@ -1,8 +1,7 @@
-"""Answers that are grids or lists of small numbers or signs: reading them, and how much of one is right.
+"""Graders of the arc tasks (the whole output grid, or the share of it beyond copying the input), and how other graders
+read and count grids and lists of small numbers or signs.
 
 A grid has few forms and may be long, so it is read here by splitting, not by `forms.literal`, which parses.
-
-Graders of the arc tasks: the whole output grid, or the share of it beyond copying the input.
 """
 
 import re

@@ -1,15 +1,13 @@
-"""Graders of the arithmetic tasks; that of time_intervals is in `durations`.
-
-Graders of the probability tasks.
-"""
+"""Graders of the arithmetic and probability tasks."""
 
 import re
+from datetime import datetime, timedelta
 from fractions import Fraction
+from math import ceil, floor, log10
 
 from rg_env.core.grading.graders.common import Config, Entry, Grader, exact_number, fraction, word
 from rg_env.core.grading.parsing import forms
-from rg_env.core.grading.parsing.durations import time_intervals
-from rg_env.core.grading.parsing.exact_value import exact_value, last_place, rounded
+from rg_env.core.grading.parsing.expressions import exact_value
 
 _DECIMAL_PRECISION = 12
 """Default of the library's option `precision` of decimal_arithmetic."""
@@ -28,11 +26,24 @@ _POWER = re.compile(r"([^^]+)\^\s*(?:\{\s*([+-]?\d{1,4})\s*\}|\(\s*([+-]?\d{1,4}
 _LATEX_FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _HEXADECIMAL = re.compile(r"([+-]?)\s*(?:0[xX])?([0-9a-fA-F]+(?:_[0-9a-fA-F]+)*)")
 _CURRENCIES = ("$", "€", "£", "¥", "₹")
-
-
-def basic_arithmetic(answer: str, entry: Entry, config: Config) -> float:
-    """The value of the expression, as a number or a fraction."""
-    return fraction(answer, entry, config)
+_PLACES, _MOST_PLACES = 4, 10
+"""A decimal has at least so many places, and is checked to so many: the stored answer has no more."""
+_RELATIVE_TOLERANCE = Fraction(1, 20)
+_MAX_CHARS = 2_000
+_MAX_DURATION = 100
+_DAY = timedelta(days=1)
+_ZERO = timedelta(0)
+_CLOCK = re.compile(
+    r"(?P<sign>-?)(?:(?P<days>\d{1,7}) ?(?:days?|d)(?:$|,? (?:and )?))?"
+    r"(?:(?P<hours>\d{1,7}):(?P<minutes>[0-5]?\d)(?::(?P<seconds>[0-5]?\d(?:\.\d{1,6})?))?)?"
+)
+_WORDS = re.compile(
+    r"(?P<sign>-?)(?:(?P<days>\d{1,7}) ?(?:days?|d)(?:,? and|,)? ?)?"
+    r"(?:(?P<hours>\d{1,7}) ?(?:hours?|hrs?|h)(?:,? and|,)? ?)?"
+    r"(?:(?P<minutes>\d{1,7}) ?(?:minutes?|mins?|m)(?:,? and|,)? ?)?"
+    r"(?:(?P<seconds>\d{1,7}(?:\.\d{1,6})?) ?(?:seconds?|secs?|s))?"
+)
+_DATE_WITH_WEEKDAY = re.compile(r"(\d{4}-\d\d-\d\d) \(\w+\) (\d\d:\d\d:\d\d [+-]\d{4})")
 
 
 def bitwise_arithmetic(answer: str, entry: Entry, config: Config) -> float:
@@ -70,7 +81,17 @@ def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
     exact = exact_value(entry["question"].rpartition("\n")[2].removesuffix(" = ?"))
     if not exact:
         return float(value == exact)
-    return float(abs(value - exact) <= last_place(exact, config.get("precision", _DECIMAL_PRECISION)))
+    return float(abs(value - exact) <= _last_place(exact, config.get("precision", _DECIMAL_PRECISION)))
+
+
+def _last_place(value: Fraction, digits: int) -> Fraction:
+    """What a one in the last of `digits` significant digits of `value` (not 0) is worth."""
+    exponent = floor(log10(abs(value.numerator)) - log10(value.denominator))
+    if abs(value) >= Fraction(10) ** (exponent + 1):  # the logarithms are a little off near powers of ten
+        exponent += 1
+    elif abs(value) < Fraction(10) ** exponent:
+        exponent -= 1
+    return Fraction(10) ** (exponent - digits + 1)
 
 
 def decimal_chain_sum(answer: str, entry: Entry, config: Config) -> float:
@@ -165,7 +186,16 @@ def power_function(answer: str, entry: Entry, config: Config) -> float:
         return 0.0
     if value == gold or abs(value - gold) > abs(gold) / 50:  # rounding takes longer than both
         return float(value == gold)
-    return float(not rounded(value, _POWER_FIGURES).isdisjoint(rounded(gold, _POWER_FIGURES)))
+    return float(not _rounded(value, _POWER_FIGURES).isdisjoint(_rounded(gold, _POWER_FIGURES)))
+
+
+def _rounded(value: Fraction, digits: int) -> set[Fraction]:
+    """`value` to `digits` significant digits; two values where it lies exactly between them."""
+    if value == 0:
+        return {value}
+    place = _last_place(value, digits)
+    half = Fraction(1, 2)
+    return {floor(value / place + half) * place, ceil(value / place - half) * place}
 
 
 def _scientific(text: str) -> Fraction | None:
@@ -223,12 +253,6 @@ def _factors(text: str, number: int) -> list[int] | None:
     return factors
 
 
-_PLACES, _MOST_PLACES = 4, 10
-"""A decimal has at least so many places, and is checked to so many: the stored answer has no more."""
-_RELATIVE_TOLERANCE = Fraction(1, 20)
-_MAX_CHARS = 2_000
-
-
 def coin_flip(answer: str, entry: Entry, config: Config) -> float:
     """The probability as a fraction, a decimal of four places or more, or a percentage; in two forms (`1/8 = 0.125`)
     both right.
@@ -260,8 +284,72 @@ def _probability(text: str) -> Fraction | None:
     return forms.rational(text)
 
 
+def time_intervals(answer: str, entry: Entry, config: Config) -> float:
+    """The time that elapsed, in the format asked for or another.
+
+    Where the format has no seconds, they may be left out or given.
+    """
+    metadata = entry["metadata"]
+    right = _right(entry)
+    text = f"{answer.strip()} days" if metadata["expected_format"] == "D days" else answer
+    readings = _readings(text) or _readings(answer)
+    return float(not right.isdisjoint(readings) or word(answer, entry, config) == 1.0)
+
+
+def _right(entry: Entry) -> set[timedelta]:
+    elapsed = _elapsed(entry)
+    whole_minutes = entry["metadata"]["expected_format"].endswith("HH:MM")
+    return {elapsed, elapsed - elapsed % timedelta(minutes=1)} if whole_minutes else {elapsed}
+
+
+def elapsed_time(entry: Entry) -> str:
+    """The stored duration, or the right one in its format: the library's is a millisecond short now and then, lacks
+    the time of day behind `(Monday)`, and is negative after midnight."""
+    stored = str(entry["answer"])
+    if not _right(entry).isdisjoint(_readings(stored)[:1]):
+        return stored
+    elapsed, form = _elapsed(entry), entry["metadata"]["expected_format"]
+    if form == "D days":
+        return f"{elapsed.days} days"
+    clock = f"{elapsed.seconds // 3600:02}:{elapsed.seconds // 60 % 60:02}"
+    clock += f":{elapsed.seconds % 60:02}" if ":SS" in form else ""
+    clock += f".{elapsed.microseconds // 1000:03}" if form.endswith("mmm") else ""
+    return f"{elapsed.days} days, {clock}" if form.startswith("D") else clock
+
+
+def _elapsed(entry: Entry) -> timedelta:
+    """From start to end, read from the question where the library drops the time of day behind `(Monday)`."""
+    found = _DATE_WITH_WEEKDAY.findall(entry["question"])
+    if len(found) == 2:
+        start, end = (datetime.strptime(f"{day} {time}", "%Y-%m-%d %H:%M:%S %z") for day, time in found)
+        return end - start
+    metadata = entry["metadata"]
+    elapsed = datetime.fromisoformat(metadata["end_time"]) - datetime.fromisoformat(metadata["start_time"])
+    if metadata["task_type"].startswith("time") and elapsed < _ZERO:
+        elapsed += _DAY  # times of day: past midnight
+    return elapsed
+
+
+def _readings(text: str) -> list[timedelta]:
+    """The durations that `text` may mean, none if it is no duration.
+
+    Two if it starts with a minus sign and days: `-1 days, 22:00` is minus two hours for the library and Python, and
+    minus 46 hours for others.
+    """
+    text = " ".join(forms.plain_digits(text).casefold().split()) if len(text) <= _MAX_DURATION else ""
+    match = _CLOCK.fullmatch(text) or _WORDS.fullmatch(text)
+    if match is None or not any(match.group("days", "hours", "minutes", "seconds")):
+        return []
+    part = match.groupdict(default="0")
+    days = int(part["days"]) * _DAY
+    rest = timedelta(hours=int(part["hours"]), minutes=int(part["minutes"]), seconds=float(part["seconds"]))
+    if not part["sign"]:
+        return [days + rest]
+    return [rest - days, -days - rest] if days else [-rest]
+
+
 GRADERS: dict[str, Grader] = {
-    "basic_arithmetic": basic_arithmetic,
+    "basic_arithmetic": fraction,
     "bitwise_arithmetic": bitwise_arithmetic,
     "calendar_arithmetic": calendar_arithmetic,
     "chain_sum": exact_number,

@@ -1,7 +1,4 @@
-"""Graders of the induction tasks.
-
-Graders of the code tasks.
-"""
+"""Graders of the code and induction tasks."""
 
 import json
 from math import isclose

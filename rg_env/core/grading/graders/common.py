@@ -1,7 +1,4 @@
-"""Graders for answers with one right value, whatever the task: a text, a word, a number.
-
-What a grader is.
-"""
+"""What a grader is, and graders of answers with one right value, whatever the task: a text, a word, a number."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,14 +1,216 @@
-"""The answer that an entry itself holds, in the form that scores 1.0."""
+"""The gold answer of an entry, and right answers by the rules of the question where the library stores a wrong one.
+
+    gold_answer("rush_hour", entry)                     # solved here: the library stores no answer
+    corrected("mahjong_puzzle", entry)["answer"]        # the result of the last round, by the rules of the question
+
+Graders see an entry as `corrected` returns it: the right answer is paid, and the stored one is not. Questions without
+a single right answer never become rows: see `core.tasks.library_fixes.left_out`. `tests/solvers` solve questions from
+their text and measure which stored answers are wrong, and how often.
+"""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from itertools import pairwise, product
+from types import MappingProxyType
 from typing import Any
 
-from rg_env.core.grading.graders.common import Config
-from rg_env.core.grading.graders.corrections import NO_OPTIONS, corrected
+from rg_env.core.grading.graders import games, move_games
+from rg_env.core.grading.graders.arithmetic import elapsed_time
+from rg_env.core.grading.graders.common import Config, Entry
 from rg_env.core.grading.graders.logic import Premises
-from rg_env.core.grading.parsing import formulas
-from rg_env.core.grading.solvers import boxnet, rush_hour
+from rg_env.core.grading.parsing import forms, formulas
+from rg_env.core.grading.parsing.expressions import exact_value
+
+NO_OPTIONS: Config = MappingProxyType({})
+_WOMEN = re.compile(r"\b(\d+) female colleagues")
+_CARDS = re.compile(r"initial cards ([A-Z]+)")
+_STATEMENT = re.compile(r"(All|No|Some) (\w+) are (not )?(\w+)")
+# Reasoning Gym's default names: its metadata does not say who is a man and who a woman.
+_MALE_NAMES = (
+    "James John Robert Michael William David Richard Joseph Thomas Charles Peter Daniel Matthew Christopher Andrew "
+    "George Edward Benjamin Henry Samuel Alexander Oliver Jack Harry Jacob Noah Ethan Lucas Mason Logan Sebastian "
+    "Theodore Owen Liam Aiden Kai Jayden Zion Phoenix Atlas Axel Ryder Finn"
+)
+_FEMALE_NAMES = (
+    "Mary Patricia Jennifer Linda Elizabeth Barbara Susan Jessica Sarah Karen Emma Lisa Anna Margaret Victoria "
+    "Charlotte Sophia Isabella Olivia Ava Mia Emily Abigail Amelia Eleanor Grace Alice Lucy Chloe Sophie Lily Hannah "
+    "Zoe Luna Nova Aria Willow Aurora Sage River Winter Sky Rain"
+)
+_NAMES = (("male_names", _MALE_NAMES), ("female_names", _FEMALE_NAMES))
+
+Statement = tuple[str, str, str]
+"""Quantifier ("all", "no", "some", "some not"), subject, predicate."""
+
+
+def corrected(task: str, entry: Entry, config: Config = NO_OPTIONS) -> Entry:
+    """`entry` with the right answer in place of a wrong one; `entry` itself where the stored answer is right."""
+    right = _RIGHT.get(task)
+    if right is None:
+        return entry
+    answer = right(entry, config)
+    return entry if answer == entry["answer"] else {**entry, "answer": answer}
+
+
+def _aiw(entry: Entry, config: Config) -> str:
+    """Of two circles whose only common member is Matilda, all women but herself, and the first circle's center.
+
+    The library adds one to the women of the first circle, and so takes Matilda for a colleague of her own and forgets
+    those of the second circle, of whom the question says that all are colleagues of each other.
+    """
+    women = _WOMEN.findall(entry["question"])
+    if len(women) != 2:
+        return str(entry["answer"])
+    return str(int(women[0]) + int(women[1]) - 1)
+
+
+def _basic_arithmetic(entry: Entry, config: Config) -> str:
+    """The exact value, as a fraction where a division leaves a remainder, which the library drops. With
+    `allow_parentheses=False` the library neglects precedence, too."""
+    exact = exact_value(entry["metadata"]["expression"])
+    return str(entry["answer"]) if exact is None or exact == forms.number(entry["answer"]) else str(exact)
+
+
+def _tsumego(entry: Entry, config: Config) -> str:
+    """The move that captures most. The library's random stones may make another one better than the stored one."""
+    captures = games.captures(entry["metadata"]["board"])
+    size = len(entry["metadata"]["board"])
+    best = [f"{chr(65 + column)}{size - row}" for (row, column), n in captures.items() if n == max(captures.values())]
+    return str(entry["answer"]) if not best or entry["answer"] in best else best[0]
+
+
+def _knight_swap(entry: Entry, config: Config) -> str:
+    """A solution where "No" is stored for a puzzle that has one: the library wants some puzzles impossible, and takes a
+    move off the board that the question knows nothing of."""
+    metadata = entry["metadata"]
+    if entry["answer"] != "No":
+        return str(entry["answer"])
+    pieces = tuple(sorted((square, piece or "") for square, piece in metadata["pieces"].items()))
+    return _swap(pieces, metadata["start_turn"])
+
+
+@lru_cache(maxsize=1024)
+def _swap(pieces: tuple[tuple[str, str], ...], first: str) -> str:
+    """The shortest list of moves that swaps the knights, or "No": at most 70,000 states on the library's 12 squares."""
+    squares = [square for square, _ in pieces]
+    jumps = {
+        here: [to for to in squares if {abs(ord(here[0]) - ord(to[0])), abs(int(here[1:]) - int(to[1:]))} == {1, 2}]
+        for here in squares
+    }
+    white, black = (frozenset(square for square, piece in pieces if piece == color) for color in "wB")
+    start = (white, black, first)
+    came: dict[Any, Any] = {start: None}
+    queue = [start]
+    for state in queue:
+        own, other, turn = state if state[2] == "w" else (state[1], state[0], "B")
+        if (state[0], state[1]) == (black, white):
+            moves: list[str] = []
+            while came[state]:
+                state, move = came[state]
+                moves.append(move)
+            return json.dumps(moves[::-1])
+        for here in sorted(own):
+            for to in jumps[here]:
+                if to not in own and to not in other:
+                    moved = own - {here} | {to}
+                    after = (moved, other, "B") if turn == "w" else (other, moved, "w")
+                    if after not in came:
+                        came[after] = state, f"{turn},{here},{to}"
+                        queue.append(after)
+    return "No"
+
+
+def _mahjong_puzzle(entry: Entry, config: Config) -> str:
+    """The result of the last round. The library calls a random card `Pass` whatever it forms, `Chi` what is `Peng`
+    as well, and misses a sequence if a card between its ends is doubled."""
+    *before, last = entry["metadata"]["rounds"]
+    cards = _CARDS.search(entry["question"])
+    hand = before[-1]["cards"] if before else cards[1] if cards else ""
+    card = last["add"]
+    if hand.count(card) >= 2:
+        return "Peng"
+    around = [chr(ord(card) + step) in hand for step in (-2, -1, 1, 2)]
+    return "Chi" if any(one and other for one, other in pairwise(around)) else "Pass"
+
+
+def _syllogism(entry: Entry, config: Config) -> str:
+    """Whether the conclusion holds in every model of the premises. The library asks for traditional figures, or for
+    one premise turned round, and so takes some conclusions that do not follow and misses others that do."""
+    follows = syllogism_follows(entry)
+    return str(entry["answer"]) if follows is None else "Yes" if follows else "No"
+
+
+def syllogism_follows(entry: Entry) -> bool | None:
+    """Whether the conclusion follows from the two premises; None if that depends on existential import.
+
+    From "All A are B" follows "Some A are B" for Aristotle, for whom every term has a member, and not in today's logic.
+    """
+    metadata = entry["metadata"]
+    statements = [_statement(metadata[part]) for part in ("premise1", "premise2", "conclusion")]
+    names = sorted({name for _, *terms in statements for name in terms})
+    return _follows(tuple((kind, names.index(a), names.index(b)) for kind, a, b in statements))
+
+
+def _statement(text: str) -> Statement:
+    match = _STATEMENT.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a statement of a syllogism")
+    kind, subject, negation, predicate = match.groups()
+    return kind.lower() + (" not" if negation else ""), subject, predicate
+
+
+@lru_cache(maxsize=4096)
+def _follows(statements: tuple[tuple[str, int, int], ...]) -> bool | None:
+    """By all models: a model is the set of inhabited regions, and a region the set of terms that hold in it."""
+    n_terms = 1 + max(max(terms) for _, *terms in statements)
+    regions = list(product((False, True), repeat=n_terms))
+    verdicts = set()
+    for every_term_has_a_member in (False, True):
+        follows = True
+        for inhabited in product((False, True), repeat=len(regions)):
+            model = [region for region, is_inhabited in zip(regions, inhabited, strict=True) if is_inhabited]
+            if every_term_has_a_member and not all(any(region[term] for region in model) for term in range(n_terms)):
+                continue
+            *premises, conclusion = (_holds(statement, model) for statement in statements)
+            follows = follows and (conclusion or not all(premises))
+        verdicts.add(follows)
+    return verdicts.pop() if len(verdicts) == 1 else None
+
+
+def _holds(statement: tuple[str, int, int], model: list[tuple[bool, ...]]) -> bool:
+    kind, subject, predicate = statement
+    found = any(region[subject] and region[predicate] == (kind in ("no", "some")) for region in model)
+    return found == kind.startswith("some")
+
+
+def _family_relationships(entry: Entry, config: Config) -> str:
+    """What the first person is to the second. For in-laws, nieces and nephews the library stores a word for the second
+    person instead (`mother-in-law` for a daughter-in-law). The stored word stays where the first one's name is both a
+    man's and a woman's in the options."""
+    stored = str(entry["answer"])
+    name = entry["metadata"]["person1"]
+    male, female = (name in config.get(key, default.split()) for key, default in _NAMES)
+    if male == female:
+        return stored
+    if stored in ("mother-in-law", "father-in-law"):
+        return "son-in-law" if male else "daughter-in-law"
+    if stored in ("niece", "nephew"):
+        return "nephew" if male else "niece"
+    return stored
+
+
+_RIGHT: Mapping[str, Callable[[Entry, Config], Any]] = {
+    "aiw": _aiw,
+    "basic_arithmetic": _basic_arithmetic,
+    "family_relationships": _family_relationships,
+    "knight_swap": _knight_swap,
+    "mahjong_puzzle": _mahjong_puzzle,
+    "syllogism": _syllogism,
+    "time_intervals": lambda entry, config: elapsed_time(entry),
+    "tsumego": _tsumego,
+}
+"""By task, the right answer to an entry, in the stored form."""
 
 SOLVED = ("rush_hour", "boxnet")
 """Tasks whose gold answers are found by a solver, which trusts its entry."""
@@ -19,7 +221,7 @@ STORED_ELSEWHERE = (*SOLVED, "graph_color", "propositional_logic", "rubiks_cube"
 def gold_answer(task: str, entry: Mapping[str, Any], config: Config = NO_OPTIONS) -> str | None:
     """The right answer to `entry` of a task with these options, or None where the library stores none.
 
-    Where the library stores a wrong one, it is the one by the rules of the question: see `graders.corrections`.
+    Where the library stores a wrong one, it is the one by the rules of the question: see `corrected`.
     graph_color and rubiks_cube keep an example of a right answer in their metadata instead. rush_hour and boxnet have
     none at all, and are solved here, which takes tens of milliseconds for a rush_hour. The example of
     propositional_logic often restates a premise, or is a variable that does not follow: then the answer is our own.
@@ -30,9 +232,9 @@ def gold_answer(task: str, entry: Mapping[str, Any], config: Config = NO_OPTIONS
     if task == "rubiks_cube":
         return metadata["example_correct_answer"] or None  # only 3x3 cubes have one
     if task == "rush_hour":
-        return rush_hour.solve(entry)
+        return move_games.solve_rush_hour(entry)
     if task == "boxnet":
-        return boxnet.solve(entry)
+        return move_games.solve_boxnet(entry)
     if task == "propositional_logic":
         return _conclusion(metadata)
     answer = corrected(task, entry, config)["answer"]

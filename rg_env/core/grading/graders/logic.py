@@ -1,17 +1,16 @@
-"""What premises lead to: conclusions that follow from all of them, and say nothing that one of them says alone.
+"""Graders of the logic tasks, and what the premises of propositional_logic lead to.
 
-Everything is decided by meaning: a formula is its column of the truth table (`formulas.columns`), so formulas that are
-equivalent are the same here. A *clause* is an or of variables and negated variables, such as `¬P ∨ Q`. The *parts* of a
-formula are its prime implicates: the clauses that follow from it while no shorter clause within them does. Together
-they say what the formula says (W. V. Quine, The problem of simplifying truth functions, 1952).
+A conclusion follows from all premises, and says nothing that one of them says alone. Everything is decided by meaning:
+a formula is its column of the truth table (`formulas.columns`), so formulas that are equivalent are the same here. A
+*clause* is an or of variables and negated variables, such as `¬P ∨ Q`. The *parts* of a formula are its prime
+implicates: the clauses that follow from it while no shorter clause within them does. Together they say what the formula
+says (W. V. Quine, The problem of simplifying truth functions, 1952).
 
 A formula is a *conclusion* if the premises together imply it, it is neither always true nor always false, and no part
 of it is implied by one premise alone. From `P` and `P → Q` follow `Q`, `Q ∨ R` and `R → Q`, which are conclusions; so
 do these, which are not: `P`, `P ∨ R`, `¬P ∨ Q` (implied by one premise), `P ∧ Q` and the premises joined by and (`P` is
 a part), `(P → Q) ∨ R` (implied by a premise). The second half of the rule matters: without it, copying the question,
 joined by and, would be right wherever anything is.
-
-Graders of the logic tasks.
 """
 
 import re
@@ -67,13 +66,13 @@ def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, b
 
 
 def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
-    """A conclusion by the rule of `graders.premises`: it follows, and no part of it follows from one premise alone.
+    """A conclusion by the rule of the module's head: it follows, and no part of it follows from one premise alone.
 
     The rule looks at meaning only, so an equivalent formula gets the same verdict, as long as it can be read
     (`formulas.parse`) and names variables of the question. The library pays for whatever follows and is neither a
     tautology nor a single variable: for its own premises joined by and, and for `P ∨ Q` on two questions in three.
-    Rows have questions with a conclusion in at most two variables, one draw in five (`core.mends.is_item`), and no
-    variable, or negated one, is right on more than one row in six (`core.selection`).
+    Rows have questions with a conclusion in at most two variables, one draw in five (`library_fixes.is_item`), and no
+    variable, or negated one, is right on more than one row in six (`core.data.selection`).
     """
     premises = Premises(entry["metadata"])
     formula = formulas.parse(answer.strip().lstrip("∴⊢ "), premises.variables)

@@ -1,15 +1,18 @@
 """Graders of the algorithmic tasks on words and letters."""
 
+import csv
+import importlib.util
 import json
 import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 
 from rg_env.core.grading.graders.common import Config, Entry, Grader, prefix, progress, squeezed, too_long, word
-from rg_env.core.grading.parsing.library_data import ladder_words, story_sentences
 
+_LADDER_LENGTHS = (3, 4, 5)
 _QUOTES = "'\"`‘’“”"
 _AS_JSON = str.maketrans("'()", '"[]')  # no word has an apostrophe
 _INNER_LIST = re.compile(r"\[([^\[\]]*)\]")
@@ -40,7 +43,7 @@ def _sentence(text: str) -> str:
 @cache
 def _originals() -> dict[tuple[str, ...], str]:
     """The sentences of the story by the form in which the library stores them."""
-    return {tuple(sorted(sentence, key=sentence.index)): " ".join(sentence) for sentence in story_sentences()}
+    return {tuple(sorted(sentence, key=sentence.index)): " ".join(sentence) for sentence in _story_sentences()}
 
 
 def _in_place(words: Sequence[str], gold: str, start: str) -> float:
@@ -111,7 +114,7 @@ def word_ladder(answer: str, entry: Entry, config: Config) -> float:
     metadata = entry["metadata"]
     if len(steps) < 2 or steps[0] != metadata["start_word"] or steps[-1] != metadata["end_word"]:
         return 0.0
-    if not ladder_words().issuperset(steps) or any(len(step) != len(steps[0]) for step in steps):
+    if not _ladder_words().issuperset(steps) or any(len(step) != len(steps[0]) for step in steps):
         return 0.0
     return float(all(sum(a != b for a, b in zip(*pair, strict=True)) == 1 for pair in pairwise(steps)))
 
@@ -174,6 +177,29 @@ def _bare_word_lists(text: str) -> list[list[str]] | None:
     if re.sub(r"[\s,]+", "", _INNER_LIST.sub("", text)) not in ("", "[]"):
         return None
     return [_words(row) for row in _INNER_LIST.findall(text)]
+
+
+@cache
+def _ladder_words() -> frozenset[str]:
+    """The words of 3 to 5 letters, in capitals, that `word_ladder` takes for English."""
+    with _library_file("words.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = (row.get(f"{length}_letter") for row in rows for length in _LADDER_LENGTHS)
+    return frozenset(word.upper() for word in found if word)
+
+
+@cache
+def _story_sentences() -> tuple[tuple[str, ...], ...]:
+    """The sentences, as words, of the story that the text tasks draw from."""
+    text = _library_file("in_the_year_2889.txt").read_text(encoding="utf-8")
+    return tuple(tuple(sentence.split()) for sentence in re.split(r"(?<=[.!?])", text))
+
+
+def _library_file(name: str) -> Path:
+    spec = importlib.util.find_spec("reasoning_gym")  # finds a top-level package without importing it
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("reasoning_gym is not installed")
+    return Path(next(iter(spec.submodule_search_locations))) / "data" / name
 
 
 GRADERS: dict[str, Grader] = {

@@ -1,1 +1,1 @@
-"""Readers of answers: numbers, expressions, formulas, durations."""
+"""What answers are read with, and how a formula is compared with another: numbers, literals, expressions, logic."""

@@ -7,9 +7,10 @@ and a bounded depth, so whoever walks it takes bounded time. `exact` computes a 
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from rg_env.core.grading.parsing import forms
 
@@ -100,7 +101,7 @@ class Call:
 Node = Number | Name | Constant | Sum | Product | Negative | Inverse | Power | Call
 
 
-class _Refused(Exception):
+class _Refused(ValueError):
     """The text is no formula of this grammar; never leaves `parse`."""
 
 
@@ -124,21 +125,21 @@ def plain(text: str) -> str:
     return text.translate(_BRACKETS)
 
 
-def _tokens(text: str, variables: frozenset[str]) -> list[str]:
+def _tokens(text: str, variables: frozenset[str], most: int = MAX_TOKENS) -> list[str]:
     """Numbers, names and signs."""
     found: list[str] = []
     text = text.rstrip()
     position = 0
     while position < len(text):
         match = _TOKEN.match(text, position)
-        if match is None or len(found) > MAX_TOKENS:
+        if match is None or len(found) > most:
             raise _Refused
         number, letters, sign = match.groups()
         if number and len(number) > MAX_DIGITS:
             raise _Refused
         found += _names(letters, variables) if letters else [number or sign]
         position = match.end()
-    if len(found) > MAX_TOKENS:
+    if len(found) > most:
         raise _Refused
     return found
 
@@ -285,23 +286,6 @@ class _Parser:
         return factors[0] if len(factors) == 1 else Product(tuple(factors))
 
 
-def names(node: Node) -> Iterator[str]:
-    """The variables, each as often as it occurs."""
-    match node:
-        case Name(name):
-            yield name
-        case Negative(inner) | Inverse(inner) | Call(_, inner):
-            yield from names(inner)
-        case Sum(nodes) | Product(nodes):
-            for part in nodes:
-                yield from names(part)
-        case Power(base, exponent):
-            yield from names(base)
-            yield from names(exponent)
-        case _:
-            pass
-
-
 def exact(node: Node, values: Mapping[str, Fraction] | None = None) -> Fraction:
     """The value of a tree of numbers and the four operations; ValueError if there is more."""
     match node:
@@ -322,3 +306,13 @@ def exact(node: Node, values: Mapping[str, Fraction] | None = None) -> Fraction:
             return value
         case _:
             raise ValueError("not of the four operations")
+
+
+@lru_cache(maxsize=256)
+def exact_value(text: str) -> Fraction | None:
+    """The value of an expression of the library's own, of any length; None where it divides by zero. ValueError if it
+    is not one of numbers, the four operations and brackets."""
+    try:
+        return exact(_Parser(_tokens(plain(text), frozenset(), 100_000), frozenset()).whole())
+    except ZeroDivisionError:
+        return None

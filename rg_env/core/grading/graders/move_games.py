@@ -1,0 +1,355 @@
+"""Graders of the games tasks whose answer is a list of moves: played on a board of our own, by the question's rules.
+
+A list with an illegal move is wrong, except in sokoban, where walking into a wall does nothing. The library stores no
+solution of a rush_hour or boxnet puzzle: `solve_rush_hour` and `solve_boxnet` find one.
+
+Rush hour: a vehicle keeps its line, so a state of the board is one number a vehicle: where on its line it begins.
+
+Boxnet: a plan is a list of steps. In a step each agent may do one thing with a box that is in its square when the step
+begins: move it to a square next to it, or match it with a target of its colour in the same square. Matching removes
+both.
+"""
+
+import json
+import re
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from rg_env.core.grading.graders.common import Config, Entry, Grader
+from rg_env.core.grading.parsing import forms
+
+_DISK_MOVE = re.compile(r"move\s+disk\s+(\d{1,4})\s+from\s+peg\s+(\d{1,4})\s+to\s+peg\s+(\d{1,4})\.?", re.IGNORECASE)
+_NUMBERING = re.compile(r"(?:\d{1,6}[.):]|[-*])\s+")
+_CHARS_PER_LINE = 8
+_MORE_LINES = 200
+"""A move takes 31 characters; with more lines than this most would be blank."""
+_KNIGHT_MOVE = re.compile(r"\b([wb])\s*,\s*([a-z]\d{1,2})\s*,\s*([a-z]\d{1,2})\b", re.IGNORECASE)
+_KNIGHT_MOVES = re.compile(
+    r"[\[(]?\s*(['\"]?)M\1(?:(?:\s*[,;]\s*|\s+)\1M\1)*\s*[\])]?".replace(
+        "M", r"[wb]\s*,\s*[a-z]\d{1,2}\s*,\s*[a-z]\d{1,2}"
+    ),
+    re.IGNORECASE,
+)
+"""A list of moves as JSON or bare, all in the same quotes."""
+_BETWEEN_STEPS = str.maketrans(dict.fromkeys(" \t\r\n,;'\"[]", ""))
+_SIDE = 6
+_MAX_STATES = 200_000
+"""Where the solver gives up. No puzzle of the library has more than 147,355 states."""
+_SLIDE = re.compile(r"([A-Z])\1{0,2}([+-])(\d{1,2})")  # also `AA+1`, as the question names the red car
+_BETWEEN_SLIDES = re.compile(r"[\s,;'\"\[\]()]+")
+_AGENT = re.compile(r"agent\[\s*(\d{1,3}\.5)\s*,\s*(\d{1,3}\.5)\s*\]", re.IGNORECASE)
+_ACTION = re.compile(r"move\(([^(),]+),([^()]+)\)")
+_SQUARE = re.compile(r"square\[\s*(\d{1,3}\.5)\s*,\s*(\d{1,3}\.5)\s*\]")
+
+_State = tuple[int, ...]
+"""Of a rush_hour board: per vehicle, its place on its line."""
+_Squares = dict[str, list[str]]
+"""What lies in each square, which is named by its centre: `0.5_1.5`."""
+
+
+def tower_of_hanoi(answer: str, entry: Entry, config: Config) -> float:
+    """All disks on the target peg by legal moves, of any number: the question does not ask for the fewest.
+
+    Each move is played once, in constant time. `scoring.MAX_ANSWER_CHARS`, or twice the length of the stored solution,
+    bounds how many there are.
+    """
+    metadata = entry["metadata"]
+    pegs: dict[int, list[int]] = {peg: [] for peg in range(1, metadata["num_pegs"] + 1)}
+    pegs[metadata["start_peg"]] = list(range(metadata["num_disks"], 0, -1))
+    if sum(map(answer.count, "\n,;")) >= len(answer) // _CHARS_PER_LINE + _MORE_LINES:
+        return 0.0
+    for line in re.split(r"[\n,;]", forms.plain_digits(answer)):
+        move = _disk_move(line)
+        if not move:
+            if move is None:
+                return 0.0
+            continue
+        disk, source, target = move
+        if source not in pegs or target not in pegs or pegs[source][-1:] != [disk]:
+            return 0.0
+        pegs[source].pop()
+        if pegs[target] and pegs[target][-1] < disk:
+            return 0.0
+        pegs[target].append(disk)
+    return float(len(pegs[metadata["target_peg"]]) == metadata["num_disks"])
+
+
+@lru_cache(maxsize=4096)
+def _disk_move(line: str) -> tuple[int, ...] | None:
+    """Disk, source and target peg; empty for a blank line, None for anything else. The same few lines come again."""
+    line = line.strip(" \t\r[]\"'")
+    if numbering := _NUMBERING.match(line):
+        line = line[numbering.end() :]
+    if not line:
+        return ()
+    move = _DISK_MOVE.fullmatch(line)
+    return None if move is None else tuple(map(int, move.groups()))
+
+
+def knight_swap(answer: str, entry: Entry, config: Config) -> float:
+    """Legal moves in turns after which the colours have changed places, of any number; "No" where there are none.
+
+    Legal is what the question says: to an empty square that a knight reaches. The library secretly takes a move off
+    the board of a puzzle that it wants impossible; `graders.gold` solves those that are not.
+    """
+    metadata = entry["metadata"]
+    if answer.strip(" \t\r\n\"'[].").lower() == "no":
+        return float(entry["answer"] == "No")
+    answer = forms.plain_digits(answer)
+    if not _KNIGHT_MOVES.fullmatch(answer.strip()):
+        return 0.0
+    board: dict[str, str | None] = dict(metadata["pieces"])
+    turn = metadata["start_turn"]
+    for colour, start, end in _KNIGHT_MOVE.findall(answer):
+        start, end = start.upper(), end.upper()
+        if colour.lower() != turn.lower() or board.get(start) != turn:
+            return 0.0
+        if end not in board or board[end] is not None or not _is_knight_move(start, end):
+            return 0.0
+        board[start], board[end] = None, turn
+        turn = "B" if turn == "w" else "w"
+    swapped = {"w": "B", "B": "w", None: None}
+    return float(all(board[square] == swapped[piece] for square, piece in metadata["pieces"].items()))
+
+
+def _is_knight_move(start: str, end: str) -> bool:
+    return {abs(ord(start[0]) - ord(end[0])), abs(int(start[1:]) - int(end[1:]))} == {1, 2}
+
+
+def sokoban(answer: str, entry: Entry, config: Config) -> float:
+    """The letters U, D, L and R push all boxes onto goals. Steps into what cannot be pushed do nothing."""
+    moves = answer.translate(_BETWEEN_STEPS).upper()
+    if not moves or set(moves) - set("UDLR"):
+        return 0.0
+    rows = entry["metadata"]["gamestr"].replace(" ", "").strip().splitlines()
+    stride = max(map(len, rows)) + 1  # one column of nothing, so that no step leads from one row into the next
+    cells = {y * stride + x: cell for y, row in enumerate(rows) for x, cell in enumerate(row)}
+    floor = {at for at, cell in cells.items() if cell != "+"}
+    goals = {at for at, cell in cells.items() if cell in "X$%"}
+    boxes = {at for at, cell in cells.items() if cell in "@$"}
+    player = next(at for at, cell in cells.items() if cell in "*%")
+    steps = {"U": -stride, "D": stride, "L": -1, "R": 1}
+    for move in moves:
+        step = steps[move]
+        ahead = player + step
+        if ahead in boxes:
+            beyond = ahead + step
+            if beyond in boxes or beyond not in floor:
+                continue
+            boxes.remove(ahead)
+            boxes.add(beyond)
+        elif ahead not in floor:
+            continue
+        player = ahead
+    return float(boxes <= goals)
+
+
+@dataclass(frozen=True)
+class _Board:
+    walls: int
+    """Cells that nothing may enter, as bits."""
+    masks: list[list[int]]
+    """Per vehicle and place on its line: the cells that it takes, as bits. The first is the red car."""
+    start: tuple[int, ...]
+    """Per vehicle: its place at the beginning."""
+
+    def taken(self, state: Iterable[int]) -> int:
+        """The cells that walls and vehicles take."""
+        cells = self.walls
+        for masks, place in zip(self.masks, state, strict=True):
+            cells |= masks[place]
+        return cells
+
+    @property
+    def exit(self) -> int:
+        """The red car's last place on its line."""
+        return len(self.masks[0]) - 1
+
+
+def read_board(description: str) -> _Board:
+    """From 36 letters, row by row: `o` is empty, `x` a wall.
+
+    Vehicles come in the order of their letters, and the question calls them A, B, C ... in that order: not always by
+    the letters in the description, which may leave some out.
+    """
+    cells: dict[str, list[int]] = {}
+    walls = 0
+    for cell, letter in enumerate(description):
+        if letter == "x":
+            walls |= 1 << cell
+        elif letter != "o":
+            cells.setdefault(letter, []).append(cell)
+    masks, start = [], []
+    for letter in sorted(cells):
+        first, stride, size = cells[letter][0], cells[letter][1] - cells[letter][0], len(cells[letter])
+        row, column = divmod(first, _SIDE)
+        line, place = (row * _SIDE, column) if stride == 1 else (column, row)
+        start.append(place)
+        masks.append([sum(1 << line + (at + part) * stride for part in range(size)) for at in range(_SIDE - size + 1)])
+    return _Board(walls, masks, tuple(start))
+
+
+def rush_hour(answer: str, entry: Entry, config: Config) -> float:
+    """Legal moves that leave the red car at the exit, of any number. The last one may drive it out of the board.
+
+    A move through a vehicle, a wall or the edge is illegal. The library moves as far as it gets, and ignores the rest.
+    """
+    board = read_board(entry["metadata"]["board_config"])
+    texts = [text for text in _BETWEEN_SLIDES.split(forms.plain_digits(answer).upper()) if text]
+    moves = [_SLIDE.fullmatch(text) for text in texts]
+    state, taken = list(board.start), board.taken(board.start)
+    for number, move in enumerate(moves, start=1):
+        if move is None:
+            return 0.0
+        vehicle, steps = ord(move[1]) - ord("A"), int(move[2] + move[3])
+        if vehicle >= len(state):
+            return 0.0
+        place = state[vehicle] + steps
+        if vehicle == 0 and number == len(moves) and place - board.exit in (1, 2):  # as long as the car
+            place = board.exit
+        if not 0 <= place < len(board.masks[vehicle]):
+            return 0.0
+        masks = board.masks[vehicle]
+        others = taken ^ masks[state[vehicle]]
+        low, high = sorted((place, state[vehicle]))
+        if any(others & mask for mask in masks[low : high + 1]):
+            return 0.0
+        state[vehicle] = place
+        taken = others | masks[place]
+    return float(bool(moves) and state[0] == board.exit)
+
+
+def solve_rush_hour(entry: Mapping[str, Any]) -> str | None:
+    """Moves that solve the puzzle, as few as possible (a slide of any length is one), in the question's format.
+
+    None if there are none, or too many states to try. Takes about 20 ms, up to half a second where much can move.
+    """
+    board = read_board(entry["metadata"]["board_config"])
+    came_from: dict[_State, tuple[_State, int, int] | None] = {board.start: None}
+    queue = deque([(board.start, board.taken(board.start))])
+    while queue and len(came_from) < _MAX_STATES:
+        state, taken = queue.popleft()
+        if state[0] == board.exit:
+            return _moves_to(state, came_from)
+        for vehicle, place in enumerate(state):
+            masks = board.masks[vehicle]
+            others = taken ^ masks[place]
+            for step in (1, -1):
+                at = place + step
+                while 0 <= at < len(masks) and not others & masks[at]:
+                    after = (*state[:vehicle], at, *state[vehicle + 1 :])
+                    if after not in came_from:
+                        came_from[after] = (state, vehicle, at - place)
+                        queue.append((after, others | masks[at]))
+                    at += step
+    return None
+
+
+def _moves_to(
+    end: tuple[int, ...], came_from: Mapping[tuple[int, ...], tuple[tuple[int, ...], int, int] | None]
+) -> str:
+    moves = []
+    step = came_from[end]
+    while step is not None:
+        state, vehicle, distance = step
+        moves.append(f"{chr(ord('A') + vehicle)}{distance:+d}")
+        step = came_from[state]
+    return " ".join(reversed(moves))
+
+
+def boxnet(answer: str, entry: Entry, config: Config) -> float:
+    """All boxes are matched; the share of matched boxes for a plan that leaves some. It need not be the shortest.
+
+    A plan with an impossible action is wrong. The library skips those.
+    """
+    steps = forms.literal(answer) if answer.lstrip().startswith("[") else None
+    squares = {name: list(items) for name, items in entry["metadata"]["initial_state"].items()}
+    n_boxes = _n_boxes(squares)
+    if not isinstance(steps, list) or not all(isinstance(step, dict) and _do(step, squares) for step in steps):
+        return 0.0
+    return (n_boxes - _n_boxes(squares)) / n_boxes
+
+
+def _do(step: dict[Any, Any], squares: _Squares) -> bool:
+    """Do all actions of a step at once; False if one is impossible."""
+    acted = set()
+    arrivals = []
+    for agent, action in step.items():
+        if not isinstance(agent, str) or not isinstance(action, str):
+            return False
+        where, what = _AGENT.fullmatch(agent.strip()), _ACTION.fullmatch(action.strip())
+        if where is None or what is None:
+            return False
+        here, box, destination = "_".join(where.groups()), what[1].strip(), what[2].strip()
+        items = squares.get(here)
+        if here in acted or items is None or not box.startswith("box_") or box not in items:
+            return False
+        acted.add(here)
+        items.remove(box)
+        if square := _SQUARE.fullmatch(destination):
+            there = "_".join(square.groups())
+            if there not in squares or _distance(here, there) != 1:
+                return False
+            arrivals.append((there, box))
+        elif destination == _target_of(box) and destination in items:
+            items.remove(destination)
+        else:
+            return False
+    for there, box in arrivals:
+        squares[there].append(box)
+    return True
+
+
+def solve_boxnet(entry: Mapping[str, Any]) -> str:
+    """A plan that matches all boxes, one action a step: each box in turn walks to the nearest target left for it."""
+    squares: _Squares = entry["metadata"]["initial_state"]
+    targets = [(item, name) for name, items in squares.items() for item in items if item.startswith("target_")]
+    plan = []
+    for name, items in squares.items():
+        for box in items:
+            if not box.startswith("box_"):
+                continue
+            goal = min(
+                (pair for pair in targets if pair[0] == _target_of(box)), key=lambda pair: _distance(name, pair[1])
+            )
+            targets.remove(goal)
+            path = _route(name, goal[1])
+            destinations = [*(f"square[{square.replace('_', ', ')}]" for square in path[1:]), goal[0]]
+            for here, destination in zip(path, destinations, strict=True):
+                plan.append({f"Agent[{here.replace('_', ', ')}]": f"move({box}, {destination})"})
+    return json.dumps(plan)
+
+
+def _route(start: str, end: str) -> list[str]:
+    """The squares from `start` to `end`, both included: first along one axis, then along the other."""
+    at, goal = [float(part) for part in start.split("_")], [float(part) for part in end.split("_")]
+    path = [start]
+    for axis in (0, 1):
+        while at[axis] != goal[axis]:
+            at[axis] += 1 if goal[axis] > at[axis] else -1
+            path.append(f"{at[0]}_{at[1]}")
+    return path
+
+
+def _distance(one: str, other: str) -> float:
+    return sum(abs(float(a) - float(b)) for a, b in zip(one.split("_"), other.split("_"), strict=True))
+
+
+def _target_of(box: str) -> str:
+    return "target_" + box.removeprefix("box_")
+
+
+def _n_boxes(squares: _Squares) -> int:
+    return sum(item.startswith("box_") for items in squares.values() for item in items)
+
+
+GRADERS: dict[str, Grader] = {
+    "boxnet": boxnet,
+    "knight_swap": knight_swap,
+    "rush_hour": rush_hour,
+    "sokoban": sokoban,
+    "tower_of_hanoi": tower_of_hanoi,
+}
