@@ -44,7 +44,7 @@ from typing import Any
 
 from long_answers import answers
 
-from rg_env.core.data.draws import Draws
+from rg_env.core.data.generation import Draws
 from rg_env.core.grading import scoring
 from rg_env.core.grading.extraction import Extraction
 from rg_env.core.grading.graders import gold_answer

@@ -49,7 +49,7 @@ class Environment:
     """
 
     manifest: dict[str, Any] | None = None
-    """What the rows are (`core.manifest`); None for rows that rg_env did not draw."""
+    """What the rows are (`core.data.manifest`); None for rows that rg_env did not draw."""
     mixture: Mixture | None = None
     """The Reasoning Gym tasks; None for rows of the user's own."""
     offered: ClassVar[Sequence[str]] = OFFERED
@@ -143,9 +143,9 @@ class ReasoningGym(Environment):
         few_shot: messages before the question.
         partial_credit: the same as `grading="partial"`.
         grading: `"hardened"`: right or wrong; `"partial"`: real progress counts; `"upstream"`: the library's own
-            formulas (`core.scoring`).
+            formulas (`core.grading.scoring`).
         manifest: the `manifest.json` of a run, or its content; rows other than that run's are refused.
-        split_by: what decides the split of a row: its `"problem"`, or its `"question"` (`core.splits`).
+        split_by: what decides the split of a row: its `"problem"`, or its `"question"` (`core.data.splits`).
 
     Raises:
         InputError: for what cannot work. `GenerationError`: a draw that takes too long.
@@ -194,7 +194,7 @@ class ReasoningGym(Environment):
         self.train_rows, self.eval_rows = self.put_rows(train), self.put_rows(evaluation)
 
     def put_rows(self, rows: Sequence[DrawnRow]) -> list[dict[str, Any]]:
-        """Rows of `core.dataset` with this environment's prompt and grading."""
+        """Rows of `core.data.dataset` with this environment's prompt and grading."""
         return self.asking.put_rows(rows)
 
 

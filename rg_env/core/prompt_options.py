@@ -1,4 +1,4 @@
-"""How rows of `core.dataset` are put to a model and graded: arguments that every adapter takes, checked in one place.
+"""How rows are prompted and graded: arguments that every adapter takes, checked in one place.
 
 asking = Asking.of(prompt_placement="user", grading="partial")
 asking.put_rows(rows)

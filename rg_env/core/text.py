@@ -36,8 +36,10 @@ def one_line(what: object, most: int = 200) -> str:
 
 
 def reason_of(error: BaseException, most: int = 300) -> str:
-    """What an error of somebody else's code says, in one line as of `one_line`; its class where it says nothing."""
-    return one_line(error, most) or type(error).__name__
+    """The message of another library's error as `one_line`; its class if it has none. An `OSError` gives its reason
+    without the file, which the message around it names."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return one_line(reason, most) or type(error).__name__
 
 
 def cut_bytes(text: str, most: int = 80) -> str:

@@ -4,7 +4,7 @@
 
 A config names them under `imports:`, a script calls this itself. Nothing else of the user's is ever imported. What was
 imported is kept, with a hash of its source, so that the processes that draw and grade can import the very same
-(`import_same`), and rows kept on disk are never those of an older source (`core.row_cache`).
+(`import_same`), and rows kept on disk are never those of an older source (`core.data.row_cache`).
 
 A .py file becomes a module under its own name. Its folder is not put on `sys.path`: code that several files share
 belongs into a package that is installed, or on PYTHONPATH. A file that is loaded already, such as the script that runs,

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -86,57 +85,54 @@ def test_other_questions_of_another_rg_env_are_put_down_to_it() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (json.dumps({"rows": {}})[:-3], "is not JSON"),
-        ("", "is not JSON"),
-        (b"\xff\xfe", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
+        (json.dumps({"rows": {}})[:-3], "cannot be read"),
+        (b"\xff\xfe", "cannot be read"),
+        ("[" * 100_000, "cannot be read"),
         ("[]", "not a manifest of rows"),
-        ("{}", "not a manifest of rows"),
         ('{"rows": []}', "not a manifest of rows"),
         ('{"rows": null}', "rg_env did not draw"),
         ('{"versions": {"reasoning-gym": 1}, "tasks": [], "splits": {}}', "not a manifest of rows"),
     ],
 )
-def test_files_that_are_no_manifest(tmp_path: Path, text: str | bytes, words: str) -> None:
+def test_files_that_are_not_a_manifest(tmp_path: Path, text: str | bytes, words: str) -> None:
     """One line, before any row is drawn."""
     path = tmp_path / "manifest.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(InputError, match=words) as caught:
         build_splits("maze", 10**9, 10**9, seed=0, manifest=path)
     assert "\n" not in str(caught.value)
-    assert str(path)[:80] in str(caught.value)
+    assert "manifest.json" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "where"),
     [
-        lambda it: it.update(tasks=["maze"]),
-        lambda it: it["splits"].pop("eval"),
-        lambda it: it["splits"]["eval"].update(size=4),
-        lambda it: it["splits"]["eval"].update(question_hashes=[1, 2, 3]),
-        lambda it: it["splits"]["train"].pop("seed"),
+        (lambda it: it.update(tasks=["maze"]), "tasks.0"),
+        (lambda it: it["splits"].pop("eval"), "splits.eval"),
+        (lambda it: it["splits"]["eval"].update(question_hashes=[1, 2, 3]), "splits.eval.question_hashes.0"),
+        (lambda it: it["splits"]["train"].pop("seed"), "splits.train.seed"),
+        (lambda it: it["splits"]["eval"].update(problems=3), "splits.eval.problems"),
+        (lambda it: it.update(split_by="row"), "split_by"),
     ],
 )
-def test_manifests_with_a_part_missing(change: Callable[[dict[str, Any]], Any]) -> None:
+def test_manifests_with_a_part_missing(change: Callable[[dict[str, Any]], Any], where: str) -> None:
     """They are refused as a whole, not where the part is needed."""
-    with pytest.raises(InputError, match="not a manifest of rows"):
+    with pytest.raises(InputError, match=f"not a manifest of rows: missing or of another form: {where}"):
         read_manifest(changed(change))
 
 
 def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
-    """Missing, a folder, a device, a name that no file can have."""
+    """Missing, a folder, a name that no file can have, no path at all."""
     for path, words in (
         (tmp_path / "none.json", "No such file"),
-        (tmp_path, "is not a file"),
-        (os.devnull, "is not a file"),
-        ("a\0b", "cannot be read"),
+        (tmp_path, "Is a directory"),
+        ("a\0b", "null byte"),
         ("x" * 300, "File name too long"),
     ):
-        with pytest.raises(InputError, match=words):
+        with pytest.raises(InputError, match=f"cannot be read: .*{words}"):
             read_manifest(path)
     with pytest.raises(InputError, match="not a manifest of rows"):
         read_manifest(3)  # type: ignore[arg-type]
-    assert read_manifest(made()) is made()
 
 
 def test_a_split_is_known_by_one_hash() -> None:
@@ -170,16 +166,3 @@ def test_rows_divided_by_question_are_told_from_those_divided_by_problem() -> No
     assert split_hash(again, "train") == split_hash(older, "train")
     with pytest.raises(InputError, match='split_by must be "problem" or "question", not \'both\''):
         build_splits(GYM, 6, 3, seed=1, split_by="both")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda it: it.update(split_by="row"),
-        lambda it: it["splits"]["eval"]["problems"].pop(),
-        lambda it: it["splits"]["eval"].update(problems=3),
-    ],
-)
-def test_a_manifest_whose_problems_are_damaged_is_refused(change: Callable[[dict[str, Any]], Any]) -> None:
-    with pytest.raises(InputError, match="of another form"):
-        read_manifest(changed(change))

@@ -168,7 +168,7 @@ def test_items_that_depend_on_earlier_draws_are_refused(write: Write) -> None:
         "size=config.size)", "size=config.size)\n        self.rng = Random(config.seed)"
     )
     import_user_code([str(write("own_stream.py", text))])
-    with pytest.raises(InputError, match="task 'own_sums': item 0 is another one when it is drawn again; an item must"):
+    with pytest.raises(InputError, match="task 'own_sums': item 0 differs when it is drawn again; an item must"):
         build_rows("own_sums", "train", 4, seed=0, cache=False)
 
 

@@ -2,14 +2,14 @@
 
 A row is `{"question": str, "answer": str, "info": {"rg_task", "config", "entry", "problem", "share"}}`, all values of
 `info` text: the whole library entry as JSON (so that scoring never generates again), the key of the problem that is
-asked (`core.problem_keys`), and the share of the task among the rows, as "37/200". The task's key is `rg_task` because
-verifiers 0.3 reads `info["task"]` itself and wants another thing there.
+asked (`core.data.problem_keys`), and the share of the task among the rows, as "37/200". The task's key is `rg_task`
+because verifiers 0.3 reads `info["task"]` itself and expects something else there.
 
-Which split a row belongs to is decided by its problem (`core.splits`): training and evaluation rows ask different
-problems whatever the seeds; within a split rows differ by question. The items of a task are walked from a starting
-point derived from the seed, and the distinct questions of the wanted split are kept until there are enough
-(`core.selection`). The same tasks, numbers and seeds give the same rows in any process and on any number of cores
-(`core.generation`), and the second time they come from disk (`core.row_cache`).
+A row's problem decides its split (`core.data.splits`): training and evaluation rows ask different problems whatever the
+seeds; within a split rows differ by question. The items of a task are walked from a starting point derived from the
+seed, and the distinct questions of the wanted split are kept until there are enough (`core.data.selection`). The same
+tasks, numbers and seeds give the same rows in any process and on any number of cores (`core.data.generation`), and the
+second time they come from disk (`core.data.row_cache`).
 """
 
 import random
@@ -29,7 +29,7 @@ from rg_env.core.user_code import sources
 from rg_env.errors import InputError
 
 MAX_ROWS = 2**31
-"""More cannot be asked for."""
+"""Largest number of rows of a split."""
 
 
 def build_rows(
@@ -66,11 +66,11 @@ def build_splits(
     processes: int | None = None,
     manifest: str | Path | Manifest | None = None,
 ) -> tuple[list[Row], list[Row], dict[str, Any]]:
-    """Training rows, evaluation rows and their manifest (see `core.manifest`).
+    """Training rows, evaluation rows and their manifest (see `core.data.manifest`).
 
     `seed` picks the training rows and `eval_seed` the evaluation rows, so that the evaluation set stays the same while
-    training seeds change. `manifest`: that of another run, or its file; other rows than its own are an `InputError`.
-    The rest, and the errors, as for `build_rows`.
+    training seeds change. `manifest`: another run's, or its file; rows that differ from that run's are an `InputError`.
+    Other arguments and errors are those of `build_rows`.
     """
     mixture = Mixture.parse(gym)
     expected = None if manifest is None else read_manifest(manifest)  # before rows are drawn
@@ -83,7 +83,7 @@ def build_splits(
 
 
 def check_request(mixture: Mixture, split: Split, n: int, seed: int, split_by: object = "problem") -> None:
-    """All that can be checked of what is asked for without drawing a question. Raises `InputError`."""
+    """Check all that can be checked without drawing a question. Raises `InputError`."""
     if split_by not in get_args(SplitBy):
         raise InputError(f'split_by must be "problem" or "question", not {shortened(split_by)}')
     if not is_count(n, MAX_ROWS):
@@ -103,35 +103,22 @@ def _build(mixture: Mixture, parts: list[_Part], by: SplitBy, cache: bool, proce
     """The rows of each part: from disk, or generated, all that are missing at once."""
     for part in parts:
         check_request(mixture, *part, by)
-    described = {part: _described(mixture, part, by) for part in parts if cache and part[1]}
-    built = _kept(described)
-    if len(built) < len(described):
-        with row_cache.building(list(described.values())):
-            built = _kept(described)  # by now another process may have built them: the ranks of a run start together
-            _build_missing(mixture, parts, by, processes, built, described)
-    else:
-        _build_missing(mixture, parts, by, processes, built, described)
+    cached = {part: _described(mixture, part, by) for part in parts if cache and part[1]}
+    built = _load(cached)
+    if missing := [part for part in parts if part not in built]:
+        with row_cache.building([cached[part] for part in missing if part in cached]):
+            built |= _load({part: cached[part] for part in missing if part in cached})  # another process's by now
+            missing = [part for part in missing if part not in built]
+            built |= _generate(mixture, missing, by, processes)
+            for part in missing:
+                if part in cached:
+                    row_cache.store(cached[part], built[part])
     return [built[part] for part in parts]
 
 
-def _kept(described: Mapping[_Part, Mapping[str, Any]]) -> dict[_Part, list[Row]]:
+def _load(described: Mapping[_Part, Mapping[str, Any]]) -> dict[_Part, list[Row]]:
     found = {part: row_cache.load(what) for part, what in described.items()}
     return {part: rows for part, rows in found.items() if rows is not None}
-
-
-def _build_missing(
-    mixture: Mixture,
-    parts: list[_Part],
-    by: SplitBy,
-    processes: int | None,
-    built: dict[_Part, list[Row]],
-    described: Mapping[_Part, Mapping[str, Any]],
-) -> None:
-    missing = [part for part in parts if part not in built]
-    built.update(_generate(mixture, missing, by, processes))
-    for part in missing:
-        if part in described:
-            row_cache.store(described[part], built[part])
 
 
 def _generate(mixture: Mixture, parts: list[_Part], by: SplitBy, processes: int | None) -> dict[_Part, list[Row]]:

@@ -1,147 +1,49 @@
 """Generating rows in processes of their own: in parallel, with a fixed hash seed, killable.
 
-Six tasks give other items under another `PYTHONHASHSEED`, some draws take for ever, and the library takes 2.5 s to
-import: so rows are never drawn in the user's process. The processes are fresh interpreters (no fork of a process that
-may hold threads and a GPU, no `multiprocessing`, which wants `if __name__ == "__main__"`) that exchange JSON lines with
-this one over pipes (`core.row_child`), and see no secret of the environment. Draws are handed out in chunks and their
-items are put back in order, so that the rows do not depend on the number of processes.
-
-One generation process, from its parent's side: see `core.generation`.
+Six tasks give other items under another `PYTHONHASHSEED`, some draws never end, and the library takes 2.5 s to import:
+so rows are never drawn in the user's process. Draws are handed out in chunks, and their items are put back in order, so
+that the rows do not depend on the number of processes. `core.data.items` is the processes' side.
 """
 
+import atexit
 import importlib
-import json
 import os
+import select
 import selectors
-import signal
-import subprocess
 import sys
-import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-import rg_env
 from rg_env.core.data.items import Item, item_seed
 from rg_env.core.data.selection import Row, Selection
 from rg_env.core.data.splits import EVAL_SHARE, Split, SplitBy
+from rg_env.core.processes import JsonProcess, bare_environment
 from rg_env.core.tasks.mixture import TaskSpec
 from rg_env.core.tasks.task_table import is_user_task
 from rg_env.core.user_code import sources
 from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
 
-# The package is found as here, whatever the working directory is; `-P` keeps the user's files from shadowing modules.
-_PROGRAM = (
-    "import json, sys; paths, sources = map(json.loads, sys.argv[1:]); "
-    "sys.path += [path for path in paths if path not in sys.path]; "
-    "from rg_env.core.data.generation_worker import main; main(sources)"
-)
-_KEPT = ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")
-"""All of the environment that a generation process gets, beside `LC_*`: it runs the library's snippets of code."""
-
-
-class RowProcess:
-    """A fresh interpreter that draws items. `sources`: the user's code that it imports first (`core.imports`)."""
-
-    def __init__(self, sources: Mapping[str, str] = MappingProxyType({})) -> None:
-        self.ready = False
-        """Whether it takes jobs."""
-        self.heard = time.monotonic()
-        """When it last replied."""
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `end`)
-        self._rest = b""
-        paths = [str(Path(rg_env.__file__).resolve().parent.parent)]
-        if sources:  # found as here
-            paths += [os.path.abspath(path) for path in sys.path]
-        arguments = [json.dumps(paths), json.dumps(dict(sources))]
-        command = [sys.executable, "-P", "-W", "ignore", "-c", _PROGRAM, *arguments]
-        try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                env=child_environment(),
-                bufsize=0,
-                process_group=0,  # Ctrl-C reaches this process alone, which ends the others
-            )
-        except OSError as error:
-            raise GenerationError(f"cannot start a process to generate rows: {error}") from error
-        assert self._process.stdout is not None
-        self.replies = self._process.stdout
-
-    def send(self, job: dict[str, Any]) -> None:
-        """Hand it a job."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(job).encode() + b"\n")
-        except OSError:
-            raise self._death() from None
-
-    def read(self) -> list[Any]:
-        """The replies that have come; to be called when `replies` is readable. Raises `GenerationError` if the process
-        is dead."""
-        data = os.read(self.replies.fileno(), 1 << 20)
-        if not data:
-            raise self._death()
-        self.heard = time.monotonic()
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        return [json.loads(line) for line in lines]
-
-    def end(self) -> None:
-        """Kill it, whatever it does, and wait for its end."""
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            if stream is not None:
-                stream.close()
-
-    def _death(self) -> GenerationError:
-        try:
-            code = self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            code = None
-        self._errors.seek(0)
-        last = (self._errors.read().decode(errors="replace").strip().splitlines() or ["no message"])[-1]
-        if code is not None and code < 0:
-            how = f"was killed by {signal.Signals(-code).name}" + (" (out of memory?)" if code == -9 else "")
-        else:
-            how = f"ended with code {code}"
-        return GenerationError(f"a process that generates rows {how}: {last}")
-
-
-def child_environment() -> dict[str, str]:
-    """The environment of a generation process: a fixed hash seed, one thread, no secrets."""
-    kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith("LC_")}
-    return {**kept, "PYTHONHASHSEED": "0", "TZ": "UTC", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-
-
+MAIN = "rg_env.core.data.items:serve"
 DRAW_LIMIT_S = 60.0
 """A draw (the first one with the import of the task) that takes longer is an error: skipping it would give other rows
 on another machine."""
 START_LIMIT_S = 60.0
 """Longest time for a process to start."""
-
 FAILED_DRAWS = 20
-"""So many draws in a row that the library fails on mean that it does not work with these options. Single ones happen
-under its own defaults (maze finds no path in one of thousands) and give no item, on every machine."""
+"""After this many failed draws in a row the options count as broken. Single draws fail under the library's own defaults
+(maze finds no path in one of thousands) and give no item, on every machine."""
 
 _CHUNK_S = 0.25
 _FIRST_CHUNK, _MAX_CHUNK = 16, 1000
 _SHARE = {"train": 1 - EVAL_SHARE, "eval": EVAL_SHARE}
 _WORTH_A_PROCESS_S = 1.5
-"""Work that one more process is started for: it costs a second to start one and import tasks there."""
-_DRAW_MS = {
-    **dict.fromkeys(["futoshiki", "knight_swap"], 150.0),
-    **dict.fromkeys(["intermediate_integration", "zebra_puzzles", "countdown", "advanced_geometry", "puzzle24"], 60.0),
-    **dict.fromkeys(["polynomial_equations", "codeio", "sudoku", "sokoban", "game_of_life", "rubiks_cube"], 15.0),
-    **dict.fromkeys(["game_of_life_halting", "simple_equations", "jugs"], 5.0),
-}
-"""Rough times of a draw; a guess that only decides how many processes are started at once."""
+"""One more process is started after this much time in which all were drawing: it costs a second."""
+_ROWS_A_PROCESS = 500
+"""Rows for each of the processes that are started at once."""
 
 
 @dataclass(frozen=True)
@@ -161,11 +63,10 @@ def generate(requests: Sequence[Request], processes: int | None = None) -> list[
     Raises `InputError` for options that the library refuses and for a task that does not have enough distinct
     questions, and `GenerationError` for a draw that takes too long and a process that dies. No process is left behind.
     """
-    works = [_Work(request) for request in requests if any(request.counts.values())]
-    if works:
-        _Pool(works, max(1, processes if processes is not None else _cores())).run()
-    done = iter(works)
-    return [next(done).result() if any(request.counts.values()) else {} for request in requests]
+    walks = [_Walk(request) for request in requests]
+    if open_walks := [walk for walk in walks if walk.missing()]:
+        _Generation(open_walks, max(1, processes if processes is not None else _cores())).run()
+    return [walk.rows() for walk in walks]
 
 
 def _cores() -> int:
@@ -173,22 +74,21 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class _Work:
-    """One request under way: what is drawn, what is handed out, what is still wanted."""
+class _Walk:
+    """The walk through the items of one request, until all of its rows are found."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.counts = {split: n for split, n in request.counts.items() if n}
         self.selection = Selection(request.spec.name, request.spec.config_json, tuple(self.counts), request.by)
         self.planned = 0
-        self.draw_s = _DRAW_MS.get(request.spec.name, 0.3) / 1000
-        self._timed = False
+        self.draw_s = 0.0  # seconds of a draw; 0: not known yet
         self._arrived: dict[int, tuple[Item | None, str]] = {}
         self._failed = 0
 
-    def take(self, index: int, item: Item | None, failure: str = "") -> None:
-        """A drawn item, or what the library failed with, in any order. Raises `InputError` when the task is exhausted
-        or does nothing but fail."""
+    def add(self, index: int, item: Item | None, failure: str = "") -> None:
+        """A drawn item, or the library's error, in any order. Raises `InputError` when the task is exhausted or every
+        draw fails."""
         self._arrived[index] = item, failure
         while self.missing() and self.selection.draws in self._arrived:
             item, failure = self._arrived.pop(self.selection.draws)
@@ -215,12 +115,6 @@ class _Work:
             found,
         )
 
-    def timed(self, seconds: float, draws: int) -> None:
-        """What a chunk took."""
-        mean = seconds / draws
-        self.draw_s = (self.draw_s + mean) / 2 if self._timed else mean
-        self._timed = True
-
     def missing(self) -> dict[Split, int]:
         """Rows still wanted, by split."""
         found = {split: len(self.selection.rows(split)) for split in self.counts}
@@ -235,134 +129,166 @@ class _Work:
         return max(0, int(needed * 1.05 + 1) - (self.planned - self.selection.draws)) if needed else 0
 
     def left_s(self) -> float:
-        """Rough seconds of work that is not handed out yet."""
+        """Rough seconds of draws that are not handed out yet; 0 before the first are timed."""
         return self.to_plan() * self.draw_s
 
-    def plan(self) -> tuple[int, int]:
-        """First index and number of draws of the next chunk."""
-        size = min(self.to_plan(), _MAX_CHUNK, max(1, int(_CHUNK_S / self.draw_s)) if self._timed else _FIRST_CHUNK)
-        first, self.planned = self.planned, self.planned + size
-        return first, size
+    def plan(self) -> "_Chunk":
+        """The next draws to hand out."""
+        size = min(_MAX_CHUNK, max(1, int(_CHUNK_S / self.draw_s))) if self.draw_s else _FIRST_CHUNK
+        first, self.planned = self.planned, self.planned + min(size, self.to_plan())
+        return _Chunk(self, first, self.planned, first, time.monotonic())
 
-    def result(self) -> dict[Split, list[Row]]:
+    def rows(self) -> dict[Split, list[Row]]:
         """The wanted rows."""
         return {split: self.selection.rows(split)[:n] for split, n in self.counts.items()}
 
 
 @dataclass
-class _Job:
-    """A chunk that a process is drawing."""
+class _Chunk:
+    """Draws of a walk that a process is making."""
 
-    work: _Work
-    next: int
+    walk: _Walk
+    first: int
     end: int
+    next: int
     started: float
-    size: int
 
 
-class _Pool:
-    """The processes, and what each of them does."""
+class Drawer:
+    """A process that draws items. `imports`: the user's code that it imports first (`core.user_code.sources`)."""
 
-    def __init__(self, works: list[_Work], limit: int) -> None:
-        self._works = works
+    def __init__(self, imports: Mapping[str, str]) -> None:
+        self.ready_since: float | None = None
+        self.heard = time.monotonic()
+        """When it last replied."""
+        self.walk: _Walk | None = None
+        """The walk whose dataset it has open."""
+        self.chunk: _Chunk | None = None
+        try:
+            self.process = JsonProcess(MAIN, bare_environment())
+        except OSError as error:
+            raise GenerationError(f"cannot start a process to generate rows: {error}") from error
+        self.send(dict(imports))
+
+    def send(self, value: Any) -> None:
+        """Raises `GenerationError` if the process is dead."""
+        try:
+            self.process.send(value)
+        except OSError:
+            raise self._death() from None
+
+    def replies(self) -> list[Any]:
+        """What has arrived, which is at least one reply. Raises `GenerationError` if the process is dead."""
+        try:
+            replies = self.process.arrived()
+        except (EOFError, OSError):
+            raise self._death() from None
+        self.heard = time.monotonic()
+        return replies
+
+    def draw(self, chunk: _Chunk) -> None:
+        """Hand it the chunk."""
+        request, self.walk, self.chunk = chunk.walk.request, chunk.walk, chunk
+        job = {"task": request.spec.name, "config": request.spec.config, "seed": request.seed, "by": request.by}
+        self.send({**job, "splits": list(chunk.walk.counts), "first": chunk.first, "count": chunk.end - chunk.first})
+
+    def _death(self) -> GenerationError:
+        self.process.kill()
+        memory = " (out of memory?)" if self.process.code == -9 else ""
+        what = f"a process that generates rows ended: {self.process.end}{memory}"
+        return GenerationError(f"{what}: {self.process.last_error}")
+
+
+class _Generation:
+    """The processes, and which draws each of them makes."""
+
+    def __init__(self, walks: list[_Walk], limit: int) -> None:
+        self._walks = walks
         self._limit = limit
-        self._sources = sources() if any(is_user_task(work.request.spec.name) for work in works) else {}
-        self._jobs: dict[RowProcess, _Job | None] = {}
-        self._last: dict[RowProcess, _Work] = {}
-        self._touched: set[int] = set()
+        self._imports = sources() if any(is_user_task(walk.request.spec.name) for walk in walks) else {}
+        self._drawers: list[Drawer] = []
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> None:
-        """Until every work has its rows."""
-        total = sum(sum(work.counts.values()) for work in self._works)
+        """Draw until every walk has its rows."""
+        total = self._rows_missing()
         try:
             with _progress(total) as show:
-                self._start_processes()
-                while any(work.missing() for work in self._works):
-                    self._step()
-                    show(total - sum(sum(work.missing().values()) for work in self._works))
+                self._start(min(len(self._walks), total // _ROWS_A_PROCESS) or 1)
+                while self._rows_missing():
+                    for key, _ in self._selector.select(timeout=0.5):
+                        for reply in key.data.replies():
+                            self._handle(key.data, reply)
+                    for drawer in self._drawers:
+                        if drawer.ready_since and not drawer.chunk and (walk := self._next_walk(drawer)):
+                            drawer.draw(walk.plan())
+                    self._check_time()
+                    self._start_more()
+                    show(total - self._rows_missing())
         finally:  # an error or Ctrl-C too
-            for process in self._jobs:
-                process.end()
+            for drawer in self._drawers:
+                drawer.process.kill()
             self._selector.close()
 
-    def _start_processes(self) -> None:
-        left = sum(work.left_s() for work in self._works)
-        wanted = min(self._limit, max(1, round(left / _WORTH_A_PROCESS_S)))
-        while len(self._jobs) < wanted:
-            process = RowProcess(self._sources)
-            self._jobs[process] = None
-            self._selector.register(process.replies, selectors.EVENT_READ, process)
+    def _rows_missing(self) -> int:
+        return sum(sum(walk.missing().values()) for walk in self._walks)
 
-    def _step(self) -> None:
-        for key, _ in self._selector.select(timeout=0.5):
-            for reply in key.data.read():
-                self._handle(key.data, reply)
-        for process, job in self._jobs.items():
-            if job is None and process.ready:
-                self._assign(process)
-        self._check_time()
+    def _start(self, count: int) -> None:
+        for _ in range(min(count, self._limit - len(self._drawers))):
+            drawer = Drawer(self._imports)
+            self._drawers.append(drawer)
+            self._selector.register(drawer.process, selectors.EVENT_READ, drawer)
 
-    def _handle(self, process: RowProcess, reply: Any) -> None:
-        failure = ""
-        if isinstance(reply, Mapping):
-            if "error" in reply:
-                raise InputError(reply["error"])
-            if "ready" in reply:
-                process.ready = True
+    def _start_more(self) -> None:
+        """Twice as many, where all have been drawing for a while and draws are left to hand out."""
+        latest = max(drawer.ready_since or time.monotonic() for drawer in self._drawers)
+        is_long = time.monotonic() - latest > _WORTH_A_PROCESS_S
+        if is_long and all(drawer.chunk for drawer in self._drawers) and any(walk.to_plan() for walk in self._walks):
+            self._start(len(self._drawers))
+
+    def _handle(self, drawer: Drawer, reply: Any) -> None:
+        match reply:
+            case {"error": message}:
+                raise InputError(message)
+            case "ready":
+                drawer.ready_since = time.monotonic()
                 return
-            reply, failure = None, reply["failed"]
-        job = self._jobs[process]
-        assert job is not None
-        job.work.take(job.next, Item(*reply) if reply else None, failure)
-        job.next += 1
-        if job.next == job.end:
-            job.work.timed(time.monotonic() - job.started, job.size)
-            self._jobs[process] = None
-            self._start_processes()  # the work may have turned out slower than guessed
+            case {"failed": failure}:
+                item = None
+            case _:
+                item, failure = Item(*reply) if reply else None, ""
+        chunk = drawer.chunk
+        assert chunk is not None
+        chunk.walk.add(chunk.next, item, failure)
+        chunk.next += 1
+        if chunk.next == chunk.end:
+            mean = (time.monotonic() - chunk.started) / (chunk.end - chunk.first)
+            chunk.walk.draw_s = (chunk.walk.draw_s + mean) / 2 if chunk.walk.draw_s else mean
+            drawer.chunk = None
 
-    def _assign(self, process: RowProcess) -> None:
-        busy = {id(job.work) for job in self._jobs.values() if job}
-        mine = self._last.get(process)
-        # Importing a task and opening its dataset takes up to 3 s: a process keeps to what it has open, then takes what
-        # nobody has, the longest first, and helps another process only where that has much left.
-        open_works = [
-            work
-            for work in self._works
-            if work.to_plan() and (work is mine or id(work) not in busy or work.left_s() > _WORTH_A_PROCESS_S)
+    def _next_walk(self, drawer: Drawer) -> _Walk | None:
+        """Opening a task takes up to 3 s: a process stays with its walk, then takes one without a process, the longest
+        first, and helps another process only where much is left."""
+        taken = [other.walk for other in self._drawers if other.chunk]
+        open_walks = [
+            walk for walk in self._walks if walk.to_plan() and (walk not in taken or walk.left_s() > _WORTH_A_PROCESS_S)
         ]
-        if not open_works:
-            return
-        fresh = [work for work in open_works if id(work) not in self._touched]
-        work = mine if mine is not None and mine in open_works else max(fresh or open_works, key=_Work.left_s)
-        self._touched.add(id(work))
-        self._last[process] = work
-        first, count = work.plan()
-        self._jobs[process] = _Job(work, first, first + count, time.monotonic(), count)
-        request = work.request
-        process.send(
-            {
-                "task": request.spec.name,
-                "config": request.spec.config,
-                "seed": request.seed,
-                "first": first,
-                "count": count,
-                "splits": list(work.counts),
-                "by": request.by,
-            }
-        )
+        if drawer.walk in open_walks:
+            return drawer.walk
+        return max(open_walks, key=lambda walk: (not walk.planned, walk.left_s()), default=None)
 
     def _check_time(self) -> None:
         now = time.monotonic()
-        for process, job in self._jobs.items():
-            if job is None:
-                if not process.ready and now - process.heard > START_LIMIT_S:
+        for drawer in self._drawers:
+            chunk = drawer.chunk
+            if chunk is None:
+                if drawer.ready_since is None and now - drawer.heard > START_LIMIT_S:
                     raise GenerationError(f"a process that generates rows did not start within {START_LIMIT_S:g} s")
-            elif now - max(process.heard, job.started) > DRAW_LIMIT_S:
-                spec, seed = job.work.request.spec, job.work.request.seed
+            elif now - max(drawer.heard, chunk.started) > DRAW_LIMIT_S:
+                spec, seed = chunk.walk.request.spec, chunk.walk.request.seed
                 raise GenerationError(
-                    f"task {spec.name!r}: draw {job.next} of seed {seed} (item seed {item_seed(seed, job.next)}) takes "
-                    f"more than {DRAW_LIMIT_S:g} s with config {spec.config_json}: take another seed or easier "
+                    f"task {spec.name!r}: draw {chunk.next} of seed {seed} (item seed {item_seed(seed, chunk.next)}) "
+                    f"takes more than {DRAW_LIMIT_S:g} s with config {spec.config_json}: choose another seed or easier "
                     f"options, or add the item seed to rg_env/core/data/slow_draws.json"
                 )
 
@@ -376,3 +302,50 @@ def _progress(total: int) -> Iterator[Any]:
     tqdm = importlib.import_module("tqdm")  # it has no types
     with tqdm.tqdm(total=total, desc="generating rows", unit="row", delay=3, leave=False) as bar:
         yield lambda found: bar.update(found - bar.n)
+
+
+class Draws:
+    """Items of tasks as rows are made of them, before any are selected; for the audit and for benchmarks.
+
+    Questions may repeat, and come from both splits. One process, kept until the program ends: it takes a second to
+    start, and tenths of a second for each task's imports.
+    """
+
+    def __init__(self) -> None:
+        self._drawer = Drawer({})
+        self._replies: list[Any] = []
+        self.passed_over: Counter[str] = Counter()
+        """By task, the number of draws that gave no question; `core.tasks.library_fixes.LEFT_OUT` has the reasons."""
+        atexit.register(self._drawer.process.kill)
+        self._reply("the start of a process")
+
+    def items(self, task: str, n: int, seed: int = 0, config: Mapping[str, Any] | None = None) -> list[Item]:
+        """The first `n` items of `task` under a user's `seed`; draws that give no question are passed over.
+
+        Raises `InputError` for options that the library refuses, and `GenerationError` for a draw that takes too long.
+        """
+        found: list[Item] = []
+        first = 0
+        while len(found) < n:
+            count = n - len(found)
+            job = {"task": task, "config": dict(config or {}), "seed": seed, "first": first, "count": count}
+            self._drawer.send({**job, "splits": ["train", "eval"], "by": "problem"})
+            replies = [self._reply(f"a draw of {task!r}") for _ in range(count)]
+            questions = [Item(*reply) for reply in replies if isinstance(reply, list)]
+            self.passed_over[task] += count - len(questions)
+            found += questions
+            first += count
+            if not found and first > 1000:
+                raise InputError(f"task {task!r} gives no question in {first} draws")
+        return found
+
+    def _reply(self, what: str) -> Any:
+        deadline = time.monotonic() + DRAW_LIMIT_S
+        while not self._replies:
+            if not select.select([self._drawer.process], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise GenerationError(f"{what} takes more than {DRAW_LIMIT_S:g} s")
+            self._replies += self._drawer.replies()
+        reply = self._replies.pop(0)
+        if isinstance(reply, dict) and "error" in reply:
+            raise InputError(reply["error"])
+        return reply

@@ -1,26 +1,30 @@
 """Drawing items from the library, one by one, so that an item depends on (task, config, seed, index) only.
 
-`ItemStream` is used inside generation processes (`core.row_child`), where the hash seed is fixed and `core.mends` has
-mended the library. Callers want `core.dataset`.
+`serve` is the program of the processes that `core.data.generation` starts, with a fixed hash seed; they fix the library
+(`core.tasks.library_fixes`) and import the user's code, where a task is theirs. For rows use `core.data.dataset`.
 """
 
 import hashlib
 import json
+import queue
 import random
 import sys
+import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rg_env.core.child_process import ParentPipe
 from rg_env.core.data.problem_keys import problem_key
 from rg_env.core.data.splits import Split, SplitBy, question_hash, split_of
 from rg_env.core.grading.graders.gold import gold_answer
 from rg_env.core.tasks import library
-from rg_env.core.tasks.library_fixes import is_item
-from rg_env.core.tasks.task_table import is_user_task
+from rg_env.core.tasks.library_fixes import fix_library, is_item
+from rg_env.core.tasks.task_table import is_user_task, load_table
 from rg_env.core.tasks.user_tasks import checked_entry
+from rg_env.core.user_code import import_same
 from rg_env.errors import InputError
 
 # acre's items depend on the dataset's size, list_functions, gsm_symbolic and word_ladder cannot go beyond it: items are
@@ -30,6 +34,7 @@ _SMALL_BLOCK = {"acre": 500}  # it makes all its items when constructed
 
 SLOW_DRAWS = Path(__file__).with_name("slow_draws.json")
 """Draws known to take too long, which every build skips: a list of {"task", "config", "reasoning-gym", "seeds"}."""
+_AT_TOP = "call register_dataset where the file is read, outside of functions and of `if __name__ == ...`"
 
 
 class Item(NamedTuple):
@@ -41,7 +46,7 @@ class Item(NamedTuple):
     entry: str
     """The library's whole entry as JSON."""
     problem: str
-    """The key of the problem that the question asks (`core.problem_keys`)."""
+    """The key of the problem that the question asks (`core.data.problem_keys`)."""
 
     def split(self, by: SplitBy) -> Split:
         """The split that it belongs to."""
@@ -63,11 +68,11 @@ class ItemStream:
         self._block = -1
         self._dataset: Any = None
         self._repeated = False
-        """Whether an item of a user's task was drawn twice, to see that it stays the same."""
+        """Whether an item of a user's task was drawn twice, to check that it stays the same."""
 
     def draw(self, index: int) -> Item | None:
         """Item `index`; None if the draw gives no question: it is on the shipped list, or its gold answer is blank
-        (string_manipulation has some), which cannot be told from no answer at all.
+        (string_manipulation has some), which cannot be distinguished from no answer.
 
         Raises `InputError` for options that the library refuses, and `DrawFailed` where it fails on this item.
         """
@@ -84,8 +89,8 @@ class ItemStream:
             entry = checked_entry(self.task, entry)
             if not self._repeated and repr(checked_entry(self.task, self._entry(seed, within))) != repr(entry):
                 raise InputError(
-                    f"task {self.task!r}: item {within} is another one when it is drawn again; an item must depend on "
-                    f"the config and Random(seed + index) only"
+                    f"task {self.task!r}: item {within} differs when it is drawn again; an item must depend on the "
+                    f"config and Random(seed + index) only"
                 )
             self._repeated = True
         if not is_item(self.task, entry):
@@ -131,3 +136,55 @@ def slow_seeds(task: str, config: Mapping[str, Any]) -> frozenset[int]:
 def _slow_draws() -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = json.loads(SLOW_DRAWS.read_text(encoding="utf-8"))
     return entries
+
+
+def serve() -> None:
+    """The program of a process that draws items, until its parent ends it.
+
+    First comes `core.user_code.sources()`, answered by "ready". Each job is {"task", "config", "seed", "first",
+    "count", "splits", "by"}, answered by one reply for each of its draws, in order: an item; null for a draw that gives
+    no question of these splits; {"failed": text} for one that the library fails on. {"error": text} is what makes all
+    draws impossible.
+    """
+    parent = ParentPipe()
+    imports = parent.receive()
+    try:
+        import_same(imports)
+        parent.send("ready")
+    except InputError as error:
+        parent.send({"error": str(error)})
+    # A thread reads, so that the end of input ends this process in the middle of a draw.
+    jobs: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+
+    def read() -> None:
+        while True:
+            jobs.put(parent.receive())
+
+    threading.Thread(target=read, daemon=True).start()
+    streams: dict[str, ItemStream] = {}
+    while True:
+        job = jobs.get()
+        task = job["task"]
+        if task not in load_table():
+            names = ", ".join(imports)
+            parent.send({"error": f"task {task!r} is not registered by importing {names}: {_AT_TOP}"})
+            continue
+        key = json.dumps([task, job["config"], job["seed"]])
+        if key not in streams:
+            if not is_user_task(task):
+                library.import_only(task, load_table()[task]["module"])
+            fix_library(task)
+            streams[key] = ItemStream(task, job["config"], job["seed"])
+        try:
+            for index in range(job["first"], job["first"] + job["count"]):
+                parent.send(_reply(streams[key], index, job["splits"], job["by"]))
+        except InputError as error:
+            parent.send({"error": str(error)})
+
+
+def _reply(stream: ItemStream, index: int, splits: list[str], by: SplitBy) -> Any:
+    try:
+        item = stream.draw(index)
+    except DrawFailed as error:
+        return {"failed": str(error)}
+    return item if item and item.split(by) in splits else None

@@ -4,9 +4,9 @@
     build_splits("maze", 2000, 200, seed=1, manifest="outputs/RUN/manifest.json")    # those rows, or an InputError
 
 A manifest holds versions, hashes of the user's own code where tasks are theirs, tasks, what decided the split of a row
-(`split_by`; manifests of releases before there was a choice have none, which means "question"), and for each split its
-seed, its size and, in order, the hash of every question and the key of its problem. Entries are not hashed: they follow
-from these, as long as the version of reasoning-gym is the same.
+(`split_by`; a manifest without it means "question"), and for each split its seed, its size and, in order, the hash of
+every question and the key of its problem. Entries are not hashed: they follow from these, as long as the version of
+reasoning-gym is the same.
 """
 
 import hashlib
@@ -15,13 +15,15 @@ import os
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
 
 from rg_env.core.data.selection import Row
 from rg_env.core.data.splits import Split, SplitBy, question_hash
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import is_user_task
-from rg_env.core.text import is_count, shortened
+from rg_env.core.text import reason_of, shortened
 from rg_env.core.user_code import sources
 from rg_env.errors import InputError
 
@@ -42,33 +44,52 @@ def make_manifest(
     }
 
 
-def read_manifest(source: str | Path | Manifest) -> Manifest:
-    """The manifest of rows that `source` is, or that the file `manifest.json` of a run holds.
+class _SplitShape(BaseModel):
+    seed: int
+    size: int
+    question_hashes: list[str]
+    problems: list[str] | None = None
 
-    Raises `InputError` if it cannot be read, or is none.
+
+class _SplitsShape(BaseModel):
+    train: _SplitShape
+    eval: _SplitShape
+
+
+class _VersionsShape(BaseModel):
+    library: str = Field(alias="reasoning-gym")
+
+
+class _ManifestShape(BaseModel):
+    versions: _VersionsShape
+    tasks: list[dict[str, Any]]
+    split_by: SplitBy = "question"
+    splits: _SplitsShape
+
+
+def read_manifest(source: str | Path | Manifest) -> Manifest:
+    """The manifest of rows in `source`, which is one, or a run's `manifest.json` or its path.
+
+    Raises `InputError` if it cannot be read, or is something else.
     """
-    value: object = source
+    value: Any = source
     name = "the manifest"
     if isinstance(source, str | Path):
-        name = f"the manifest {str(source) if len(str(source)) <= 80 else f'{str(source)[:80]}...'}"
+        name = f"the manifest {shortened(str(source))}"
         try:
-            if Path(source).exists() and not Path(source).is_file():
-                raise InputError(f"{name} is not a file: give the manifest.json of a run")
             value = json.loads(Path(source).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"{name} cannot be read: {error.strerror}") from error
-        except InputError:
-            raise
-        except (ValueError, RecursionError) as error:  # also no UTF-8, or a null byte in the name
-            raise InputError(f"{name} cannot be read: it is not JSON: {' '.join(str(error).split())}") from error
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError(f"{name} cannot be read: {reason_of(error)}") from error
     if isinstance(value, Mapping) and "rows" in value:  # a run's, with the machine and other packages
         value = value["rows"]
         if value is None:
             raise InputError(f"{name} is of a run on rows that rg_env did not draw: there is nothing to compare")
-    if not _is_manifest(value):
-        raise InputError(f"{name} is not a manifest of rows: versions, tasks or splits are missing or of another form")
-    assert isinstance(value, Mapping)
-    return value
+    try:
+        _ManifestShape.model_validate(value)
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"])) or "its top"
+        raise InputError(f"{name} is not a manifest of rows: missing or of another form: {where}") from error
+    return dict(value) if not isinstance(value, dict) else value
 
 
 def split_hash(manifest: Manifest, split: Split) -> str:
@@ -94,7 +115,7 @@ def check_manifest(expected: str | Path | Manifest, actual: Manifest) -> None:
 
 
 def _difference(wanted: Manifest, found: Manifest) -> str:
-    """The first cause of other rows; empty if they are the same. The version of rg-env alone is no cause."""
+    """Why the rows differ: the first cause; empty if they are the same. Another version of rg-env alone is not one."""
     theirs, ours = (manifest["versions"]["reasoning-gym"] for manifest in (wanted, found))
     if theirs != ours:
         return f"it was made with reasoning-gym {theirs}, and {ours} is installed"
@@ -128,25 +149,6 @@ def _difference(wanted: Manifest, found: Manifest) -> str:
                 why = " (your own tasks were edited since)"
             return f"{what} of the {split} rows differ{'' if others else 's'}{why}"
     return ""
-
-
-def _is_manifest(value: object) -> bool:
-    match value:
-        case {"split_by": by} if by not in get_args(SplitBy):
-            return False
-        case {"versions": {"reasoning-gym": str()}, "tasks": [*tasks], "splits": {"train": train, "eval": evaluation}}:
-            return all(isinstance(task, Mapping) for task in tasks) and all(map(_is_split, (train, evaluation)))
-    return False
-
-
-def _is_split(value: object) -> bool:
-    match value:
-        case {"seed": int(), "size": size, "question_hashes": [*hashes], **rest}:
-            problems = rest.get("problems", hashes)
-            if not is_count(size) or not isinstance(problems, list) or not len(hashes) == len(problems) == size:
-                return False
-            return all(isinstance(text, str) for text in [*hashes, *problems])
-    return False
 
 
 def _task(task: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 A task spec names `level: 2` for all attributes of the task's curriculum, `levels: {attribute: 2}` for single ones, or
 both; attributes not named stay at level 0, the library's default. An attribute with fewer levels than the `level` asked
 for takes its highest, as in the library's `set_global_level`. What a level means is read from the shipped table
-(`core.task_table`), so that neither parsing nor grading imports reasoning_gym.
+(`core.tasks.task_table`), so that neither parsing nor grading imports reasoning_gym.
 """
 
 import os
@@ -19,7 +19,7 @@ PROBE_ITEMS = 4
 PROBE_S = 8.0
 """A level that does not give `PROBE_ITEMS` items in this many seconds, beside the import, counts as broken ..."""
 PROBE_DRAWS = 500
-"""... and so does one that does not give them in this many draws: others make no row (`core.mends.is_item`)."""
+"""... and so does one that does not give them in this many draws (`core.tasks.library_fixes.is_item`)."""
 
 
 def resolve_levels(task: str, level: object, levels: object) -> dict[str, Any]:

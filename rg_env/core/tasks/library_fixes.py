@@ -1,19 +1,19 @@
-"""What is mended in the library inside a generation process, so that the same draw gives the same item anywhere.
+"""Fixes to the library inside a generation process, so that the same draw gives the same item anywhere.
 
 - codeio executes snippets of code. Those that read the clock, files, entropy, memory addresses or the process's state
-  are left out, and items whose snippet failed (the library stores `{}` for question and answer) are no items.
+  are left out, and so are items whose snippet failed (the library stores `{}` for question and answer).
 - number_sequence squares numbers until they have millions of digits (five draws in a thousand would take seconds, some
   hours) and then rejects the sequence. Here it is rejected as soon as a number is huge: the items are the same.
 - basic_arithmetic looks for the divisors of numbers of up to 24 digits one by one, which can take days. Here they are
   found by factoring: the items are the same.
 - time_intervals fills dates that an item does not have with today's: here with a fixed day.
-- Questions without one right answer, or with one for free, are no items, see `LEFT_OUT`: premises of
+- Questions without one right answer, or with one for free, are left out, see `LEFT_OUT`: premises of
   propositional_logic contradict each other one time in five, so that any conclusion follows, and lead to nothing new
   more than every other time; one in six of syllogism has another answer with existential import than without; 4 % of
   quantum_lock have a shorter solution if a press without effect toggles the light; in 24 % of tsumego no move
   captures a stone; one in six of aiw asks about somebody whom it has not mentioned.
 
-Nothing of this touches the user's process: `mend` is called by `core.row_child` alone.
+None of this touches the user's process: only `core.data.items.serve` calls `fix_library`.
 """
 
 import datetime
@@ -51,25 +51,25 @@ _UNREPEATABLE_SNIPPETS = {  # found by running all others in two processes in op
     "ed02255ea49c",
     "2a8106c4fd7c",  # takes seconds for some inputs
 }
-_MENDED = "_mended_by_rg_env"
+_FIXED = "_fixed_by_rg_env"
 _HUGE = 10**100
 _SMALL = 10**9
 _A_DAY = datetime.date(2024, 1, 1)
 
 
-def mend(task: str) -> None:
-    """Mend the library for `task`, which must be imported; a second call does nothing."""
-    mends = {
-        "basic_arithmetic": _mend_basic_arithmetic,
-        "codeio": _mend_codeio,
-        "number_sequence": _mend_number_sequence,
-        "time_intervals": _mend_time_intervals,
+def fix_library(task: str) -> None:
+    """Fix the library for `task`, which must be imported; a second call does nothing."""
+    fixes = {
+        "basic_arithmetic": _fix_basic_arithmetic,
+        "codeio": _fix_codeio,
+        "number_sequence": _fix_number_sequence,
+        "time_intervals": _fix_time_intervals,
     }
-    if task in mends:
+    if task in fixes:
         module = sys.modules[library.dataset_class(task)[0].__module__]
-        if not hasattr(module, _MENDED):
-            mends[task](module)
-            setattr(module, _MENDED, True)
+        if not hasattr(module, _FIXED):
+            fixes[task](module)
+            setattr(module, _FIXED, True)
 
 
 LEFT_OUT = {
@@ -110,7 +110,7 @@ def is_item(task: str, entry: Mapping[str, Any]) -> bool:
     return not left_out(task, entry)
 
 
-def _mend_basic_arithmetic(module: Any) -> None:
+def _fix_basic_arithmetic(module: Any) -> None:
     slow = module.find_common_divisors
 
     def find_common_divisors(a: int, b: int) -> list[int]:
@@ -129,7 +129,7 @@ def _mend_basic_arithmetic(module: Any) -> None:
     module.find_common_divisors = find_common_divisors
 
 
-def _mend_codeio(module: Any) -> None:
+def _fix_codeio(module: Any) -> None:
     importlib.import_module("numpy")  # snippets use its generator, which each draw seeds if it is there
     cls = module.CodeIODataset
     construct, run = cls.__init__, cls._generate_io_pair
@@ -156,7 +156,7 @@ def _repeatable(snippet: Mapping[str, str]) -> bool:
     return hashlib.sha256(code.encode()).hexdigest()[:12] not in _UNREPEATABLE_SNIPPETS
 
 
-def _mend_number_sequence(module: Any) -> None:
+def _fix_number_sequence(module: Any) -> None:
     rule = module.PatternRule
     apply = rule.apply
 
@@ -170,7 +170,7 @@ def _mend_number_sequence(module: Any) -> None:
     rule.apply = guarded
 
 
-def _mend_time_intervals(module: Any) -> None:
+def _fix_time_intervals(module: Any) -> None:
     parse = module.parser.parse
 
     class FixedDate(datetime.date):

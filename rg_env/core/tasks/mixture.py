@@ -48,7 +48,7 @@ class TaskSpec(BaseModel):
     """Options of the task in JSON form (dates as ISO text), those that the levels set among them; explicit options win.
     What is not named keeps the library's default."""
     level: int | None = None
-    """Level of difficulty of all attributes of the task's curriculum, from 0 up (see `core.levels`)."""
+    """Level of difficulty of all attributes of the task's curriculum, from 0 up (see `core.tasks.levels`)."""
     levels: dict[str, int] = Field(default_factory=dict)
     """Levels of single attributes; they win over `level`."""
 

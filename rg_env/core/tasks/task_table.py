@@ -3,7 +3,7 @@ reasoning_gym.
 
 `tools/task_table.py` writes it.
 
-Tasks of the user's own (`core.user_tasks`) stand beside those of the file while the program runs.
+Tasks of the user's own (`core.tasks.user_tasks`) stand beside those of the file while the program runs.
 
 A test keeps it equal to the installed library. Form: {task: {"module": str, "category": str, "options": {option:
 default}, "levels": {attribute: [{option: value}, ...]}, "broken_levels": {level: reason}}}, values in their JSON form,

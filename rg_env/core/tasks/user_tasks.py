@@ -6,7 +6,7 @@ What such a task is asked for: a config that is a dataclass with defaults, `seed
 that depend on (config, seed + index) only, so that the same spec gives the same rows everywhere (a dataset that makes
 its items when it is built makes 20,000 of them: better make them when they are asked for); and a
 `score_answer(answer, entry)` that takes the entry as JSON has it: tuples are lists there, and keys are text. It runs in
-a worker process, within `core.scoring.UPSTREAM_WALL_S`, the dataset's `__init__` at its first call too.
+a worker process, within `core.grading.scoring.UPSTREAM_WALL_S`, the dataset's `__init__` at its first call too.
 """
 
 import dataclasses

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from grader_cases import entries
 
-from rg_env.core.data.draws import Draws
+from rg_env.core.data.generation import Draws
 from rg_env.core.grading.extraction import Extraction
 from rg_env.core.grading.graders import gold_answer
 from rg_env.core.grading.scoring import MAX_ANSWER_CHARS, score, score_extraction

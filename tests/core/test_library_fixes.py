@@ -1,4 +1,4 @@
-"""What is mended in the library for generation. In processes of their own: mends stay."""
+"""Fixes to the library for generation. In processes of their own: fixes stay."""
 
 import subprocess
 import sys
@@ -14,11 +14,11 @@ def test_number_sequences_stay_the_same_without_the_slow_ones() -> None:
     """Quick draws are unchanged, and one that took more than 5 s (library seed 1705) takes none."""
     code = """
 import time
-from rg_env.core.tasks import library, library_fixes as mends
+from rg_env.core.tasks import library, library_fixes
 library.import_only("number_sequence", "reasoning_gym.cognition.number_sequences")
 dataset = library.create("number_sequence", {}, seed=1000, size=20000)
 before = [dataset[i] for i in range(700)]
-mends.mend("number_sequence")
+library_fixes.fix_library("number_sequence")
 assert [dataset[i] for i in range(700)] == before
 start = time.monotonic()
 dataset[705]
@@ -31,12 +31,12 @@ def test_divisors_are_found_by_factoring() -> None:
     """The same divisors in the same order, and those of large numbers at once."""
     code = """
 import random, time
-from rg_env.core.tasks import library, library_fixes as mends
+from rg_env.core.tasks import library, library_fixes
 library.import_only("basic_arithmetic", "reasoning_gym.arithmetic.basic_arithmetic")
 import reasoning_gym.arithmetic.basic_arithmetic as module
 slow = module.find_common_divisors
-mends.mend("basic_arithmetic")
-mends._SMALL = 1
+library_fixes.fix_library("basic_arithmetic")
+library_fixes._SMALL = 1
 rng = random.Random(0)
 for a, b in [(36, 0), (0, 49), (-12, 18), *((rng.randint(-10**8, 10**8), rng.choice([0, 720])) for _ in range(200))]:
     assert module.find_common_divisors(a, b) == slow(a, b), (a, b)
@@ -51,13 +51,13 @@ def test_time_intervals_do_not_know_the_day() -> None:
     """An entry holds no trace of today."""
     code = """
 import datetime, json
-from rg_env.core.tasks import library, library_fixes as mends
+from rg_env.core.tasks import library, library_fixes
 library.import_only("time_intervals", "reasoning_gym.arithmetic.time_intervals")
 dataset = library.create("time_intervals", {"task_types": ["time", "time_seconds", "time_ms"]}, seed=1, size=100)
 today = datetime.date.today().isoformat()
 assert any(today in str(entry["metadata"]) for entry in dataset)
-mends.mend("time_intervals")
-mends.mend("time_intervals")
+library_fixes.fix_library("time_intervals")
+library_fixes.fix_library("time_intervals")
 assert not any(today in str(entry) for entry in dataset)
 assert all("2024-01-0" in entry["metadata"]["start_time"] for entry in dataset)
 """
@@ -67,18 +67,18 @@ assert all("2024-01-0" in entry["metadata"]["start_time"] for entry in dataset)
 def test_codeio_leaves_out_what_cannot_be_repeated() -> None:
     """Snippets that read clocks, files or entropy are not drawn from, and failed ones give no item."""
     code = """
-from rg_env.core.tasks import library, library_fixes as mends
+from rg_env.core.tasks import library, library_fixes
 from rg_env.core.data.items import ItemStream
 library.import_only("codeio", "reasoning_gym.code.codeio")
-mends.mend("codeio")
+library_fixes.fix_library("codeio")
 stream = ItemStream("codeio", {}, 0)
 drawn = [stream.draw(index) for index in range(40)]
 snippets = type(stream._dataset)._jsonl_data
 assert 2800 < len(snippets) < 2900
 text = "".join(snippet["code_sample"] for snippet in snippets)
 assert not any(word in text for word in ("datetime.now", "import secrets", "urandom", "uuid4", "os.walk"))
-assert not mends.is_item("codeio", {"metadata": {"input_data": {}, "output_data": {}}})
-assert mends.is_item("maze", {"metadata": {}})
+assert not library_fixes.is_item("codeio", {"metadata": {"input_data": {}, "output_data": {}}})
+assert library_fixes.is_item("maze", {"metadata": {}})
 """
     _run(code)
 
