@@ -1,154 +1,119 @@
-"""`rg-env doctor`: would a training run start on this machine? Every finding that says no says what to do.
+"""`rg-env doctor`: would a training run start on this machine? Every problem is reported with its fix.
 
-    for check in diagnose(AskedRun(model="Qwen/Qwen2.5-7B-Instruct", engine="vllm", processes=3)):
+    for check in diagnose(PlannedRun.of_options({"model": "Qwen/Qwen2.5-7B-Instruct", "engine": "vllm"}, processes=3)):
         print(check.line())
 
-Nothing is trained. What is downloaded is a model's configuration and tokenizer; what is written, the cache of rows.
-What can hang or crash (drivers, torch, vLLM, flash-attn) runs in processes of its own with deadlines. Tokens are looked
-for and never shown. "failed" is what would stop the run; without the `train` extra nothing fails unless training was
-asked for (`AskedRun.asked`), because the environment alone needs none of it.
+Trains nothing, downloads only a model's configuration and tokenizer, and writes only the cache of rows. Tokens are
+looked for and never shown. "failed" is what would stop the run; without the `train` extra nothing fails unless training
+was asked for, because the environment alone does not need it.
 
-Importing this costs nothing: what needs torch is imported once another process has shown that torch can be imported.
+Importing this is cheap: modules that need torch are imported once another process has shown that torch works.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rg_env.core.tasks.mixture import Mixture
-from rg_env.errors import InputError, RGEnvError
-from rg_env.jobs.doctor import accounts, gpus, machine, versions
-from rg_env.jobs.doctor.asked_run import AskedRun, Check, as_json, closing_line
-from rg_env.jobs.doctor.tokens import PromptLengths, sequence_tokens
+from rg_env.errors import RGEnvError
+from rg_env.jobs.doctor import machine, software
+from rg_env.jobs.doctor.checks import OPTIONS, Check, PlannedRun, as_json, closing_line
 
-if TYPE_CHECKING:
-    from rg_env.jobs.doctor.model import Model
-
-__all__ = ["AskedRun", "Check", "as_json", "closing_line", "diagnose"]
+__all__ = ["OPTIONS", "Check", "PlannedRun", "as_json", "closing_line", "diagnose"]
 
 _NO_MODEL = "there is no model to measure with"
 _CONNECTIONS = 1024
-"""Rollouts in flight at most: `GRPOConfig.max_concurrent`."""
+"""Most rollouts in flight."""
 
 
-def diagnose(run: AskedRun) -> Iterator[Check]:
-    """Look at everything, each finding as soon as it is there.
+def diagnose(planned: PlannedRun) -> Iterator[Check]:
+    """Check everything and yield each finding at once.
 
     Raises:
-        InputError: `run` names tasks, options or a port that do not exist.
+        InputError: the run names tasks or options that do not exist.
     """
-    for check in _checks(run):
-        yield replace(check, fix=run.worded(check.fix))
-
-
-def _checks(run: AskedRun) -> Iterator[Check]:
-    Mixture.parse(run.gym)
-    if not 0 < run.vllm_port < 65536:
-        raise InputError(f"port {run.vllm_port} does not exist: choose one from 1 to 65535")
-    yield from versions.check_versions(run)
-    smi = gpus.ask_driver()
-    yield gpus.check_driver(smi, run.engine)
-    probe, reason = gpus.ask_torch()
-    yield gpus.check_torch(probe, reason, smi, run)
-    yield _guarded("vllm", lambda: gpus.check_vllm(run))
-    yield _guarded("flash-attn", gpus.check_flash_attn)
-    yield _guarded("hugging face", lambda: accounts.check_hub(run.uploads))
-    yield _guarded("shared memory", lambda: machine.check_shared_memory(machine.shared_memory_size(), run))
-    yield _guarded("ports", lambda: machine.check_ports(run))
-
-    trainer = check_trainer(run, torch_works=probe is not None)
+    Mixture.parse(planned.config.gym)
+    yield from software.check_versions(planned)
+    smi = software.ask_driver()
+    yield software.check_driver(smi, planned)
+    probe, reason = software.ask_torch()
+    yield software.check_torch(probe, reason, smi, planned)
+    yield _guarded("vllm", lambda: software.check_vllm(planned))
+    yield _guarded("flash-attn", software.check_flash_attn)
+    yield _guarded("hugging face", lambda: machine.check_hub(planned))
+    yield _guarded("shared memory", lambda: machine.check_shared_memory(planned, machine.shared_memory_size()))
+    yield _guarded("ports", lambda: machine.check_ports(planned))
+    trainer = software.check_trainer(planned) if probe else Check("trainer", "skipped", "torch does not work")
     yield trainer
-    if probe is None or trainer.status != "ok":
-        for name in ("model", "batch", "prompts", "memory"):
-            yield Check(name, "skipped", "the trainer cannot be imported")
-        yield _guarded("output folder", lambda: machine.check_output(run, None, 1))
+    if probe is not None and trainer.status == "ok":
+        yield from _check_run(planned, smi, probe)
         return
-    yield from _of_the_run(run, smi, probe)
+    for name in ("model", "batch", "prompts", "memory"):
+        yield Check(name, "skipped", "the trainer cannot be imported")
+    yield _guarded("output folder", lambda: machine.check_output(planned, None))
 
 
-def check_trainer(run: AskedRun, *, torch_works: bool) -> Check:
-    """Whether what trains can be imported: torch, transformers, accelerate and all that they need."""
-    if not torch_works:
-        return Check("trainer", "skipped", "torch does not work")
-    try:
-        import_module("rg_env.training.trainer")
-    except Exception as error:  # broken packages raise anything
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        finding = f"needs {missing}, which is not installed" if missing else f"{type(error).__name__}: {error}"
-        return Check("trainer", "failed" if run.asked else "warning", finding, versions.INSTALL)
-    return Check("trainer", "ok", "can be imported")
-
-
-def _of_the_run(run: AskedRun, smi: gpus.Smi, probe: dict[str, Any]) -> Iterator[Check]:
-    """What depends on model and settings; imports torch."""
-    from rg_env.inference.models import TINY
-    from rg_env.jobs.doctor import batches
+def _check_run(planned: PlannedRun, smi: software.Smi, probe: dict[str, Any]) -> Iterator[Check]:
+    """Checks that depend on model and settings; imports torch."""
+    from rg_env.inference.models import DEFAULT_GPU_MODEL, TINY
     from rg_env.jobs.doctor import model as models
 
-    name = models.chosen_name(run, cuda=bool(probe["devices"]))
+    name, default = planned.config.model.name, False
+    if planned.options is not None and "model" not in planned.options:
+        name, default = (DEFAULT_GPU_MODEL, True) if probe["devices"] else (TINY, False)
     try:
-        found, model = models.check_model(name)
-        if run.model is None and found.status == "failed":  # as load_policy does
-            yield replace(found, status="warning", finding=f"{found.finding}: the tiny policy takes its place")
+        check, model = models.check_model(name)
+        if default and check.status == "failed":  # as load_policy does
+            yield replace(check, status="warning", finding=f"{check.finding}: the tiny policy is used instead")
             name = TINY
-            found, model = models.check_model(name)
+            check, model = models.check_model(name)
     except Exception as error:  # a configuration that no model can be made of
-        found, model = _unexpected("model", error), None
-    yield found
-    settings = batches.resolved(run, is_tiny=name == TINY)
-    prompts, lengths = _prompts(run, settings, model)
-    tokens = sequence_tokens(run, settings, lengths)
+        check, model = _unexpected("model", error), None
+    yield check
+    run = planned if planned.options is None else planned.with_model(name)
+    lengths = None
+    prompts = Check("prompts", "skipped", _NO_MODEL)
+    if model is not None:
+        try:
+            prompts, lengths = models.check_prompts(run, model)
+        except Exception as error:
+            prompts = _unexpected("prompts", error)
+    tokens = models.needed_tokens(run, lengths)
     server, server_runs = machine.check_server(run, model.name if model else None, tokens)
     yield server
-    yield gpus.check_count(probe, smi, run, server_runs=server_runs)
-    yield gpus.check_peers(probe, run)
-    batch = _guarded("batch", lambda: batches.check_batch(run, settings))
-    yield batch
+    yield software.check_count(probe, smi, run, server_runs=server_runs)
+    yield software.check_peers(probe)
+    yield _guarded("batch", lambda: models.check_batch(run))
     yield prompts
-    if model:
-        room, place = _room(run, probe)
-        yield _guarded("memory", lambda: models.check_memory(run, settings, model, lengths, room, place))
+    if model is not None:
+        free, place = _free_memory(run, probe)
+        yield _guarded("memory", lambda: models.check_memory(run, model, lengths, free, place))
     else:
         yield Check("memory", "skipped", _NO_MODEL)
-    rollouts = settings["rollouts_per_step"]
-    if limits := machine.open_file_limits():
-        yield machine.check_open_files(*limits, min(rollouts, _CONNECTIONS) if run.engine == "vllm" else 0)
-    yield _guarded("wandb", lambda: accounts.check_wandb(settings))
+    connections = min(run.config.training.rollouts_per_step, _CONNECTIONS) if run.uses_vllm else 0
+    yield machine.check_open_files(connections)
+    yield _guarded("wandb", lambda: machine.check_wandb(run))
     checkpoint = models.checkpoint_bytes(run, model) if model else None
-    count = models.checkpoint_count(settings)
-    yield _guarded("output folder", lambda: machine.check_output(run, checkpoint, count))
+    yield _guarded("output folder", lambda: machine.check_output(run, checkpoint))
 
 
-def _prompts(run: AskedRun, settings: Mapping[str, Any], model: "Model | None") -> tuple[Check, PromptLengths | None]:
-    from rg_env.jobs.doctor import batches
-
-    if model is None:
-        return Check("prompts", "skipped", _NO_MODEL), None
-    try:
-        return batches.check_prompts(run, settings, model)
-    except Exception as error:
-        return _unexpected("prompts", error), None
-
-
-def _room(run: AskedRun, probe: dict[str, Any]) -> tuple[int | None, str]:
-    """Free bytes for one training process, and where: on the GPU that has least of those it would take."""
-    devices = [device for device in probe["devices"][: run.processes] if device.get("free")]
+def _free_memory(planned: PlannedRun, probe: dict[str, Any]) -> tuple[int, str]:
+    """Free bytes for one training process, and where: on the fullest of the GPUs that the run would use."""
+    devices = [device for device in probe["devices"][: planned.processes] if device.get("free")]
     if devices:
         fullest = min(devices, key=lambda device: device["free"])
         return fullest["free"], f"on GPU {fullest['index']}"
-    free = machine.memory_free()
-    share = f" for each of {run.processes}" if run.processes > 1 else ""
-    return None if free is None else free // run.processes, f"in this machine's memory{share}"
+    share = f" for each of {planned.processes}" if planned.processes > 1 else ""
+    return machine.memory_free() // planned.processes, f"in this machine's memory{share}"
 
 
-def _guarded(name: str, look: Callable[[], Check]) -> Check:
+def _guarded(name: str, check: Callable[[], Check]) -> Check:
     try:
-        return look()
-    except Exception as error:  # one thing that cannot be looked at must not hide the others
+        return check()
+    except Exception as error:  # a check that fails itself must not hide the others
         return _unexpected(name, error)
 
 
 def _unexpected(name: str, error: Exception) -> Check:
     text = str(error) if isinstance(error, RGEnvError) else f"{type(error).__name__}: {error}"
-    return Check(name, "warning", f"could not be looked at: {text[:300]}")
+    return Check(name, "warning", f"could not be checked: {text[:300]}")

@@ -1,77 +1,82 @@
-"""What the operating system grants a run: ports, files, memory, disk."""
+"""Checks of what this machine grants a run: the server's port, other ports, open files, memory, disk and logins."""
 
+import contextlib
 import errno
+import importlib.util
+import os
+import resource
 import shutil
 import socket
-import sys
 from pathlib import Path
 
 from rg_env.core.run_folder import OUTPUTS, RunFolder
 from rg_env.errors import OutputFolderError, ServerError
-from rg_env.jobs.doctor.asked_run import AskedRun, Check, gigabytes
+from rg_env.inference.vllm.client import NOBODY, VllmServer, start_hint
+from rg_env.jobs.doctor.checks import Check, PlannedRun, gigabytes
+from rg_env.training.reporting.logins import wandb_login
 
 LAUNCH_PORT = 29500
-"""Where `accelerate launch` lets processes meet, unless given `--main_process_port`."""
+"""The port where processes of `accelerate launch` meet, unless given `--main_process_port`."""
 _SERVER_NEEDS_SHM = 10**9
 _SPARE_FILES = 512
-"""Files that libraries, data and logs hold open beside the connections."""
+"""Files that libraries, data and logs hold open in addition to the connections."""
 
 
-def check_server(run: AskedRun, model: str | None, tokens: int) -> tuple[Check, bool]:
-    """Who answers at the server's port, and whether there is a server at all.
+def check_server(planned: PlannedRun, model: str | None, tokens: int) -> tuple[Check, bool]:
+    """What listens at the server's port, and whether anything does.
 
     Args:
-        model: the name it has to serve; None: not known.
-        tokens: that it must take, of prompt and completion together.
+        model: the name that it must serve; None: not known.
+        tokens: prompt and completion together that it must accept.
     """
-    if run.engine != "vllm":
+    if not planned.uses_vllm:
         return Check("server", "skipped", "the embedded engine needs none"), False
-    from rg_env.inference.vllm.client import NOBODY, VllmServer, start_hint
-
-    server = VllmServer(run.vllm_host, run.vllm_port)
-    start = f"`{start_hint(model or 'MODEL', run.vllm_port)}`"
+    engine = planned.config.engine
+    server = VllmServer(engine.host, engine.port)
+    start = f"`{start_hint(model or 'MODEL', engine.port)}`"
     problem = server.health_problem(timeout_s=5.0)
     if problem == NOBODY:
-        if run.server_is_here and (taken := port_problem(run.vllm_port)):
-            return Check("server", "failed", f"port {run.vllm_port}: {taken}", "choose another --vllm-port"), False
-        finding = f"nothing listens at {server} yet"
-        fix = f"before training, start {start}"
-        if not run.server_is_here:
-            fix = f"check --vllm-host, or {fix} there, with --host an address that this machine reaches"
-        return Check("server", "warning", finding, fix), False
-    another = f"choose another --vllm-port, and start {start} with it"
+        return _no_server(planned, server, start), False
+    another = f"choose another {planned.setting('engine.port')}, and start {start} with it"
     if problem:
-        return Check("server", "failed", f"what listens at {server} is no healthy vLLM: {problem}", another), True
+        finding = f"what listens at {server} is not a healthy vLLM: {problem}"
+        return Check("server", "failed", finding, another), True
     try:
-        served, workers = server.model(), server.world_size()
+        info = server.info()
     except ServerError as error:
         return Check("server", "failed", str(error).partition(": give the port")[0], another), True
-    if model is not None and served.name != model:
-        return Check(
-            "server", "failed", f"{server} serves {served.name!r}, not {model!r}", f"restart it: {start}"
-        ), True
-    if served.max_model_len < tokens:
-        finding = f"{server} takes {served.max_model_len} tokens, and prompt and completion can have {tokens}"
-        return Check(
-            "server", "failed", finding, f"restart it with --max-model-len {tokens}, or less --max-tokens"
-        ), True
-    plural = "s" * (workers != 1)
-    text = f"vLLM at {server} serves {served.name!r}, {served.max_model_len} tokens, {workers} worker{plural}"
+    if model is not None and info.name != model:
+        finding = f"{server} serves {info.name!r}, not {model!r}"
+        return Check("server", "failed", finding, f"restart it: {start}"), True
+    if info.max_model_len < tokens:
+        finding = f"{server} takes {info.max_model_len} tokens, and prompt and completion can have {tokens}"
+        fix = f"restart it with --max-model-len {tokens}, or reduce {planned.setting('training.max_tokens')}"
+        return Check("server", "failed", finding, fix), True
+    workers = f"{info.workers} worker{'s' * (info.workers != 1)}"
+    text = f"vLLM at {server} serves {info.name!r}, {info.max_model_len} tokens, {workers}"
     return Check("server", "ok", text), True
 
 
-def check_ports(run: AskedRun) -> Check:
-    """The ports that processes of a run meet at, which nobody else may hold."""
-    if run.processes == 1:
-        return Check("ports", "skipped", "one process needs none of its own")
-    if taken := port_problem(LAUNCH_PORT):
-        return Check(
-            "ports",
-            "warning",
-            f"{LAUNCH_PORT}: {taken}",
-            "several nodes need another --main_process_port; one node takes a free one (--main-process-port 0)",
+def _no_server(planned: PlannedRun, server: VllmServer, start: str) -> Check:
+    fix = f"before training, start {start}"
+    if not planned.server_is_local:
+        fix = (
+            f"check {planned.setting('engine.host')}, or {fix} there, with --host an address that this machine reaches"
         )
-    return Check("ports", "ok", f"{LAUNCH_PORT} free")
+    elif taken := port_problem(server.port):
+        fix = f"choose another {planned.setting('engine.port')}"
+        return Check("server", "failed", f"port {server.port}: {taken}", fix)
+    return Check("server", "warning", f"nothing listens at {server} yet", fix)
+
+
+def check_ports(planned: PlannedRun, port: int = LAUNCH_PORT) -> Check:
+    """The port at which the processes of a run meet, which must be free."""
+    if planned.processes == 1:
+        return Check("ports", "skipped", "a single process needs none")
+    if taken := port_problem(port):
+        fix = "several nodes need another --main_process_port; one node takes a free one (--main-process-port 0)"
+        return Check("ports", "warning", f"{port}: {taken}", fix)
+    return Check("ports", "ok", f"{port} free")
 
 
 def port_problem(port: int) -> str | None:
@@ -86,32 +91,27 @@ def port_problem(port: int) -> str | None:
     return None
 
 
-def check_open_files(soft: int, hard: int, connections: int) -> Check:
-    """`connections`: how many rollouts a server answers at once; 0 without one. Limits of -1 are none at all."""
+def check_open_files(connections: int, limits: tuple[int, int] | None = None) -> Check:
+    """`connections`: rollouts that a server generates at once. `limits`: soft and hard; default: this process's."""
+    soft, hard = limits or resource.getrlimit(resource.RLIMIT_NOFILE)
     need = _SPARE_FILES + connections
-    if soft in (-1, sys.maxsize) or soft >= need:
-        return Check("open files", "ok", "no limit" if soft in (-1, sys.maxsize) else f"limit {soft}")
+    if soft == resource.RLIM_INFINITY or soft >= need:
+        return Check("open files", "ok", "no limit" if soft == resource.RLIM_INFINITY else f"limit {soft}")
     wanted = max(need, 65536)
-    fix = f"`ulimit -n {wanted if hard < 0 else min(wanted, hard)}` before vLLM and the trainer"
-    if 0 <= hard < need:
+    if hard != resource.RLIM_INFINITY and hard < need:
         fix = f"let an administrator raise the hard limit ({hard}) to {wanted}"
+    else:
+        fix = (
+            f"`ulimit -n {wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)}` before vLLM and the trainer"
+        )
     return Check("open files", "failed", f"limit {soft}, and a run needs {need}: each rollout holds a connection", fix)
 
 
-def open_file_limits() -> tuple[int, int] | None:
-    """Soft and hard; None where there is no such thing."""
-    try:
-        import resource
-    except ImportError:
-        return None
-    return resource.getrlimit(resource.RLIMIT_NOFILE)
-
-
-def check_shared_memory(size: int | None, run: AskedRun) -> Check:
-    """`size` of /dev/shm in bytes; None: there is none. NCCL and vLLM's workers talk through it."""
+def check_shared_memory(planned: PlannedRun, size: int | None) -> Check:
+    """`size` of /dev/shm in bytes, None without one. NCCL and vLLM's workers communicate through it."""
     if size is None:
-        return Check("shared memory", "skipped", "no /dev/shm on this system")
-    if size >= _SERVER_NEEDS_SHM or (run.engine != "vllm" and run.processes == 1):
+        return Check("shared memory", "skipped", "this system has no /dev/shm")
+    if size >= _SERVER_NEEDS_SHM or (not planned.uses_vllm and planned.processes == 1):
         return Check("shared memory", "ok", f"/dev/shm has {gigabytes(size)}")
     fix = "start the container with `--shm-size=8g` or `--ipc=host`"
     return Check("shared memory", "warning", f"/dev/shm has {gigabytes(size)}, several processes may need 1 GB", fix)
@@ -122,23 +122,16 @@ def shared_memory_size() -> int | None:
     return shutil.disk_usage(path).total if path.is_dir() else None
 
 
-def memory_free() -> int | None:
-    """Bytes of memory that this process can still have, its container's limit included; None: not known here."""
-    free = None
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                free = int(line.split()[1]) * 1024
-    except OSError:
-        return None
-    try:
-        group = Path("/sys/fs/cgroup")
-        limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        if limit != "max" and free is not None:
-            stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-            free = min(free, int(limit) - int(used) + int(stat.get("inactive_file", 0)))  # cached files make room
-    except (OSError, ValueError):
-        pass
+def memory_free() -> int:
+    """Bytes of memory that this process can still allocate, within the limit of its container."""
+    import psutil
+
+    free: int = psutil.virtual_memory().available
+    group = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError, ValueError):  # ValueError: the limit is "max"
+        limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        free = min(free, limit - used + int(stat.get("inactive_file", 0)))  # cached files make room
     return free
 
 
@@ -148,18 +141,21 @@ def nearest_folder(path: Path) -> Path:
     return next(parent for parent in (path, *path.parents) if parent.is_dir())
 
 
-def check_output(run: AskedRun, checkpoint: int | None, count: int) -> Check:
-    """Whether the output folder can be written and holds `count` checkpoints of `checkpoint` bytes (None: unknown)."""
+def check_output(planned: PlannedRun, checkpoint: int | None) -> Check:
+    """Whether the output folder can be written and has room for checkpoints of `checkpoint` bytes (None: unknown)."""
+    output = planned.config.output
     try:
-        folder = RunFolder.choose(run.output_dir, "check")
+        folder = RunFolder.choose(output.dir, "check")
     except OutputFolderError as error:
         return Check("output folder", "failed", str(error).partition("; choose")[0], "choose another output folder")
-    shown = folder if run.output_dir else OUTPUTS
     free = shutil.disk_usage(nearest_folder(folder)).free
+    text = f"{folder if output.dir else OUTPUTS}: {gigabytes(free)} free"
     if checkpoint is None:
-        return Check("output folder", "ok", f"{shown}: {gigabytes(free)} free")
-    text = f"{shown}: {gigabytes(free)} free, and {_checkpoints(count)} of {gigabytes(checkpoint)}"
-    fix = "make room, or choose another output folder"
+        return Check("output folder", "ok", text)
+    count = max(1, -(-planned.config.training.max_steps // output.save_every)) if output.save_every else 1
+    count = min(count, output.save_total_limit or count)
+    text = f"{text}, and {'a checkpoint' if count == 1 else f'{count} checkpoints'} of {gigabytes(checkpoint)}"
+    fix = "free some space, or choose another output folder"
     if free < checkpoint:
         return Check("output folder", "failed", f"{text} will not fit", fix)
     if free < checkpoint * count:
@@ -167,5 +163,30 @@ def check_output(run: AskedRun, checkpoint: int | None, count: int) -> Check:
     return Check("output folder", "ok", f"{text} will fit")
 
 
-def _checkpoints(count: int) -> str:
-    return "a checkpoint" if count == 1 else f"{count} checkpoints"
+def check_hub(planned: PlannedRun) -> Check:
+    """Login for Hugging Face, needed for gated models and for uploads. No part of a token is ever shown."""
+    if importlib.util.find_spec("huggingface_hub") is None:
+        return Check("hugging face", "skipped", "huggingface_hub is not installed")
+    from huggingface_hub import get_token
+
+    if get_token():
+        return Check("hugging face", "ok", "token found")
+    if planned.config.hub.enabled:
+        fix = "HF_TOKEN in .env, or `hf auth login`; or hub.enabled=false"
+        finding = f"no token, and the run is to be uploaded to {planned.config.hub.repo_id}"
+        return Check("hugging face", "failed", finding, fix)
+    finding = "no token: public models only, no uploads (HF_TOKEN in .env, or `hf auth login`)"
+    return Check("hugging face", "ok", finding)
+
+
+def check_wandb(planned: PlannedRun) -> Check:
+    """Login for Weights & Biases, needed if `logging.report_to` names it."""
+    wanted = "wandb" in planned.config.logging.report_to
+    if (mode := os.environ.get("WANDB_MODE")) in ("offline", "disabled"):
+        return Check("wandb", "ok", f"WANDB_MODE={mode}: no login needed")
+    if wandb_login():
+        return Check("wandb", "ok", "login found" + ("" if wanted else "; report_to does not name it"))
+    if not wanted:
+        return Check("wandb", "ok", "no login, and report_to does not name it")
+    fix = "WANDB_API_KEY in .env, or `wandb login`; or WANDB_MODE=offline"
+    return Check("wandb", "failed", "no login, and report_to names it", fix)

@@ -17,7 +17,7 @@ from hub_server import CANARY, HubServer
 from safetensors.torch import load_file
 
 from rg_env.errors import InputError
-from rg_env.jobs.doctor import AskedRun, accounts
+from rg_env.jobs.doctor import PlannedRun, machine
 from rg_env.training import hub_uploads
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.schema import HubConfig
@@ -238,15 +238,14 @@ def test_without_a_token_a_run_does_not_begin(hub: HubServer, tmp_path: Path, mo
     with pytest.raises(InputError, match=r"^hub.enabled: there is no Hugging Face token: HF_TOKEN in .env"):
         train(f"output.dir={tmp_path / 'run'}", *HUB, "model.name=nobody/nothing")
     assert not (tmp_path / "run").exists()
-    assert AskedRun.of(load_train_config(CONFIG, HUB), 1).uploads == "me/legs"
-    assert AskedRun.of(load_train_config(CONFIG), 1).uploads is None
-    found = accounts.check_hub("me/legs")
+    uploaded, not_uploaded = (PlannedRun(load_train_config(CONFIG, overrides)) for overrides in (HUB, ()))
+    found = machine.check_hub(uploaded)
     assert (found.status, found.finding) == ("failed", "no token, and the run is to be uploaded to me/legs")
     assert "hub.enabled=false" in found.fix
-    assert accounts.check_hub().status == "ok"
+    assert machine.check_hub(not_uploaded).status == "ok"
     monkeypatch.setenv("HF_TOKEN", CANARY)
-    assert accounts.check_hub("me/legs").status == "ok"
-    assert CANARY not in str(accounts.check_hub("me/legs"))
+    assert machine.check_hub(uploaded).status == "ok"
+    assert CANARY not in str(machine.check_hub(uploaded))
 
 
 def test_a_child_is_none_of_the_processes_that_train(monkeypatch: pytest.MonkeyPatch) -> None:

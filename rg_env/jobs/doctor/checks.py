@@ -1,0 +1,123 @@
+"""What the doctor checks, a planned run, and what it reports: one `Check` for each thing that it looked at."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from rg_env.core.config.files import Document, overridden
+from rg_env.core.config.parsing import parse_config
+from rg_env.training.config.grpo import default_fields
+from rg_env.training.config.schema import TrainConfig
+
+OPTIONS = {
+    "model": "model.name",
+    "task": "tasks",
+    "engine": "engine.kind",
+    "vllm_host": "engine.host",
+    "vllm_port": "engine.port",
+    "per_device_batch_size": "training.per_device_train_batch_size",
+    "rollouts_per_step": "training.rollouts_per_step",
+    "num_generations": "training.num_generations",
+    "max_prompt_length": "training.max_prompt_length",
+    "max_tokens": "training.max_tokens",
+    "output_dir": "output.dir",
+}
+"""The options of `rg-env doctor` that describe a run without a config file, and the config key that each one sets."""
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A training run that is to start on this machine."""
+
+    config: TrainConfig
+    processes: int = 1
+    """Training processes, one for each GPU."""
+    options: frozenset[str] | None = None
+    """The options that describe the run; None: a config file does."""
+
+    @classmethod
+    def of_options(cls, given: Mapping[str, Any], processes: int = 1) -> "PlannedRun":
+        """The run that options describe, by name. Raises `InputError` for impossible values."""
+        document = Document({"model": {"name": "tiny"}, "tasks": ["leg_counting"]}, Path("the options"))
+        overrides = [f"{OPTIONS[name]}={json.dumps(value)}" for name, value in given.items()]
+        return cls(parse_config(overridden(document, overrides), TrainConfig), processes, frozenset(given))
+
+    def with_model(self, name: str) -> "PlannedRun":
+        """The same run of the model `name`, with the training defaults of that model where options do not set them."""
+        model = self.config.model.model_copy(update={"name": name})
+        defaults = default_fields(name == "tiny") | self.config.training.model_dump(exclude_unset=True)
+        training = self.config.training.model_copy(update=defaults)
+        return replace(self, config=self.config.model_copy(update={"model": model, "training": training}))
+
+    @property
+    def requested(self) -> bool:
+        """Whether training was asked for at all; otherwise a missing `train` extra is not a failure."""
+        return self.options is None or bool(self.options) or self.processes > 1
+
+    @property
+    def uses_vllm(self) -> bool:
+        return self.config.engine.kind == "vllm"
+
+    @property
+    def zero3(self) -> bool:
+        """Whether processes share the model's state as in `configs/zero3.yaml`: only with a server, because the
+        embedded engine cannot generate from shards."""
+        return self.uses_vllm and self.processes > 1
+
+    @property
+    def server_is_local(self) -> bool:
+        return self.config.engine.host in ("127.0.0.1", "localhost", "::1", "0.0.0.0")
+
+    @property
+    def evaluation_tokens(self) -> int:
+        """Limit of new tokens in evaluations."""
+        return self.config.evaluation.max_tokens or self.config.training.max_tokens
+
+    def setting(self, key: str, value: object = None) -> str:
+        """How the user sets the config key `key`: by an option, or in the config."""
+        flag = next((f"--{name.replace('_', '-')}" for name, own in OPTIONS.items() if own == key), key)
+        name, equals = (key, "=") if self.options is None or flag == key else (flag, " ")
+        return name if value is None else f"{name}{equals}{value}"
+
+
+Status = Literal["ok", "warning", "failed", "skipped"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was checked, the finding, and the fix. "failed" would stop the run; with a "warning" it runs worse than it
+    could, or not as intended."""
+
+    name: str
+    status: Status
+    finding: str
+    fix: str = ""
+
+    def __post_init__(self) -> None:
+        if self.status == "failed" and not self.fix:
+            raise ValueError(f"the failed check {self.name!r} has no fix")
+
+    def line(self) -> str:
+        """One line, whatever an error's text contains."""
+        text = f"{self.finding}; fix: {self.fix}" if self.fix else self.finding
+        return f"{self.status:<8} {self.name:<13} {' '.join(text.split())}"
+
+
+def closing_line(checks: Sequence[Check]) -> str:
+    """How many checks ended in each way."""
+    count = {status: sum(check.status == status for check in checks) for status in ("ok", "warning", "failed")}
+    plural = "" if count["warning"] == 1 else "s"
+    return f"{count['ok']} ok, {count['warning']} warning{plural}, {count['failed']} failed"
+
+
+def as_json(checks: Iterable[Check]) -> str:
+    return json.dumps([asdict(check) for check in checks], indent=1, ensure_ascii=False)
+
+
+def gigabytes(size: float) -> str:
+    """Bytes as text, in units of 10^9 as GPUs and disks are sold."""
+    if size < 9.5e8:
+        return f"{size / 1e6:.0f} MB"
+    return f"{size / 1e9:.1f} GB" if size < 9.95e9 else f"{size / 1e9:.0f} GB"

