@@ -59,7 +59,7 @@ def look(model, ids, mask):
         ids: `(B, L) int64`, prompt and completion, padded on the right, where causal attention never looks.
         mask: `(B, L - 1) bool`; at `t`: whether `ids[:, t + 1]` was sampled.
     """
-    from rg_env.training.algorithms.lm_head import (
+    from rg_env.training.algorithms.logprobs import (
         chosen_logps,  # makes logits in chunks: of 150,000 words they fill a GPU
     )
 
@@ -178,9 +178,9 @@ def main() -> int:
     from rg_env.inference.prompts import PromptEncoder
     from rg_env.inference.protocol import Sampling
     from rg_env.training import default_config, load_policy
+    from rg_env.training.algorithms.policy import prepare_policy
     from rg_env.training.checks import check_eval_env, check_prompts
     from rg_env.training.config.schema import evaluation_steps
-    from rg_env.training.data.batches import prepare_policy
     from rg_env.training.engines import Embedded
     from rg_env.training.evaluation.plan import Asked
     from rg_env.training.evaluation.runner import ask

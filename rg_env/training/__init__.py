@@ -9,14 +9,14 @@ from typing import Any
 from rg_env.errors import MissingExtraError
 
 _NAMES = {
-    "Curriculum": "rg_env.training.curriculum.curriculum",
+    "Curriculum": "rg_env.training.data.curriculum",
     "CurriculumConfig": "rg_env.training.config.schema",
     "EvaluationPlan": "rg_env.training.evaluation.plan",
     "EngineConfig": "rg_env.training.config.schema",
     "GRPOConfig": "rg_env.training.config.grpo",
     "LoggingConfig": "rg_env.training.config.schema",
     "GRPOTrainer": "rg_env.training.trainer",
-    "MonitorCallback": "rg_env.training.monitors.callback",
+    "MonitorCallback": "rg_env.training.monitors",
     "MonitorsConfig": "rg_env.training.config.schema",
     "Policy": "rg_env.inference.models",
     "LaunchOptions": "rg_env.jobs.launch",

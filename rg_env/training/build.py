@@ -85,7 +85,7 @@ def make_trainer(
     """The trainer that `config` describes. `folder`: of its output; default: as the config says."""
     from rg_env.core.environment import ReasoningGym
     from rg_env.core.run_folder import run_name
-    from rg_env.training.curriculum.curriculum import Curriculum
+    from rg_env.training.data.curriculum import Curriculum
     from rg_env.training.distributed import run_folder
     from rg_env.training.trainer import GRPOTrainer
 

@@ -32,9 +32,9 @@ from rg_env.training.evaluation.plan import EvaluationPlan
 from rg_env.training.evaluation.runner import FixedEvaluation
 from rg_env.training.evaluation.scores import Evaluation
 from rg_env.training.hub_uploads import Uploads
-from rg_env.training.monitors.callback import MonitorCallback
+from rg_env.training.monitors import MonitorCallback
 from rg_env.training.reporting.console import RunConsole, spread
-from rg_env.training.reporting.profiling import hardware
+from rg_env.training.reporting.metrics import hardware
 from rg_env.training.reporting.summary import headline, print_summary
 from rg_env.training.reporting.trackers import FOLDERS, Trackers
 from rg_env.training.trainer import GRPOTrainer

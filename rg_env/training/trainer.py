@@ -29,13 +29,13 @@ from rg_env.errors import InputError
 from rg_env.inference.models import processes
 from rg_env.inference.prompts import PromptEncoder
 from rg_env.inference.protocol import Sampling
-from rg_env.training.algorithms.advantages import group_advantages
-from rg_env.training.algorithms.group_filter import EmptyBatches, fill
+from rg_env.training.algorithms.loss import group_advantages
 from rg_env.training.algorithms.objective import Objective
-from rg_env.training.algorithms.previous_policy import PreviousPolicy
+from rg_env.training.algorithms.policy import PreviousPolicy, prepare_policy, reference_of
 from rg_env.training.callbacks import Callbacks
 from rg_env.training.checkpointing.save import Checkpoints, rows_hash
 from rg_env.training.checks import (
+    as_environment,
     check_engine,
     check_liger,
     check_options,
@@ -45,17 +45,13 @@ from rg_env.training.checks import (
 )
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.config.schema import EngineConfig
-from rg_env.training.curriculum.curriculum import Curriculum
-from rg_env.training.data.batches import TokenBatch, micro_batches, prepare_policy, reference_of, repeated
-from rg_env.training.data.sampler import BatchOrder
+from rg_env.training.data.batches import BatchOrder, TokenBatch, micro_batches, repeated
+from rg_env.training.data.curriculum import Curriculum
 from rg_env.training.distributed import on_main, same_everywhere
 from rg_env.training.engines import Embedded, Engine
-from rg_env.training.environments import as_environment
-from rg_env.training.nan_guard import StepGuard
-from rg_env.training.reporting.metrics import StepMetrics, batch_metrics, learning_rate
-from rg_env.training.reporting.profiling import Phases, StepMeter
-from rg_env.training.rollouts import Rollouts, RolloutSampler
-from rg_env.training.strategy import make_optimizer, make_strategy
+from rg_env.training.reporting.metrics import Phases, StepMeter, StepMetrics, batch_metrics, learning_rate
+from rg_env.training.rollouts import EmptyBatches, Rollouts, RolloutSampler, fill
+from rg_env.training.strategy import StepGuard, make_optimizer, make_strategy
 
 
 class GRPOTrainer:

@@ -12,7 +12,7 @@ import rg_env
 from rg_env.adapters.v0_training import VerifiersEnvironment
 from rg_env.core.environment import Environment, ReasoningGym
 from rg_env.errors import InputError, RewardError
-from rg_env.training.environments import as_environment
+from rg_env.training.checks import as_environment
 
 ROWS = Dataset.from_list([{"question": f"{n} + 1?", "answer": str(n + 1), "hint": n} for n in range(4)])
 

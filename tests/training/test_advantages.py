@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rg_env.training.algorithms.advantages import equal_rewards, group_advantages
+from rg_env.training.algorithms.loss import equal_rewards, group_advantages
 
 REWARDS = st.integers(2, 5).flatmap(
     lambda size: st.lists(st.lists(st.floats(-2, 2, width=16), min_size=size, max_size=size), min_size=1, max_size=6)

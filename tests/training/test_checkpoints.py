@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from rg_env.errors import InputError, TrainingError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
-from rg_env.training.algorithms.previous_policy import weights_file
+from rg_env.training.algorithms.policy import weights_file
 from rg_env.training.checkpointing.files import weights_problem
 from rg_env.training.checkpointing.resume import check_fit, chosen
 from rg_env.training.strategy import Zero

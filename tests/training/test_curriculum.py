@@ -15,8 +15,7 @@ from rg_env.core.tasks.levels import options_at
 from rg_env.errors import InputError, TooFewQuestionsError, UnknownNameError
 from rg_env.training.config.load import problems
 from rg_env.training.config.schema import CurriculumConfig, TrainConfig
-from rg_env.training.curriculum.curriculum import Curriculum, CurriculumState, TaskState, read_state
-from rg_env.training.curriculum.question_pool import FIRST_ROWS, QuestionPool
+from rg_env.training.data.curriculum import FIRST_ROWS, Curriculum, CurriculumState, QuestionPool, TaskState, read_state
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from rg_env.inference.models import Policy
 from rg_env.training.build import evaluation_plan
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.schema import TrainConfig
-from rg_env.training.curriculum.curriculum import Curriculum
+from rg_env.training.data.curriculum import Curriculum
 
 PAPER = Path(__file__).parents[2] / "configs" / "train" / "paper"
 POLICY = Policy(None, None, "none")  # type: ignore[arg-type]

@@ -13,9 +13,8 @@ from rg_env.core.grading.rollout import Rollout
 from rg_env.errors import InputError, TrainingError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
-from rg_env.training.algorithms.group_filter import EmptyBatches, Filtered, fill
-from rg_env.training.data.sampler import BatchOrder
-from rg_env.training.rollouts import Rollouts
+from rg_env.training.data.batches import BatchOrder
+from rg_env.training.rollouts import EmptyBatches, Filtered, Rollouts, fill
 
 
 def batch(name: str, *groups: str) -> Rollouts:

@@ -9,7 +9,7 @@ from run_metrics import logged
 
 from rg_env.errors import InputError
 from rg_env.training import EvaluationPlan, train
-from rg_env.training.algorithms.previous_policy import PreviousPolicy, weights_file
+from rg_env.training.algorithms.policy import PreviousPolicy, weights_file
 from rg_env.training.data.batches import TokenBatch
 from rg_env.training.reporting.metrics import StepMetrics
 

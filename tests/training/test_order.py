@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rg_env.errors import InputError
-from rg_env.training.data.sampler import BatchOrder
+from rg_env.training.data.batches import BatchOrder
 
 
 def order(**changes: Any) -> BatchOrder:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from rg_env.training.reporting.profiling import Phases
+from rg_env.training.reporting.metrics import Phases
 
 
 def test_a_phase_counts_without_those_within_it() -> None:

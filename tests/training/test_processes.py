@@ -212,7 +212,7 @@ from rg_env import ReasoningGym
 from sampled_engine import Sampled
 from rg_env.errors import StoppedTogether
 from rg_env.training import EvaluationPlan, GRPOTrainer, default_config, load_policy, train
-from rg_env.training.algorithms.previous_policy import PreviousPolicy
+from rg_env.training.algorithms.policy import PreviousPolicy
 from rg_env.training.checkpointing.save import finite_weights
 from rg_env.tiny import POLICY_DIR
 

@@ -13,7 +13,7 @@ import torch
 from transformers import TrainerCallback
 
 from rg_env.training import EvaluationPlan, train
-from rg_env.training.reporting.profiling import StepMeter
+from rg_env.training.reporting.metrics import StepMeter
 
 
 def test_times_and_tokens_are_those_of_the_steps_since_the_last_log() -> None:

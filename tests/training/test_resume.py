@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 from rg_env.errors import OutputFolderError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, run_folder, train
-from rg_env.training.algorithms.previous_policy import PreviousPolicy
+from rg_env.training.algorithms.policy import PreviousPolicy
 
 
 class At(TrainerCallback):

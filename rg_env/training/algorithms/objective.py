@@ -14,10 +14,9 @@ from rg_env.training.algorithms.loss import (
     policy_terms,
     sampler_weights,
 )
-from rg_env.training.algorithms.previous_policy import PreviousPolicy
+from rg_env.training.algorithms.policy import PreviousPolicy
 from rg_env.training.config.grpo import GRPOConfig
-from rg_env.training.reporting.metrics import StepMetrics, loss_metrics
-from rg_env.training.reporting.profiling import Phases
+from rg_env.training.reporting.metrics import Phases, StepMetrics, loss_metrics
 
 
 class Objective:

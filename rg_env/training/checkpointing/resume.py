@@ -16,13 +16,13 @@ from transformers import TrainerState
 from rg_env.core.data.manifest import check_manifest
 from rg_env.core.run_folder import RunFolder, checkpoint_step
 from rg_env.errors import InputError
-from rg_env.training.algorithms.previous_policy import damage as previous_damage
-from rg_env.training.algorithms.previous_policy import weights_file
+from rg_env.training.algorithms.policy import damage as previous_damage
+from rg_env.training.algorithms.policy import weights_file
 from rg_env.training.checkpointing.distcp import DistcpReader
 from rg_env.training.checkpointing.files import weights_damage, weights_problem
 from rg_env.training.checkpointing.pickles import DEEPSPEED_TYPES
 from rg_env.training.checkpointing.save import CURRICULUM, FACTS, facts, state_file
-from rg_env.training.curriculum.curriculum import read_state
+from rg_env.training.data.curriculum import read_state
 from rg_env.training.strategy import OPTIMIZER_FILE, OPTIMIZER_FOLDER, SCALER_FILE
 
 AUTO = "auto"

@@ -29,9 +29,9 @@ from transformers import TrainerState
 from rg_env.core.environment import Environment
 from rg_env.core.run_folder import RunFolder
 from rg_env.errors import TrainingError
-from rg_env.training.algorithms.previous_policy import held
+from rg_env.training.algorithms.policy import held
 from rg_env.training.checkpointing.files import weights_problem
-from rg_env.training.curriculum.curriculum import read_state
+from rg_env.training.data.curriculum import read_state
 from rg_env.training.distributed import agree
 
 FACTS = "resume.json"

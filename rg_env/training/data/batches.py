@@ -1,20 +1,19 @@
-"""A model made ready for training (adapters, gradient checkpointing, no dropout), and the initial model for KL.
+"""Which rows a batch of rollouts is made from, and the tensors of a training step.
 
-From scored rollouts to the tensors of a training step: what each process gets, and how it is split.
+The order of rows is a function of seed and batch number, so that a run can resume anywhere: a permutation for each
+epoch, cut into batches of prompts; what does not fill a batch is left out of the epoch.
 """
 
-import copy
-import importlib
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import compress
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
 
 from rg_env.errors import InputError
-from rg_env.training.config.grpo import GRPOConfig
 
 
 @dataclass(frozen=True)
@@ -81,49 +80,49 @@ def repeated(rows: Sequence[Any], times: int) -> list[Any]:
     return [row for row in rows for _ in range(times)]
 
 
-def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any, *, training: bool) -> Any:
-    """`model`, with fresh adapters if a `peft_config` is given.
+class BatchOrder:
+    """The rows of each batch.
 
-    Dropout is turned off: the log-probabilities of the policy must be those that it sampled with.
-    """
-    if peft_config is not None:
-        from peft import PeftModel, get_peft_model
-
-        if isinstance(model, PeftModel):
-            raise InputError("the model has adapters already: leave out peft_config to train those")
-        model = get_peft_model(model, peft_config)
-    if args.use_liger_kernel:
-        # What transformers' own trainer calls: liger's public functions patch classes, for all models of the process.
-        liger: Any = importlib.import_module("liger_kernel.transformers")
-        liger._apply_liger_kernel_to_instance(model=model)
-    if args.gradient_checkpointing and training:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        if hasattr(model, "peft_config"):
-            model.enable_input_require_grads()
-    for module in model.modules():
-        if type(module).__name__ == "Dropout":
-            module.p = 0.0
-    return model
-
-
-def reference_of(model: Any, args: GRPOConfig) -> Any:
-    """The initial model as it is now, for a KL term; None if there is none, or if turning adapters off gives it.
+    Args:
+        rows: how many there are.
+        prompts: in a batch, of all processes.
+        seed: of the permutations; None: in the order of the rows.
 
     Raises:
-        InputError: the model is sharded already, and cannot be loaded a second time.
+        InputError: a batch has more prompts than there are rows.
     """
-    if args.beta == 0.0 or args.kl_reference != "initial" or hasattr(model, "peft_config"):
-        return None
-    if any(hasattr(parameter, "ds_id") for parameter in model.parameters()):
-        name = model.config._name_or_path
-        try:
-            options = {"dtype": model.dtype, "attn_implementation": model.config._attn_implementation}
-            reference = AutoModelForCausalLM.from_pretrained(name, **options)
-        except OSError as error:
-            raise InputError(f"beta={args.beta:g} needs the initial model a second time: {error}") from error
-    else:
-        reference = copy.deepcopy(model)
-    reference.eval()
-    for parameter in reference.parameters():
-        parameter.requires_grad_(False)
-    return reference
+
+    def __init__(self, rows: int, *, prompts: int, seed: int | None) -> None:
+        if rows < prompts:
+            raise InputError(
+                f"a step has {prompts} prompts, and there are {rows} rows to train on: more training examples, or a "
+                "smaller rollouts_per_step"
+            )
+        self._rows, self._prompts, self._seed = rows, prompts, seed
+        self.batches = rows // prompts
+        """In an epoch."""
+        self._permutation = lru_cache(maxsize=2)(self._permute)
+
+    def batch(self, number: int) -> list[int]:
+        """The rows of batch `number`, counted from the run's beginning, one a prompt."""
+        epoch, position = divmod(number, self.batches)
+        first = position * self._prompts
+        return self._permutation(epoch)[first : first + self._prompts]
+
+    def more(self, number: int, round_: int, prompts: int) -> list[int]:
+        """Rows other than those of batch `number`, one a prompt: drawn at random, the same ones on every call.
+
+        All there are, if there are fewer; those of the batch, if there are none.
+        """
+        taken = set(self.batch(number))
+        others = [row for row in range(self._rows) if row not in taken] or sorted(taken)
+        return random.Random(f"{self._seed} {number} {round_}").sample(others, min(prompts, len(others)))
+
+    def _permute(self, epoch: int) -> list[int]:
+        if self._seed is None:
+            return list(range(self._rows))
+        generator = torch.Generator().manual_seed(self._seed)
+        for _ in range(epoch):
+            torch.randperm(self._rows, generator=generator)
+        permutation: list[int] = torch.randperm(self._rows, generator=generator).tolist()
+        return permutation

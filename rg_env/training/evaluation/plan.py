@@ -19,8 +19,8 @@ from rg_env.core.config.parsing import Problem, problems_in
 from rg_env.core.environment import Environment
 from rg_env.core.text import shortened
 from rg_env.errors import InputError
+from rg_env.training.checks import as_environment
 from rg_env.training.config.schema import EvaluationSettings, evaluation_steps, label_problem
-from rg_env.training.environments import as_environment
 from rg_env.training.evaluation.scores import Part
 
 AnyEnvironment = Annotated[Environment, BeforeValidator(as_environment)]

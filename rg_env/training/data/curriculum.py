@@ -1,43 +1,128 @@
-"""Curriculum: tasks whose level of difficulty changes while training goes on.
+"""Curriculum: tasks whose level of difficulty changes during training.
 
     config = CurriculumConfig.model_validate({"tasks": {"chain_sum": {"start": 0, "highest": 4}}})
     curriculum = Curriculum(config, env, seed=0)
     trainer = GRPOTrainer(model=model, env=env, args=args, processing_class=tokenizer, curriculum=curriculum)
 
 Each prompt of a curriculum task is replaced by a fresh question of that task at its present level; other tasks, the
-shares of the tasks and the evaluation stay as they are. A level goes up when the accuracy over the last `window`
-prompts at that level is above `success_threshold`, down when it is below `failure_threshold`, by `step`; or it follows
-a `schedule`. When it changes, the window starts empty.
+shares of the tasks and the evaluation stay as they are. A level rises when the accuracy over the last `window` prompts
+at that level is above `success_threshold`, falls when it is below `failure_threshold`, by `step`; or it follows a
+`schedule`. After each change the window is empty.
 
-The levels to choose from are those that work, from 0 to `highest`. A broken one of the library is stepped over, upward
-when the level rises and downward when it falls; a start on one means the next that works, above if there is one. A
-level that turns out in training not to give a single question is dropped with all above it, told in one line, and the
-task goes back to the one below; only where there is none below the run ends.
+The levels to choose from are those that work, from 0 to `highest`. A level that is broken in the library is skipped,
+upward when the level rises and downward when it falls. A level that turns out in training not to give a single question
+is dropped with all above it, reported in one line, and the task returns to the one below; without one, the run ends.
 
 Options come, the later the stronger, from the environment's tasks, from the level, and from `gym`: what the user set
-for the task himself. Without `gym` all the environment's options count as the user's.
+for the task. Without `gym` all options of the environment count as the user's.
 
 All of this happens on the main process. What the levels depend on is plain data, `state`, saved with each checkpoint:
-with it a run goes on as if it had never stopped. A batch once asked for keeps its questions, and counts for the level
-that it was asked at.
+with it a run resumes as if it had never stopped. A batch that was prompted keeps its questions, and counts for the
+level that it was prompted at.
 """
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
+from rg_env.core.data.dataset import Row, build_rows
 from rg_env.core.data.manifest import split_by_of
+from rg_env.core.data.splits import SplitBy
 from rg_env.core.environment import ReasoningGym
 from rg_env.core.tasks.levels import options_at, working_levels
 from rg_env.core.tasks.mixture import Mixture
-from rg_env.errors import GenerationError, InputError
+from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
 from rg_env.training.config.load import curriculum_problems
 from rg_env.training.config.schema import CurriculumConfig
-from rg_env.training.curriculum.question_pool import Prepare, QuestionPool
 from rg_env.training.rollouts import LEVEL
+
+FIRST_ROWS = 128
+"""Of the first batch: a few steps' worth, and still little work for tasks that are slow to draw from."""
+
+Prepare = Callable[[list[Row]], list[dict[str, Any]]]
+
+
+class QuestionPool:
+    """Questions by number, from 0 up.
+
+    Args:
+        name: what lines and errors call it.
+        spec: the task, as `Mixture.parse` takes it.
+        seed: picks the questions.
+        split_by: what decides which of them are for training (`core.splits`).
+        prepare: makes rows of a training dataset from them; those that it leaves out are too long.
+        end: how many there are, where that is known from an earlier run: how long it is worth to look for more depends
+            on the machine's speed, and a run that goes on must start over where the first one did.
+        say: takes lines for the user.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        spec: Mapping[str, Any],
+        *,
+        seed: int,
+        prepare: Prepare,
+        split_by: SplitBy = "problem",
+        end: int | None = None,
+        say: Callable[[str], Any] = print,
+    ) -> None:
+        self.end = end
+        """How many distinct ones there are, once that is known."""
+        self._name, self._spec, self._seed, self._prepare, self._say = name, spec, seed, prepare, say
+        self._split_by: SplitBy = split_by
+        self._known: set[str] = set()
+        self._questions: list[dict[str, Any]] = []
+        self._told_too_long = False
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        """Question `number`; beyond the last one they start over.
+
+        Raises:
+            InputError: there is none: the library refuses the options, or all are too long.
+            GenerationError: none can be generated.
+        """
+        while number >= len(self._questions) and len(self._known) != self.end:
+            self._grow()
+        return self._questions[number % len(self._questions)]
+
+    def _grow(self) -> None:
+        wanted = 2 * len(self._known) or FIRST_ROWS
+        try:
+            rows = self._build(wanted if self.end is None else min(wanted, self.end))
+        except TooFewQuestionsError as error:
+            found = max(error.found, len(self._known))
+            if not found:
+                raise
+            rows = self._build(found)
+            self._ends(found)
+        except (InputError, GenerationError) as error:  # draws that fail, or take for ever: what there is will do
+            if not self._known:
+                raise
+            self._ends(len(self._known), f" ({error})")
+            return
+        new = [row for row in rows if row["question"] not in self._known]
+        self._known.update(row["question"] for row in new)
+        fitting = self._prepare(new)
+        self._questions += fitting
+        if not self._questions:
+            raise InputError(f"{self._name}: all {len(new)} questions are longer than max_prompt_length: raise it")
+        if len(fitting) < len(new) and not self._told_too_long:
+            self._told_too_long = True
+            self._say(
+                f"{self._name}: {len(new) - len(fitting)} of {len(new)} questions are longer than max_prompt_length "
+                f"and are left out"
+            )
+
+    def _build(self, n: int) -> list[Row]:
+        return build_rows(self._spec, "train", n, self._seed, split_by=self._split_by)
+
+    def _ends(self, found: int, reason: str = "") -> None:
+        self.end = found
+        self._say(f"{self._name}: there are {found} distinct questions{reason}; after the last they start over")
 
 
 class TaskState(BaseModel):

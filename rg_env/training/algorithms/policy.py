@@ -1,10 +1,14 @@
-"""The policy before its last update, as reference model of a KL term (`kl_reference="previous"`).
+"""The policy as it is trained (adapters, gradient checkpointing, no dropout), and what a KL term compares it with.
 
-A KL term to the initial policy holds a run where it began; one to the policy of an update ago only slows it down: no
-update may lead far from where the last one stood (the "local" regularisation that the course "RL for Real" sets as an
-exercise). It costs one copy of the weights that are trained, adapters alone under LoRA, and a forward pass an update.
+That is the initial model (`reference_of`), or the policy before its last update (`PreviousPolicy`,
+`kl_reference="previous"`). A KL term to the initial policy holds a run where it began; one to the policy of an update
+ago only slows it down: no update may lead far from where the last one was (the "local" regularisation that the course
+"RL for Real" sets as an exercise). It costs one copy of the weights that are trained, adapters alone under LoRA, and a
+forward pass an update.
 """
 
+import copy
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +17,59 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM
 
 from rg_env.errors import InputError
 from rg_env.training.checkpointing.files import read_shapes
+from rg_env.training.config.grpo import GRPOConfig
+
+
+def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any, *, training: bool) -> Any:
+    """`model`, with fresh adapters if a `peft_config` is given.
+
+    Dropout is turned off: the log-probabilities of the policy must be those that it sampled with.
+    """
+    if peft_config is not None:
+        from peft import PeftModel, get_peft_model
+
+        if isinstance(model, PeftModel):
+            raise InputError("the model has adapters already: leave out peft_config to train those")
+        model = get_peft_model(model, peft_config)
+    if args.use_liger_kernel:
+        # What transformers' own trainer calls: liger's public functions patch classes, for all models of the process.
+        liger: Any = importlib.import_module("liger_kernel.transformers")
+        liger._apply_liger_kernel_to_instance(model=model)
+    if args.gradient_checkpointing and training:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if hasattr(model, "peft_config"):
+            model.enable_input_require_grads()
+    for module in model.modules():
+        if type(module).__name__ == "Dropout":
+            module.p = 0.0
+    return model
+
+
+def reference_of(model: Any, args: GRPOConfig) -> Any:
+    """The initial model as it is now, for a KL term; None if there is none, or if turning adapters off gives it.
+
+    Raises:
+        InputError: the model is sharded already, and cannot be loaded a second time.
+    """
+    if args.beta == 0.0 or args.kl_reference != "initial" or hasattr(model, "peft_config"):
+        return None
+    if any(hasattr(parameter, "ds_id") for parameter in model.parameters()):
+        name = model.config._name_or_path
+        try:
+            options = {"dtype": model.dtype, "attn_implementation": model.config._attn_implementation}
+            reference = AutoModelForCausalLM.from_pretrained(name, **options)
+        except OSError as error:
+            raise InputError(f"beta={args.beta:g} needs the initial model a second time: {error}") from error
+    else:
+        reference = copy.deepcopy(model)
+    reference.eval()
+    for parameter in reference.parameters():
+        parameter.requires_grad_(False)
+    return reference
 
 
 def weights_file(process: int) -> str:

@@ -1,1 +1,0 @@
-"""Levels that rise with the policy's accuracy."""

@@ -1,1 +1,0 @@
-"""Rules that watch a run's metrics."""
