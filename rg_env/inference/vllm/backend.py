@@ -68,9 +68,20 @@ class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemory
         if self._memory is None:
             raise RuntimeError("no trainer has said where its weights are: /init_weight_transfer_engine comes first")
         entries = [Entry(name, dtype, tuple(shape)) for name, dtype, shape in update_info.tensors]
-        # Copies: vLLM keeps tensors until their layer is complete, which may be long after this memory has others.
-        tensors = unpack(entries, self._memory[update_info.start :])
-        self.model.load_weights((name, tensor.clone()) for name, tensor in tensors)
+        self.model.load_weights(unpack(entries, self._memory[update_info.start :]))
+        self._copy_pending()
+
+    def _copy_pending(self) -> None:
+        """Copy the tensors that vLLM keeps until the rest of their layer arrives: this memory is refilled before."""
+        from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+        assert self._memory is not None
+        shared = self._memory.untyped_storage().data_ptr()
+        for layer in self.model.modules():
+            for _, bound in get_layerwise_info(layer).loaded_weights:
+                for name, value in bound.arguments.items():
+                    if isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() == shared:
+                        bound.arguments[name] = value.clone()
 
     def finish_weight_update(self) -> None:
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload

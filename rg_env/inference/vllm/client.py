@@ -65,7 +65,10 @@ def vllm_command(model: str, options: Sequence[str], gpus: int) -> tuple[dict[st
     arguments = [*PROGRAM, "--model", model, "--host", "127.0.0.1"]
     arguments += ["--weight-transfer-config", json.dumps({"backend": "nccl" if gpus > 1 else BACKEND})]
     arguments += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", *options]
-    return {"VLLM_SERVER_DEV_MODE": "1"}, arguments
+    environment = {"VLLM_SERVER_DEV_MODE": "1"}
+    if not gpus:  # torch takes memory in huge pages: an update of weights allocates each layer anew
+        environment["THP_MEM_ALLOC_ENABLE"] = "1"
+    return environment, arguments
 
 
 @dataclass(frozen=True)
