@@ -1,4 +1,4 @@
-"""`rg-env train --sweep` and `rg-env compare`: what they do with their options."""
+"""`rg-env train --sweep` and `rg-env compare`."""
 
 import argparse
 import shlex
@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from rg_env.commands import require
-from rg_env.errors import InputError, OutputFolderError
+from rg_env.errors import InputError
 
 _COMPARING = ("matplotlib", "rich")
-"""Packages."""
+"""Packages that a comparison needs."""
 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
-    """Give `--sweep` to a subcommand."""
+    """Add `--sweep` to a subcommand."""
     parser.add_argument(
         "--sweep",
         nargs="+",
@@ -27,16 +27,16 @@ def add(commands: Any) -> None:
     """Add `rg-env compare` to the subcommands."""
     compare = commands.add_parser(
         "compare",
-        help="the table and the picture of a sweep, as far as its runs have come",
+        help="table and plot of the finished runs of a sweep",
         usage="rg-env compare FOLDER",
         epilog="Prints the table, and writes comparison.md, comparison.json and comparison.png into FOLDER.",
     )
-    compare.add_argument("folder", metavar="FOLDER", type=Path, help="of the sweep")
+    compare.add_argument("folder", metavar="FOLDER", type=Path, help="folder of the sweep")
     compare.set_defaults(run=lambda options: compare_runs(options.folder))
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the sweep; returns the exit code."""
+    """Run a sweep; returns the exit code."""
     from rg_env.core.distributed_env import world_size
     from rg_env.jobs.sweep.grid import load_sweep
     from rg_env.jobs.sweep.runs import notes, plan_lines, run_sweep, sweep_folder
@@ -44,15 +44,15 @@ def run(options: argparse.Namespace) -> int:
     if options.eval_only:
         raise InputError("--sweep is for training: --eval-only evaluates one model")
     if options.resume not in (None, "auto"):
-        raise InputError(f"--resume {options.resume} is one run's: a sweep goes on with --resume auto")
+        raise InputError(f"--resume {options.resume} is for a single run: a sweep resumes with --resume auto")
     if world_size() > 1:
-        raise InputError("--sweep starts its runs itself, one process each: for several `rg-env slurm --sweep`")
+        raise InputError("--sweep starts one process per run itself: for several processes use `rg-env slurm --sweep`")
     sweep = load_sweep(options.config, options.overrides, options.sweep)
     folder = sweep_folder(sweep, Path(options.config).stem, options.resume == "auto")
     if options.dry_run:
         print("\n".join(plan_lines(sweep, folder)))
         return 0
-    for package in ("psutil", *_COMPARING):  # the last ones now, too, and not when all has been run
+    for package in ("psutil", *_COMPARING):  # those of the comparison too: not only after all runs
         require(package, "train")
     print("\n".join([f"{len(sweep.points)} runs, one after another, in {folder}/", *notes(sweep)]), flush=True)
     code = run_sweep(sweep, folder, again=_again(options, folder))
@@ -62,30 +62,24 @@ def run(options: argparse.Namespace) -> int:
 
 
 def compare_runs(folder: Path) -> int:
-    """Print and write the comparison of the sweep in `folder`; returns the exit code."""
+    """Write and print the comparison of the sweep in `folder`; returns the exit code."""
     for package in _COMPARING:
         require(package, "eval")
-    from rg_env.jobs.sweep.comparison import compare
-    from rg_env.jobs.sweep.plot import plot_comparison
-    from rg_env.jobs.sweep.table import print_comparison, write_table
+    from rg_env.jobs.sweep.comparison import compare, print_comparison, write_comparison
 
-    comparison, failure, picture = compare(folder), None, None
-    try:  # first: who reads the table may go away (`| head`)
-        write_table(comparison)
-        picture = plot_comparison(comparison)
-    except OSError as error:
-        failure = error
-    print_comparison(comparison)
-    if failure:
-        raise OutputFolderError(f"cannot write the comparison to {folder}: {failure.strerror}") from failure
-    print(f"{folder}: comparison.md, comparison.json{', comparison.png' if picture else ''}")
+    comparison = compare(folder)
+    try:  # files first: the reader of the table may go away (`| head`)
+        names = write_comparison(comparison)
+    finally:
+        print_comparison(comparison)
+    print(f"{folder}: {', '.join(names)}")
     return 0
 
 
 def _again(options: argparse.Namespace, folder: Path) -> str:
-    """What goes on with the sweep."""
+    """The command that resumes the sweep."""
     from rg_env.jobs.sweep.runs import folder_override
 
     overrides = [each for each in options.overrides if each.partition("=")[0].strip() != "output.dir"]
-    words = ["rg-env", "train", options.config, *overrides, folder_override(folder), "--sweep", *options.sweep]
-    return shlex.join([*words, "--resume", "auto"])
+    command = ["rg-env", "train", options.config, *overrides, folder_override(folder), "--sweep", *options.sweep]
+    return shlex.join([*command, "--resume", "auto"])

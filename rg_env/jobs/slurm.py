@@ -19,8 +19,8 @@ from rg_env.core.config.yaml12 import to_yaml
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.config import load_eval_config
 from rg_env.jobs.launch import longest_sequence
-from rg_env.jobs.sweep.comparison import SWEEP_FILE
 from rg_env.jobs.sweep.grid import Sweep, load_sweep, parse_axes
+from rg_env.jobs.sweep.runs import SWEEP_FILE
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.schema import EngineConfig, TrainConfig
 

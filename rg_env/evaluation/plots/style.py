@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from rg_env.core.run_folder import written_aside
 from rg_env.errors import InputError, OutputFolderError
 
 # Okabe and Ito's palette, told apart by colour-blind readers too, without the yellow, which is faint on white.
@@ -123,6 +124,7 @@ def save(figure: Figure, output: Path) -> None:
     """
     kind = check_suffix(output).suffix[1:].lower()
     try:
-        figure.savefig(output, dpi=120, format=kind)
+        with written_aside(output) as aside:
+            figure.savefig(aside, dpi=120, format=kind)
     except OSError as error:
         raise OutputFolderError(f"cannot write {output}: {error.strerror}") from error

@@ -1,11 +1,11 @@
-"""A sweep: one config at each point of a grid of values. Which points there are, and that each of them can run.
+"""The grid of a sweep: one config for each combination of the swept values, all of them checked.
 
     sweep = load_sweep("configs/train/tiny.yaml", [], ["training.learning_rate=1e-6,2e-6", "seed=0,1,2"])
     for point in sweep.points:
         print(point.name, point.overrides)
 
-Values are YAML, as in a config, split at the commas that stand in no bracket and no quote. The grid is their product in
-the order given, seeds innermost. Imports no torch, writes nothing and starts nothing: running is `sweep_runs`'.
+Values are YAML, as in a config, split at commas outside brackets and quotes. The grid is their product in the order
+given, with seeds innermost. Imports no torch, writes nothing and starts nothing: `jobs.sweep.runs` does.
 """
 
 import itertools
@@ -21,20 +21,20 @@ import yaml
 
 from rg_env.core.config import yaml12
 from rg_env.core.config.files import COMMAND_LINE, Document, overridden, read_config
-from rg_env.core.text import short_keys, shortened, shown
+from rg_env.core.text import one_line, short_keys, shortened, shown
 from rg_env.errors import ConfigError, InputError
 from rg_env.training.config.load import checked_config
 from rg_env.training.config.schema import TrainConfig
 
 SEED = "seed"
 MOST_POINTS = 1000
-"""As many jobs as an array of Slurm has where nobody has set MaxArraySize."""
+"""The number of jobs in an array of Slurm with its default MaxArraySize."""
 MOST_CHARACTERS = 80
-"""Of a point's name."""
+"""Length of a point's name."""
 _DIFFERENCES = 3
-"""Shown of those between two sweeps."""
+"""Number of differences between two sweeps that an error shows."""
 _FREE = ("output", "logging", "hub", "engine.host", "engine.port")
-"""What may be another when a sweep goes on."""
+"""Keys that may change when a sweep is resumed."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Axis:
     key: str
     values: tuple[Any, ...]
     texts: tuple[str, ...]
-    """The values as they were given."""
+    """The values as typed."""
 
 
 @dataclass(frozen=True)
@@ -54,31 +54,31 @@ class Point:
     number: int
     """From 1, in the order of the grid."""
     name: str
-    """Of its folder: ASCII letters, digits and any of . _ = + -, `MOST_CHARACTERS` at most."""
+    """Name of its folder: at most `MOST_CHARACTERS` ASCII letters, digits and any of . _ = + -"""
     values: dict[str, Any]
     """By swept key."""
     overrides: tuple[str, ...]
-    """Of the config: "key=value"."""
+    """Overrides of the config: "key=value"."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Points with a config each, all of them checked."""
+    """The points, and a checked config for each."""
 
     axes: tuple[Axis, ...]
     points: tuple[Point, ...]
     configs: tuple[TrainConfig, ...]
-    """Of the points, in their order."""
+    """In the order of the points."""
 
     def base(self) -> dict[str, Any]:
-        """The resolved config that all points share, without the swept keys and `output.dir`. Plain values."""
+        """The resolved config that all points share, without the swept keys and `output.dir`, as plain values."""
         values = self.configs[0].resolved()
         for key in [*(axis.key for axis in self.axes), "output.dir"]:
             _remove(values, key.split("."))
         return values
 
     def described(self) -> dict[str, Any]:
-        """What `sweep.yaml` says: the values of each swept key, and the points. Plain values."""
+        """The content of sweep.yaml, as plain values: the values of each swept key, and the points."""
         return {
             "swept": {axis.key: list(axis.values) for axis in self.axes},
             "points": {point.name: point.values for point in self.points},
@@ -91,15 +91,15 @@ def load_sweep(
     """The sweep over `words` ("key=value,value") of the config in `file` with `overrides`.
 
     Raises:
-        InputError: a file cannot be read; a word is no "key=value,value"; a value stands twice; a key is swept and
-            overridden; there are too many points; two of them would be published in one repository.
-        ConfigError: points whose config has mistakes: all mistakes of all points, a line each.
+        InputError: a file cannot be read; a word is not "key=value,value"; a value is repeated; a key is both swept
+            and overridden; there are too many points; two of them would be published in one repository.
+        ConfigError: configs of points have mistakes; one line for each.
     """
     axes = parse_axes(words)
     document = read_config(file, overrides)
     for axis in axes:
         if _is_overridden(document, tuple(axis.key.split("."))):
-            raise InputError(f"{axis.key} is swept, and overridden as well: leave one of both out")
+            raise InputError(f"{axis.key} is both swept and overridden: remove one of the two")
     points = grid(axes)
     configs: list[TrainConfig] = []
     mistakes: dict[str, list[str]] = {}
@@ -108,34 +108,34 @@ def load_sweep(
             configs.append(checked_config(overridden(document, point.overrides), processes=processes))
         except InputError as error:
             lines = str(error).splitlines()
-            for line in lines[1:] if len(lines) > 1 else lines:  # the first one only counts the others
+            for line in lines[1:] if len(lines) > 1 else lines:  # the first line only counts the others
                 mistakes.setdefault(line.strip(), []).append(point.name)
     if mistakes:
         raise _all_of(mistakes, len(points), file)
     seen: dict[str, str] = {}
     for point, config in zip(points, configs, strict=True):
         if (other := seen.setdefault(_canonical(config.resolved()), point.name)) != point.name:
-            raise InputError(f"{other} and {point.name} are the same run: leave one of them out")
+            raise InputError(f"{other} and {point.name} are the same run: remove one")
     published = [config.hub.repo_id for config in configs if config.hub.enabled]
     if len(set(published)) < len(published):
         raise InputError(
-            "hub.enabled: a repository holds one run, and several points have the same hub.repo_id: publish the best "
-            "one by rg-env push, or sweep hub.repo_id, too"
+            "hub.enabled: a repository holds one run, but several points have the same hub.repo_id: publish the best "
+            "one with rg-env push, or sweep hub.repo_id as well"
         )
     return Sweep(axes, points, tuple(configs))
 
 
 def parse_axes(words: Sequence[str]) -> tuple[Axis, ...]:
-    """The swept keys in the order of the grid: as given, the seed last. Raises `InputError` as `load_sweep`."""
+    """The swept keys in the order of the grid: as given, with the seed last. Raises `InputError` like `load_sweep`."""
     axes = [_axis(word) for word in words]
     for one, other in itertools.combinations(axes, 2):
         if one.key == other.key:
-            raise InputError(f"{one.key} is swept twice: name it once, with all its values")
+            raise InputError(f"{one.key} is swept twice: give it once, with all its values")
         if f"{one.key}.".startswith(f"{other.key}.") or f"{other.key}.".startswith(f"{one.key}."):
-            raise InputError(f"{one.key} and {other.key} are swept, and one is a part of the other: sweep one of them")
+            raise InputError(f"{one.key} and {other.key} are both swept, but one is part of the other: sweep one")
     if (count := math.prod(len(axis.values) for axis in axes)) > MOST_POINTS:
         sizes = " x ".join(str(len(axis.values)) for axis in axes)
-        raise InputError(f"the sweep has {count:,} points ({sizes}): {MOST_POINTS:,} at most; take fewer values")
+        raise InputError(f"the sweep has {count:,} points ({sizes}), more than {MOST_POINTS:,}: sweep fewer values")
     return tuple(sorted(axes, key=lambda axis: axis.key == SEED))
 
 
@@ -150,9 +150,9 @@ def grid(axes: Sequence[Axis]) -> tuple[Point, ...]:
 
 
 def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """What is another in two configs, by `Sweep.base`, or two `swept`, as people read it; empty if nothing is.
+    """The differences between two configs (`Sweep.base`), or two `swept`, in words; empty if there are none.
 
-    Not counted: where output goes, what is logged, and where the server is.
+    Output, logging and the server's address do not count.
     """
     one, other = dict(_leaves(there)), dict(_leaves(here))
     paths = [path for path in {**one, **other} if one.get(path) != other.get(path)]
@@ -161,52 +161,52 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     def of(values: Mapping[str, Any], path: str) -> str:
         return shortened(values[path]) if path in values else "not given"
 
-    told = [f"{path} is {of(one, path)} there and {of(other, path)} here" for path in paths]
-    more = [f"{len(told) - _DIFFERENCES} more"] if len(told) > _DIFFERENCES else []
-    return "; ".join([*told[:_DIFFERENCES], *more])
+    found = [f"{path} is {of(one, path)} there and {of(other, path)} here" for path in paths]
+    more = [f"{len(found) - _DIFFERENCES} more"] if len(found) > _DIFFERENCES else []
+    return "; ".join([*found[:_DIFFERENCES], *more])
 
 
 def some_of(names: Sequence[str], points: int) -> str:
-    """Some of so many points, in a few words."""
+    """The names of some points, shortened; `points`: the number of all."""
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return "every point" if 1 < len(names) == points else f"{names[0]}{more}"
 
 
 def _axis(word: str) -> Axis:
     key, separator, text = word.partition("=")
-    key, told = key.strip(), f"--sweep {shortened(word)}"
+    key, option = key.strip(), f"--sweep {shortened(word)}"
     if not separator or not all(key.split(".")):
-        raise InputError(f"{told} is not of the form section.key=value,value")
+        raise InputError(f"{option} is not of the form section.key=value,value")
     if key in ("output", "output.dir"):
-        raise InputError(f"{told}: each point has a folder of its own in output.dir, which stands before --sweep")
+        raise InputError(f"{option}: each point has its own folder in output.dir; give that before --sweep")
     if not text.strip():
-        raise InputError(f"{told} names no value: such as {key}=1,2")
+        raise InputError(f"{option} has no value: give some, such as {key}=1,2")
     if text.rstrip().endswith(","):
-        raise InputError(f"{told}: the value after the last comma is empty; '' is an empty text, null none")
-    values, texts = _split(text, told)
+        raise InputError(f"{option}: the value after the last comma is empty; '' is an empty text, null is None")
+    values, texts = _split(text, option)
     seen: set[str] = set()
     for value, each in zip(values, texts, strict=True):
         if _canonical(value) in seen:
-            raise InputError(f"{told}: {shortened(each)} stands twice")
+            raise InputError(f"{option}: {shortened(each)} is repeated")
         seen.add(_canonical(value))
     return Axis(key, tuple(values), tuple(texts))
 
 
-def _split(text: str, told: str) -> tuple[list[Any], list[str]]:
+def _split(text: str, option: str) -> tuple[list[Any], list[str]]:
     """The values of a list without its brackets, and the text of each."""
     whole = f"[{text}]"
     try:
         values, node = yaml12.load(whole), yaml.compose(whole, Loader=yaml12.Loader)
         if not isinstance(node, yaml.SequenceNode) or node.end_mark.index != len(whole):
-            raise ValueError("a bracket is closed that was not opened")
+            raise ValueError("a bracket is closed but not opened")
         texts = [whole[each.start_mark.index : each.end_mark.index] for each in node.value]
         if list(map(_canonical, values)) != [_canonical(yaml12.load(each)) for each in texts]:
-            raise ValueError("a value means something else between brackets: quote it")
+            raise ValueError("a value has another meaning between brackets: quote it")
     except yaml.YAMLError as error:
-        reason = getattr(error, "problem", None) or "it has characters that no YAML has"
-        raise InputError(f"{told}: no list of values ({reason}): leave none empty, and quote text") from error
+        reason = getattr(error, "problem", None) or "it has characters that YAML does not allow"
+        raise InputError(f"{option} is not a list of values ({reason}): leave none empty, and quote text") from error
     except ValueError as error:
-        raise InputError(f"{told}: {' '.join(str(error).split())}") from error
+        raise InputError(f"{option}: {one_line(error)}") from error
     return values, texts
 
 
@@ -215,23 +215,21 @@ def _canonical(value: Any) -> str:
 
 
 def _is_overridden(document: Document, path: tuple[str, ...]) -> bool:
-    """Whether the command line gives what a sweep over `path` would replace."""
+    """Whether the command line sets what a sweep over `path` would replace."""
     if any(given[: len(path)] == path and where == COMMAND_LINE for given, where in document.origins.items()):
         return True
     return document.has(path) and document.origin(path) == COMMAND_LINE
 
 
 def _all_of(mistakes: Mapping[str, list[str]], points: int, file: str | Path) -> ConfigError:
-    """All mistakes of all points, each once, with the points that have it."""
-    lines = []
-    for line, names in mistakes.items():
-        lines.append(f"{some_of(names, points)}: {line}")
+    """All mistakes, each once, with the points that have it."""
+    lines = [f"{some_of(names, points)}: {line}" for line, names in mistakes.items()]
     head = [] if len(lines) == 1 else [f"{file}: {len(lines)} mistakes in the {points} points of the sweep"]
     return ConfigError("\n  ".join([*head, *lines]))
 
 
 def _names(points: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A name for each point. Where they are too long, or the same to some file system, their numbers come first."""
+    """A name for each point; with its number in front if names are too long, or equal on some file systems."""
     labels = short_keys(points[0])
     names = ["_".join(_safe(f"{labels[key]}={shown(each)}") for key, each in point.items()) for point in points]
     names = [name.lstrip("-.") for name in names]

@@ -1,93 +1,122 @@
-"""Running a sweep: one point after another, each as a process of its own, in one folder, from which it can go on.
+"""Running a sweep: its points one after another, each in a process, in one folder from which it can be resumed.
 
-    folder = sweep_folder(sweep, "outputs/rates", "tiny")
+    folder = sweep_folder(sweep, "tiny", resume=False)
     code = run_sweep(sweep, folder, again="rg-env train ... --resume auto")
 
-config.yaml         the resolved config that all points share, which the runs are started from
-sweep.yaml          what is swept, and the points
+config.yaml         the resolved config that all points share, from which the runs are started
+sweep.yaml          the swept values, and the points
 NAME/               the run of a point (see `RunFolder`)
-logs/NAME.log       what it printed
+logs/NAME.log       its output
 logs/NAME.failed    why it failed, if it did
-comparison.*        the comparison: table as .json and .md, picture as .png
+comparison.*        the comparison: a table as .json and .md, a plot as .png
 
-A point that fails does not end the sweep, nor does one that a monitor stops; that one is left as it is when the sweep
-goes on. Ctrl-C, SIGTERM and SIGHUP let the run under way save, and end the sweep.
+A point that fails, or that a monitor stops, does not end the sweep; a stopped one is not run again when the sweep is
+resumed. Ctrl-C, SIGTERM and SIGHUP let the current run save, then end the sweep.
 """
 
 import contextlib
-import fcntl
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
 from rg_env.core.config import yaml12
-from rg_env.core.run_folder import RunFolder, write_aside
-from rg_env.errors import OutputFolderError
-from rg_env.jobs.sweep.comparison import SWEEP_FILE, read_points
+from rg_env.core.run_folder import RunFolder, checkpoint_step, damaged, locked, read_yaml, write_aside
+from rg_env.core.text import one_line
+from rg_env.errors import InputError, OutputFolderError
 from rg_env.jobs.sweep.grid import Point, Sweep, difference, some_of
-from rg_env.jobs.sweep.outcome import FINISHED, LOGS, NOT_STARTED, STOPPED, failure_file, status_of
 from rg_env.training.config.dry_run import without_effect
 
-CONFIG_FILE = "config.yaml"
+SWEEP_FILE, CONFIG_FILE, LOGS = "sweep.yaml", "config.yaml", "logs"
 SAVE_TIMEOUT_S = 300.0
-"""For the run under way to save after a signal."""
+"""Time for the current run to save after a signal."""
+Status = Literal["finished", "stopped", "failed", "not finished", "not started"]
+
+
+def status_of(folder: Path, name: str) -> tuple[Status, str]:
+    """The state of the run `name` of the sweep in `folder`, and the reason if it is not finished and that is known."""
+    results = RunFolder(folder / name).results()
+    if results and not results["interrupted"] and not results["error"]:
+        rule = results.get("stopped_by")
+        return ("stopped", f"by monitor {rule} after {results['steps']} steps") if rule else ("finished", "")
+    if (file := _failure_file(folder, name)).is_file():
+        return "failed", one_line(file.read_text(encoding="utf-8", errors="replace"))
+    if results and results["error"]:
+        return "failed", one_line(results["error"])
+    if results:
+        return "not finished", f"interrupted after {results['steps']} steps"
+    return ("not finished" if _has_files(folder / name) else "not started"), ""
+
+
+def read_points(folder: Path) -> dict[str, dict[str, Any]]:
+    """The swept values of each point of the sweep in `folder`, by name.
+
+    Raises:
+        InputError: it is not a sweep, or sweep.yaml is damaged.
+    """
+    file = folder / SWEEP_FILE
+    if not file.is_file():
+        raise InputError(f"{folder} is not a sweep: it has no {SWEEP_FILE}; give the output.dir of a sweep")
+    points = read_yaml(file).get("points")
+    if not points or not isinstance(points, dict) or not all(isinstance(each, dict) for each in points.values()):
+        raise damaged(file, "it names no points")
+    return points
 
 
 def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
-    """The folder that the sweep may write to, checked but not yet made: `output.dir`, or a fresh one for `name`.
+    """The folder for the sweep, checked but not yet created: `output.dir`, or a fresh one for `name`.
 
     Raises:
-        OutputFolderError: it cannot be written; without `resume`: it holds files; with it: they are not those of this
-            very sweep.
+        OutputFolderError: it is not writable; without `resume`, it has files; with it, they are not of this sweep.
     """
     folder = RunFolder.choose(sweep.configs[0].output.dir, f"{name}-sweep", "auto" if resume else None)
-    if not folder.is_dir() or not any(folder.iterdir()):
+    if not _has_files(folder):
         return folder
     if not (folder / SWEEP_FILE).is_file():
-        raise OutputFolderError(f"{folder} holds something else than a sweep: there is no {SWEEP_FILE}")
+        raise OutputFolderError(f"{folder} does not hold a sweep: it has no {SWEEP_FILE}")
     points = read_points(folder)
-    swept = _read(folder / SWEEP_FILE).get("swept", {})
-    if not isinstance(swept, dict):
-        raise OutputFolderError(f"{folder / SWEEP_FILE} is not what a sweep leaves: its 'swept' names no keys")
-    told = difference(swept, sweep.described()["swept"])
-    if not told and list(points) != [point.name for point in sweep.points]:
-        told = "the swept keys stand in another order"
-    if not told and (folder / CONFIG_FILE).is_file():  # not where Slurm's jobs made it
-        told = difference(_read(folder / CONFIG_FILE), sweep.base())
-    if told:
-        raise OutputFolderError(f"{folder} holds another sweep: {told}; give the same, or another output.dir")
+    reason = difference(read_yaml(folder / SWEEP_FILE).get("swept", {}), sweep.described()["swept"])
+    if not reason and list(points) != [point.name for point in sweep.points]:
+        reason = "its swept keys are in another order"
+    if not reason and (folder / CONFIG_FILE).is_file():  # not if Slurm's jobs created it
+        reason = difference(read_yaml(folder / CONFIG_FILE), sweep.base())
+    if reason:
+        raise OutputFolderError(f"{folder} holds another sweep: {reason}; give the same, or another output.dir")
     return folder
 
 
 def refuse_sweep(folder: str | None) -> None:
-    """Raise `OutputFolderError` where a single run is to go on in the folder of a sweep."""
+    """Raise `OutputFolderError` if a single run is about to resume in the folder of a sweep."""
     if folder is not None and (Path(folder) / SWEEP_FILE).is_file():
-        raise OutputFolderError(f"{folder} holds a sweep: say --sweep ... as it was, or name a run's folder in it")
+        raise OutputFolderError(f"{folder} holds a sweep: give its --sweep ..., or the folder of one of its runs")
 
 
 def run_sweep(
     sweep: Sweep, folder: Path, *, again: str, command: Callable[[Point, Path, bool], Sequence[str]] | None = None
 ) -> int:
-    """Run what has not finished, one after another. Where no signal ended it, the comparison is made by the caller.
+    """Run the points that have not finished, one after another.
 
     Args:
-        folder: by `sweep_folder`.
-        again: the command with which the sweep goes on, for people.
-        command: what runs a point in a folder, and whether it goes on there; default: `rg-env train`.
+        folder: from `sweep_folder`.
+        again: the command that resumes the sweep, for the user.
+        command: the program that runs a point in a folder, resuming or not; default: `rg-env train`.
 
     Returns:
-        0; 1 if a point failed, or a monitor has stopped it; 128 + N where signal N ended the sweep.
+        0; 1 if a point failed or was stopped by a monitor; 128 + N if signal N ended the sweep.
     """
     from rg_env.jobs.launch import signals_noted
 
+    try:
+        (folder / LOGS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputFolderError(f"cannot write to {folder}: {error.strerror}") from error
     signals: list[int] = []
-    with signals_noted(signals), _alone_in(folder):
+    busy = f"another process is running the sweep in {folder}: wait until it ends, or end it"
+    with signals_noted(signals), locked(folder, busy):
         for name, values in ((SWEEP_FILE, sweep.described()), (CONFIG_FILE, sweep.base())):
             write_aside(folder / name, yaml12.to_yaml(values))
         runner = _Runner(sweep, folder, command or train_command, signals)
@@ -95,37 +124,13 @@ def run_sweep(
             if not signals:
                 runner.run(point)
         if signals:
-            runner.say(f"the sweep was interrupted; go on with: {again}")
+            runner.say(f"the sweep was interrupted; resume it with: {again}")
             return 128 + signals[0]
     return 1 if runner.failed else 0
 
 
-@contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Within, no other process runs a sweep in `folder`, which is made if it is not there."""
-    try:
-        (folder / LOGS).mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise OutputFolderError(f"cannot write to {folder}: {error.strerror}") from error
-    try:
-        _lock(descriptor, folder)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, folder: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise OutputFolderError(f"another process runs the sweep in {folder}: wait for it, or end it") from error
-    except OSError:  # a file system without locks
-        pass
-
-
 class _Runner:
-    """Runs points, and tells of it on the console."""
+    """Runs points, and reports on the console."""
 
     def __init__(
         self,
@@ -137,93 +142,83 @@ class _Runner:
         from rg_env.jobs.launch import Console
 
         self._sweep, self._folder, self._command, self._signals = sweep, folder, command, signals
-        self._console = Console()
         self.failed = 0
-        """Points, those included that a monitor has stopped."""
-        self.say = self._console.line
+        """Points that failed or were stopped by a monitor."""
+        self.say = Console().line
 
     def run(self, point: Point) -> None:
-        """One point, to its end or to that which a signal asks for."""
-        place, head = self._folder / point.name, f"[{point.number}/{len(self._sweep.points)}]"
+        """Run a point until it ends, or until a signal ends it."""
+        head = f"[{point.number}/{len(self._sweep.points)}]"
         status, reason = status_of(self._folder, point.name)
-        if status == FINISHED:
-            self.say(f"{head} {point.name} has finished already")
+        if status in ("finished", "stopped"):
+            self.failed += status == "stopped"
+            self.say(f"{head} {point.name} is already {' '.join([status, reason]).strip()}")
             return
-        if status == STOPPED:
-            self.failed += 1
-            self.say(f"{head} {point.name} was stopped already, {reason}")
-            return
-        failure_file(self._folder, point.name).unlink(missing_ok=True)
-        goes_on = place.is_dir() and any(place.iterdir())
-        if goes_on:
-            _make_way(place, self._sweep.configs[point.number - 1].in_updates().training.max_steps)
-        self.say(f"{head} {point.name}{' goes on' if goes_on else ''}")
+        failure = _failure_file(self._folder, point.name)
+        failure.unlink(missing_ok=True)
+        place, log = self._folder / point.name, self._folder / LOGS / f"{point.name}.log"
+        resumes = _has_files(place)
+        if resumes:
+            _set_aside(place, self._sweep.configs[point.number - 1].in_updates().training.max_steps)
+        self.say(f"{head} {point.name}{' resumes' if resumes else ''}")
         start = time.monotonic()
-        log = self._folder / LOGS / f"{point.name}.log"
-        code, last = self._supervise(self._command(point, place, goes_on), head, log)
+        code, last = self._supervise(self._command(point, place, resumes), head, log)
         status, reason = status_of(self._folder, point.name)
-        if status == FINISHED:
+        if status == "finished":
             self.say(f"{head} {point.name} finished after {time.monotonic() - start:.0f} s")
-        elif status == STOPPED:
+        elif status == "stopped":
             self.failed += 1
-            self.say(f"{head} {point.name} was stopped, {reason}; the sweep goes on")
+            self.say(f"{head} {point.name} was stopped {reason}; the sweep continues")
         elif not self._signals:
             self.failed += 1
-            reason = f"exit code {code}: {last or reason or 'it said nothing'}"
-            failure_file(self._folder, point.name).write_text(reason + "\n", encoding="utf-8")
-            self.say(f"{head} {point.name} failed, {reason[:300]} (see {log}); the sweep goes on")
+            reason = f"exit code {code}: {one_line(last or reason or 'no output', 300)}"
+            failure.write_text(reason + "\n", encoding="utf-8")
+            self.say(f"{head} {point.name} failed, {reason} (see {log}); the sweep continues")
 
     def _supervise(self, command: Sequence[str], head: str, log: Path) -> tuple[int, str]:
-        """Its exit code, and the last line that it wrote."""
-        import psutil
-
-        from rg_env.core.processes import TICK_S, Command, ProcessGroup, adopt_orphans, descendants, end_all
+        """The exit code, and the last line of the output."""
+        from rg_env.core.processes import TICK_S, Command, ProcessGroup, ending_orphans
         from rg_env.jobs.launch import GRACE_S, HURRY_S
-
-        strangers = set(descendants(psutil.Process()))
-        adopt_orphans()
-        group = ProcessGroup(Command(tuple(command)), log)
-
-        def show() -> None:
-            for line in group.new_lines():
-                self.say(f"{head} {line}")
 
         def grace() -> float:
             return HURRY_S if len(self._signals) > 1 else GRACE_S
 
         deadline = None
-        try:
-            while group.code is None and len(self._signals) < 2:
-                if self._signals:
-                    if deadline is None:
+        with ending_orphans(grace):
+            group = ProcessGroup(Command(tuple(command)), log)
+            try:
+                while group.code is None and len(self._signals) < 2:
+                    if self._signals and deadline is None:
                         deadline = time.monotonic() + SAVE_TIMEOUT_S
                         self.say(
                             f"interrupted: the run has {SAVE_TIMEOUT_S:g} s to save (Ctrl-C again ends it at once)"
                         )
-                    group.interrupt()
-                    if time.monotonic() > deadline:
-                        self.say(f"it did not end within {SAVE_TIMEOUT_S:g} s: it is ended now")
-                        break
-                time.sleep(TICK_S)
-                show()
-        finally:
-            group.end(grace)
-            show()
-            end_all(lambda: set(descendants(psutil.Process())) - strangers, grace)  # orphans that it left
+                    if deadline is not None:
+                        group.interrupt()
+                        if time.monotonic() > deadline:
+                            self.say(f"it did not end within {SAVE_TIMEOUT_S:g} s and is ended now")
+                            break
+                    time.sleep(TICK_S)
+                    self._show(group, head)
+            finally:
+                group.end(grace)
+                self._show(group, head)
         return group.code or 0, " ".join(group.last_lines(1))
 
+    def _show(self, group: Any, head: str) -> None:
+        for line in group.new_lines():
+            self.say(f"{head} {line}")
 
-def train_command(point: Point, folder: Path, goes_on: bool) -> list[str]:
-    """`rg-env train` by this interpreter. Like a program it does not import from the working folder, unless this
-    process does."""
-    isolated = [] if {"", os.getcwd()} & set(sys.path) else ["-P"]
+
+def train_command(point: Point, folder: Path, resumes: bool) -> list[str]:
+    """`rg-env train` by this interpreter, which does not import from the working folder."""
     settings = [str(folder.parent / CONFIG_FILE), *point.overrides, folder_override(folder)]
-    resume = ["--resume", "auto"] if goes_on else []
-    return [sys.executable, *isolated, "-m", "rg_env.cli.main", "train", *settings, *resume]
+    resume = ["--resume", "auto"] if resumes else []
+    return [sys.executable, "-P", "-m", "rg_env.cli.main", "train", *settings, *resume]
 
 
 def folder_override(folder: Path) -> str:
-    """The override that says so, its value quoted where YAML would take it for something else."""
+    """The override of `output.dir`, quoted only if YAML would read the name as something else."""
     text = str(folder)
     with contextlib.suppress(yaml.YAMLError, ValueError):
         if yaml12.load(text) == text:
@@ -232,44 +227,42 @@ def folder_override(folder: Path) -> str:
     return f"output.dir={quoted}"
 
 
-def _make_way(folder: Path, steps: int) -> None:
-    """Rename checkpoints after the last step of a run that has not finished: there is no going on from there to the
-    last evaluation, which was interrupted. The steps before it are made again."""
-    for path in folder.glob("checkpoint-*"):
-        number = path.name.removeprefix("checkpoint-")
-        if number.isdecimal() and int(number) >= steps:
-            path.rename(next(p for n in count(1) if not (p := path.with_name(f"not-evaluated-{number}-{n}")).exists()))
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        values = yaml12.load(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise OutputFolderError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(values, dict):
-        raise OutputFolderError(f"{file} is not what a sweep leaves: give another output.dir")
-    return values
-
-
 def plan_lines(sweep: Sweep, folder: Path) -> list[str]:
-    """The grid, a line a point, and what has no effect in it: for people, before anything starts."""
+    """The grid, one line per point, and the keys without effect."""
     lines = [f"{len(sweep.points)} runs, one after another, in {folder}/"]
     width = max(len(point.name) for point in sweep.points)
     for point, config in zip(sweep.points, sweep.configs, strict=True):
         status, _ = status_of(folder, point.name)
-        state = "" if status == NOT_STARTED else f", {status}"
+        state = "" if status == "not started" else f", {status}"
         steps = config.in_updates().training.max_steps
         lines.append(f"{point.number:>4}  {point.name:<{width}}  {steps} step{'s' * (steps != 1)}{state}")
     return [*lines, *notes(sweep)]
 
 
 def notes(sweep: Sweep) -> list[str]:
-    """The keys without effect in runs of the sweep, a line for each set of them, with the points that it is true of."""
+    """Keys without effect in runs of the sweep: one line for each set of them, with its points."""
     found: dict[str, list[str]] = {}
     last, line = sweep.configs[0], without_effect(sweep.configs[0])
     for point, config in zip(sweep.points, sweep.configs, strict=True):
-        if config.model_copy(update={"seed": last.seed}) != last:  # asking anew takes a millisecond
+        if config.model_copy(update={"seed": last.seed}) != last:  # computing it takes a millisecond
             last, line = config, without_effect(config)
         if line:
             found.setdefault(line, []).append(point.name)
     return [f"{some_of(names, len(sweep.points))}: {line}" for line, names in found.items()]
+
+
+def _failure_file(folder: Path, name: str) -> Path:
+    return folder / LOGS / f"{name}.failed"
+
+
+def _has_files(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def _set_aside(run: Path, steps: int) -> None:
+    """Rename checkpoints of the last step of a run that has not finished: its last evaluation was interrupted, and
+    cannot be made from there. The steps after the previous checkpoint are made again."""
+    for path in RunFolder(run).checkpoints():
+        step = checkpoint_step(path) or 0
+        if step >= steps:
+            path.rename(next(p for n in count(1) if not (p := path.with_name(f"not-evaluated-{step}-{n}")).exists()))

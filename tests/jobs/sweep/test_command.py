@@ -105,15 +105,15 @@ print(json.dumps([time.process_time() - start, sorted(heavy & set(sys.modules))]
         (["--sweep"], "expected at least one argument"),
         (["--sweep", "training.max_stepz=1,2"], "unknown key 'max_stepz': did you mean 'max_steps'"),
         (["--sweep", "seed=0,x"], "seed=x: seed = 'x' @ command line: must be a whole number"),
-        (["--sweep", "seed=0,0"], "'0' stands twice"),
-        (["--sweep", "seed="], "names no value"),
-        (["seed=3", "--sweep", "seed=0,1"], "seed is swept, and overridden as well"),
+        (["--sweep", "seed=0,0"], "'0' is repeated"),
+        (["--sweep", "seed="], "has no value"),
+        (["seed=3", "--sweep", "seed=0,1"], "seed is both swept and overridden"),
         (["--sweep", "seed=0,1", "--eval-only"], "--sweep is for training"),
-        (["--sweep", "seed=0,1", "--resume", "outputs/x/checkpoint-1"], "a sweep goes on with --resume auto"),
-        (["--sweep", "seed=0,1", "--resume", "auto"], "--resume auto needs an output folder"),
-        (["--sweep", "seed=0,1", "output.dir=x"], "output.dir, which stands before --sweep"),
+        (["--sweep", "seed=0,1", "--resume", "outputs/x/checkpoint-1"], "a sweep resumes with --resume auto"),
+        (["--sweep", "seed=0,1", "--resume", "auto"], "--resume auto needs the output folder"),
+        (["--sweep", "seed=0,1", "output.dir=x"], "in output.dir; give that before --sweep"),
         (["output.dir=.", "--sweep", "seed=0,1"], ". is not empty"),
-        (["output.dir=.", "--sweep", "seed=0,1", "--resume", "auto"], "holds something else than a sweep"),
+        (["output.dir=.", "--sweep", "seed=0,1", "--resume", "auto"], ". does not hold a sweep"),
     ],
 )
 def test_mistakes_exit_with_code_2(
@@ -134,11 +134,11 @@ def test_where_no_sweep_can_be(
     assert (code, "launch makes one run" in errors) == (2, True)
     (folder / "sweep.yaml").write_text("points: {a: {seed: 0}}\n")
     code, _, errors = rg_env("train", "run.yaml", "output.dir=.", "--resume", "auto", "--dry-run")
-    assert (code, errors) == (2, "error: . holds a sweep: say --sweep ... as it was, or name a run's folder in it\n")
+    assert (code, errors) == (2, "error: . holds a sweep: give its --sweep ..., or the folder of one of its runs\n")
     assert rg_env("compare", "nowhere")[0] == 2
     monkeypatch.setenv("WORLD_SIZE", "2")
     code, _, errors = rg_env("train", "run.yaml", "--sweep", "seed=0,1")
-    assert (code, "starts its runs itself" in errors) == (2, True)
+    assert (code, "starts one process per run itself" in errors) == (2, True)
 
 
 @pytest.mark.slow
@@ -172,8 +172,8 @@ def test_a_sweep_is_interrupted_and_goes_on(rg_env: Callable[..., tuple[int, str
     assert (process.returncode, errors) == (130, "")
     last = printed.splitlines()[-1]
     again = "rg-env train run.yaml 'output.dir=\"my sweep #1\"' --sweep seed=0,1 --resume auto"
-    assert last == f"the sweep was interrupted; go on with: {again}"
-    assert lines[1] == "[1/2] seed=0 has finished already\n"
+    assert last == f"the sweep was interrupted; resume it with: {again}"
+    assert lines[1] == "[1/2] seed=0 is already finished\n"
     (checkpoint,) = (folder / "my sweep #1" / "seed=1").glob("checkpoint-*")
     step = int(checkpoint.name.removeprefix("checkpoint-"))
     assert 1 <= step < 30
@@ -185,7 +185,7 @@ def test_a_sweep_is_interrupted_and_goes_on(rg_env: Callable[..., tuple[int, str
     command = [sys.executable, "-m", "rg_env.cli.main", *shlex.split(again)[1:]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"[2/2] seed=1 goes on\n[2/2] resuming after step {step}\n" in done.stdout
+    assert f"[2/2] seed=1 resumes\n[2/2] resuming after step {step}\n" in done.stdout
     assert "2 of 2" in done.stdout
     for seed in (0, 1):
         results = json.loads((folder / "my sweep #1" / f"seed={seed}" / "train_results.json").read_text())
@@ -204,4 +204,4 @@ def test_a_sweep_is_interrupted_and_goes_on(rg_env: Callable[..., tuple[int, str
 
     code, printed, _ = rg_env(*shlex.split(again)[1:])  # nothing is left to run
     assert code == 0
-    assert "[1/2] seed=0 has finished already\n[2/2] seed=1 has finished already\nSweep my sweep #1\n" in printed
+    assert "[1/2] seed=0 is already finished\n[2/2] seed=1 is already finished\nSweep my sweep #1\n" in printed

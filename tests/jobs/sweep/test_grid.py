@@ -138,26 +138,26 @@ def test_names_that_would_be_the_same_or_too_long_begin_with_their_number() -> N
         (["seed"], "'seed' is not of the form section.key=value,value"),
         (["=1"], "is not of the form"),
         (["a..b=1"], "is not of the form"),
-        (["seed="], "'seed=' names no value: such as seed=1,2"),
-        (["seed= "], "names no value"),
+        (["seed="], "'seed=' has no value: give some, such as seed=1,2"),
+        (["seed= "], "has no value"),
         (["seed=1,,2"], "leave none empty"),
         (["seed=1,"], "the value after the last comma is empty"),
         (["seed=,1"], "leave none empty"),
-        (["seed=1,2,1"], "'1' stands twice"),
-        (["training.learning_rate=1e-6,0.000001"], "'0.000001' stands twice"),
-        (["tasks=[a,[b"], "no list of values"),
-        (["seed=1] #"], "a bracket is closed that was not opened"),
-        (["seed=1],[2"], "no list of values"),
+        (["seed=1,2,1"], "'1' is repeated"),
+        (["training.learning_rate=1e-6,0.000001"], "'0.000001' is repeated"),
+        (["tasks=[a,[b"], "is not a list of values"),
+        (["seed=1] #"], "a bracket is closed but not opened"),
+        (["seed=1],[2"], "is not a list of values"),
         (["tasks=&x [a],{y: *x}"], "found undefined alias 'x'"),
         (["seed=!!binary aGk="], "bytes is no kind of value"),
         ([f"seed={'[' * 60}{']' * 60}"], "nested more than 50 deep"),
         (["seed=0,1", "seed=2"], "seed is swept twice"),
-        (["training={beta: 0.1}", "training.beta=0.2"], "one is a part of the other"),
-        (["seed=" + ",".join(map(str, range(1001)))], "the sweep has 1,001 points (1001): 1,000 at most"),
+        (["training={beta: 0.1}", "training.beta=0.2"], "one is part of the other"),
+        (["seed=" + ",".join(map(str, range(1001)))], "the sweep has 1,001 points (1001), more than 1,000"),
         (["seed=" + ",".join(map(str, range(40))), "training.max_steps=" + ",".join(map(str, range(1, 41)))],
          "1,600 points (40 x 40)"),
-        (["output.dir=a,b"], "each point has a folder of its own in output.dir, which stands before --sweep"),
-        (["output={dir: a}"], "each point has a folder of its own"),
+        (["output.dir=a,b"], "each point has its own folder in output.dir; give that before --sweep"),
+        (["output={dir: a}"], "each point has its own folder"),
     ],
 )  # fmt: skip
 def test_words_that_are_no_sweep(config: str, words: list[str], told: str) -> None:
@@ -179,7 +179,7 @@ def test_words_that_are_no_sweep(config: str, words: list[str], told: str) -> No
 )
 def test_a_key_swept_and_overridden_is_refused(config: str, overrides: list[str], words: list[str]) -> None:
     """Also where one is within the other: something that was asked for would be lost."""
-    with pytest.raises(InputError, match="is swept, and overridden as well: leave one of both out"):
+    with pytest.raises(InputError, match="is both swept and overridden: remove one of the two"):
         load_sweep(config, overrides, words)
     load_sweep(config, ["lora={alpha: 8}", "training.beta=0.1"], ["lora.r=4,8"])  # both count
 
@@ -205,7 +205,7 @@ def test_all_mistakes_of_all_points_are_told_at_once(config: str) -> None:
         (["imports=[x]"], "imports=x: override 'imports=[x]': imports is read from config files only"),
         (["tasks=leg_counting,leg_countin"], "tasks=leg_countin: tasks = 'leg_countin' @ command line: "),
         (["tasks=leg_counting,[leg_counting]"], "1_tasks=leg_counting and 2_tasks=leg_counting are the same run"),
-        (["training.beta=null,0.1,0.0"], "beta=null and beta=0.0 are the same run: leave one of them out"),
+        (["training.beta=null,0.1,0.0"], "beta=null and beta=0.0 are the same run: remove one"),
     ],
 )
 def test_a_value_that_does_not_fit_is_told_with_its_point(config: str, words: list[str], told: str) -> None:
@@ -253,14 +253,14 @@ def test_a_run_is_started_with_the_config_that_was_checked(config: str, words: l
     (folder / "config.yaml").write_text(yaml12.to_yaml(sweep.base()))
     Path(config).write_text("edited: since\n")
     for point, checked in zip(sweep.points, sweep.configs, strict=True):
-        command = train_command(point, folder / point.name, goes_on=True)
+        command = train_command(point, folder / point.name, resumes=True)
         *_, resume, auto = command
         file, *overrides = command[command.index("train") + 1 : -2]
         assert (resume, auto, file) == ("--resume", "auto", f"{name}/config.yaml")
         started = load_train_config(file, overrides).resolved()
         assert started["output"].pop("dir") == f"{name}/{point.name}"
         assert started == checked.resolved()
-        assert train_command(point, folder / point.name, goes_on=False) == command[:-2]
+        assert train_command(point, folder / point.name, resumes=False) == command[:-2]
 
 
 @pytest.mark.parametrize(
