@@ -3,8 +3,8 @@
 Reasoning Gym draws item `i` of seed `s` from `Random(s + i)`, so that seeds 1 and 2 give the same items shifted by one,
 and small tasks repeat their questions under any seed. Many tasks also ask one problem in several words, orders or
 layouts. Here a hash of the problem decides (`core.data.problem_keys`): a fixed quarter of all problems is for
-evaluation, the rest is for training. No choice of seeds, sizes, configs or mixtures can put one problem on both sides, in this run
-or between any two runs.
+evaluation, the rest is for training. No choice of seeds, sizes, configs or mixtures can put one problem on both sides,
+in this run or between any two runs.
 
 `SplitBy` "question" divides by the hash of the question's text instead: two questions that ask the same problem in
 other words may then be on different sides.
