@@ -43,7 +43,7 @@ What `rg-env eval` reads, made from the schema by `python tools/config_docs.py`.
 rg-env eval configs/eval/tiny.yaml                                            # on any machine
 rg-env eval --models tiny outputs/RUN/checkpoint-25 --tasks leg_counting -n 100 -r 3 --max-tokens 90
 rg-env eval --models gpt-4o-mini@https://api.openai.com/v1 --tasks maze       # its key: OPENAI_API_KEY
-rg-env eval --models tiny --external gsm8k_cot_rg,llama_math -n 200           # benchmarks of lm-evaluation-harness
+rg-env eval --models tiny --external gsm8k_rg,math_rg -n 200           # benchmarks of lm-evaluation-harness
 rg-env eval ... --output-dir DIR --resume                                     # goes on with what DIR holds
 rg-env plot DIR/results_all_tasks_*.json                                      # the picture again, to adapt
 rg-env report DIR                                                             # one page, with all rollouts
@@ -69,7 +69,7 @@ rg-env report DIR                                                             # 
   password or a query is refused.
 - External benchmarks (`pip install 'rg-env[eval-external]'`) are tasks of
   [lm-evaluation-harness](https://github.com/EleutherAI/lm-evaluation-harness) that ask for an answer: those it has, and
-  those of `configs/lm_eval`, which come with rg_env: `gsm8k_cot_rg`, `llama_math` and `mmlu_pro_rg`, under the system
+  those of `configs/lm_eval`, which come with rg_env: `gsm8k_rg`, `math_rg` and `mmlu_pro_rg`, under the system
   prompt of training. It says what is asked and grades the answers, with its own metrics; models are asked as for our
   tasks. A model's own `system_prompt` stands before that of the benchmark. Sampling is the benchmark's, unless
   `external` or an option says otherwise. Figures stand in `results_all_tasks_<time>.json` and `summary.md`, answers and

@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
         "--external",
         nargs="+",
         metavar="BENCHMARK",
-        help="tasks of lm-evaluation-harness, or of ours for it, such as gsm8k_cot_rg (extra eval-external)",
+        help="tasks of lm-evaluation-harness, or of ours for it, such as gsm8k_rg (extra eval-external)",
     )
     parser.add_argument(
         "-n",

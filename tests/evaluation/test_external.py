@@ -397,10 +397,10 @@ def test_mistakes_are_told_with_their_place(overrides: list[str], told: str) -> 
 
 def test_the_line_of_the_manual_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
     """Names with commas or spaces, a single model; what is said holds for benchmarks too."""
-    line = "eval --external gsm8k_cot_rg,llama_math mmlu_pro --model M -n 7 --temperature 0.6 --dry-run"
+    line = "eval --external gsm8k_rg,math_rg mmlu_pro --model M -n 7 --temperature 0.6 --dry-run"
     assert run(line.split()) == 0
     shown = capsys.readouterr().out
-    assert "external:\n  tasks:\n  - gsm8k_cot_rg\n  - llama_math\n  - mmlu_pro\n" in shown
+    assert "external:\n  tasks:\n  - gsm8k_rg\n  - math_rg\n  - mmlu_pro\n" in shown
     assert "  num_examples: 7\n  temperature: 0.6\n" in shown
     assert run(["eval", "--models", "M", "--tasks", "maze", "-n", "7", "--dry-run"]) == 0
     assert "external:\n  tasks: []\n  include: null\n  num_examples: null\n" in capsys.readouterr().out

@@ -96,12 +96,12 @@ def probed(tmp_path_factory: pytest.TempPathFactory, offline: None) -> dict[str,
     letters = {f"Of {each}?": "<answer>B</answer>" for each in SUBJECTS}
     letters |= {"Of law?": "<answer>(B) yes</answer>", "Of math?": "<answer>A, B</answer>", "Of other?": "It is B."}
     calls = {
-        "gsm8k_cot_rg": {"include": [shipped], "answers": {question: text for question, text, *_ in GSM8K}},
-        "llama_math": {"include": [shipped], "answers": {problem: text for problem, _, text in MATH}},
+        "gsm8k_rg": {"include": [shipped], "answers": {question: text for question, text, *_ in GSM8K}},
+        "math_rg": {"include": [shipped], "answers": {problem: text for problem, _, text in MATH}},
         "mmlu_pro_rg": {"include": [shipped], "answers": letters},
         "mmlu_pro": {"include": [shipped], "answers": {"Question:": "<answer>B</answer> The answer is (B)."}},
         "gsm8k_platinum_cot": {"include": [], "answers": {}},
-        "gsm8k_cot_gr": {"include": [shipped], "answers": {}},
+        "gsm8k_gr": {"include": [shipped], "answers": {}},
         **{name: {"include": [str(out)], "answers": {}} for name in BAD},
     }
     given = [str(out / "data.json"), json.dumps(calls), str(out)]
@@ -125,7 +125,7 @@ def _prompt() -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gsm8k_cot_rg", "llama_math", "mmlu_pro_rg"])
+@pytest.mark.parametrize("name", ["gsm8k_rg", "math_rg", "mmlu_pro_rg"])
 def test_shipped_tasks_put_the_prompt_of_training(probed: dict[str, Any], name: str) -> None:
     """As a system message, word for word; and end where the answer does."""
     for request in probed[name]["requests"]:
@@ -136,7 +136,7 @@ def test_shipped_tasks_put_the_prompt_of_training(probed: dict[str, Any], name: 
 @pytest.mark.slow
 def test_gsm8k_shows_examples_in_the_form_that_it_asks_for(probed: dict[str, Any]) -> None:
     """And takes the last number of the answer tag, or of the text."""
-    found = probed["gsm8k_cot_rg"]
+    found = probed["gsm8k_rg"]
     chat = found["requests"][0]["chat"]
     assert len(chat) == 1 + 2 * 8 + 1
     assert chat[3] == {"role": "user", "content": "Shown 1?"}
@@ -145,20 +145,20 @@ def test_gsm8k_shows_examples_in_the_form_that_it_asks_for(probed: dict[str, Any
     assert found["requests"][0]["sampling"] == {
         "do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 4096}  # fmt: skip
     assert _scores(found) == {
-        ("gsm8k_cot_rg", "exact_match", "strict-match"): (pytest.approx(fmean(strict for *_, strict, _ in GSM8K)), 6),
-        ("gsm8k_cot_rg", "exact_match", "flexible-extract"): (pytest.approx(fmean(each for *_, each in GSM8K)), 6),
+        ("gsm8k_rg", "exact_match", "strict-match"): (pytest.approx(fmean(strict for *_, strict, _ in GSM8K)), 6),
+        ("gsm8k_rg", "exact_match", "flexible-extract"): (pytest.approx(fmean(each for *_, each in GSM8K)), 6),
     }
 
 
 @pytest.mark.slow
 def test_math_is_graded_by_its_sentence_and_by_its_mathematics(probed: dict[str, Any]) -> None:
     """All seven subjects, each with the same three questions here."""
-    found = probed["llama_math"]
+    found = probed["math_rg"]
     assert found["requests"][0]["chat"][1]["content"].startswith("What is half of one?\n\nWrite nothing between the")
     assert len(found["requests"]) == 7 * 3
     scores = _scores(found)
-    assert scores["llama_math", "exact_match", "none"] == (pytest.approx(1 / 3), 21)
-    assert scores["llama_math", "math_verify", "none"] == (pytest.approx(2 / 3), 21)
+    assert scores["math_rg", "exact_match", "none"] == (pytest.approx(1 / 3), 21)
+    assert scores["math_rg", "math_verify", "none"] == (pytest.approx(2 / 3), 21)
     assert len(scores) == 2 * (1 + 7)
 
 
@@ -183,7 +183,7 @@ def test_mmlu_pro_takes_the_letter_of_the_answer_tag(probed: dict[str, Any]) -> 
             "gsm8k_platinum_cot",
             r"cannot be loaded: Couldn't reach 'madrylab/gsm8k-platinum' on the Hub \(data sets come",
         ),
-        ("gsm8k_cot_gr", r"external.tasks: there is no task 'gsm8k_cot_gr' in lm-eval .*: did you mean gsm8k_cot_rg"),
+        ("gsm8k_gr", r"external.tasks: there is no task 'gsm8k_gr' in lm-eval .*: did you mean gsm8k_rg"),
         ("bad_choice", r"bad_choice is scored by the likelihood of given answers \(multiple_choice\)"),
         ("bad_code", r"bad_code: Attempted to run task: bad_code which is marked as unsafe"),
         ("bad_prefix", r"bad_prefix begins the answer \(gen_prefix\)"),

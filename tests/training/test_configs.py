@@ -1,5 +1,6 @@
 """The run configs in configs/: every one of them, through the loader that `rg-env train` uses."""
 
+import itertools
 import json
 import re
 import subprocess
@@ -113,3 +114,23 @@ print(json.dumps([time.process_time() - start, [name for name in {HEAVY!r} if na
     seconds, heavy = json.loads(result.stdout)
     assert heavy == []
     assert seconds < 1
+
+
+def test_the_inter_domain_evaluation_has_the_held_out_tasks() -> None:
+    """Training measures on them by domain, and an evaluation on all of them together."""
+    held_out: dict[str, object] = {}
+    for path in (CONFIGS / "tasks" / "held_out").glob("*.yaml"):
+        held_out |= yaml.safe_load(path.read_text())["evaluation"]["tasks"]
+    assert yaml.safe_load((CONFIGS / "eval" / "paper_inter.yaml").read_text())["tasks"] == held_out
+
+
+def test_a_linear_length_reward_of_wrong_answers_gives_the_sources_advantages() -> None:
+    """paper/inter_*.yaml, against score + 0.2 x (1 - score) x length."""
+    rewards = load_train_config(CONFIGS / "train" / "paper" / "inter_algebra.yaml").rewards
+    ours = {name: (each.weight, each.when, each.options) for name, each in rewards.items() if each is not None}
+    assert ours["correctness"] == (0.8, None, {})
+    assert ours["length"] == (-0.2, "not_correct", {"max_tokens": 256})
+    for right, tokens in itertools.product((0.0, 1.0), range(0, 300, 25)):
+        source = right + 0.2 * (1 - right) * min(tokens / 256, 1)
+        here = 0.8 * right - 0.2 * (1 - right) * (1 - min(tokens / 256, 1))
+        assert source - here == pytest.approx(0.2), "they differ by a constant, which no advantage sees"

@@ -72,6 +72,8 @@ def smaller(path: Path, model: str, output: Path) -> list[str]:
         "logging.report_to=[]",
         f"output.dir={output}",
         "output.save_every=0",
+        "hub.enabled=false",
+        "hub.every=0",
     ]
 
 
