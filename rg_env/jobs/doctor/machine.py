@@ -1,16 +1,15 @@
 """Checks of what this machine grants a run: the server's port, other ports, open files, memory, disk and logins."""
 
 import contextlib
-import errno
 import importlib.util
 import os
 import resource
 import shutil
-import socket
 from pathlib import Path
 
 from rg_env.core.run_folder import OUTPUTS, RunFolder
 from rg_env.errors import OutputFolderError, ServerError
+from rg_env.inference.machine import port_problem
 from rg_env.inference.vllm.client import NOBODY, VllmServer, start_hint
 from rg_env.jobs.doctor.checks import Check, PlannedRun, gigabytes
 from rg_env.training.reporting.logins import wandb_login
@@ -77,18 +76,6 @@ def check_ports(planned: PlannedRun, port: int = LAUNCH_PORT) -> Check:
         fix = "several nodes need another --main_process_port; one node takes a free one (--main-process-port 0)"
         return Check("ports", "warning", f"{port}: {taken}", fix)
     return Check("ports", "ok", f"{port} free")
-
-
-def port_problem(port: int) -> str | None:
-    """Why this machine cannot listen at `port`; None if it can."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: closed connections do not count
-        try:
-            probe.bind(("127.0.0.1", port))
-            probe.listen()
-        except OSError as error:
-            return "something else listens there" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-    return None
 
 
 def check_open_files(connections: int, limits: tuple[int, int] | None = None) -> Check:
