@@ -18,7 +18,7 @@ from typing import Any
 
 from rg_env.core.config.yaml12 import to_yaml
 from rg_env.core.run_folder import free_folder, write_aside
-from rg_env.core.text import one_line
+from rg_env.core.text import one_line, reason_of
 from rg_env.errors import InputError, OutputFolderError, ServerError
 from rg_env.evaluation.config import EvalConfig
 from rg_env.evaluation.lm_eval.client import Harness
@@ -123,8 +123,6 @@ def _folder(config: EvalConfig, resume: bool) -> Path:
 
 def _check_same(config: EvalConfig, folder: Path) -> None:
     """Raise `InputError` unless the evaluation in `folder` asks what `config` asks."""
-    import yaml
-
     from rg_env.core.config import yaml12
 
     file = folder / CONFIG_FILE
@@ -132,9 +130,8 @@ def _check_same(config: EvalConfig, folder: Path) -> None:
         before: Any = yaml12.load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise OutputFolderError(f"{folder} holds no evaluation that could go on: it has no {CONFIG_FILE}") from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = yaml12.reason_of(error) if isinstance(error, yaml.YAMLError) else error
-        raise InputError(f"{file} cannot be read: {reason}: take another output.dir") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} cannot be read: {reason_of(error)}: choose another output.dir") from error
     now = config.model_dump(mode="json")
     before = before if isinstance(before, dict) else {}
     if differing := [key for key in now if key not in _MAY_DIFFER and now[key] != before.get(key)]:

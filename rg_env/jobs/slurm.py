@@ -289,7 +289,7 @@ def _training(job: SlurmJob, document: Document, checkout: Path) -> dict[str, st
         if axis.key in ("engine", "engine.kind"):
             raise InputError(f"--sweep {axis.key}: a script is for one engine.kind: write a script for each")
     key = ("engine", "kind")
-    embedded = (document.at(key) if document.has(key) else EngineConfig().kind) == "embedded"
+    embedded = (document.get(key) or EngineConfig().kind) == "embedded"
     processes = job.processes(embedded=embedded)
     if job.sweep:
         sweep = load_sweep(job.config, job.overrides, job.sweep, processes=processes)

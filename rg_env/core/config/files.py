@@ -1,31 +1,27 @@
 """Config files: what extends what, what overrides what, and where each value was given.
 
-`extends:` names one file or several, relative to the file that says so; what comes later wins, and the file itself
-last. Mappings are merged key by key, anything else is replaced; null takes a key away, back to its default. An override
-replaces what stands at its path. `imports:` lists add up, and a .py file in one is relative to the file that names it:
-the outcome is one list, of modules and absolute paths. There are no references to the environment: keys of services
-are read from it directly, and no config holds any.
+`extends:` names one file or several, relative to the file that names them; later ones win, and the file itself last.
+Mappings are merged key by key, anything else is replaced; null removes a key, which restores its default. An override
+replaces the value at its path. `imports:` lists add up, and a .py file in one is relative to the file that names it:
+the outcome is one list, of modules and absolute paths. There are no references to the environment: keys of services are
+read from it directly, and no config contains any.
 """
 
 import copy
-import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rg_env.core.config import yaml12
-from rg_env.core.text import shortened
+from rg_env.core.config.yaml12 import Keys as Keys
+from rg_env.core.text import reason_of, shortened
 from rg_env.errors import InputError
 
 COMMAND_LINE = "command line"
 SUFFIXES = (".yaml", ".yml")
 _MAX_CHARS = 1_000_000
-Keys = tuple[str, ...]
-"""Keys from the top of a config down to a value."""
 
 
 @dataclass
@@ -55,30 +51,50 @@ class Document:
                 raise KeyError(key)
         return value
 
-    def has(self, path: Keys) -> bool:
-        """Whether a value was given at `path`."""
+    def get(self, path: Keys) -> Any:
+        """The value at `path`; None if none was given."""
         try:
-            self.at(path)
+            return self.at(path)
         except KeyError:
-            return False
-        return True
+            return None
+
+    def set(self, path: Keys, value: Any) -> None:
+        """Set the value at `path`; None removes it. The origin of the old one is forgotten."""
+        self.origins = {known: origin for known, origin in self.origins.items() if known[: len(path)] != path}
+        holder = self.values
+        for key in path[:-1]:
+            if not isinstance(holder.get(key), dict):
+                holder[key] = {}
+            holder = holder[key]
+        if value is None:
+            holder.pop(path[-1], None)
+        else:
+            holder[path[-1]] = without_nulls(value)
 
 
 def is_config_file(name: str) -> bool:
-    """Whether it is a config, by its name: any other file is a script."""
+    """Whether it is a config, by its name; any other file is a script."""
     return name.endswith(SUFFIXES)
+
+
+def without_nulls(value: Any) -> Any:
+    """`value` as a config holds it, without keys of null."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    return value
 
 
 def read_config(file: str | Path, overrides: Sequence[str] = ()) -> Document:
     """The values of `file`, of what it extends, and `overrides` ("a.b=value") over them.
 
     Raises:
-        InputError: a file cannot be read or is no YAML mapping; files extend each other in a circle; an override is no
-            "key=value", or its value no YAML.
+        InputError: a file cannot be read or is not a YAML mapping; files extend each other in a circle; an override is
+            not "key=value", or its value is not YAML.
     """
-    path = Path(file)
-    document = Document({}, path)
-    _extend(document, path, ())
+    document = Document({}, Path(file))
+    _extend(document, Path(file), ())
     return overridden(document, overrides)
 
 
@@ -91,7 +107,7 @@ def overridden(document: Document, overrides: Sequence[str]) -> Document:
 
 
 def _extend(document: Document, file: Path, above: tuple[Path, ...]) -> None:
-    """Put the values of `file` over those of `document`, those of the files that it extends first."""
+    """Merge the values of `file` into `document`, those of the files that it extends first."""
     here = file.resolve() if os.path.exists(file) else file
     if here in above:
         raise InputError(f"configs extend each other in a circle: {' -> '.join(p.name for p in (*above, here))}")
@@ -103,79 +119,44 @@ def _extend(document: Document, file: Path, above: tuple[Path, ...]) -> None:
     for parent in parents:
         target = file.parent / parent
         if not os.path.isfile(target):
-            raise InputError(
-                f"{file}: extends: there is no file {_name(target)}; the path is relative to the file itself"
-            )
+            name = str(target) if len(str(target)) <= 500 else shortened(str(target))
+            raise InputError(f"{file}: extends: there is no file {name}; the path is relative to the file itself")
         _extend(document, target, (*above, here))
-    own, earlier = values.get("imports"), document.values.get("imports")
+    own, earlier = values.get("imports"), document.values.get("imports") or []
     if isinstance(own, list):
-        own = [_located(name, file) for name in own]
-        values["imports"] = [*earlier, *(name for name in own if name not in earlier)] if earlier else own
+        # Absolute paths: the config that is written with a run is in another folder.
+        located = [os.path.abspath(file.parent / name) if str(name).endswith(".py") else name for name in own]
+        values["imports"] = [*earlier, *(name for name in located if name not in earlier)]
     _merge(document, values, lines, file, ())
-
-
-def _name(file: Path) -> str:
-    return text if len(text := str(file)) <= 500 else shortened(text)
-
-
-def _located(name: Any, file: Path) -> Any:
-    """A .py file of `imports` by its absolute path: the config that is written with a run stands in another folder."""
-    return os.path.abspath(file.parent / name) if isinstance(name, str) and name.endswith(".py") else name
 
 
 def _merge(document: Document, values: Mapping[str, Any], lines: Mapping[Keys, int], file: Path, path: Keys) -> None:
     for key, value in values.items():
         own = (*path, key)
-        if isinstance(value, Mapping) and value and document.has(own) and isinstance(document.at(own), Mapping):
+        if isinstance(value, Mapping) and value and isinstance(document.get(own), Mapping):
             _merge(document, value, lines, file, own)
             continue
-        _place(document, own, value)
-        for each in [own, *(below for below in lines if below[: len(own)] == own)]:
-            document.origins[each] = f"{file}:{lines[each]}" if each in lines else str(file)
-
-
-def _place(document: Document, path: Keys, value: Any) -> None:
-    """Set the value at `path`; None takes it away. Where the old one came from is forgotten."""
-    for known in [known for known in document.origins if known[: len(path)] == path]:
-        del document.origins[known]
-    holder = document.values
-    for key in path[:-1]:
-        inner = holder.get(key)
-        if not isinstance(inner, dict):
-            inner = holder[key] = {}
-        holder = inner
-    if value is None:
-        holder.pop(path[-1], None)
-    else:
-        holder[path[-1]] = without_nulls(value)
-
-
-def without_nulls(value: Any) -> Any:
-    """As a config has it: what has no value is not named."""
-    if isinstance(value, dict):
-        return {key: without_nulls(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [without_nulls(item) for item in value]
-    return value
+        document.set(own, value)
+        document.origins[own] = str(file)
+        document.origins |= {known: f"{file}:{line}" for known, line in lines.items() if known[: len(own)] == own}
 
 
 def _override(document: Document, text: str) -> None:
     name, separator, value = text.partition("=")
     path = tuple(name.strip().split("."))
-    shown = shortened(text)
+    shown = f"override {shortened(text)}"
     if not separator or not all(path):
-        raise InputError(f"override {shown} is not of the form section.key=value")
+        raise InputError(f"{shown} is not of the form section.key=value")
     if path[0] in ("extends", "imports"):
-        raise InputError(f"override {shown}: {path[0]} is read from config files only")
+        raise InputError(f"{shown}: {path[0]} is read from config files only")
+    if len(path) > yaml12.MAX_DEPTH:
+        raise InputError(f"{shown}: it is nested more than {yaml12.MAX_DEPTH} deep")
     try:
         parsed = yaml12.load(value)
-        yaml12.check_plain(functools.reduce(lambda inner, key: {key: inner}, reversed(path), parsed))
-    except yaml.YAMLError as error:
-        raise InputError(f"override {shown}: the value is no YAML ({yaml12.reason_of(error)}); quote it") from error
     except ValueError as error:
-        raise InputError(f"override {shown}: {' '.join(str(error).split())}") from error
+        raise InputError(f"{shown}: cannot read the value ({error}); quote it if it is text") from error
     _open_lists(document, path, shown)
-    _place(document, path, parsed)
+    document.set(path, parsed)
     document.origins[path] = COMMAND_LINE
 
 
@@ -183,21 +164,18 @@ def _open_lists(document: Document, path: Keys, shown: str) -> None:
     """Make a section for each name of a list, such as that of tasks, where the override sets something within one.
 
     Raises:
-        InputError: it is another list, which would be gone.
+        InputError: the list holds something else, or not this name, and would be lost.
     """
     for length in range(1, len(path)):
         above = path[:length]
-        names = document.at(above) if document.has(above) else None
-        if not isinstance(names, list):
+        if not isinstance(names := document.get(above), list):
             continue
+        origin, where = document.origin(above), ".".join(above)
         if path[length] not in names or not all(isinstance(name, str) for name in names):
-            where = ".".join(above)
             raise InputError(
-                f"override {shown}: {where} is a list ({document.origin(above)}), which it would replace: "
-                f"give all of it, {where}=..."
+                f"{shown}: {where} is a list ({origin}), which it would replace: give all of it, {where}=..."
             )
-        origin = document.origin(above)
-        _place(document, above, {name: {} for name in names})
+        document.set(above, {name: {} for name in names})
         document.origins[above] = origin
 
 
@@ -206,19 +184,13 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
     try:
         with file.open(encoding="utf-8") as stream:
             text = stream.read(_MAX_CHARS + 1)
+        if len(text) > _MAX_CHARS:
+            raise ValueError(f"it has more than {_MAX_CHARS:,} characters")
+        values, lines = yaml12.load_with_lines(text)
+        if not isinstance(values, dict | None):
+            raise ValueError(f"it must be a mapping of sections, not a {type(values).__name__}")
+    except UnicodeDecodeError as error:
+        raise InputError(f"cannot read the config {shortened(str(file))}: it is not UTF-8 text") from error
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise InputError(f"cannot read the config {shortened(str(file))}: {reason}") from error
-    if len(text) > _MAX_CHARS:
-        raise InputError(f"{file} is no config: it has more than {_MAX_CHARS:,} characters")
-    try:
-        values, lines = yaml12.load(text), yaml12.key_lines(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"{file} is no YAML: {yaml12.reason_of(error)}") from error
-    except ValueError as error:  # it refers to itself, or has tags such as !!binary
-        raise InputError(f"{file} is no config: {' '.join(str(error).split())}") from error
-    if values is None:
-        return {}, {}
-    if not isinstance(values, dict):
-        raise InputError(f"{file} is no config: it must be a mapping of sections, not a {type(values).__name__}")
-    return values, lines
+        raise InputError(f"cannot read the config {shortened(str(file))}: {reason_of(error)}") from error
+    return values or {}, lines

@@ -63,26 +63,21 @@ def config_error(document: Document, problems: Iterable[Problem]) -> ConfigError
 
 
 def _line(document: Document, problem: Problem) -> str:
-    path = ".".join(problem.path)
-    try:
-        value = document.at(problem.path)
-    except KeyError:
-        for length in range(len(problem.path) - 1, 0, -1):
-            above = problem.path[:length]
-            if document.has(above) and not isinstance(document.at(above), Mapping):  # a short form of a section
-                return _line(
-                    document, Problem(above, f"{'.'.join(problem.path[length:])} {problem.message}", problem.secret)
-                )
-        return f"{path}: {problem.message}" if path else problem.message
-    shown = "***" if problem.secret else _shown(value)
-    return f"{path} = {shown} @ {document.origin(problem.path)}: {problem.message}"
+    path, message = problem.path, problem.message
+    given = next((path[:n] for n in range(len(path), 0, -1) if document.get(path[:n]) is not None), ())
+    if given != path:
+        if isinstance(document.get(given), Mapping):
+            return f"{'.'.join(path)}: {message}"
+        message = f"{'.'.join(path[len(given) :])} {message}"  # within the short form of a section
+    if not given:
+        return message
+    shown = "***" if problem.secret else _shown(document.at(given))
+    return f"{'.'.join(given)} = {shown} @ {document.origin(given)}: {message}"
 
 
 def _shown(value: Any) -> str:
     """A value as YAML has it."""
-    if isinstance(value, str | int | float | bool | None):
-        return json.dumps(value) if value is None or isinstance(value, bool) else shortened(value)
-    return shortened(value)
+    return json.dumps(value) if value is None or isinstance(value, bool) else shortened(value)
 
 
 def problems_in(schema: type[BaseModel], error: ValidationError, *, kind: str = "section") -> Iterator[Problem]:

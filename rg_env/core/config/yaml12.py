@@ -1,64 +1,113 @@
-"""YAML as people write it: the scalars of version 1.2 (`1e-6` is a number, `on` is text), no key twice, keys are names.
+"""YAML as people write it: the scalars of version 1.2 (`1e-6` is a number, `on` is text), and plain values only.
 
-PyYAML reads version 1.1. What is written here is read to the same values.
+PyYAML's parser, with our own values: PyYAML reads version 1.1, and ruamel.yaml (tried, 0.19) reads dates, underscored
+numbers, sets and keys that are not text, and bounds neither depth nor aliases. Here keys are names, dates are text, no
+key appears twice, and the numbers of levels and values are bounded. Every error is a `ValueError` of one line with the
+place. What `to_yaml` writes is read to the same values.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
-from rg_env.core.text import shortened
+from rg_env.core.text import one_line, shortened
 
-_MAX_DEPTH = 50
+MAX_DEPTH = 50
 _MAX_VALUES = 100_000
+_TAG = "tag:yaml.org,2002:"
+Keys = tuple[str, ...]
+"""Keys from the top of a document down to a value."""
 
 
 def load(text: str) -> Any:
-    """The values in `text`. Raises `yaml.YAMLError` where there are none, and `ValueError` where they are not plain."""
+    """The values in `text`. Raises `ValueError`."""
+    return load_with_lines(text)[0]
+
+
+def load_with_lines(text: str) -> tuple[Any, dict[Keys, int]]:
+    """The values in `text`, and the line of each key outside of lists. Raises `ValueError`."""
+    reader = _Reader()
     try:
-        values = yaml.load(text, Loader=Loader)
+        node = yaml.compose(text, Loader=Loader)
+    except yaml.MarkedYAMLError as error:
+        raise _error(error.problem_mark, str(error.problem)) from error
+    except yaml.YAMLError as error:
+        raise ValueError(one_line(error)) from error
     except RecursionError as error:
-        raise ValueError(f"it is nested more than {_MAX_DEPTH} deep") from error
-    except (KeyError, TypeError, AttributeError, OverflowError) as error:  # a tag on a value that is none of its kind
-        raise ValueError(f"a tag does not fit its value: {error}") from error
-    check_plain(values)
-    return values
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep") from error
+    return (None if node is None else reader.value(node, 0, ())), reader.lines
 
 
-def check_plain(values: Any) -> None:
-    """Raise `ValueError` unless `values` are what JSON can hold, nested and repeated within reason.
+class _Reader:
+    """Makes plain values of YAML nodes. Aliases count each time: a few lines of them can mean billions of values."""
 
-    Aliases are counted each time: a few lines of them can stand for more values than memory holds, or for themselves.
-    """
-    level, count = [values], 0
-    for _ in range(_MAX_DEPTH):
-        below: list[Any] = []
-        for value in level:
-            if not isinstance(value, dict | list | str | int | float | None):
-                raise ValueError(f"{type(value).__name__} is no kind of value that a config has")
-            if isinstance(value, dict):
-                below += [*value, *value.values()]
-            elif isinstance(value, list):
-                below += value
-            elif isinstance(value, str):
-                _check_text(value)
-            if len(below) > _MAX_VALUES:
-                break
-        count += len(below)
-        if count > _MAX_VALUES:
-            raise ValueError(f"it stands for more than {_MAX_VALUES:,} values")
-        if not (level := below):
-            return
-    raise ValueError(f"it is nested more than {_MAX_DEPTH} deep")
+    def __init__(self) -> None:
+        self.lines: dict[Keys, int] = {}
+        self._count = 0
+
+    def value(self, node: yaml.Node, depth: int, path: Keys | None) -> Any:
+        """`path`: None within a list."""
+        self._count += 1
+        if self._count > _MAX_VALUES:
+            raise ValueError(f"it has more than {_MAX_VALUES:,} values")
+        if depth > MAX_DEPTH:
+            raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+        match node:
+            case yaml.MappingNode(tag="tag:yaml.org,2002:map"):
+                return self._mapping(node, depth, path)
+            case yaml.SequenceNode(tag="tag:yaml.org,2002:seq"):
+                return [self.value(each, depth + 1, None) for each in node.value]
+            case yaml.ScalarNode():
+                return _scalar(node)
+        raise _error(node.start_mark, f"the tag {shortened(node.tag)} is not supported")
+
+    def _mapping(self, node: yaml.MappingNode, depth: int, path: Keys | None) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for key, each in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _error(key.start_mark, "a key must be plain text")
+            name = _text(key)
+            if name in values:
+                raise _error(key.start_mark, f"the key {shortened(name)} appears twice")
+            own = None if path is None else (*path, name)
+            if own is not None:
+                self.lines[own] = key.start_mark.line + 1
+            values[name] = self.value(each, depth + 1, own)
+        return values
 
 
-def _check_text(text: str) -> None:
+def _scalar(node: yaml.ScalarNode) -> Any:
+    text = _text(node)
+    try:
+        match node.tag.removeprefix(_TAG):
+            case "str":
+                return text
+            case "null":
+                return None
+            case "bool":
+                return {"true": True, "false": False}[text.lower()]
+            case "int":
+                return int(text)
+            case "float":
+                return float(re.sub(r"\.(inf|nan)$", r"\1", text.lower()))
+    except (KeyError, ValueError) as error:
+        raise _error(node.start_mark, f"{shortened(text)} is not a valid {node.tag.removeprefix(_TAG)}") from error
+    raise _error(node.start_mark, f"the tag {shortened(node.tag)} is not supported")
+
+
+def _text(node: yaml.ScalarNode) -> str:
+    text = str(node.value)
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"text with half a character ({text[error.start]!r}), which UTF-8 cannot write") from error
+        raise _error(node.start_mark, f"half a character ({text[error.start]!r}), which UTF-8 cannot hold") from error
+    return text
+
+
+def _error(mark: yaml.Mark | None, problem: str) -> ValueError:
+    return ValueError(f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem)
 
 
 def to_yaml(values: Mapping[str, Any]) -> str:
@@ -68,57 +117,18 @@ def to_yaml(values: Mapping[str, Any]) -> str:
         return yaml.dump(dict(values), Dumper=Dumper, sort_keys=False, allow_unicode=allow_unicode, width=120)
 
     text = dumped(allow_unicode=True)
-    # Among others U+0085 is written as it is, and read as a line end.
+    # U+0085 and others are written as they are, and read as line ends.
     return text if load(text) == values else dumped(allow_unicode=False)
 
 
-def key_lines(text: str) -> dict[tuple[str, ...], int]:
-    """The line of each key in `text`, by the keys above it and itself."""
-    return dict(_lines(yaml.compose(text, Loader=Loader), ()))
-
-
-def _lines(node: yaml.Node | None, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
-    if isinstance(node, yaml.MappingNode) and len(path) < _MAX_DEPTH:
-        for key, value in node.value:
-            own = (*path, str(key.value))
-            yield own, key.start_mark.line + 1
-            yield from _lines(value, own)
-
-
-def reason_of(error: yaml.YAMLError) -> str:
-    """What is wrong, and where, in one line."""
-    mark = getattr(error, "problem_mark", None)
-    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-    return where + (getattr(error, "problem", None) or " ".join(str(error).split()))
-
-
 class Loader(yaml.SafeLoader):
-    """YAML with the scalars of version 1.2: numbers as everyone writes them, and no words that are booleans."""
+    """The scalars of version 1.2: numbers as everyone writes them, and no words that are booleans."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  (PyYAML's own name)
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            name = str(key.value)
-            if not isinstance(key, yaml.ScalarNode):
-                raise yaml.MarkedYAMLError(problem="a key must be plain text", problem_mark=key.start_mark)
-            if name in seen:
-                raise yaml.MarkedYAMLError(problem=f"the key {name!r} stands twice", problem_mark=key.start_mark)
-            seen.add(name)
-        # Keys are names, also those that look like numbers.
-        return {str(key.value): self.construct_object(value, deep=True) for key, value in node.value}
-
-
-def _whole_number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:  # a tag before text, or more digits than Python reads
-        raise ValueError(f"{shortened(text)} is no whole number, or one too long to read") from error
-
 
 class Dumper(yaml.SafeDumper):
-    """Quotes text that the loader would take for something else, `1e5` for one."""
+    """Quotes text that the loader would take for something else, such as `1e5`."""
 
     yaml_implicit_resolvers = Loader.yaml_implicit_resolvers
 
@@ -130,5 +140,4 @@ for _tag, _pattern, _first in (
     ("float", _FLOAT, [*"-+.0123456789"]),
     ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]),
 ):
-    Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
-Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: _whole_number(str(node.value)))
+    Loader.add_implicit_resolver(f"{_TAG}{_tag}", re.compile(f"^(?:{_pattern})$"), _first)

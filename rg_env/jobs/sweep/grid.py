@@ -202,11 +202,10 @@ def _split(text: str, option: str) -> tuple[list[Any], list[str]]:
         texts = [whole[each.start_mark.index : each.end_mark.index] for each in node.value]
         if list(map(_canonical, values)) != [_canonical(yaml12.load(each)) for each in texts]:
             raise ValueError("a value has another meaning between brackets: quote it")
-    except yaml.YAMLError as error:
-        reason = getattr(error, "problem", None) or "it has characters that YAML does not allow"
-        raise InputError(f"{option} is not a list of values ({reason}): leave none empty, and quote text") from error
-    except ValueError as error:
-        raise InputError(f"{option}: {one_line(error)}") from error
+    except (ValueError, yaml.YAMLError) as error:
+        raise InputError(
+            f"{option} is not a list of values ({one_line(error)}): leave none empty, and quote text"
+        ) from error
     return values, texts
 
 
@@ -218,7 +217,7 @@ def _is_overridden(document: Document, path: tuple[str, ...]) -> bool:
     """Whether the command line sets what a sweep over `path` would replace."""
     if any(given[: len(path)] == path and where == COMMAND_LINE for given, where in document.origins.items()):
         return True
-    return document.has(path) and document.origin(path) == COMMAND_LINE
+    return document.get(path) is not None and document.origin(path) == COMMAND_LINE
 
 
 def _all_of(mistakes: Mapping[str, list[str]], points: int, file: str | Path) -> ConfigError:
