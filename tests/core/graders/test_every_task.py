@@ -1,29 +1,38 @@
-"""Every task's grader: gold answers, honest answers beside the library's own grader, and hostile ones."""
+"""Every task's grader: gold answers, also dressed, honest answers next to the library's own grader, wrong and hostile
+ones.
+"""
 
 import json
+import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from disagreements import DISAGREEMENTS, explanation
+from dresses import DRESSES, LABELS, taken
 from grader_audit import SLOW
-from grader_cases import entries
+from grader_cases import ENTRIES, entries, entry
 from honest_answers import compare
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rg_env.core.grading.audit import kept
 from rg_env.core.grading.extraction import Extraction
-from rg_env.core.grading.graders import GRADERS, gold_answer, grade
+from rg_env.core.grading.graders import COMPOSED, GRADERS, gold_answer, grade
 from rg_env.core.grading.graders.gold import STORED_ELSEWHERE
 from rg_env.core.grading.scoring import MAX_ANSWER_CHARS, Score, score_extraction
 from rg_env.core.tasks.task_table import load_table
 
 TASKS = sorted(load_table())
 LONG = MAX_ANSWER_CHARS
+each_task = pytest.mark.parametrize("task", TASKS)
 
 
-def graded(task: str, entry: dict[str, Any], answer: str, grading: str = "partial") -> Score:
-    info = {"rg_task": task, "config": "{}", "entry": json.dumps(entry), "grading": grading}
+def graded(task: str, item: dict[str, Any] | str, answer: str, grading: str = "partial") -> Score:
+    text = item if isinstance(item, str) else json.dumps(item)
+    info = {"rg_task": task, "config": "{}", "entry": text, "grading": grading}
     return score_extraction(Extraction("ok", answer), info)
 
 
@@ -33,155 +42,42 @@ def filled(unit: str, length: int = LONG) -> str:
 
 
 CODE = [
-    "__import__('os').system('touch {path}')",
-    "[open('{path}', 'w').close()]",
-    "exec(\"open('{path}','w')\")",
-    "().__class__.__bases__[0].__subclasses__()",
-    "[[__import__('pathlib').Path('{path}').touch() or 1]]",
-    "lambda: open('{path}', 'w')",
-    "{{x for x in [open('{path}','w')]}}",
-    'f\'{{open("{path}", "w")}}\'',
-    "Symbol('x').__init__.__globals__['__builtins__']['open']('{path}','w')",
-    '{{"__class__": "os.system", "args": ["touch {path}"]}}',
-    "!!python/object/apply:os.system ['touch {path}']",
-    "cos.__globals__",
+    *("__import__('os').system('touch {path}')", "[open('{path}', 'w').close()]", "exec(\"open('{path}','w')\")"),
+    *("().__class__.__bases__[0].__subclasses__()", "[[__import__('pathlib').Path('{path}').touch() or 1]]"),
+    *("lambda: open('{path}', 'w')", "{{x for x in [open('{path}','w')]}}", 'f\'{{open("{path}", "w")}}\''),
+    *("cos.__globals__", "Symbol('x').__init__.__globals__['__builtins__']['open']('{path}','w')", "while True: pass"),
+    *('{{"__class__": "os.system", "args": ["touch {path}"]}}', "!!python/object/apply:os.system ['touch {path}']"),
     "(lambda f: f(f))(lambda f: f(f))",
-    "while True: pass",
 ]
 HEAVY = [
-    "9**9**9**9",
-    "9^9^9^9^9",
-    "2**(2**(2**(2**(2**2))))",
-    "factorial(10**8)",
-    "expand((x+1)**20000)",
-    "(x+1)^20000",
-    "x**999999999",
-    "((((x+y)^99)^99)^99)^99",
-    "prod(range(10**9))",
-    "1e999999999",
-    "-1e-999999999",
-    "1e400",
-    "10**400000",
-    "1/1e-400",
-    "0x" + "f" * 5000,
-    "1" * LONG,
-    "-" + "9" * (LONG - 1),
-    "0." + "3" * (LONG - 2),
-    "1/" + "7" * (LONG - 2),
-    "R999999999",
-    "A+999999999999",
-    "A+1 " * 2500,
-    filled("R U R' U' "),
-    filled("Move disk 1 from Peg 1 to Peg 2\n"),
-    filled("((((("),
-    filled("[[[[["),
-    filled('{"a":'),
-    filled("[" * 5000 + "]" * 5000),
-    filled("(" * 4999 + "1" + ")" * 5000),
-    filled("-"),
-    filled("~"),
-    filled("not "),
-    filled("+-"),
-    filled("1+"),
-    filled("x*"),
-    filled("x*x+"),
-    filled("(x+1)*"),
-    filled("(x+1)(y-1)"),
-    filled("sin("),
-    filled("a/"),
-    filled("A∧"),
-    filled("(A ∨ "),
-    filled("((A→B)↔"),
-    filled("(A↔B)∧(C∨D)→"),
-    " ∨ ".join(f"P{i}" for i in range(1000)),
-    " and ".join(chr(65 + i % 26) for i in range(1500)),
-    filled("1,"),
-    filled("1 "),
-    filled("a "),
-    filled("\n"),
-    filled("1\n"),
-    filled("| 1 "),
-    filled("word, "),
-    filled("["),
-    filled('"'),
-    filled("\\"),
-    filled("\\frac{1}{"),
-    filled("\\boxed{"),
-    "\\boxed{" * 400 + "1" + "}" * 400,
-    filled("$"),
-    filled("```"),
-    filled("<answer>"),
-    filled("</answer><answer>"),
-    filled("{"),
-    filled("**"),
-    filled("knight, "),
-    filled("Alice is a knight. "),
-    json.dumps([[0] * 60] * 50),
-    json.dumps({str(i): i for i in range(800)}),
-    json.dumps(list(range(1500))),
+    *("9**9**9**9", "9^9^9^9^9", "2**(2**(2**(2**(2**2))))", "factorial(10**8)", "expand((x+1)**20000)", "(x+1)^20000"),
+    *("x**999999999", "((((x+y)^99)^99)^99)^99", "prod(range(10**9))", "1e999999999", "-1e-999999999", "1e400"),
+    *("10**400000", "1/1e-400", "0x" + "f" * 5000, "1" * LONG, "-" + "9" * (LONG - 1), "0." + "3" * (LONG - 2)),
+    *("1/" + "7" * (LONG - 2), "R999999999", "A+999999999999", "A+1 " * 2500, filled("[" * 5000 + "]" * 5000)),
+    *("(" * 4999 + "1" + ")" * 5000, " ∨ ".join(f"P{i}" for i in range(1000)), json.dumps([[0] * 60] * 50)),
+    *(" and ".join(chr(65 + i % 26) for i in range(1500)), json.dumps({str(i): i for i in range(800)})),
+    *(json.dumps(list(range(1500))), "\\boxed{" * 400 + "1" + "}" * 400),
+    *map(
+        filled, ("R U R' U' ", "Move disk 1 from Peg 1 to Peg 2\n", "(((((", "[[[[[", '{"a":', "-", "~", "not ", "+-")
+    ),
+    *map(filled, ("1+", "x*", "x*x+", "(x+1)*", "(x+1)(y-1)", "sin(", "a/", "A∧", "(A ∨ ", "((A→B)↔", "(A↔B)∧(C∨D)→")),
+    *map(
+        filled, ("1,", "1 ", "a ", "\n", "1\n", "| 1 ", "word, ", "[", '"', "\\", "\\frac{1}{", "\\boxed{", "$", "```")
+    ),
+    *map(
+        filled, ("<answer>", "</answer><answer>", "{", "**", "knight, ", "Alice is a knight. ", "w,A1,B3 ", "LR", "1. ")
+    ),
+    *map(filled, ("[1],", "{},", "A+1", "B-1 B+1 ", "w, ", "'w,A1,B3', ", "Move disk ", "1e400 ", "44")),
 ]
 ODD = [
-    "nan",
-    "NaN",
-    "[NaN, NaN, NaN]",
-    "[nan, nan]",
-    "inf",
-    "-Infinity",
-    "[Infinity]",
-    "1j*inf",
-    "None",
-    "null",
-    "undefined",
-    "{}",
-    "[]",
-    "[[]]",
-    "[[], []]",
-    "()",
-    '""',
-    "''",
-    ".",
-    ",",
-    "-",
-    "=",
-    "?",
-    "\x00",
-    "1\x002",
-    "\x00" * 5000,
-    "\ud800",
-    "\udfff12\ud800",
-    "\u202e12",
-    "\ufeff",
-    "\u200b\u200b",
-    "١٢٣",
-    "²³",
-    "𝟙𝟚",
-    "½",
-    "Ⅷ",
-    "ﷺ" * 500,
-    "🧩" * 2000,
-    "e\u0301" * 2000,
-    "Integral(f, x)",
-    "Integral(x, x)",
-    "integrate(x)",
-    "expand(f)",
-    "simplify(0)",
-    "Derivative(x)",
-    "the answer",
-    "I do not know",
-    "see above",
-    "answer",
-    "<answer>",
-    "a<b>c</b>",
-    '{"a": {"b": {"c": 1}}}',
-    '[{"Agent[0.5, 0.5]": "move(box_blue, square[0.5, 1.5])"}]',
-    "[1, [2, [3, [4, [5]]]]]",
-    "[true, 1, '1', 1.0]",
-    '{"0": 1e999}',
-    "[1e999]",
-    "not a number",
-    "%s%s%s%n",
-    "${jndi:ldap://127.0.0.1/a}",
-    "'; DROP TABLE answers; --",
+    *("nan", "NaN", "[NaN, NaN, NaN]", "[nan, nan]", "inf", "-Infinity", "[Infinity]", "1j*inf", "None", "null", "{}"),
+    *("undefined", "[]", "[[]]", "[[], []]", "()", '""', "''", ".", ",", "-", "=", "?", "\x00", "1\x002"),
+    *("\x00" * 5000, "\ud800", "\udfff12\ud800", "\u202e12", "\ufeff", "\u200b\u200b", "١٢٣", "²³", "𝟙𝟚", "½", "Ⅷ"),
+    *("ﷺ" * 500, "🧩" * 2000, "e\u0301" * 2000, "Integral(f, x)", "Integral(x, x)", "integrate(x)", "expand(f)"),
+    *("simplify(0)", "Derivative(x)", "the answer", "I do not know", "see above", "answer", "<answer>", "a<b>c</b>"),
+    *("not a number", '{"a": {"b": {"c": 1}}}', "[1, [2, [3, [4, [5]]]]]", "[true, 1, '1', 1.0]", '{"0": 1e999}'),
+    *("[1e999]", "1/0", '[{"Agent[0.5, 0.5]": "move(box_blue, square[0.5, 1.5])"}]', "%s%s%s%n"),
+    *("${jndi:ldap://127.0.0.1/a}", "'; DROP TABLE answers; --"),
 ]
 
 
@@ -191,47 +87,53 @@ def test_every_task_has_one_grader() -> None:
     assert set(DISAGREEMENTS) <= set(TASKS)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@each_task
 def test_hostile_answers_earn_nothing_and_take_no_time(task: str, tmp_path: Path) -> None:
     """Nothing runs, nothing raises, nothing is paid, and nothing takes long: 0.5 s here leaves room for a busy machine,
-    where some milliseconds are the rule."""
-    entry = entries(task)[0]
-    gold = gold_answer(task, entry) or ""
-    for payload in [text.format(path=tmp_path / "made") for text in CODE] + HEAVY + ODD:
+    where some milliseconds are the rule. Answers of megabytes are not graded, blank and missing ones score 0."""
+    item = entries(task)[0]
+    gold, text = gold_answer(task, item) or "", json.dumps(item)
+    for payload in [code.format(path=tmp_path / "made") for code in CODE] + HEAVY + ODD:
         start = time.perf_counter()
-        score = graded(task, entry, payload)
+        score = graded(task, text, payload)
         seconds = time.perf_counter() - start
         shown = f"{payload[:60]!r} for {gold[:60]!r}: {score.value} {score.status} {score.detail}"
         assert seconds < 0.5, f"{seconds:.3f} s, {shown}"
         assert score.status == "wrong", shown
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_answers_too_long_are_not_graded(task: str) -> None:
-    """Of a megabyte, and of ten: the score says why it is 0, at once."""
-    entry = entries(task)[0]
-    for answer in ("<answer>" * 125_000, "7" * 10_000_000):
+    for payload in ("<answer>" * 125_000, "7" * 10_000_000):
         start = time.perf_counter()
-        assert graded(task, entry, answer).status == "too_long"
+        assert graded(task, text, payload).status == "too_long"
         assert time.perf_counter() - start < 0.5
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_blank_and_missing_answers_score_zero(task: str) -> None:
-    entry = entries(task)[0]
-    info = {"rg_task": task, "config": "{}", "entry": json.dumps(entry)}
+    assert [graded(task, text, blank).value for blank in ("", " ", "\n\t")] == [0.0, 0.0, 0.0]
+    info = {"rg_task": task, "config": "{}", "entry": text}
     assert score_extraction(Extraction("no_answer", None), info).status == "no_answer"
-    for blank in ("", " ", "\n\t"):
-        assert graded(task, entry, blank).value == 0.0
 
 
-@pytest.mark.parametrize("task", TASKS)
+@each_task
+def test_no_text_makes_a_grader_raise(task: str) -> None:
+    """Any text, and any text in the signs of a right answer, has a value in [0, 1]."""
+    item = entries(task)[0]
+    text, gold = json.dumps(item), (gold_answer(task, item) or "0")[:2_000]
+    signs = st.text(st.sampled_from(sorted(set(gold + "[](){},\"' \n-=+.0"))), max_size=60)
+    tokens = st.lists(st.sampled_from(re.findall(r"\w+|\s+|[^\w\s]", gold)), max_size=30).map("".join)
+
+    @settings(max_examples=20, database=None)
+    @given(st.one_of(st.text(max_size=50), signs, tokens))
+    def check(answer: str) -> None:
+        score = graded(task, text, answer)
+        assert score.status != "ungradable", score.detail
+        assert 0.0 <= score.value <= 1.0
+
+    check()
+
+
+@each_task
 def test_an_entry_whose_gold_is_not_right_is_ungradable(task: str) -> None:
     """Edited by hand, or of another version of the library: a 0 for every answer is not blamed on the answers."""
-    entry = entries(task)[0]
+    item = entries(task)[0]
     for change in ({}, {"metadata": {}}, {"answer": "@@"}, {"answer": None}):
-        broken = {**entry, **change}
+        broken = {**item, **change}
         try:
             gold = gold_answer(task, broken)
             fits = task in STORED_ELSEWHERE if gold is None else grade(task, {}, broken, gold.strip()) == 1.0
@@ -241,34 +143,173 @@ def test_an_entry_whose_gold_is_not_right_is_ungradable(task: str) -> None:
             for grading in ("hardened", "partial"):
                 info = {"rg_task": task, "config": "{}", "entry": form, "grading": grading}
                 score = score_extraction(Extraction("ok", "-98765"), info)
-                assert score.value == 0.0
                 # Some graders raise on the wrong answer alone, where metadata is missing.
                 possible = {"wrong"} if fits and not change else {"wrong", "ungradable"} if fits else {"ungradable"}
+                assert score.value == 0.0
                 assert score.status in possible, f"{change}: {score}"
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_harmless_form_is_forgiven(task: str) -> None:
-    """White space, a period, a box, dollars, a fence, bold type around a gold answer."""
-    for entry in entries(task)[:2]:
-        gold = gold_answer(task, entry)
-        if gold is None or not gold.strip():
+QUOTES = ("double quotes", "single quotes", "curly quotes", "single curly quotes")
+LISTS = ("list", "list of a text")
+REFUSED: dict[str, tuple[str, ...]] = {
+    "base_conversion": ("thousands {,}", r"thousands \,"),  # digits of another base have no thousands
+    "bf": LISTS,  # brackets are what a program may print
+    "codeio": (*QUOTES, *LISTS),  # quotes make a text of a value, and brackets a list
+}
+"""Dresses that change the meaning in one task. Labels are for single values, so not for `COMPOSED` tasks."""
+
+
+@each_task
+def test_a_right_answer_is_right_in_every_dress(task: str) -> None:
+    """But for listed exceptions; that none makes a wrong one right is tested below."""
+    refused = (*REFUSED.get(task, ()), *(LABELS if task in COMPOSED else ()))
+    tried = 0
+    for item in entries(task):
+        gold = (gold_answer(task, item) or "").strip()
+        for name, dress in [*DRESSES.items(), ("white space", lambda answer: f"\n  {answer} \n")]:
+            answer = dress(gold) if gold else None
+            if answer is not None and name not in refused:
+                tried += 1
+                assert graded(task, item, answer, "hardened").status == "correct", f"{name}: {answer!r}"
+    assert tried >= 30
+
+
+def test_dresses_that_change_the_meaning_are_refused_and_counted() -> None:
+    """Each exception is one; the audit gives the share of those that are taken."""
+    for task, names in REFUSED.items():
+        for name in names:
+            gold = {"bf": "onset", "codeio": "12" if name in LISTS else "[1, 2]"}.get(task, "123456")
+            item = entry(gold, target_base=10, target_repr=gold)
+            assert grade(task, {}, item, gold) == 1.0
+            assert grade(task, {}, item, DRESSES[name](gold) or "") == 0.0, name
+    share, names = taken("base_conversion", [entry("123456", target_base=10, target_repr="123456")])
+    assert names == ["thousands {,}", r"thousands \,"]
+    assert share == pytest.approx(1 - 2 / sum(dress("123456") is not None for dress in DRESSES.values()))
+    assert taken("game_of_life", entries("game_of_life"))[1] == ["all labels"]
+
+
+HEDGES = [
+    *("The answer is not {gold}", "The answer is {other}, not {gold}", "The answer is {gold}, not {other}"),
+    *("The answer is either {gold} or {other}", "The answer is {gold} or {other}", "The answer is {gold}? No, {other}"),
+    *("Answer: {gold} / {other}", "Answer: {gold} Answer: {other}", "Answer: {other}. Answer: {gold}"),
+    *("I guess {gold}", "Answer: anything but {gold}", "Final answer: {gold} unless it is {other}"),
+    *("[{gold}] or [{other}]", "The answer is {gold}. The answer is {other}.", "**{gold}** or **{other}**"),
+    *('"{gold}" or "{other}"', r"\boxed{{{gold}}} or \boxed{{{other}}}", r"\boxed{{{gold}}}, \boxed{{{other}}}"),
+    *("`{gold}` `{other}`", "The answer is [{gold}, {other}]", "It is unclear, but the answer is {gold}"),
+]
+PART_OF_THE_ANSWER = {
+    "knights_knaves": "sentences are read claim by claim, and names of other questions claim nothing",
+    "polynomial_equations": "a quotient of two roots may be the right one",
+    "propositional_logic": "`or` and brackets are signs of a formula",
+}
+"""Tasks where some of `HEDGES` are right, and why."""
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if task not in PART_OF_THE_ANSWER])
+def test_a_second_value_a_hedge_or_a_denial_is_wrong(task: str) -> None:
+    """Whatever is before the label or after the answer."""
+    golds = [(item, (gold_answer(task, item) or "").strip()) for item in entries(task)]
+    for item, gold in golds:
+        others = [other for _, other in golds if other and other.casefold() != gold.casefold()] or ["-98765"]
+        for hedge in HEDGES if gold else []:
+            answer = hedge.format(gold=gold, other=others[0])
+            assert grade(task, {}, item, answer, partial_credit=True) < 1.0, answer
+
+
+ROUNDED = {
+    *("advanced_geometry", "codeio", "coin_flip", "decimal_arithmetic", "number_format", "polynomial_equations"),
+    *("pool_matrix", "power_function", "simple_geometry", "time_intervals"),
+}
+"""The last digit may be another (time_intervals' own is a millisecond short now and then): only the first of
+a number is changed, which is a tenth of it at least."""
+OPPOSITES = [("True", "False"), ("Yes", "No"), ("on", "off"), ("Peng", "Chi"), ("knight", "knave"), ("0", "1")]
+
+
+def unlike(task: str, gold: str) -> list[str]:
+    """What differs from the only right answer: the other one of two, another first or last digit or letter."""
+    digits = [match.start() for match in re.finditer(r"\d", gold)]
+    letters = [match.start() for match in re.finditer(r"[A-Za-z]", gold)]
+    found = [two for pair in OPPOSITES for one, two in (pair, pair[::-1]) if gold == one]
+    for at in digits[:1] + (digits[-1:] if task not in ROUNDED else []):
+        found.append(f"{gold[:at]}{(int(gold[at]) + 1) % 10}{gold[at + 1 :]}")
+    for at in (letters[:1] + letters[-1:]) if not digits else []:
+        found.append(gold[:at] + ("a" if gold[at] in "zZ" else chr(ord(gold[at]) + 1)) + gold[at + 1 :])
+    return found
+
+
+def without_last(separator: str) -> Callable[[str, dict[str, Any]], list[str]]:
+    return lambda gold, item: [separator.join(gold.split(separator)[:-1])]
+
+
+def without_last_item(gold: str, item: dict[str, Any]) -> list[str]:
+    """Of a JSON list, which may also be the word that there is no solution."""
+    return [json.dumps(json.loads(gold)[:-1])] if gold.startswith("[") else [gold[::-1], "[]"]
+
+
+def same_color(gold: str, item: dict[str, Any]) -> list[str]:
+    """Both ends of one edge of the graph have one color."""
+    coloring, (one, other) = json.loads(gold), item["metadata"]["puzzle"]["edges"][0]
+    return [json.dumps({**coloring, str(one): coloring[str(other)]}), json.dumps({**coloring, str(one): 999})]
+
+
+def occupied(gold: str, item: dict[str, Any]) -> list[str]:
+    """A move to where a stone is, and one next to the board."""
+    board = item["metadata"]["board"]
+    size = len(board)
+    row, column = next((r, c) for r in range(size) for c in range(size) if board[r][c] != ".")
+    return [f"{chr(ord('A') + column)}{size - row}", f"A{size + 1}"]
+
+
+def not_integrated(gold: str, item: dict[str, Any]) -> list[str]:
+    return [f"{gold} + {item['metadata']['variable']}", f"2*({gold}) + 1"]
+
+
+BROKEN: dict[str, Callable[[str, dict[str, Any]], list[str]]] = {
+    "boxnet": without_last_item,
+    "countdown": lambda gold, item: [f"{gold} + 1", f"({gold})*1 + 2 - 1", str(item["metadata"]["target"])],
+    "cryptarithm": lambda gold, item: [re.sub(r"^(\w=)(\d)(.*)\d$", r"\1\2\3\2", gold), gold[:-4]],  # a digit twice
+    "graph_color": same_color,
+    "intermediate_integration": not_integrated,
+    "jugs": without_last_item,
+    "knight_swap": without_last_item,
+    "modulo_grid": lambda gold, item: [gold.replace("✅", "❌", 1), gold.replace("❌", "✅", 1), gold[:-2]],
+    "n_queens": lambda gold, item: [gold.replace("Q", "_", 1), gold.replace("_", "Q", 1)],
+    "propositional_logic": lambda gold, item: ["P ∧ ¬P", "P ∨ ¬P", f"{gold} ∧ (Q ∧ ¬Q)", f"¬{gold}"],
+    "puzzle24": lambda gold, item: [f"{gold} + 1", f"({gold}) - 0", "24"],
+    "quantum_lock": without_last(" → "),
+    "rubiks_cube": without_last(" "),
+    "rush_hour": without_last(" "),
+    "simple_integration": not_integrated,
+    "sokoban": lambda gold, item: [gold[:-1]],
+    "tower_of_hanoi": without_last("\n"),
+    "tsumego": occupied,
+}
+"""Tasks with several right answers: the gold one is broken in a way that no rule allows."""
+
+
+@each_task
+def test_a_wrong_answer_made_of_a_gold_one_is_not_right(task: str) -> None:
+    """Nor is it with partial credit, nor in any dress; the gold answer itself is. Judged by what makes it wrong."""
+    tried = 0
+    for item in entries(task):
+        gold = gold_answer(task, item)
+        if gold is None:
             continue
-        forms = ["{}", " {}  ", "\n{}\n", "{}.", "\\boxed{{{}}}", "${}$", "$\\boxed{{{}}}$", "```\n{}\n```", "**{}**"]
-        for form in forms:
-            if "$" in gold and "$" in form:
+        assert grade(task, {}, item, gold) == 1.0
+        for wrong in BROKEN[task](gold, item) if task in BROKEN else unlike(task, gold):
+            if wrong == gold:
                 continue
-            if form == "**{}**" and "**" in gold:
-                continue
-            answer = form.format(gold)
-            assert graded(task, entry, answer, "hardened").status == "correct", f"{answer!r}"
+            tried += 1
+            for answer in (wrong, *(dressed for dress in DRESSES.values() if (dressed := dress(wrong)) is not None)):
+                assert 0.0 <= grade(task, {}, item, answer, partial_credit=True) < 1.0, f"{answer!r} for {gold!r}"
+    assert tried >= ENTRIES / 2
 
 
 SLOW_TO_DRAW = {"codeio", "futoshiki", "intermediate_integration", "knight_swap"}
 """The library takes seconds for one of their questions; the table that is kept was made of more."""
 
 
-@pytest.mark.parametrize("task", TASKS)
+@each_task
 def test_honest_answers_are_graded_as_by_the_library(task: str) -> None:
     """Gold answers are right; on changed ones and those of other questions both graders agree, or the disagreement is
     of a kind that the table explains."""
@@ -280,11 +321,11 @@ def test_honest_answers_are_graded_as_by_the_library(task: str) -> None:
 @pytest.mark.parametrize("task", DISAGREEMENTS)
 def test_no_kind_of_disagreement_excuses_a_mistake_on_gold_answers(task: str) -> None:
     """That a gold answer is called wrong is never explained, nor that something quite different is called right."""
-    for entry in entries(task):
-        gold = gold_answer(task, entry)
+    for item in entries(task):
+        gold = gold_answer(task, item)
         if gold is not None:
-            assert explanation(task, entry, gold, right=False) is None, gold
-        assert explanation(task, entry, "7, 7 and 7 (a guess)", right=True) is None
+            assert explanation(task, item, gold, right=False) is None, gold
+        assert explanation(task, item, "7, 7 and 7 (a guess)", right=True) is None
 
 
 def test_the_table_as_kept_explains_every_disagreement() -> None:
