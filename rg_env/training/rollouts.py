@@ -243,7 +243,7 @@ class EmptyBatches:
     def __init__(self) -> None:
         self._count = 0
 
-    def look(self, filtered: Filtered) -> None:
+    def count(self, filtered: Filtered) -> None:
         """Raise `TrainingError` when this is the last that a run may have in a row."""
         self._count = 0 if filtered.mixed else self._count + 1
         if self._count < EMPTY_BATCHES:

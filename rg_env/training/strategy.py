@@ -249,7 +249,9 @@ class Zero:
 
         writer.save = attempt
         try:
-            self._engine.save_checkpoint(str(folder))
+            # Of LoRA without the frozen base, which the run has loaded from elsewhere.
+            lora = hasattr(self._engine.module, "peft_config")
+            self._engine.save_checkpoint(str(folder), exclude_frozen_parameters=lora)
         finally:
             del writer.save
         if failures:
@@ -461,7 +463,7 @@ class StepGuard:
         self.skipped, in_a_row = counts
         self._in_a_row = in_a_row % MOST_IN_A_ROW  # a run that was ended gets as many again
 
-    def note(self, result: StepResult, step: int) -> None:
+    def count(self, result: StepResult, step: int) -> None:
         """Count step number `step`."""
         if result.skipped is None:
             self._in_a_row = 0

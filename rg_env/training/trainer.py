@@ -5,12 +5,17 @@
     trainer.train()
 
 The constructor is that of `vf.GRPOTrainer` (verifiers 0.1.6) with an `engine` and a `curriculum`. `train` is the whole
-algorithm, top to bottom. What it needs are objects of its own: an engine samples (`engines`), a sampler turns rows into
-scored rollouts (`rollouts`), an objective makes a loss of them (`objective`), a strategy spreads the model over
-processes and makes the optimizer step (`strategy`), checkpoints are written and read by `saving`, and callbacks of
-transformers watch. `run.train` adds evaluations, files, trackers and Ctrl-C.
+algorithm, top to bottom. It has an engine that samples (`engines`), a sampler that turns rows into scored rollouts
+(`rollouts`), an objective that computes their loss (`objective`), a strategy that spreads the model over processes and
+makes the optimizer step (`strategy`), and `checkpointing`; transformers' callbacks watch. `run.train` adds evaluations,
+files, trackers and Ctrl-C.
+
+Callbacks see every event but `on_predict` and `on_prediction_step`; `on_evaluate` comes with the metrics of an
+evaluation. `control.should_training_stop` and `control.should_save` have an effect, and must be the same on all
+processes.
 """
 
+import dataclasses
 import gc
 import os
 from collections.abc import Iterator
@@ -32,7 +37,6 @@ from rg_env.inference.protocol import Sampling
 from rg_env.training.algorithms.loss import group_advantages
 from rg_env.training.algorithms.objective import Objective
 from rg_env.training.algorithms.policy import PreviousPolicy, prepare_policy, reference_of
-from rg_env.training.callbacks import Callbacks
 from rg_env.training.checkpointing.save import Checkpoints, rows_hash
 from rg_env.training.checks import (
     as_environment,
@@ -92,16 +96,7 @@ class GRPOTrainer:
         self.args = args = on_this_machine(args)
         self.processing_class, self.curriculum = processing_class, curriculum
         self.engine_config = engine if isinstance(engine, EngineConfig) else EngineConfig.of(engine)
-        self.sampling = Sampling(
-            args.temperature,
-            args.top_p,
-            args.top_k,
-            args.min_p,
-            args.repetition_penalty,
-            args.presence_penalty,
-            args.frequency_penalty,
-            args.max_tokens,
-        )
+        self.sampling = Sampling(**{each.name: getattr(args, each.name) for each in dataclasses.fields(Sampling)})
         self.accelerator = make_accelerator(args)
         main = self.accelerator.is_main_process
         check_options(args, self.engine_config, self.env, curriculum)
@@ -129,7 +124,7 @@ class GRPOTrainer:
                 self.output_dir.mkdir(parents=True, exist_ok=True)
             self.strategy = make_strategy(self.accelerator, args)
             check_engine(self.engine_config, self.strategy.sharding)
-            set_seed(args.seed)  # of new adapters, and of the order of rollouts in a step
+            set_seed(args.seed)  # for new adapters, and the order of rollouts in a step
             policy = prepare_policy(model, args, peft_config, training=True)
             reference = reference_of(policy, args)
             optimizer = optimizers[0] or make_optimizer(args, policy)
@@ -155,35 +150,31 @@ class GRPOTrainer:
         )
         self.checkpoints = Checkpoints(self, self.output_dir)
         self.rollouts: Rollouts | None = None
-        """The batch that is trained on; on the main process."""
+        """The batch in training, on the main process."""
         self.updating = False
         """True while a step mutates state that must stay consistent: interrupts are deferred until it is False."""
         self.consistent = True
-        """Whether weights, step and random numbers belong together; nothing can be saved from an update broken off."""
-        self._callbacks = Callbacks(
-            callbacks or [],
-            model=self.model,
-            processing_class=processing_class,
-            optimizer=self.optimizer,
-            lr_scheduler=self.scheduler,
-        )
+        """Whether weights, step and random numbers belong together: an interrupted update cannot be saved."""
+        self.callbacks: list[TrainerCallback] = []
+        """Called in this order."""
+        for callback in callbacks or []:
+            self.add_callback(callback)
         self._empty_batches = EmptyBatches()
         self._micro_batches: list[dict[str, Any]] | None = None
         self._synced_at: int | None = None
         self._in_epoch = False
         if curriculum is not None:
             on_main(self.accelerator, curriculum.check)
-        self.checkpoints.point.note()
+        self.checkpoints.note()
         self.notify("on_init_end")
 
     # --- the algorithm ------------------------------------------------------------------------------------------------
 
     def train(self, resume_from_checkpoint: str | Path | None = None) -> None:
-        """Train until `args.max_steps` optimizer steps are made, or a callback ends the run.
+        """Train for `args.max_steps` optimizer steps, or until a callback ends the run.
 
         Args:
-            resume_from_checkpoint: continue from this folder, which `checkpoints.check_fit` has accepted, as if the run
-                had never stopped.
+            resume_from_checkpoint: a folder that `check_fit` has accepted: continue as if the run had never stopped.
 
         Raises:
             TrainingError, RewardError, EngineError: whatever ended the run; on several processes `StoppedTogether`.
@@ -194,7 +185,7 @@ class GRPOTrainer:
             while state.global_step < args.max_steps and not self.control.should_training_stop:
                 self.guard.end_if_hopeless(self.model, state.global_step)
                 self._begin_step()
-                with self.phases("backward"):  # and whatever is no phase of its own
+                with self.phases("backward"):  # and whatever is not a phase of its own
                     parts = self._next_micro_batches()
                     self._look_back(parts)
                     result = self.strategy.step(self._loss, parts, self._learning_rates(), self._updating)
@@ -215,30 +206,30 @@ class GRPOTrainer:
     def _next_batch(self, number: int) -> TokenBatch:
         """Batch `number` of rollouts, sampled now or before ("ahead"). On the main process only."""
         if self.curriculum is not None:
-            self.curriculum.look(self.state.global_step)
+            self.curriculum.update_levels(self.state.global_step)
         ahead = self.engine_config.num_batches_ahead
         if ahead:
             last = (self.args.max_steps - 1) // self.args.num_iterations
             for each in range(number, min(number + ahead, last) + 1):
                 if not self.sampler.submitted(each):
                     self.sampler.submit(each, self._rows(each), self.sampling)
-            found = self.sampler.get(number)
+            rollouts = self.sampler.get(number)
         else:
-            found = self.sampler.sample(self._rows(number), self.sampling)
-        self._count(found)
+            rollouts = self.sampler.sample(self._rows(number), self.sampling)
+        self._count(rollouts)
         if self.curriculum is not None:
-            correct = torch.tensor(found.accuracies, dtype=torch.float64)
+            correct = torch.tensor(rollouts.accuracies, dtype=torch.float64)
             self.curriculum.measure(number, correct.view(-1, self.args.num_generations).mean(dim=1).tolist())
             self.metrics.update(self.curriculum.metrics())
-        self.metrics.update(batch_metrics(found, self.args.num_generations))  # of all rollouts, trained on or not
+        self.metrics.update(batch_metrics(rollouts, self.args.num_generations))  # filtered out or not
         self.metrics.update(self.engine.metrics())
         empty: list[int] = []
         if self.args.filter_groups:
-            found, empty = self._filtered(number, found)
+            rollouts, empty = self._filtered(number, rollouts)
         if self.args.mask_truncated_completions:
-            empty += found.truncated
-        self.rollouts = found
-        return found.tokens().without_loss(empty)
+            empty += rollouts.truncated
+        self.rollouts = rollouts
+        return rollouts.tokens().without_loss(empty)
 
     def _rows(self, number: int) -> list[Any]:
         """The rows of batch `number`, each once for each of its rollouts."""
@@ -247,7 +238,7 @@ class GRPOTrainer:
             rows = self.curriculum.replace(number, rows)
         return repeated(rows, self.args.num_generations)
 
-    def _filtered(self, number: int, found: Rollouts) -> tuple[Rollouts, list[int]]:
+    def _filtered(self, number: int, rollouts: Rollouts) -> tuple[Rollouts, list[int]]:
         """Batch `number` with other groups in place of those that teach nothing, and the rollouts without loss."""
 
         def more(round_: int, prompts: int) -> Rollouts:
@@ -256,9 +247,9 @@ class GRPOTrainer:
             self._count(sampled)
             return sampled
 
-        filtered = fill(found, self.args.num_generations, more, self.args.filter_groups_rounds)
+        filtered = fill(rollouts, self.args.num_generations, more, self.args.filter_groups_rounds)
         self.metrics.update(filtered.metrics())
-        self._empty_batches.look(filtered)
+        self._empty_batches.count(filtered)
         return filtered.batch, filtered.empty
 
     def _split(self, batch: TokenBatch) -> list[dict[str, Any]]:
@@ -284,7 +275,7 @@ class GRPOTrainer:
 
     def _loss(self, part: dict[str, Any]) -> torch.Tensor:
         if self._micro_batches and part is not self._micro_batches[0]:
-            self.notify("on_substep_end")  # of the one before
+            self.notify("on_substep_end")  # for the one before
         return self.objective(part, self.metrics)
 
     def _learning_rates(self) -> list[float]:
@@ -308,13 +299,14 @@ class GRPOTrainer:
             self.scheduler.step()
         state.global_step += 1
         state.epoch = state.global_step / self.args.num_iterations / self._order.batches
-        self.guard.note(result, state.global_step)
+        self.guard.count(result, state.global_step)
+        if self.previous_policy is not None and result.skipped is None:
+            self.previous_policy.advance()
         self.meter.end_step()
-        self.checkpoints.point.note()
+        self.checkpoints.note()
         self.consistent = True
         self.notify("on_step_end")
-        finite = result.skipped != "loss"
-        self.log({"loss": result.loss if finite else 0.0, "grad_norm": result.grad_norm, "learning_rate": rate})
+        self.log({"loss": result.loss, "grad_norm": result.grad_norm, "learning_rate": rate})
         self.updating = False
         self._check_parity()
         every = self.args.save_steps
@@ -333,7 +325,7 @@ class GRPOTrainer:
             difference = self.state.log_history[-1].get("sampling/logp_difference", 0.0)
             on_main(self.accelerator, lambda: self.engine.check_parity(difference))
 
-    # --- what the loop stands on --------------------------------------------------------------------------------------
+    # --- what the loop needs ------------------------------------------------------------------------------------------
 
     def sync_weights(self) -> None:
         """Bring the engine's weights up to those of the model, once a step. A collective operation."""
@@ -346,11 +338,13 @@ class GRPOTrainer:
 
     def log(self, logs: dict[str, float]) -> None:
         """Log a step's metrics, with what has been measured since the last one."""
-        steps, costs = self.meter.take()
-        times = {name: seconds / max(1, steps) for name, seconds in self.phases.take().items()}
-        found = {**logs, **self.metrics.take(), **times, **costs, "skipped_steps": float(self.guard.skipped)}
-        found["num_tokens"] = float(self.state.num_input_tokens_seen)
-        self.report({**found, "rollouts": float(self.rollouts_so_far), "epoch": self.state.epoch or 0.0})
+        counts = {
+            "skipped_steps": float(self.guard.skipped),
+            "num_tokens": float(self.state.num_input_tokens_seen),
+            "rollouts": float(self.rollouts_so_far),
+            "epoch": self.state.epoch or 0.0,
+        }
+        self.report({**logs, **self.metrics.take(), **self.phases.take(), **self.meter.take(), **counts})
 
     def report(self, logs: dict[str, float]) -> None:
         """Hand metrics to the callbacks and to the trainer's state."""
@@ -359,7 +353,15 @@ class GRPOTrainer:
 
     def notify(self, event: str, **details: Any) -> None:
         """Let the callbacks see an event of transformers' `TrainerCallback`."""
-        self.control = self._callbacks.call(event, self.args, self.state, self.control, **details)
+        shared = {
+            "model": self.model,
+            "processing_class": self.processing_class,
+            "optimizer": self.optimizer,
+            "lr_scheduler": self.scheduler,
+        }
+        for callback in list(self.callbacks):
+            act = getattr(callback, event)
+            self.control = act(self.args, self.state, self.control, **shared, **details) or self.control
 
     @property
     def rollouts_so_far(self) -> int:
@@ -367,33 +369,24 @@ class GRPOTrainer:
         return self.state.global_step * self.args.rollouts_per_step // self.args.num_iterations
 
     def save_checkpoint(self) -> Path:
-        """Save the present step; see `saving.Checkpoints.save`."""
+        """Save the present step; see `Checkpoints.save`."""
         return self.checkpoints.save()
 
     def batch_in_use(self) -> list[dict[str, Any]] | None:
-        """The micro-batches that more updates are to be made from; None after the last of them."""
+        """The micro-batches for the next updates; None if they need a new batch."""
         return self._micro_batches if self.state.global_step % self.args.num_iterations else None
 
     def use_batch(self, parts: list[dict[str, Any]]) -> None:
-        """Make the next updates from these micro-batches: those of a checkpoint."""
+        """Make the next updates from the micro-batches of a checkpoint."""
         self._micro_batches = parts
 
-    def add_callback(self, callback: TrainerCallback) -> None:
-        """Let a callback watch, after those that do already."""
-        self._callbacks.add(callback)
+    def add_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
+        """Call a callback after the others."""
+        self.callbacks.append(callback() if isinstance(callback, type) else callback)
 
     def remove_callback(self, callback: TrainerCallback) -> None:
-        """Let a callback watch no more."""
-        self._callbacks.remove(callback)
-
-    @property
-    def callbacks(self) -> list[TrainerCallback]:
-        """Those that watch, in the order in which they are called."""
-        return self._callbacks.all
-
-    @callbacks.setter
-    def callbacks(self, callbacks: list[TrainerCallback]) -> None:
-        self._callbacks.all = callbacks
+        """Stop calling it, if it is called."""
+        self.callbacks = [each for each in self.callbacks if each is not callback]
 
     @property
     def model_name(self) -> str:
@@ -420,16 +413,16 @@ class GRPOTrainer:
             self.checkpoints.load(Path(checkpoint))
         self.state.max_steps = self.args.max_steps
         self.model.train()
-        self.checkpoints.point.note()
+        self.checkpoints.note()
         return self.state
 
     def _new_state(self) -> TrainerState:
         main, local = self.accelerator.is_main_process, self.accelerator.is_local_main_process
         return TrainerState(is_world_process_zero=main, is_local_process_zero=local)
 
-    def _count(self, found: Rollouts) -> None:
-        """Count the tokens of rollouts that were made."""
-        tokens = sum(map(len, found.prompt_ids)) + sum(len(rollout.token_ids) for rollout in found.rollouts)
+    def _count(self, rollouts: Rollouts) -> None:
+        """Count the tokens of sampled rollouts."""
+        tokens = sum(map(len, rollouts.prompt_ids)) + sum(len(rollout.token_ids) for rollout in rollouts.rollouts)
         self.meter.batch(tokens)
         self.state.num_input_tokens_seen += tokens
 
@@ -446,8 +439,8 @@ class GRPOTrainer:
 
     @contextmanager
     def _quiet_garbage_collector(self) -> Iterator[None]:
-        # The libraries' million objects are here to stay: without this, each full garbage collection walks them all,
-        # some 0.2 s every other step.
+        # The libraries' million objects stay: without this, each full garbage collection walks them all, about 0.2 s
+        # every other step.
         gc.collect()
         gc.freeze()
         try:
@@ -485,7 +478,7 @@ class GRPOTrainer:
 
 
 def on_this_machine(args: GRPOConfig) -> GRPOConfig:
-    """The same arguments with those decided that depend on the machine: the CPU without a GPU, bf16 with one."""
+    """The same arguments, with those set that depend on the machine: the CPU without a GPU, bf16 with one."""
     cpu = not torch.cuda.is_available() if args.use_cpu is None else args.use_cpu
     return args.model_copy(update={"use_cpu": cpu, "bf16": not cpu if args.bf16 is None else args.bf16})
 
@@ -501,7 +494,7 @@ def make_accelerator(args: GRPOConfig) -> Accelerator:
     deepspeed = os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
     try:
         return Accelerator(
-            cpu=bool(args.use_cpu) and not deepspeed,  # accelerate leaves DeepSpeed out where it is told of a CPU
+            cpu=bool(args.use_cpu) and not deepspeed,  # with cpu=True accelerate ignores DeepSpeed
             mixed_precision=precision,
             # As a plugin: a plain number gives way to a variable that `accelerate launch` sets.
             gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=args.accumulation(state.num_processes)),

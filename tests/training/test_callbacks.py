@@ -7,7 +7,6 @@ import pytest
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from rg_env.training import EvaluationPlan, train
-from rg_env.training.callbacks import Callbacks
 
 NEVER = {"on_predict", "on_prediction_step", "on_push_begin"}
 EVENTS = [name for name in vars(TrainerCallback) if name.startswith("on_") and name not in NEVER]
@@ -99,18 +98,19 @@ def test_control_ends_and_saves_a_run(make_trainer: Any, tmp_path: Path) -> None
     assert [step for event, step in seen.events if event == "on_save"] == [1]
 
 
-def test_a_control_that_is_returned_counts() -> None:
-    """As in transformers; None keeps the one that there is."""
+def test_a_control_that_is_returned_counts(make_trainer: Any) -> None:
+    """As in transformers; None keeps the present one. Classes are instantiated."""
 
     class Returns(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
             return TrainerControl(should_training_stop=True)
 
-    callbacks = Callbacks([Returns, TrainerCallback()])  # type: ignore[list-item]
-    found = callbacks.call("on_step_end", None, TrainerState(), TrainerControl())
-    assert found.should_training_stop
-    callbacks.remove(callbacks.all[0])
-    assert not callbacks.call("on_step_end", None, TrainerState(), TrainerControl()).should_training_stop
+    trainer = make_trainer(callbacks=[Returns, TrainerCallback()], max_steps=3, max_tokens=4)
+    trainer.train()
+    assert trainer.state.global_step == 1
+    trainer.remove_callback(trainer.callbacks[0])
+    trainer.train()
+    assert trainer.state.global_step == 3
 
 
 def test_an_error_in_a_callback_ends_the_run(make_trainer: Any) -> None:

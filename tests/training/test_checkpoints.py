@@ -61,18 +61,9 @@ class Bomb:
         return (Path.touch, (self.target,))
 
 
-def spoil_json(path: Path) -> None:
-    path.write_text('{"global_step": "two"}')
-
-
-def edited(*removed: str, **changes: Any) -> Callable[[Path], Any]:
+def edited(**changes: Any) -> Callable[[Path], Any]:
     """Spoils a JSON file."""
-
-    def edit(path: Path) -> None:
-        values = {**json.loads(path.read_text()), **changes}
-        path.write_text(json.dumps({name: value for name, value in values.items() if name not in removed}))
-
-    return edit
+    return lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 def indexed(path: Path) -> None:
@@ -80,34 +71,23 @@ def indexed(path: Path) -> None:
     path.with_name(f"{path.name}.index.json").write_text('{"weight_map": ["a"]}')
 
 
-def deeply_indexed(path: Path) -> None:
-    path.unlink()
-    path.with_name(f"{path.name}.index.json").write_text("[" * 100_000)
-
-
 @pytest.mark.parametrize(
     ("file", "spoil", "words"),
     [
         ("model.safetensors", cut, "weights cannot be read"),
         ("model.safetensors", Path.unlink, "holds neither model.safetensors nor"),
-        ("optimizer.pt", cut, "optimizer.pt is truncated"),
-        ("optimizer.pt", Path.unlink, "optimizer.pt: No such file"),
-        ("resume_state_0.pt", cut, "resume_state_0.pt is truncated"),
-        ("trainer_state.json", cut, "trainer_state.json is truncated"),
-        ("trainer_state.json", spoil_json, "has no step"),
-        ("trainer_state.json", edited(global_step=-1), "has no step"),
-        ("trainer_state.json", edited(of_another_release=1), "trainer_state.json is not what it should be: .*release"),
-        ("trainer_state.json", lambda path: path.write_text("[" * 100_000), "trainer_state.json is truncated"),
-        ("resume.json", Path.unlink, "resume.json: No such file"),
-        ("resume.json", edited(processes=10**12), "resume_state_1.pt: No such file"),
-        ("resume.json", edited(processes=0), "resume.json is not what it should be"),
-        ("resume.json", edited("sharding"), "resume.json is not what it should be"),
-        ("optimizer.pt", lambda path: torch.save({"else": 1}, path), "optimizer.pt is not what it should be"),
-        ("scaler.pt", lambda path: path.write_bytes(b"?"), "scaler.pt is truncated|scaler.pt holds something"),
-        ("resume_state_0.pt", lambda path: torch.save({}, path), "resume_state_0.pt is not what it should be"),
         ("model.safetensors", indexed, "weights cannot be read"),
-        ("model.safetensors", deeply_indexed, "weights cannot be read"),
-        (weights_file(0), lambda path: path.write_bytes(b"?"), "its weights cannot be read"),
+        ("optimizer.pt", cut, "optimizer.pt is truncated"),
+        ("optimizer.pt", Path.unlink, "optimizer.pt is missing"),
+        ("optimizer.pt", lambda path: torch.save({"else": 1}, path), "optimizer.pt is truncated or damaged"),
+        ("resume_state_0.pt", cut, "resume_state_0.pt is truncated"),
+        ("resume_state_0.pt", lambda path: torch.save({}, path), "resume_state_0.pt is truncated or damaged"),
+        ("trainer_state.json", cut, "trainer_state.json is truncated"),
+        ("trainer_state.json", edited(of_another_release=1), "trainer_state.json is truncated or damaged"),
+        ("resume.json", Path.unlink, "resume.json is missing"),
+        ("resume.json", edited(processes=10**12), "resume_state_1.pt is missing"),
+        ("scaler.pt", lambda path: path.write_bytes(b"?"), "scaler.pt is truncated|scaler.pt holds something"),
+        (weights_file(0), lambda path: path.write_bytes(b"?"), "previous_policy_0.safetensors is truncated"),
     ],
 )
 def test_a_damaged_checkpoint_is_told(
@@ -124,12 +104,6 @@ def test_a_damaged_checkpoint_is_told(
     checkpoint, (passed_over,) = chosen("auto", run)
     assert checkpoint == run / "checkpoint-1"
     assert "checkpoint-2" in passed_over
-
-
-def test_an_index_beside_a_whole_file_does_not_count(run: Path) -> None:
-    """transformers loads the file."""
-    (run / "checkpoint-2" / "model.safetensors.index.json").write_text('{"weight_map": ["a"]}')
-    assert chosen("auto", run) == (run / "checkpoint-2", [])
 
 
 def test_auto_saves_over_the_damaged_one(run: Path, make_trainer: Any) -> None:
@@ -164,7 +138,7 @@ def test_pickles_are_not_executed(run: Path, make_trainer: Any, tmp_path: Path, 
         ({"num_generations": 2}, "num_generations=4, and here it is 2"),
         ({"seed": 5}, "seed=0, and here it is 5"),
         ({"max_steps": 2}, "already at step 2 of 2; increase max_steps to continue"),
-        ({"beta": 0.1, "kl_reference": "previous"}, "go on from .*it was saved without kl_reference='previous'"),
+        ({"beta": 0.1, "kl_reference": "previous"}, "it was saved without kl_reference='previous'"),
     ],
 )
 def test_another_run_is_refused(run: Path, make_trainer: Any, fields: dict[str, Any], words: str) -> None:
@@ -185,21 +159,11 @@ def test_other_rows_are_refused(run: Path, make_trainer: Any, make_env: Any) -> 
         train(trainer, resume="auto")
 
 
-def test_a_checkpoint_that_names_no_rows_is_refused(run: Path, make_trainer: Any) -> None:
-    """Its file was edited: it tells nothing of the split that would be trained on."""
-    edited(rows={})(run / "checkpoint-2" / "resume.json")
-    with pytest.raises(InputError, match="its training rows are others"):
-        check_fit(make_trainer(**OPTIONS), run / "checkpoint-2")
-
-
 def test_another_number_of_processes_is_refused(run: Path, make_trainer: Any) -> None:
     """Each had its own rows and random numbers."""
-    facts = json.loads((run / "checkpoint-2" / "resume.json").read_text())
-    facts["processes"] = 2
-    (run / "checkpoint-2" / "resume.json").write_text(json.dumps(facts))
-    trainer = make_trainer(output_dir=str(run), **OPTIONS)
+    edited(processes=2)(run / "checkpoint-2" / "resume.json")
     with pytest.raises(InputError, match="it is of 2 processes, and here are 1"):
-        check_fit(trainer, run / "checkpoint-2")
+        check_fit(make_trainer(output_dir=str(run), **OPTIONS), run / "checkpoint-2")
 
 
 def test_another_model_is_refused(run: Path, make_trainer: Any) -> None:
@@ -243,7 +207,7 @@ def test_newer_checkpoints_are_not_run_over(run: Path, make_trainer: Any) -> Non
         train(make_trainer(output_dir=str(run), **OPTIONS), resume=run / "checkpoint-1")
     with pytest.raises(InputError, match="there is no such folder"):
         train(make_trainer(output_dir=str(run), **OPTIONS), resume=run / "checkpoint-9")
-    with pytest.raises(InputError, match=r"trainer_state.json: No such file"):
+    with pytest.raises(InputError, match=r"trainer_state.json is missing"):
         train(make_trainer(output_dir=str(run), **OPTIONS), resume=run)
 
 
@@ -259,7 +223,7 @@ def test_shards_of_fsdp2_are_tensors_alone(run: Path, tmp_path: Path) -> None:
             chosen(path, run)
         return str(caught.value)
 
-    assert "optimizer/.metadata: No such file" in problem()
+    assert "optimizer/.metadata" in problem()
     dcp.save({"state": {"weight": {"step": torch.tensor(1.0)}}}, checkpoint_id=path / "optimizer", no_dist=True)
     assert chosen(path, run) == (path, [])
     shutil.rmtree(path / "optimizer")
@@ -283,7 +247,7 @@ def test_deepspeeds_pickles_are_not_executed_either(run: Path, tmp_path: Path) -
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
-    assert "'latest' is missing" in problem()
+    assert "latest is missing" in problem()
     (path / "latest").write_text("global_step2")
     assert "folder 'global_step2' is missing" in problem()
     (path / "latest").write_text("../..")

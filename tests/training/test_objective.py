@@ -111,6 +111,19 @@ def test_off_policy_rows_have_no_policy_term(make_trainer: Any, rows: dict[str, 
     assert metrics.take()["off_policy_masked"] == 0.25
 
 
+# --- rows without an advantage
+
+
+def test_a_micro_batch_without_a_useful_row_has_no_metrics(make_trainer: Any, rows: dict[str, Any]) -> None:
+    """Its stand-in row, which keeps every process at the same number of passes, is not averaged in."""
+    trainer, metrics = make_trainer(), StepMetrics()
+    trainer.objective(rows, metrics)
+    trainer.objective({**rows, "advantages": torch.zeros(4), "sampler_logps": rows["sampler_logps"] - 9}, metrics)
+    together, alone = metrics.take(), StepMetrics()
+    trainer.objective(rows, alone)
+    assert together == alone.take()
+
+
 # --- KL to the previous policy
 
 
@@ -171,13 +184,14 @@ def test_weights_go_and_come_back(model: Any, tmp_path: Path) -> None:
         previous.read(tmp_path, 0)
     before = model.lm_head.weight.detach().clone()
     previous.keep()
+    assert not previous.known
+    previous.advance()
     previous.write(tmp_path, 0)
     with torch.no_grad():
         model.lm_head.weight.mul_(2)
     with previous.in_place():
         assert torch.equal(model.lm_head.weight, before)
     assert torch.equal(model.lm_head.weight, 2 * before)
-    previous.keep()
     previous.read(tmp_path, 0)
     with previous.in_place():
         assert torch.equal(model.lm_head.weight, before)

@@ -138,11 +138,11 @@ def make(folder, spoil=None, **fields):
     args = default_config(policy, folder, rollouts_per_step=16, per_device_train_batch_size=4, num_generations=4,
                           **fields)
     trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, engine="embedded")
-    generate, save = trainer.engine.generate, trainer.checkpoints.point.write
+    generate, save = trainer.engine.generate, trainer.checkpoints._write_state
     if spoil == "engine":
         trainer.engine.generate = lambda *args: fail() if trainer.state.global_step == 1 else generate(*args)
     if spoil == "disk" and RANK == "1":
-        trainer.checkpoints.point.write = lambda folder: fail() if trainer.state.global_step == 2 else save(folder)
+        trainer.checkpoints._write_state = lambda folder: fail() if trainer.state.global_step == 2 else save(folder)
     return trainer
 
 
@@ -206,6 +206,7 @@ import os
 from pathlib import Path
 import deepspeed
 import torch
+from peft import LoraConfig
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 from rg_env import ReasoningGym
@@ -252,6 +253,7 @@ def update():
 previous, before = PreviousPolicy(other), logits()
 previous.keep()
 update()
+previous.advance()
 after = logits()
 assert not torch.allclose(after, before)
 with previous.in_place():
@@ -323,6 +325,24 @@ for folder, first in (("one", "guarded/checkpoint-3"), ("two", "one/checkpoint-6
 assert sorted(runs[0]) == [4, 5, 6, 7, 8, 9] and sorted(runs[1]) == [7, 8, 9]
 assert all(same(runs[0][step], runs[1][step]) for step in (7, 8, 9)) and not same(runs[0][6], runs[0][9])
 tell("resumed to the bit")
+
+
+def adapted(folder):
+    fields = {"max_steps": 2, "rollouts_per_step": 16, "per_device_train_batch_size": 4, "num_generations": 4}
+    args = default_config(policy, folder, save_steps=1, learning_rate=1e-2, warmup_steps=0, max_tokens=12, **fields)
+    lora = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    return GRPOTrainer(load_policy("tiny").model, env, args, policy.tokenizer, engine="vllm", peft_config=lora)
+
+
+first, second = adapted("adapted"), adapted("again")
+train(first, evaluation=plan)
+train(second, evaluation=plan, resume="adapted/checkpoint-1")
+pairs = list(zip(first.model.parameters(), second.model.parameters(), strict=True))
+assert all(torch.equal(one.ds_tensor, other.ds_tensor) for one, other in pairs)
+frozen = sum(parameter.ds_tensor.nbytes for parameter, _ in pairs if not parameter.requires_grad)
+(states,) = Path("adapted/checkpoint-1").rglob(f"zero_pp_rank_{os.environ['RANK']}_*model_states.pt")
+assert states.stat().st_size < frozen, (states.stat().st_size, frozen)
+tell("saved adapters alone")
 torch.distributed.destroy_process_group()
 """
 
@@ -382,5 +402,6 @@ def test_what_is_not_finite_on_one_process_changes_no_shard(sharded: Sharded) ->
 @pytest.mark.slow
 @pytest.mark.timeout(WITHIN_S + 60)
 def test_shards_resume_to_the_bit(sharded: Sharded) -> None:
-    """Those of weights, moments and the previous policy."""
+    """Those of weights, moments and the previous policy; of LoRA without a copy of the frozen base."""
     sharded.both_told("resumed to the bit")
+    sharded.both_told("saved adapters alone")

@@ -86,9 +86,19 @@ def test_one_bad_pass_spoils_its_step_and_nothing_else(
     assert finite_weights(trainer.model)
     steps = [line for line in logged(tmp_path / "run") if "reward" in line]
     assert [line["skipped_steps"] for line in steps] == [0, 1, 1]
-    assert all(math.isfinite(line["loss"]) for line in steps)
+    assert [line["loss"] is None for line in steps] == [False, True, False]  # JSON has no NaN
     told = [line for line in capsys.readouterr().out.splitlines() if "skipped" in line]
     assert told == ["step 2: skipped, non-finite loss (1/3 consecutive); weights and optimizer unchanged"]
+
+
+def test_a_skipped_step_leaves_the_previous_policy_as_it_is(fresh: Any) -> None:
+    """The reference of the KL term stays the policy before the last update that was made."""
+    trainer = fresh(max_steps=2, beta=0.1, kl_reference="previous")
+    before = {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
+    Poison(trainer.model, {2})
+    trainer.train()
+    with trainer.previous_policy.in_place():
+        assert all(torch.equal(weight, before[name]) for name, weight in trainer.model.state_dict().items())
 
 
 def test_three_bad_steps_end_the_run_with_the_last_good_weights(fresh: Any, tmp_path: Path) -> None:

@@ -91,9 +91,11 @@ class Objective:
         mask, advantages = inputs["loss_mask"], inputs["advantages"]
         tokens = inputs["batch_tokens"][0] if args.loss_type == "dapo" else mask.sum()
         normaliser = Normaliser(args.loss_type, len(mask), tokens, args.max_seq_len)
+        any_useful = True
         if args.beta == 0.0:
             useful = ((advantages != 0) & mask.any(dim=1)).nonzero().squeeze(1)
-            rows = useful if len(useful) else useful.new_zeros(1)
+            any_useful = len(useful) > 0
+            rows = useful if any_useful else useful.new_zeros(1)
             inputs = {name: None if value is None else value[rows] for name, value in inputs.items()}
             mask, advantages = inputs["loss_mask"], inputs["advantages"]
         with self._phases("log_probs"):
@@ -111,7 +113,8 @@ class Objective:
             kl = kl_terms(logps, self._reference_logps(inputs, logps))
             values = values + args.beta * kl
         ratio = torch.exp(logps.detach() - old) if args.num_iterations > 1 else None  # else 1
-        metrics.update(loss_metrics(self._accelerator, mask, clipped, kl, difference, log_ratio, lost, ratio))
+        logged = (mask, clipped, kl, difference, log_ratio, lost, ratio)
+        metrics.update(loss_metrics(self._accelerator, *logged, useful=any_useful))
         return _through_gradient(normaliser.mean(values, mask))
 
     def _reference_logps(self, inputs: dict[str, Any], logps: torch.Tensor) -> torch.Tensor:

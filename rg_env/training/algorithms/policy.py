@@ -3,8 +3,8 @@
 That is the initial model (`reference_of`), or the policy before its last update (`PreviousPolicy`,
 `kl_reference="previous"`). A KL term to the initial policy holds a run where it began; one to the policy of an update
 ago only slows it down: no update may lead far from where the last one was (the "local" regularisation that the course
-"RL for Real" sets as an exercise). It costs one copy of the weights that are trained, adapters alone under LoRA, and a
-forward pass an update.
+"RL for Real" sets as an exercise). It costs a copy of the weights that are trained, adapters alone under LoRA (two
+during an update), and a forward pass an update.
 """
 
 import copy
@@ -20,7 +20,6 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from rg_env.errors import InputError
-from rg_env.training.checkpointing.files import read_shapes
 from rg_env.training.config.grpo import GRPOConfig
 
 
@@ -77,18 +76,13 @@ def weights_file(process: int) -> str:
     return f"previous_policy_{process}.safetensors"
 
 
-def damage(folder: Path, process: int) -> str | None:
-    """Why what process `process` has saved in `folder` cannot be read; None if it can, or there is nothing."""
-    problem = read_shapes(folder, weights_file(process))[1]
-    return problem and f"{weights_file(process)}: {problem}"
-
-
 class PreviousPolicy:
     """A copy of the weights of `model` that are trained, as this process holds them: all, or its shards."""
 
     def __init__(self, model: Any):
         self._parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
         self._kept: dict[str, torch.Tensor] = {}
+        self._candidate: dict[str, torch.Tensor] = {}
 
     @property
     def known(self) -> bool:
@@ -96,12 +90,12 @@ class PreviousPolicy:
         return bool(self._kept)
 
     def keep(self) -> None:
-        """The present weights are the previous ones from now on."""
-        now = {name: held(parameter) for name, parameter in self._parameters.items()}
-        if not self._kept:
-            self._kept = {name: each.clone() for name, each in now.items()}
-        for name, each in now.items():
-            self._kept[name].copy_(each)
+        """Copy the present weights, before an update that may be skipped; `advance` after one that was made."""
+        self._candidate = {name: held(parameter).clone() for name, parameter in self._parameters.items()}
+
+    def advance(self) -> None:
+        """The weights of the last `keep` are the previous policy's from now on."""
+        self._kept, self._candidate = self._candidate, {}
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

@@ -255,7 +255,7 @@ class Curriculum:
             task = self.state.tasks[asked[0]]
             task.window = [*task.window, accuracy][-self.config.window :]
 
-    def look(self, step: int) -> None:
+    def update_levels(self, step: int) -> None:
         """Change the levels that have to, after `step` optimizer steps, with a line for each."""
         if self.config.schedule is None and step - self.state.looked < self.config.check_every:
             return

@@ -90,16 +90,16 @@ class StepMeter:
             self._steps.append((time.perf_counter() - self._start, self._tokens))
             self._start = None
 
-    def take(self) -> tuple[int, dict[str, float]]:
-        """How many steps there were since the last call, and their metrics: none if there were no steps."""
+    def take(self) -> dict[str, float]:
+        """The metrics of the steps since the last call; empty without steps."""
         steps, self._steps = self._steps, []
         if not steps:
-            return 0, {}
+            return {}
         found = {"step_time": round(sum(seconds for seconds, _ in steps) / len(steps), 3)}
         counted = [(seconds, tokens) for seconds, tokens in steps if tokens is not None]
         if seconds := sum(seconds for seconds, _ in counted):
             found["tokens_per_second"] = round(sum(tokens for _, tokens in counted) / seconds, 1)
-        return len(steps), found | self._memory() | self._utilization()
+        return found | self._memory() | self._utilization()
 
     def _memory(self) -> dict[str, float]:
         import resource  # not on Windows
@@ -192,6 +192,8 @@ def loss_metrics(
     log_ratio: torch.Tensor | None,
     lost: torch.Tensor | None,
     policy_ratio: torch.Tensor | None,
+    *,
+    useful: bool = True,
 ) -> dict[str, float]:
     """Clipping, KL, the sampler's mismatch and the largest ratio over the tokens `keep (B, T)`, and the share of rows
     `lost (B,)` that are off-policy, over all processes. A collective operation.
@@ -199,13 +201,15 @@ def loss_metrics(
     Args:
         difference: `(B, T)`, log-probabilities before the update minus the sampler's.
         log_ratio: the same, if the loss corrects for the sampler.
+        useful: whether this process's tokens count; False for a stand-in row. Without any that count: no metrics.
     """
     tokens = keep.sum().clamp(min=1)
 
     def mean(values: torch.Tensor) -> torch.Tensor:
         return (values * keep).sum() / tokens
 
-    found = {"clip_ratio/low": mean(clipped < 0), "clip_ratio/high": mean(clipped > 0)}
+    found = {"useful": tokens.new_tensor(useful), "clip_ratio/low": mean(clipped < 0)}
+    found["clip_ratio/high"] = mean(clipped > 0)
     found["clip_ratio/region"] = mean(clipped != 0)
     found["sampling/logp_difference"] = mean(difference.abs())
     if kl is not None:
@@ -221,9 +225,12 @@ def loss_metrics(
         }
     if policy_ratio is not None:
         found["policy_ratio/max"] = (policy_ratio * keep).max()
-    everywhere = accelerator.gather(torch.stack([value.float() for value in found.values()]))
+    everywhere = accelerator.gather(torch.stack([value.float() for value in found.values()])).view(-1, len(found)).cpu()
+    everywhere = everywhere[everywhere[:, 0] > 0]
     result: dict[str, float] = {}
-    for name, column in zip(found, everywhere.view(-1, len(found)).cpu().T, strict=True):
+    if not len(everywhere):
+        return result
+    for name, column in zip([*found][1:], everywhere.T[1:], strict=True):
         if not name.startswith("clip_ratio/"):
             result[name] = (column.max() if name.endswith("/max") else column.mean()).item()
             continue
