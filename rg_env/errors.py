@@ -12,7 +12,7 @@
     ├── ServerError         (ConnectionError)  the inference server is missing, or is not what it should be; exit code 2
     │   └── RefusedError                       it refuses a request (HTTP 4xx), and would refuse it again
     ├── ExportError         (RuntimeError)     what was or would be exported is not the trained model; nothing is left
-    ├── HubError            (ConnectionError)  an upload did not finish; the same command goes on with it
+    ├── HubError            (ConnectionError)  an upload did not finish; the same command resumes it
     ├── TrainingError       (RuntimeError)     a run cannot go on
     │   └── StoppedTogether                    the same, on all processes of a run at the same point
     └── MissingExtraError   (ImportError)      an optional dependency is not installed; gives the command; exit code 2
@@ -94,15 +94,7 @@ class ExportError(RGEnvError, RuntimeError):
 
 
 class HubError(RGEnvError, ConnectionError):
-    """An upload to the Hugging Face Hub did not finish: the same command goes on.
-
-    Attributes:
-        unsure: whether it may have arrived all the same; else nothing there was changed.
-    """
-
-    def __init__(self, message: str, *, unsure: bool = False):
-        super().__init__(message)
-        self.unsure = unsure
+    """An upload to the Hugging Face Hub did not finish; the same command resumes it."""
 
 
 class TrainingError(RGEnvError, RuntimeError):

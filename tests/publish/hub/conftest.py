@@ -1,4 +1,4 @@
-"""A run to publish, made once, and a hub on loopback to publish it on."""
+"""A run to publish, trained once, and a hub on loopback to publish it on."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,13 +11,13 @@ from hub_runs import train
 from hub_server import CANARY, HubServer
 from huggingface_hub.utils._xet import abort_xet_session
 
+from rg_env.core.hub import PushRequest
 from rg_env.publish.hub.push import push
-from rg_env.training.hub_uploads import PushRequest
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of four steps, on two tasks, with a held-out one and one under a label. Not to be changed."""
+    """A run of four steps on two tasks, with a held-out one and one under a label. Not to be changed."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     train(f"output.dir={folder}")
     return folder
@@ -31,10 +31,10 @@ def run(trained: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
-    """A hub that huggingface_hub of this process and its children talks to; "me" may write by the token CANARY."""
+    """The hub for huggingface_hub of this process and its children; "me" may write with the token CANARY."""
     with HubServer() as server:
         server.tokens = {CANARY: ("me", True)}
-        for name, value in server.environment.items():  # read when huggingface_hub is imported: for other processes
+        for name, value in server.environment.items():  # other processes read it when they import huggingface_hub
             monkeypatch.setenv(name, value)
         template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, server.url)
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
@@ -42,16 +42,16 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
         monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
         monkeypatch.setenv("HF_TOKEN", CANARY)
-        abort_xet_session()  # a new one reads the environment
+        abort_xet_session()  # a new session reads the environment
         yield server
 
 
 @pytest.fixture
 def pushed(hub: HubServer) -> Callable[..., tuple[str, list[str]]]:
-    """Publishes a folder as me/legs: the address, and the lines that were told."""
+    """Publishes a folder as me/legs; returns the address and the progress lines."""
 
-    def call(path: Path, **asked: Any) -> tuple[str, list[str]]:
+    def call(path: Path, **request: Any) -> tuple[str, list[str]]:
         lines: list[str] = []
-        return push(PushRequest(path, **{"repo_id": "me/legs", **asked}), lines.append), lines
+        return push(PushRequest(path, **{"repo_id": "me/legs", **request}), lines.append), lines
 
     return call

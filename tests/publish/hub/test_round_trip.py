@@ -1,8 +1,6 @@
-"""From a run to the hub and back: what is downloaded is the model, answers the same, and goes on training exactly."""
+"""From a run to the hub and back: the download is the model, answers the same and resumes training exactly."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,9 @@ from huggingface_hub import snapshot_download
 from run_metrics import logged
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rg_env.core.hub import PushRequest
 from rg_env.errors import InputError
+from rg_env.publish.hub.push import preview
 from rg_env.tiny import POLICY_DIR
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def downloaded(hub: HubServer, tmp_path: Path) -> Callable[..., Path]:
     return call
 
 
-def test_a_download_answers_the_same_and_goes_on_exactly(
+def test_a_download_answers_the_same_and_resumes_exactly(
     hub: HubServer, trained: Path, tmp_path: Path, pushed: Pushed, downloaded: Callable[..., Path]
 ) -> None:
     """The commands on the card: the accuracy of every task is the recorded one, and two more steps make the weights,
@@ -88,17 +88,20 @@ def test_shards_are_exported_first(
         assert torch.equal(value, model.state_dict()[name])
 
 
-def test_what_is_refused_is_told_before_an_export(hub: HubServer, pushed: Pushed, run: Path) -> None:
-    """And of a folder that shards are in, a run is known, too."""
+def test_a_refusal_comes_before_an_export(hub: HubServer, pushed: Pushed, run: Path) -> None:
+    """The export of a run's checkpoint is checked against the run, and gets its card."""
     hub.add("me/legs", {"model.bin": b"theirs"})
     model = AutoModelForCausalLM.from_pretrained(run / "checkpoint-4", dtype=torch.float32)
     (run / "checkpoint-4/model.safetensors").unlink()
     torch.save(weights_of(model), run / "checkpoint-4/pytorch_model.bin")
+    shown = preview(PushRequest(run, "me/legs"))
+    assert f"{run}/checkpoint-4 is exported first (rg-env export): the model's files are not known yet)" in shown
+    assert "model.safetensors" not in shown.partition("\n\n")[0]
     with pytest.raises(InputError, match="holds other files"):
         pushed(run)
     _, lines = pushed(run, repo_id="me/other", optimizer_state="full")
     assert any("exporting" in line for line in lines)
-    assert any("frozen problems right" in line for line in lines), "the export is checked against the run"
+    assert any("frozen problems" in line for line in lines), "the export is checked against the run"
     files = hub.repos["me/other"].files()
     assert b"after 4 steps" in files["README.md"]
     assert {"model.safetensors", "run/checkpoint-4/optimizer.pt", "run/checkpoint-4/pytorch_model.bin"} <= set(files)
@@ -135,21 +138,3 @@ def test_adapters_are_published_with_their_base_models_name(
     again = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(POLICY_DIR), downloaded())
     ids = torch.tensor([[5, 6, 7]])
     assert torch.equal(model.eval()(ids).logits, again.eval()(ids).logits)
-
-
-def test_the_command_in_a_process_of_its_own(hub: HubServer, trained: Path, tmp_path: Path) -> None:
-    """HF_ENDPOINT and HF_TOKEN from the environment; torch is not imported; the example does the same."""
-    code = (
-        "import sys; from rg_env.cli.main import run; "
-        f"code = run(['push', {str(trained)!r}, '--repo-id', 'me/legs']); "
-        "sys.exit(code or int('torch' in sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == f"{hub.url}/me/legs"
-    example = Path(__file__).parents[3] / "examples/publish.py"
-    words = [sys.executable, str(example), str(trained), "me/legs", "--revision", "other"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"{hub.url}/me/legs/tree/other" in done.stdout
-    assert "model.safetensors" in hub.repos["me/legs"].files("other")

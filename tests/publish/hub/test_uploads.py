@@ -1,4 +1,4 @@
-"""`hub:` in a config: uploads beside training and at its end, none of which can end a run."""
+"""`hub:` in a config: uploads during training and after it, none of which can end a run."""
 
 import os
 import signal
@@ -10,12 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
-import torch
 from hub_runs import CONFIG, SMALL, train
 from hub_server import CANARY, HubServer
-from safetensors.torch import load_file
 
+from rg_env.core.processes import alive
 from rg_env.errors import InputError
 from rg_env.jobs.doctor import PlannedRun, machine
 from rg_env.training import hub_uploads
@@ -48,7 +48,7 @@ def step(uploads: Uploads, number: int, of: int = 6) -> None:
 
 def wait(uploads: Any) -> None:
     deadline = time.monotonic() + 60
-    while uploads._upload is not None and uploads._upload.process.poll() is None and time.monotonic() < deadline:
+    while uploads._process is not None and uploads._process.code is None and time.monotonic() < deadline:
         time.sleep(0.05)
 
 
@@ -85,9 +85,9 @@ def test_an_upload_that_fails_is_a_line(hub: HubServer, tmp_path: Path, capsys: 
     results = train(f"output.dir={tmp_path / 'run'}", *HUB, "training.max_steps=1", "evaluation.every=0")
     assert results["error"] is None
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith("hub: not uploaded (the token may not write to me/legs (403)")
+    assert line.startswith("hub: not uploaded (the token may not write to me/legs (403: ")
     command = f"rg-env push {tmp_path / 'run'} --repo-id me/legs"
-    assert line.endswith(f"; the run is not touched by that. This finishes it: {command}")
+    assert line.endswith(f"; the run is not affected. To finish the upload: {command}")
     assert CANARY not in line
     hub.tokens[CANARY] = ("me", True)
     assert rg_env(*command.split()[1:])[0] == 0
@@ -105,7 +105,7 @@ def test_an_upload_on_the_way_that_fails_is_not_to_be_finished_after_the_last(
     wait(made)
     made.finish(complete=True)
     assert made.lines == [
-        "hub: checkpoint-2 not uploaded (the Hub answered 500); the whole run follows",
+        "hub: checkpoint-2 not uploaded (the Hub answered (500)); the whole run follows",
         "hub: uploading the run to me/legs, which can take a while",
         f"hub: uploaded to {hub.url}/me/legs",
     ]
@@ -127,28 +127,28 @@ def test_checkpoints_may_go_and_files_grow_meanwhile(hub: HubServer, uploads: An
     wait(made)
     made.on_step_begin(None, SimpleNamespace(global_step=5, max_steps=6), None)
     assert made.lines == [
-        "hub: step 4 is not uploaded, for an earlier upload is still under way",
+        "hub: step 4 is not uploaded, because an earlier upload is still running",
         f"hub: checkpoint-2 uploaded to {hub.url}/me/legs",
     ]
     files = hub.repos["me/legs"].files()
     assert files["model.safetensors"] == weights
     assert files["run/metrics.jsonl"] == metrics
-    assert not list(run.parent.glob(".run-hub-*"))
+    assert not (run / ".hub-upload").exists()
 
 
 @pytest.mark.slow
 def test_the_end_of_a_run_waits_but_not_for_ever(
     hub: HubServer, uploads: Any, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_uploads, "FINISH_TIMEOUT", 0.5)
+    monkeypatch.setattr(hub_uploads, "FINISH_TIMEOUT_S", 0.5)
     made = uploads()
     with hub.lock:
         made.finish(complete=True)
     assert made.lines[1:] == [
-        "hub: not uploaded (it took more than 0 s); the run is not touched by that. This finishes it: "
+        "hub: not uploaded (it took more than 0.5 s); the run is not affected. To finish the upload: "
         f"rg-env push {run} --repo-id me/legs"
     ]
-    assert made._upload is None
+    assert made._process is None
 
 
 @pytest.mark.slow
@@ -159,51 +159,34 @@ def test_an_interrupt_while_the_end_waits(hub: HubServer, uploads: Any, run: Pat
     timer.start()
     with hub.lock, pytest.raises(KeyboardInterrupt):
         made.finish(complete=True)
-    assert made._upload is None
-    assert made.lines[1].startswith("hub: not uploaded (interrupted); the run is not touched by that.")
+    assert made._process is None
+    assert made.lines[1].startswith("hub: not uploaded (interrupted); the run is not affected.")
     assert made.lines[1].endswith(f"rg-env push {run} --repo-id me/legs --private")
 
 
 @pytest.mark.slow
-def test_an_upload_that_is_ended_takes_its_export_away(
-    hub: HubServer, uploads: Any, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It lies in the run's folder, and is as large as the model."""
+def test_a_killed_run_leaves_no_upload(hub: HubServer, run: Path) -> None:
+    """The upload ends with it, and the next run in its folder removes the copy."""
     program = (
-        "import os, signal, sys, time; from rg_env import cli; from rg_env.publish.export import job\n"
-        "job._finite = lambda *given: time.sleep(60); sys.argv[0] = 'rg-env'; cli.main()"
+        "import sys, time; from pathlib import Path; from types import SimpleNamespace; "
+        "from rg_env.training.config.schema import HubConfig; from rg_env.training.hub_uploads import Uploads; "
+        "config = HubConfig(enabled=True, repo_id='me/legs', every=2); "
+        f"made = Uploads(config, Path({str(run)!r}), main=True, say=print); "
+        "state = SimpleNamespace(global_step=2, max_steps=6); "
+        "made.on_save(None, state, None); made.on_step_begin(None, state, None); "
+        "print(made._process._root.pid, flush=True); time.sleep(100)"
     )
-    (run.parent / "python").write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} -c "{program}" "$@"\n')
-    (run.parent / "python").chmod(0o755)
-    state = load_file(run / "checkpoint-4/model.safetensors")
-    torch.save(state, run / "checkpoint-4/pytorch_model.bin")
-    (run / "checkpoint-4/model.safetensors").unlink()
-    before = sorted(run.iterdir())
-    monkeypatch.setattr(sys, "executable", str(run.parent / "python"))
-    made = uploads()
-    made._start(run, beside_training=False)
-    deadline = time.monotonic() + 60
-    while not list(run.glob(".rg-env-push-*/.model.*.part/model.safetensors")) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert sorted(run.iterdir()) != before
-    made.stop()
-    assert sorted(run.iterdir()) == before
-
-
-@pytest.mark.slow
-def test_what_a_killed_run_left_is_taken_away(hub: HubServer, uploads: Any, run: Path) -> None:
-    """By the next one in its folder, but not while an upload, which outlives it, still needs it."""
-    first = uploads(every=2)
-    with hub.lock:
-        step(first, 2)
-        (copy,) = run.parent.glob(".run-hub-*")
-        uploads()
-        assert (copy / "checkpoint-2/model.safetensors").is_file()
-        first._upload.process.kill()
-        first._upload.process.wait()
-        uploads()
-        assert not copy.exists()
-    first.stop()
+    with hub.lock:  # no answers
+        trainer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        assert trainer.stdout
+        upload = psutil.Process(int(trainer.stdout.readline()))
+        assert (run / ".hub-upload/checkpoint-2/model.safetensors").is_file()
+        trainer.kill()
+        trainer.communicate()
+        psutil.wait_procs([upload], timeout=30)
+        assert not alive(upload)
+    Uploads(HubConfig(enabled=True, repo_id="me/legs"), run, main=True, say=print)
+    assert not (run / ".hub-upload").exists()
 
 
 @pytest.mark.slow
@@ -212,14 +195,14 @@ def test_a_run_that_did_not_come_to_its_end_is_not_published(hub: HubServer, upl
     made = uploads(every=2, optimizer_state="full")
     with hub.lock:
         step(made, 2)
-        process = made._upload.process
+        process = made._process
         made.finish(complete=False)
-    assert process.poll() is not None
+    assert process.code is not None
     assert made.lines == [
-        "hub: not uploaded, as training did not come to its end; this does it: "
+        "hub: not uploaded, because training did not finish; to upload it: "
         f"rg-env push {run} --repo-id me/legs --optimizer-state full"
     ]
-    assert not list(run.parent.glob(".run-hub-*"))
+    assert not (run / ".hub-upload").exists()
     assert not hub.repos
 
 
@@ -246,12 +229,3 @@ def test_without_a_token_a_run_does_not_begin(hub: HubServer, tmp_path: Path, mo
     monkeypatch.setenv("HF_TOKEN", CANARY)
     assert machine.check_hub(uploaded).status == "ok"
     assert CANARY not in str(machine.check_hub(uploaded))
-
-
-def test_a_child_is_none_of_the_processes_that_train(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "ACCELERATE_USE_DEEPSPEED"):
-        monkeypatch.setenv(name, "1")
-    found = hub_uploads._environment()
-    assert not {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "ACCELERATE_USE_DEEPSPEED"} & set(found)
-    assert found["CUDA_VISIBLE_DEVICES"] == ""
-    assert found["PATH"] == os.environ["PATH"]

@@ -1,0 +1,223 @@
+"""A branch of a model repository on the Hugging Face Hub: what it holds, and one commit to it.
+
+huggingface_hub does the upload: large files first (Xet), then all files in one commit, so a repository never shows
+half an upload, and what the Hub already has, also from an interrupted upload, is not sent again. Every error is one
+line without tokens.
+
+`rg_env.json` (`Marker`) states which run a repository holds and which of its files were pushed. A later push reads
+from it whether it may write there, and what it may delete.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import re
+import sys
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx2
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token, set_client_factory
+from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.utils import disable_progress_bars
+
+from rg_env.core.hub import LOGIN
+from rg_env.core.text import one_line
+from rg_env.errors import HubError, InputError, RGEnvError
+
+CARD, MARKER = "README.md", "rg_env.json"
+TIMEOUT_S = 300.0
+"""Time without any data after which a request fails. huggingface_hub itself would wait forever."""
+_FORMAT = "rg_env.pushed/1"
+_BY_HUB = ".gitattributes"
+"""The Hub creates it with a repository."""
+
+
+@dataclass(frozen=True)
+class Marker:
+    """The content of rg_env.json."""
+
+    run: str
+    """Which run, or which weights: see `push`."""
+    step: int | None
+    card: str
+    """Git's hash of the pushed card: any other card was edited on the Hub."""
+    files: Sequence[str] = ()
+    """Paths that were pushed."""
+    format: str = _FORMAT
+
+    def to_json(self) -> bytes:
+        return (json.dumps(asdict(self), indent=1) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, content: bytes) -> "Marker | None":
+        """None: not written by rg_env."""
+        try:
+            marker = cls(**json.loads(content))
+        except (ValueError, TypeError, RecursionError):
+            return None
+        return marker if marker.format == _FORMAT and isinstance(marker.files, list) else None
+
+
+@dataclass(frozen=True)
+class Remote:
+    """What the branch holds now."""
+
+    private: bool
+    commit: str
+    files: Mapping[str, str | None]
+    """Path -> Git's hash."""
+    marker: Marker | None
+    is_copy: bool
+    """Whether all files are those of the main branch: the branch does not exist yet, or nothing was pushed to it."""
+
+
+class Repository:
+    """One branch of a repository, with the user's token. It need not exist yet.
+
+    Raises:
+        InputError: there is no token, the network is switched off, or HF_ENDPOINT contains a user.
+    """
+
+    def __init__(self, repo_id: str, revision: str | None):
+        token = get_token()
+        if not token:
+            raise InputError(f"there is no Hugging Face token: {LOGIN}")
+        if not token.isascii():
+            raise InputError(f"the Hugging Face token has characters that no token has: {LOGIN}")
+        if constants.HF_HUB_OFFLINE:
+            raise InputError("HF_HUB_OFFLINE is set: unset it to upload")
+        self.token: str = token
+        self.endpoint: str = constants.ENDPOINT  # HF_ENDPOINT, or the Hub's
+        if "@" in urlsplit(self.endpoint).netloc:  # it would be sent instead of the token, and be shown
+            raise InputError("HF_ENDPOINT contains a user (USER@): remove it, the Hub takes a token")
+        self.repo_id, self.revision = repo_id, revision
+        self.url = f"{self.endpoint}/{repo_id}" + (f"/tree/{revision}" if revision else "")
+        self.api = HfApi(endpoint=self.endpoint, token=token, library_name="rg-env")
+        logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # its warnings quote signed addresses
+        if not sys.stderr.isatty():
+            disable_progress_bars()
+        set_client_factory(lambda: httpx2.Client(follow_redirects=True, timeout=TIMEOUT_S))
+
+    def read(self) -> Remote | None:
+        """None: there is no such repository, or this token may not see it.
+
+        Raises:
+            InputError: the token is rejected.
+            HubError: the Hub cannot be reached, or its answer is not the Hub's.
+        """
+        with self._errors():
+            try:
+                main = self.api.model_info(self.repo_id, files_metadata=True, timeout=TIMEOUT_S)
+            except RepositoryNotFoundError as error:
+                if error.response.status_code == 401:  # the Hub's answer to an unknown token
+                    raise
+                return None
+            branch = main
+            if self._is_branch:
+                with contextlib.suppress(RevisionNotFoundError):  # then it will start as the main branch
+                    branch = self.api.model_info(
+                        self.repo_id, revision=self.revision, files_metadata=True, timeout=TIMEOUT_S
+                    )
+            if branch.sha is None:
+                raise ValueError("the repository has no commit")
+            files = {each.rfilename: each.blob_id for each in branch.siblings or () if each.rfilename != _BY_HUB}
+            is_copy = self._is_branch and branch.sha == main.sha
+            marker = self._marker(branch.sha) if MARKER in files and not is_copy else None
+            return Remote(bool(main.private), branch.sha, files, marker, is_copy)
+
+    def create(self, *, private: bool) -> None:
+        """Create the repository. Raises as `read`; `InputError` also if the token may not, or the name is taken."""
+        with self._errors():
+            # None: the default of the organization.
+            self.api.create_repo(self.repo_id, private=private or None)
+
+    def create_branch(self) -> None:
+        """Create the branch, which starts as the main one. Raises as `read`."""
+        if self.revision is not None and self._is_branch:
+            with self._errors():
+                self.api.create_branch(self.repo_id, branch=self.revision, exist_ok=True)
+
+    def commit(self, files: Mapping[str, Path | bytes], deleted: Collection[str], *, message: str, parent: str) -> bool:
+        """Send files and delete others in one commit on top of `parent`. Returns whether anything changed.
+
+        Raises:
+            InputError: the token may not write to it.
+            HubError: the upload did not finish.
+        """
+        with self._errors():
+            added = [CommitOperationAdd(path, content) for path, content in files.items()]
+            # Xet recognizes chunks of earlier uploads, but not equal files in one upload.
+            once = {each.upload_info.sha256: each for each in added}
+            if len(once) < len(added):
+                self.api.preupload_lfs_files(self.repo_id, once.values(), revision=self.revision, free_memory=False)
+            operations = [*added, *(CommitOperationDelete(path, is_folder=False) for path in deleted)]
+            made = self.api.create_commit(
+                self.repo_id, operations, commit_message=message, revision=self.revision, parent_commit=parent
+            )
+            return made.oid != parent
+
+    @property
+    def _is_branch(self) -> bool:
+        return self.revision not in (None, "main")
+
+    def _marker(self, commit: str) -> Marker | None:
+        with tempfile.TemporaryDirectory() as folder:
+            file = self.api.hf_hub_download(self.repo_id, MARKER, revision=commit, local_dir=folder)
+            return Marker.from_json(Path(file).read_bytes())
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Within: every error of the Hub, the network or the library is raised as one line."""
+        try:
+            yield
+        except Exception as error:
+            raise self._one_line(error) from error
+
+    def _one_line(self, error: Exception) -> RGEnvError:
+        answer = next((link for link in _chain(error) if isinstance(link, HfHubHTTPError)), None)
+        if answer is not None:
+            return self._refusal(answer.response.status_code, one_line(self._clean(answer.server_message or "")))
+        if isinstance(error, OSError) and error.filename:
+            return HubError(f"{error.filename} cannot be read: {error.strerror}")
+        reason = one_line(f"{type(error).__name__}: {self._clean(str(error))}")
+        return HubError(f"uploading to {self.endpoint} failed ({reason}): check the network and HF_ENDPOINT")
+
+    def _refusal(self, status: int, reason: str) -> RGEnvError:
+        because = f" ({status}{': ' if reason else ''}{reason})"
+        if status == 401:
+            return InputError(f"the Hub does not accept the token{because}: {LOGIN}")
+        if status == 403:
+            return InputError(
+                f"the token may not write to {self.repo_id}{because}: use one with write access "
+                "(huggingface.co/settings/tokens), or another --repo-id"
+            )
+        if status == 404:
+            return HubError(f"the Hub does not have {self.repo_id}{because}")
+        if status == 409:
+            return InputError(f"{self.repo_id} already exists, and the token may not see it{because}")
+        if status == 412:
+            return HubError(f"{self.repo_id} was changed by somebody else during the upload{because}")
+        return HubError(f"the Hub answered{because}")
+
+    def _clean(self, message: str) -> str:
+        """`message` without the token, and without queries of URLs, which may be signed."""
+        return re.sub(r"(https?://[^\s?]+)\?\S*", r"\1", message).replace(self.token, "***")
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    for _ in range(20):  # chains can be circular
+        yield error
+        if (cause := error.__cause__ or error.__context__) is None:
+            return
+        error = cause
+
+
+def git_hash(content: bytes) -> str:
+    """Git's hash of a file with this content."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
