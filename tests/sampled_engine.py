@@ -27,10 +27,8 @@ class Sampled:
     def set_random_state(self, state: torch.Tensor) -> None:
         self.random.set_state(state)
 
-    def weights_fixed(self) -> Any:
+    def aside(self) -> Any:
         return nullcontext()
-
-    aside = weights_fixed
 
     def metrics(self) -> dict[str, float]:
         return {}

@@ -36,9 +36,6 @@ class Engine(Protocol):
         """Raise `TrainingError` if log-probabilities of rollouts of the current weights differ by this on average, and
         that is more than two implementations may. On the main process only."""
 
-    def weights_fixed(self) -> AbstractContextManager[Any]:
-        """Within: nothing is generated from weights that are being written."""
-
     def random_state(self) -> torch.Tensor | None:
         """State of the random numbers that it samples with; None if they are not this process's."""
 
@@ -77,9 +74,6 @@ class Embedded:
 
     def sync(self) -> None:
         """Nothing to do."""
-
-    def weights_fixed(self) -> AbstractContextManager[Any]:
-        return self.engine.weights_fixed()
 
     def random_state(self) -> torch.Tensor | None:
         generator = self.engine.generator

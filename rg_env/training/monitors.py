@@ -91,6 +91,11 @@ class History:
         """The first window; empty until there is a whole one behind it."""
         return self._first[name] if self.earlier(name) else []
 
+    def start(self, name: str) -> float:
+        """Mean over the first window; 0 until there is a whole one behind it."""
+        values = self.first(name)
+        return sum(values) / len(values) if values else 0.0
+
     def mean(self, name: str) -> float | None:
         """Over the last window."""
         values = self.recent(name)
@@ -123,223 +128,168 @@ _SURE, _NOISE = 3.0, 1.0
 _LENGTH = "completions/mean_length"
 _LENGTH_REWARDS = ("length", "brevity", "cosine", "overlong_penalty")
 
-Look = Callable[[History], str | None]
-"""A rule: the message of its alarm, or None if all is well."""
 Window = Callable[[str], list[float]]
 """A metric's values in some window; empty where there is none."""
 
 
-def zero_variance(threshold: float) -> Look:
+def zero_variance(history: History, threshold: float) -> str | None:
     """Groups of equal rewards teach nothing."""
-
-    def look(history: History) -> str | None:
-        share = history.mean("frac_reward_zero_std")
-        if share is None or share < threshold:
-            return None
-        accuracy = history.mean("accuracy")
-        told = f"{_percent(share)} of groups had equal rewards {_over(history, 'frac_reward_zero_std')}"
-        if accuracy is None:
-            return f"{told}: the rewards do not tell answers apart: change rewards, or raise training.temperature"
-        at = f"(accuracy {accuracy:.2f})"
-        curriculum, filtered = (
-            any(name.startswith(f"{part}/") for name in history.names()) for part in ("curriculum", "filter_groups")
-        )
-        # What is on already is no advice, and a curriculum's prompts are not filtered.
-        other = "" if curriculum or filtered else ", or set training.filter_groups=true"
-        if accuracy >= TOO_EASY:
-            change = "lower curriculum.success_threshold" if curriculum else "raise tasks.NAME.level"
-            return f"{told}: the tasks are too easy for this model {at}: {change}{other}"
-        if accuracy <= TOO_HARD:
-            change = "raise curriculum.failure_threshold" if curriculum else "lower tasks.NAME.level"
-            return f"{told}: the tasks are too hard for this model {at}: {change}{other}"
-        return f"{told}: each question is answered all right or all wrong {at}: raise training.temperature{other}"
-
-    return look
+    share = history.mean("frac_reward_zero_std")
+    if share is None or share < threshold:
+        return None
+    accuracy = history.mean("accuracy")
+    symptom = f"{_percent(share)} of groups had equal rewards {_over(history, 'frac_reward_zero_std')}"
+    if accuracy is None:
+        return f"{symptom}: the rewards do not tell answers apart: change rewards, or raise training.temperature"
+    symptom, names = f"{symptom}: ", " ".join(history.names())
+    at = f"(accuracy {accuracy:.2f})"
+    curriculum = "curriculum/" in names
+    # What is on already is not suggested, and a curriculum's prompts are not filtered.
+    other = "" if curriculum or "filter_groups/" in names else ", or set training.filter_groups=true"
+    if accuracy >= TOO_EASY:
+        change = "lower curriculum.success_threshold" if curriculum else "raise tasks.NAME.level"
+        return f"{symptom}the tasks are too easy for this model {at}: {change}{other}"
+    if accuracy <= TOO_HARD:
+        change = "raise curriculum.failure_threshold" if curriculum else "lower tasks.NAME.level"
+        return f"{symptom}the tasks are too hard for this model {at}: {change}{other}"
+    return f"{symptom}each question is answered all right or all wrong {at}: raise training.temperature{other}"
 
 
-def answer_rate(threshold: float) -> Look:
-    """Completions without an answer are paid nothing."""
-    return _rate("completions/answered_ratio", threshold, "completions had a well-formed answer", "format")
+def answer_rate(history: History, threshold: float) -> str | None:
+    """Completions without an answer earn nothing."""
+    what = "completions had a well-formed answer"
+    return _rate(history, "completions/answered_ratio", threshold, what, "format")
 
 
-def format_rate(threshold: float) -> Look:
-    """Completions that are not in the form that is paid for."""
-    return _rate("completions/format_ratio", threshold, "completions had the form that is asked for", "think_format")
+def format_rate(history: History, threshold: float) -> str | None:
+    """Completions without the form that is rewarded."""
+    what = "completions had the form that is asked for"
+    return _rate(history, "completions/format_ratio", threshold, what, "think_format")
 
 
-def _rate(metric: str, threshold: float, what: str, reward: str) -> Look:
-    def look(history: History) -> str | None:
-        values = history.recent(metric)
-        share = history.mean(metric)
-        if share is None or share >= threshold or _rises(values):
-            return None
-        told = f"only {_percent(share)} of {what} {_over(history, metric)}"
-        cut = history.mean("completions/clipped_ratio") or 0.0
-        if cut >= (1 - share) / 2:
-            return f"{told}: {_percent(cut)} were cut off by the token limit: raise training.max_tokens"
-        return (
-            f"{told}: the model does not keep to it: say it in prompt.system_prompt, or raise rewards.{reward}.weight"
-        )
-
-    return look
+def _rate(history: History, metric: str, threshold: float, what: str, reward: str) -> str | None:
+    share = history.mean(metric)
+    if share is None or share >= threshold or _rises(history.recent(metric)):
+        return None
+    symptom = f"only {_percent(share)} of {what} {_over(history, metric)}"
+    cut = history.mean("completions/clipped_ratio") or 0.0
+    if cut >= (1 - share) / 2:
+        return f"{symptom}: {_percent(cut)} were cut off by the token limit: raise training.max_tokens"
+    change = f"say it in prompt.system_prompt, or raise rewards.{reward}.weight"
+    return f"{symptom}: the model does not keep to it: {change}"
 
 
-def truncation(threshold: float) -> Look:
+def truncation(history: History, threshold: float) -> str | None:
     """Answers that are cut off are lost."""
-
-    def look(history: History) -> str | None:
-        share = history.mean("completions/clipped_ratio")
-        if share is None or share < threshold:
-            return None
-        told = f"{_percent(share)} of completions were cut off {_over(history, 'completions/clipped_ratio')}"
-        lengths = history.recent("completions/mean_length")
-        if lengths and _rises(lengths):
-            return f"{told}, and they get longer: raise training.max_tokens, or add rewards.overlong_penalty"
-        return f"{told}: the token limit is too low for this task: raise training.max_tokens"
-
-    return look
+    share = history.mean("completions/clipped_ratio")
+    if share is None or share < threshold:
+        return None
+    symptom = f"{_percent(share)} of completions were cut off {_over(history, 'completions/clipped_ratio')}"
+    if _rises(history.recent(_LENGTH)):
+        return f"{symptom}, and they get longer: raise training.max_tokens, or add rewards.overlong_penalty"
+    return f"{symptom}: the token limit is too low for this task: raise training.max_tokens"
 
 
-def length_drift(factor: float) -> Look:
+def length_drift(history: History, factor: float) -> str | None:
     """Longer or shorter is fine where it pays in accuracy."""
-
-    def look(history: History) -> str | None:
-        first, now = history.first(_LENGTH), history.mean(_LENGTH)
-        if not first or now is None:
-            return None
-        before = sum(first) / len(first)
-        if before <= 0 or before / factor < now < before * factor or _improved(history, history.first):
-            return None
-        told = f"completions have {now:.0f} tokens on average, after {before:.0f} at the start"
-        told += f", and accuracy has not risen{_from_to(history, history.first, 'accuracy')}"
-        if now < before:
-            paid = [name for name in _LENGTH_REWARDS if f"rewards/{name}/mean" in history.names()]
-            change = f"lower rewards.{paid[0]}.weight" if paid else "raise rewards.correctness.weight"
-            return f"{told}: answers shrink because short ones pay: {change}"
-        cut = history.mean("completions/clipped_ratio") or 0.0
-        consequence = f" ({_percent(cut)} are cut off by now)" if cut > 0 else ""
-        return (
-            f"{told}: length grows for its own sake{consequence}: add rewards.overlong_penalty, or set "
-            "training.loss_type=dr_grpo"
-        )
-
-    return look
+    before, now = history.start(_LENGTH), history.mean(_LENGTH)
+    if not before or now is None or before / factor < now < before * factor or _improved(history, history.first):
+        return None
+    symptom = f"completions have {now:.0f} tokens on average, after {before:.0f} at the start"
+    symptom += f", and accuracy has not risen{_from_to(history, history.first, 'accuracy')}"
+    if now < before:
+        rewarded = [name for name in _LENGTH_REWARDS if f"rewards/{name}/mean" in history.names()]
+        change = f"lower rewards.{rewarded[0]}.weight" if rewarded else "raise rewards.correctness.weight"
+        return f"{symptom}: answers shrink because short ones pay: {change}"
+    cut = history.mean("completions/clipped_ratio") or 0.0
+    consequence = f" ({_percent(cut)} are cut off by now)" if cut > 0 else ""
+    change = "add rewards.overlong_penalty, or set training.loss_type=dr_grpo"
+    return f"{symptom}: length grows for its own sake{consequence}: {change}"
 
 
-def entropy_collapse(part: float) -> Look:
+def entropy_collapse(history: History, part: float) -> str | None:
     """A policy that always says the same has nothing to learn from; fine where it is right."""
-
-    def look(history: History) -> str | None:
-        first, now, accuracy = history.first("entropy"), history.mean("entropy"), history.mean("accuracy")
-        if not first or now is None:
-            return None
-        before = sum(first) / len(first)
-        solved = accuracy is not None and accuracy >= TOO_EASY
-        if before <= 0 or now >= before * part or solved or _rises(history.recent("accuracy")):
-            return None
-        at = "" if accuracy is None else f", at an accuracy of {accuracy:.2f} that does not rise"
-        return (
-            f"entropy fell from {before:.2g} to {now:.2g} nats a token{at}: the policy has stopped exploring: lower "
-            "training.learning_rate, or raise training.temperature"
-        )
-
-    return look
+    before, now, accuracy = history.start("entropy"), history.mean("entropy"), history.mean("accuracy")
+    solved = accuracy is not None and accuracy >= TOO_EASY
+    if not before or now is None or now >= before * part or solved or _rises(history.recent("accuracy")):
+        return None
+    at = "" if accuracy is None else f", at an accuracy of {accuracy:.2f} that does not rise"
+    return (
+        f"entropy fell from {before:.2g} to {now:.2g} nats a token{at}: the policy has stopped exploring: lower "
+        "training.learning_rate, or raise training.temperature"
+    )
 
 
-def reward_hacking(least: float) -> Look:
-    """A rise of the reward that is not one of the accuracy; half of it is enough where accuracy falls. Since the window
+def reward_hacking(history: History, least: float) -> str | None:
+    """A rise of the reward without one of the accuracy; half of it is enough if accuracy falls. Since the window
     before, or the first one: a policy can find such a way fast or slowly."""
-
-    def since(history: History, before: Window, when: str) -> str | None:
+    steps = f"over the last {history.span('reward', 2)} steps"
+    for before, when in ((history.earlier, steps), (history.first, "since the start")):
         if not before("reward") or not before("accuracy") or not history.recent("accuracy"):
-            return None
+            continue
         old, new = Mean.of(before("reward")), Mean.of(history.recent("reward"))
         gain = Mean.of(before("accuracy")).rise_to(Mean.of(history.recent("accuracy")))
         enough = least / 2 if gain <= -_SURE else least
         if new.value - old.value < enough or old.rise_to(new) < _SURE or gain > _NOISE:
-            return None
-        told = f"reward rose from {old.value:.2f} to {new.value:.2f} {when}"
-        told += f", and accuracy did not{_from_to(history, before, 'accuracy')}"
+            continue
+        symptom = f"reward rose from {old.value:.2f} to {new.value:.2f} {when}"
+        symptom += f", and accuracy did not{_from_to(history, before, 'accuracy')}"
         name = _what_rose(history, before)
         if name is None:
-            return f"{told}: the policy is paid for something else than being right: look at rewards"
+            return f"{symptom}: the policy is paid for something else than being right: look at rewards"
         rose = _from_to(history, before, f"rewards/{name}/mean")
-        return f"{told}: it is {name} that rose{rose}: lower rewards.{name}.weight, or set rewards.{name}.when=correct"
-
-    def look(history: History) -> str | None:
-        steps = f"over the last {history.span('reward', 2)} steps"
-        return since(history, history.earlier, steps) or since(history, history.first, "since the start")
-
-    return look
+        change = f"lower rewards.{name}.weight, or set rewards.{name}.when=correct"
+        return f"{symptom}: it is {name} that rose{rose}: {change}"
+    return None
 
 
-def kl_spike(factor: float) -> Look:
-    """Of the policy from the reference model, or of the policy from its sampler."""
-
-    def look(history: History) -> str | None:
-        if found := _spike(history, "kl", factor, KL_FLOOR):
-            return f"{found}: an update went too far: lower training.learning_rate or training.max_grad_norm"
-        if found := _spike(history, "sampling/mismatch_kl", factor, KL_FLOOR):
-            return (
-                f"{found}: rollouts come from another policy than the one in training: lower engine.num_batches_ahead"
-            )
-        return None
-
-    return look
+def kl_spike(history: History, factor: float) -> str | None:
+    """KL of the policy from the reference model, or from its sampler."""
+    if spike := _spike(history, "kl", factor, KL_FLOOR):
+        return f"{spike}: an update went too far: lower training.learning_rate or training.max_grad_norm"
+    if spike := _spike(history, "sampling/mismatch_kl", factor, KL_FLOOR):
+        return f"{spike}: rollouts come from another policy than the one in training: lower engine.num_batches_ahead"
+    return None
 
 
-def ratio_spike(factor: float) -> Look:
+def ratio_spike(history: History, factor: float) -> str | None:
     """Several updates a batch move away from the policy that made it."""
+    if spike := _spike(history, "policy_ratio/max", factor, RATIO_FLOOR):
+        return f"{spike}: the updates of a batch go too far: lower training.num_iterations or training.learning_rate"
+    return None
 
-    def look(history: History) -> str | None:
-        if found := _spike(history, "policy_ratio/max", factor, RATIO_FLOOR):
-            return (
-                f"{found}: the updates of a batch go too far: lower training.num_iterations or training.learning_rate"
-            )
+
+def grader_timeouts(history: History, threshold: float) -> str | None:
+    """An answer that is not graded in time scores 0, right or not."""
+    share = history.mean("status/timed_out")
+    if not share or share < threshold:
         return None
-
-    return look
-
-
-def grader_timeouts(threshold: float) -> Look:
-    """What is not graded in time scores 0, right or not."""
-
-    def look(history: History) -> str | None:
-        share = history.mean("status/timed_out")
-        if share is None or share < threshold or share == 0:
-            return None
-        return (
-            f"{_percent(share)} of answers took too long to grade {_over(history, 'status/timed_out')} and score 0: "
-            "set grading=hardened, or make score_answer of your own task faster"
-        )
-
-    return look
+    return (
+        f"{_percent(share)} of answers took too long to grade {_over(history, 'status/timed_out')} and score 0: "
+        "set grading=hardened, or make score_answer of your own task faster"
+    )
 
 
-def ungradable(threshold: float) -> Look:
-    """What cannot be graded scores 0, right or not."""
-
-    def look(history: History) -> str | None:
-        share = history.mean("status/ungradable")
-        if share is None or share < threshold or share == 0:
-            return None
-        return (
-            f"{_percent(share)} of answers could not be graded {_over(history, 'status/ungradable')} and score 0 "
-            "(rollouts.jsonl says why): the rows are of another version, or were changed: build them anew, without "
-            "splits.manifest"
-        )
-
-    return look
+def ungradable(history: History, threshold: float) -> str | None:
+    """An answer that cannot be graded scores 0, right or not."""
+    share = history.mean("status/ungradable")
+    if not share or share < threshold:
+        return None
+    return (
+        f"{_percent(share)} of answers could not be graded {_over(history, 'status/ungradable')} and score 0 "
+        "(rollouts.jsonl says why): the rows are of another version, or were changed: build them anew, without "
+        "splits.manifest"
+    )
 
 
-RULES: dict[str, Callable[[float], Look]] = {
+RULES: dict[str, Callable[[History, float], str | None]] = {
     rule.__name__: rule
     for rule in (
         zero_variance, answer_rate, format_rate, truncation, length_drift, entropy_collapse, reward_hacking, kl_spike,
         ratio_spike, grader_timeouts, ungradable,
     )
 }  # fmt: skip
-"""By name, each made from its threshold."""
+"""By name; each returns the message of its alarm, or None if all is well."""
 
 
 def _rises(values: list[float]) -> bool:
@@ -411,7 +361,7 @@ class Monitors:
 
     def __init__(self, config: MonitorsConfig):
         self._history = History(config.window)
-        self._rules = {name: RULES[name](getattr(config, name)) for name in config.active()}
+        self._thresholds: dict[str, float] = {name: getattr(config, name) for name in config.active()}
         self._calm: dict[str, int] = {}
         """Of the rules that have fired: for how many records in a row they have been well since."""
 
@@ -421,7 +371,7 @@ class Monitors:
         if "loss" not in record:
             return []
         self._history.add(record)
-        found = {name: rule(self._history) for name, rule in self._rules.items()}
+        found = {name: RULES[name](self._history, threshold) for name, threshold in self._thresholds.items()}
         alarms = [
             Alarm(self._history.step, name, message)
             for name, message in found.items()
@@ -463,13 +413,13 @@ class MonitorCallback(TrainerCallback):
         if "loss" not in record:  # evaluations are logged by the main process alone
             return
         if self.config.stop_on:
-            self.stopped_by = on_main(processes(), lambda: self._look(record))
+            self.stopped_by = on_main(processes(), lambda: self._check(record))
             control.should_training_stop = control.should_training_stop or self.stopped_by is not None
         elif state.is_world_process_zero:
-            self._look(record)
+            self._check(record)
 
-    def _look(self, record: dict[str, Any]) -> str | None:
-        """Say what there is to say; the rule that ends the run, if one does."""
+    def _check(self, record: dict[str, Any]) -> str | None:
+        """Print alarms; returns the rule that ends the run, if one does."""
         alarms = self._monitors.see(record)
         self.alarms += alarms
         ends = next((alarm.rule for alarm in alarms if alarm.rule in self.config.stop_on), None)

@@ -433,8 +433,7 @@ class GRPOTrainer:
         if self.previous_policy is not None:
             self.previous_policy.keep()
         self.notify("on_pre_optimizer_step")
-        with self.engine.weights_fixed():
-            yield
+        yield
         self.notify("on_optimizer_step")
 
     @contextmanager

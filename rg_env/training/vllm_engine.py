@@ -142,9 +142,6 @@ class Vllm:
                 f"differ by {difference:.3g} on average (tolerance {self._sync.tolerance:g})"
             )
 
-    def weights_fixed(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
     def random_state(self) -> torch.Tensor | None:
         return None
 

@@ -121,15 +121,6 @@ def test_a_folder_with_another_run_is_refused(run: Callable[..., tuple[int, str]
     assert [path.name for path in (tmp_path / "old").iterdir()] == ["train_results.json"]
 
 
-def test_a_file_where_the_folder_should_be(run: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
-    """Also as a parent of it."""
-    (tmp_path / "file").write_text("x")
-    for name in ("file", "file/run"):
-        code, errors = run("train_ultra_minimal", *TINY, "--output-dir", name)
-        assert code == 2
-        assert "file" in errors
-
-
 def test_rows_that_are_not_those_of_the_manifest(run: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
     """Told before the run's folder is made."""
     part = {"seed": 0, "size": 0, "question_hashes": []}
@@ -139,14 +130,6 @@ def test_rows_that_are_not_those_of_the_manifest(run: Callable[..., tuple[int, s
     assert code == 2
     assert "error: these are not the rows of the manifest: it was made with reasoning-gym 0.0.1, and 0." in errors
     assert [path.name for path in tmp_path.iterdir()] == ["old.json"]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that not even root can write to")
-def test_an_unwritable_folder_is_refused(run: Callable[..., tuple[int, str]]) -> None:
-    """With the reason."""
-    code, errors = run("train_ultra_minimal", *TINY, "--output-dir", "/proc/run")
-    assert code == 2
-    assert "cannot write /proc/run: /proc: " in errors
 
 
 def test_columns_that_are_missing_are_named(run: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
@@ -205,29 +188,6 @@ def test_lists_are_no_text() -> None:
             load_rows([row])
     rows = [{"question": q, "answer": a} for q, a in (("b", 1), ("a", 2), ("b", 3))]
     assert load_rows(rows) == [{"question": "b", "answer": "1"}, {"question": "a", "answer": "2"}]
-
-
-@pytest.mark.parametrize(
-    ("cause", "words"),
-    [(ValueError("bad\nline"), "'x': bad line$"), (NotImplementedError(), "'x': NotImplemented")],
-)
-def test_an_unreadable_dataset_says_why(monkeypatch: pytest.MonkeyPatch, cause: Exception, words: str) -> None:
-    """The first cause, in one line, or at least what kind of error it was."""
-    from rg_env.training.data.user_rows import load_rows
-
-    def read(**options: Any) -> Any:
-        raise RuntimeError("general") from cause
-
-    monkeypatch.setattr("rg_env.training.data.user_rows.load_dataset", read)
-    with pytest.raises(InputError, match=words):
-        load_rows("x")
-
-
-def test_a_dataset_needs_a_name() -> None:
-    from rg_env.training.data.user_rows import load_rows
-
-    with pytest.raises(InputError, match="is empty"):
-        load_rows("")
 
 
 def test_an_empty_file_is_told(tmp_path: Path) -> None:

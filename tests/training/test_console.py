@@ -103,19 +103,6 @@ def test_a_terminal_without_escape_codes_gets_lines(
     assert "\x1b" not in terminal.shown()
 
 
-def test_a_narrow_terminal_loses_the_bar_and_no_figure(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of it stands in one line of 80 characters."""
-    monkeypatch.setenv("COLUMNS", "80")
-    with closing(RunConsole(terminal.stream)) as console:
-        console.step(100, 200, METRICS)
-        shown = terminal.shown()
-    assert "━" not in shown
-    assert "…" not in shown
-    assert "\n" not in shown
-    for words in ("100/200", "reward 0.50", "accuracy 0.25", "length 33 tokens", "1.23 s/step", "left"):
-        assert words in shown
-
-
 def test_elsewhere_it_is_a_line_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without escape codes, even where colours are forced, and never broken into two."""
     monkeypatch.setenv("FORCE_COLOR", "1")

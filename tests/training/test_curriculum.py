@@ -66,11 +66,6 @@ def test_levels_follow_the_accuracy(make: Any, env: Any) -> None:
     assert play(curriculum, env, [0.5, 0.5, 0, 0, 0, 0, 0, 0, 0], first=6) == [2, 2, 2, 1, 1, 0, 0, 0, 0]
 
 
-def test_thresholds_themselves_change_nothing(make: Any, env: Any) -> None:
-    curriculum = make({"start": 1}, success_threshold=0.5, failure_threshold=0.25)
-    assert play(curriculum, env, [0.5, 0.5, 0.25, 0.25, 0.25]) == [1] * 5
-
-
 def test_several_levels_a_step_and_looks_from_time_to_time(make: Any, env: Any) -> None:
     """`step` levels at a time, at most to the limit; `check_every` steps between two looks."""
     assert play(make({"highest": 3}, step=2), env, [1, 1, 1, 1]) == [0, 2, 2, 3]
@@ -137,13 +132,6 @@ def test_questions_are_of_the_level_and_for_training(make: Any, env: Any) -> Non
     assert {**row["info"], **own} == {**old["info"], **own, "rg_level": "2"}
     [scored] = env.score([env.rollout(row, f"<answer>{row['answer']}</answer>")])
     assert scored.metrics["accuracy"] == 1.0
-
-
-def test_other_tasks_keep_their_rows(make: Any, env: Any) -> None:
-    rows = rows_of(env, "leg_counting", "chain_sum", "leg_counting")
-    put = make().replace(0, rows)
-    assert (put[0], put[2]) == (rows[0], rows[2])
-    assert put[1] != rows[1]
 
 
 def test_options_win_in_their_order(env: Any) -> None:

@@ -118,29 +118,6 @@ def test_every_file_is_left(main_job: tuple[Path, str]) -> None:
     assert not list(run.rglob("*.part"))
 
 
-def test_the_run_can_be_reported(main_job: tuple[Path, str], tmp_path: Path) -> None:
-    """All of it, as the files have it: both evaluations with their greedy answers, and the rollouts of training."""
-    run, _ = main_job
-    page = write_report(run, tmp_path / "page.html")
-    assert page.notes == []
-    data = page_data(page.file)
-    results = json.loads((run / "train_results.json").read_text())
-    curves = {series["name"]: series["points"] for series in data["charts"][0]["series"]}
-    assert curves["sampled"][-1][1]["value"] == results["eval_after"]["accuracy"]
-    assert curves["greedy"][0][1]["value"] == results["eval_before"]["greedy_accuracy"]
-    ((task, change),) = [
-        (row[0], row[-1]) for table in data["tables"] if table["title"] == "Tasks" for row in table["rows"]
-    ]
-    assert task == "leg_counting"
-    difference = results["eval_after"]["accuracy"] - results["eval_before"]["accuracy"]
-    assert change.startswith(f"{difference:+.2f} [+"), "surely better"
-    records = data["rollouts"]["records"]
-    evaluations = [json.loads(file.read_text()) for file in (run / "eval_results").iterdir()]
-    assert len(records) == data["rollouts"]["found"]
-    assert len(records) == sum(2 * each["n"] for each in evaluations) + len(read_lines(run / "rollouts.jsonl"))
-    assert {data["rollouts"]["texts"][record["system"]] for record in records} == {SYSTEM_PROMPT}
-
-
 def test_training_and_evaluation_questions_are_apart(main_job: tuple[Path, str]) -> None:
     """By the manifest's hashes, and by the questions in the rollouts."""
     run, _ = main_job

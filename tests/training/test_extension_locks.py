@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rg_env.training import distributed, run_folder
+from rg_env.training import distributed
 
 
 @pytest.fixture
@@ -36,17 +36,6 @@ def test_a_lock_that_is_left_over_is_taken_away_and_told(
     assert str(locks["stale"]) in line
 
 
-def test_runs_under_deepspeed_look_before_they_start(
-    locks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Others leave them alone."""
-    run_folder(tmp_path / "out", "run")
-    assert locks["stale"].exists()
-    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    run_folder(tmp_path / "out", "run")
-    assert not locks["stale"].exists()
-
-
 @pytest.mark.parametrize(("variable", "below"), [("XDG_CACHE_HOME", ""), ("HOME", ".cache")])
 def test_the_folder_is_torchs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, below: str) -> None:
     """As torch itself says it is, under the name of its build."""
@@ -57,8 +46,3 @@ def test_the_folder_is_torchs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv(variable, str(tmp_path))
     assert distributed.extensions_folder() == tmp_path / below / "torch_extensions"
     assert Path(get_default_build_root()) == distributed.extensions_folder()
-
-
-def test_no_folder_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "none"))
-    distributed.clear_stale_locks()

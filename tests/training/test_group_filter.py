@@ -41,14 +41,6 @@ class Asked:
         return self.batches.pop(0)
 
 
-def test_a_full_batch_stays_as_it_is() -> None:
-    asked = Asked()
-    filtered = fill(batch("a", "10", "01"), 2, asked, rounds=3)
-    assert asked.calls == []
-    assert texts(filtered.batch) == ["a0", "a1", "a2", "a3"]
-    assert filtered.empty == []
-
-
 def test_others_come_in_their_place() -> None:
     """Rollouts stay with all that is known of them; as many prompts are asked as will probably do."""
     asked = Asked(batch("b", "11", "00", "10", "11"), batch("c", "01", "10", "00", "00"))

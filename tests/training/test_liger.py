@@ -1,6 +1,5 @@
 """Liger's kernels: refused where they cannot run; its models go through our log-probabilities like any other."""
 
-import sys
 from typing import Any
 
 import pytest
@@ -27,15 +26,6 @@ def test_liger_without_a_gpu(make_trainer: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(checks, "is_liger_kernel_available", lambda: True)
     with pytest.raises(InputError, match="its kernels need a GPU, and this run is on cpu"):
         make_trainer(use_liger_kernel=True)
-
-
-def test_a_liger_for_another_transformers(make_args: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it says of it, in one line."""
-    monkeypatch.setattr(checks, "is_liger_kernel_available", lambda: True)
-    monkeypatch.setitem(sys.modules, checks.LIGER, None)
-    with pytest.raises(InputError, match=r"use_liger_kernel=True: .*liger") as caught:
-        checks.check_liger(make_args(use_liger_kernel=True), torch.device("cuda"))
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("chunk", [10**9, 5 * SMALL["vocab_size"]])

@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 
 from rg_env.errors import InputError
-from rg_env.inference.models import Policy, flash_attention_problem
+from rg_env.inference.models import Policy
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import load_policy
 from rg_env.training.weight_sync.parameters import server_name
@@ -100,23 +98,6 @@ def test_attention_is_what_was_asked_for() -> None:
 def test_a_way_to_load_that_cannot_work_is_one_line(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         load_policy("tiny", **options)
-
-
-def test_flash_attention_where_all_of_it_can_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half precision, a GPU that is new enough, a package that really imports."""
-    half = torch.bfloat16
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert flash_attention_problem(half) == "there is no CUDA GPU"
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
-    assert "needs a GPU of compute capability 8.0, and this one has 7.5" in str(flash_attention_problem(half))
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    monkeypatch.setitem(sys.modules, "flash_attn", None)
-    assert "flash-attn cannot be imported" in str(flash_attention_problem(half))
-    monkeypatch.setitem(sys.modules, "flash_attn", ModuleType("flash_attn"))
-    monkeypatch.setattr("rg_env.inference.models.is_flash_attn_2_available", lambda: True)
-    assert flash_attention_problem(half) is None
-    assert "float32" in str(flash_attention_problem(torch.float32))
 
 
 def test_frozen_weights_in_bfloat16_have_adapters_in_float32(make_trainer: Any) -> None:

@@ -82,16 +82,6 @@ def test_shared_prompts_change_nothing(
         assert (gradient(model, result) - wanted).norm() <= 1e-4 * wanted.norm() + 1e-5
 
 
-def test_masked_turns_within_a_completion(model: Any) -> None:
-    """What an environment says between two turns is context without loss; a row may have no loss at all."""
-    ids, mask = as_batch([([5, 6, 7, 8], [9, 10, 11, 12, 13]), ([5, 6, 7, 8], [14, 15]), ([5, 6, 7, 8], [9, 10])])
-    mask[0, 4:6] = False
-    expected = alone(model, ids, mask, 1.0)
-    mask[2] = False
-    expected[2] = 0
-    torch.testing.assert_close(completion_logps(model, ids, mask, arrangement="shared"), expected, atol=2e-5, rtol=1e-4)
-
-
 def test_a_prompt_is_computed_once_for_its_completions(model: Any) -> None:
     """Eight short completions of one prompt cost it once."""
     prompt = list(range(20, 60))
@@ -101,23 +91,6 @@ def test_a_prompt_is_computed_once_for_its_completions(model: Any) -> None:
     assert shapes.inputs == [(1, 39 + 8 * 3)]  # a completion starts with the prompt's last token
     assert shapes.positions == [8 * 3]
     assert shapes.caches == [None]  # nobody would read it
-
-
-def test_long_completions_share_less(model: Any) -> None:
-    """Attention costs the square of what stands in a sequence: ten times the prompt would cost more than it saves."""
-    prompt = list(range(20, 30))
-    ids, mask = as_batch([(prompt, [100 + i] * 30) for i in range(8)])
-    shapes = Shapes(model)
-    completion_logps(model, ids, mask, arrangement="shared")
-    assert shapes.inputs == [(8, 39)]
-
-
-def test_short_rows_are_not_padded_to_long_ones(model: Any) -> None:
-    """Two lengths, eight rows each: two forward passes of their own width."""
-    ids, mask = as_batch([([5, i], [9]) for i in range(8)] + [([5, 20 + i], [9] * 40) for i in range(8)])
-    shapes = Shapes(model)
-    completion_logps(model, ids, mask)
-    assert shapes.inputs == [(8, 41), (8, 2)]
 
 
 def test_in_order_every_batch_takes_the_same_passes(model: Any) -> None:

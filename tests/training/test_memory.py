@@ -66,23 +66,6 @@ def test_each_term() -> None:
     assert estimate(shape, micro_batch=3, tokens=20, logit_tokens=5, reference=True).state == 20_000
 
 
-def test_logits_stop_growing_at_a_chunk() -> None:
-    """A larger batch then costs activations only."""
-    sizes = {"tokens": 2048, "logit_tokens": 1024}
-    small, large = (estimate(SHAPES["Qwen2.5-1.5B"], micro_batch=size, **sizes) for size in (8, 64))
-    assert small.logits == large.logits == 12 * 2**27 + 8 * 151_936 * 1536
-    assert large.activations == 8 * small.activations
-
-
-def test_the_engines_cache_counts_where_it_is_the_larger_peak() -> None:
-    """It is empty again when the backward pass begins."""
-    shape = ModelShape(parameters=1000, layers=2, hidden=10, vocabulary=50, kv_width=4)
-    sizes = {"micro_batch": 1, "tokens": 1, "logit_tokens": 1}
-    without = estimate(shape, **sizes)
-    assert estimate(shape, **sizes, cached_tokens=1).total == without.total
-    assert estimate(shape, **sizes, cached_tokens=1000).total == 12_000 + 4 * 2 * 2 * 4 * 1000
-
-
 def test_the_largest_batch_that_fits_divides_the_one_asked_for() -> None:
     """So that accumulating more of them gives the same step."""
     assert largest_that_fits(50, 12, lambda size: 10 * size) == 4

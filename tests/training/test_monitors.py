@@ -324,13 +324,6 @@ def test_steps_are_counted_as_they_are_logged() -> None:
     assert lines(evaluations) == []
 
 
-def test_what_is_no_number_is_not_there() -> None:
-    """A NaN in between breaks no window, and makes none."""
-    run = records(20, frac_reward_zero_std=lambda step: float("nan") if step % 2 else 1.0)
-    assert [line.split(":")[0] for line in lines(run)] == ["step 20"]
-    assert lines(records(40, frac_reward_zero_std=float("nan"))) == []
-
-
 anything = st.one_of(
     st.floats(), st.integers(), st.none(), st.text(max_size=3), st.booleans(), st.just(10**400), st.just(-1e308)
 )
@@ -350,12 +343,6 @@ def test_no_metrics_make_a_rule_fail(run: list[dict[str, Any]]) -> None:
     """Whatever is logged, or not: a monitor never ends a run by an error of its own."""
     for line in lines([{"loss": 0.0, **record} for record in run], window=3):
         assert "\n" not in line
-
-
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.fixed_dictionaries({"reward": st.floats(-1e300, 1e300), "accuracy": st.floats(0, 1)}), max_size=20))
-def test_no_course_of_rewards_makes_a_rule_fail(run: list[dict[str, float]]) -> None:
-    lines([{"loss": 0.0, **record} for record in run], window=2)
 
 
 def test_names_that_do_not_exist_are_told() -> None:

@@ -62,11 +62,6 @@ def test_a_frozen_model_is_refused(make_args: Any, model: Any) -> None:
         make_optimizer(make_args(), model.requires_grad_(False))
 
 
-def test_adamw_has_the_constants_that_are_set(make_args: Any, model: Any) -> None:
-    made = make_optimizer(make_args(adam_beta1=0.8, adam_beta2=0.9, adam_epsilon=1e-5), model)
-    assert all((g["betas"], g["eps"], g["fused"]) == ((0.8, 0.9), 1e-5, True) for g in made.param_groups)
-
-
 def groups(model: Any) -> Any:
     """An optimizer of one's own: norms learn ten times as fast."""
     norms = [p for n, p in model.named_parameters() if "norm" in n]

@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rg_env.errors import InputError
 from rg_env.training.data.batches import BatchOrder
@@ -14,30 +12,6 @@ from rg_env.training.data.batches import BatchOrder
 
 def order(**changes: Any) -> BatchOrder:
     return BatchOrder(**{"rows": 10, "prompts": 4, "seed": 3, **changes})
-
-
-@given(rows=st.integers(1, 40), prompts=st.integers(1, 12), seed=st.none() | st.integers(0, 2**32 - 1))
-def test_an_epoch_has_each_row_once(rows: int, prompts: int, seed: int | None) -> None:
-    """But for those that do not fill a batch; without a seed in the order that they have."""
-    if rows < prompts:
-        return
-    made = order(rows=rows, prompts=prompts, seed=seed)
-    for epoch in range(3):
-        first = epoch * made.batches
-        asked = [row for number in range(first, first + made.batches) for row in made.batch(number)]
-        assert len(asked) == rows // prompts * prompts
-        assert len(set(asked)) == len(asked)
-        assert set(asked) <= set(range(rows))
-        if seed is None:
-            assert asked == list(range(len(asked)))
-
-
-def test_epochs_and_seeds_differ() -> None:
-    whole = order(rows=100, prompts=50)
-    first, second = (whole.batch(2 * epoch) + whole.batch(2 * epoch + 1) for epoch in range(2))
-    assert sorted(first) == sorted(second) == list(range(100))
-    assert first != second
-    assert first[:50] != order(rows=100, prompts=50, seed=4).batch(0)
 
 
 def test_any_batch_can_be_asked_for() -> None:

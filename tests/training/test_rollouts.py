@@ -135,27 +135,6 @@ def test_rollouts_are_scored_one_batch_at_a_time(tokenizer: Any) -> None:
     assert most == [1]
 
 
-def test_a_prompt_is_the_templates(tokenizer: Any) -> None:
-    """Messages go through the chat template, ready to be answered; text stays as it is."""
-    encoder = PromptEncoder(tokenizer)
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1 ="}]
-    assert encoder(messages) == tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    assert encoder("1 + 1 =") == tokenizer("1 + 1 =")["input_ids"]
-    assert encoder(messages) is encoder(list(messages))
-
-
-def test_a_template_without_system_role_gets_it_in_the_question(
-    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refuse = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
-    monkeypatch.setattr(tokenizer, "chat_template", refuse + tokenizer.chat_template)
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1 ="}]
-    expected = [{"role": "user", "content": "Be brief.\n\n1 + 1 ="}]
-    assert PromptEncoder(tokenizer)(messages) == tokenizer.apply_chat_template(
-        expected, add_generation_prompt=True, return_dict=False
-    )
-
-
 def test_only_the_last_end_token_is_taken_off(tokenizer: Any) -> None:
     ids = tokenizer("a b")["input_ids"]
     assert PromptEncoder(tokenizer).decode([[*ids, ids[-1]], [*ids], []], frozenset({ids[-1]})) == [

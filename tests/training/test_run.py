@@ -75,18 +75,6 @@ def no_space() -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_any_other_error_in_mid_run_loses_nothing_either(make_trainer: Any, tmp_path: Path) -> None:
-    """It is raised as it was, once checkpoint and results are there."""
-    trainer = make_trainer(max_steps=5)
-    trainer.add_callback(At(1, no_space))
-    with pytest.raises(OSError, match="No space left"):
-        train(trainer, evaluation=EvaluationPlan(every=10))
-    results = results_of(tmp_path / "run")
-    assert (results["steps"], results["interrupted"]) == (1, False)
-    assert "No space left" in results["error"]
-    assert (tmp_path / "run" / "checkpoint-1" / "model.safetensors").exists()
-
-
 def test_what_cannot_be_saved_does_not_hide_why_the_run_failed(make_trainer: Any, tmp_path: Path) -> None:
     """It is a note to that error, and the rest is saved."""
     trainer = make_trainer(max_steps=5)

@@ -11,13 +11,11 @@ import pytest
 import tiny_build as recipe
 import torch
 from tiny_measure import measure, render_prompt
-from tiny_questions import problem_of, questions, take
+from tiny_questions import questions, take
 from tiny_solutions import blurted_guess, worked_solution
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rg_env.core.data.splits import split_of
-from rg_env.errors import OutputFolderError
-from rg_env.tiny import MAX_NEW_TOKENS, POLICY_DIR, SYSTEM_PROMPT, TASKS
+from rg_env.tiny import MAX_NEW_TOKENS, POLICY_DIR, TASKS
 
 TOOLS = Path(__file__).parents[2] / "tools"
 
@@ -46,11 +44,6 @@ def test_the_shipped_policy_is_small(model):
     assert (POLICY_DIR / "model.safetensors").stat().st_size <= 2_000_000
 
 
-def test_auto_dtype_gives_weights_that_can_be_trained():
-    """The file is bfloat16, where steps of 1e-4 are lost, so that the config asks for float32."""
-    assert AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype="auto").dtype == torch.float32
-
-
 def test_generation_config_samples_from_the_whole_distribution(model, tokenizer):
     """A server that takes the policy's own defaults samples what GRPO assumes."""
     config = model.generation_config
@@ -70,19 +63,6 @@ def test_tokenizer_round_trips_prompts_and_completions(tokenizer, task):
         assert ids[: len(tokenizer(prompt)["input_ids"])] == tokenizer(prompt)["input_ids"]
 
 
-def test_tokenizer_round_trips_any_text(tokenizer):
-    """Bytes are its alphabet."""
-    text = "Ünïcödé → 漢字 🙂\ttab  two spaces\n\n-12 - 3"
-    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
-
-
-def test_chat_template_is_chatml(tokenizer):
-    """System, user and the head of the assistant's turn."""
-    assert render_prompt(tokenizer, "How many?") == (
-        f"<|im_start|>system\n{SYSTEM_PROMPT}<|im_end|>\n<|im_start|>user\nHow many?<|im_end|>\n<|im_start|>assistant\n"
-    )
-
-
 @tasks
 def test_worked_solutions_end_in_the_gold_answer(task):
     """Computed from the question alone, each arrives at the entry's answer."""
@@ -92,42 +72,6 @@ def test_worked_solutions_end_in_the_gold_answer(task):
         assert last == f"<answer>{entry['answer']}</answer>"
         assert lines
         assert all("=" in line for line in lines)
-
-
-@pytest.mark.parametrize(
-    ("equation", "solution"),
-    [
-        ("3*x + 5 = 20", "3*x = 20 - 5 = 15\nx = 15 / 3 = 5\n<answer>5</answer>"),
-        ("3*x - 5 = -2", "3*x = 5 - 2 = 3\nx = 3 / 3 = 1\n<answer>1</answer>"),
-        ("5 - 3*x = -4", "3*x = 5 + 4 = 9\nx = 9 / 3 = 3\n<answer>3</answer>"),
-        ("9 - x = 2", "x = 9 - 2 = 7\n<answer>7</answer>"),
-        ("x + 5 = 7", "x = 7 - 5 = 2\n<answer>2</answer>"),
-    ],
-)
-def test_equations_are_solved_in_steps(equation, solution):
-    """Each form that SymPy prints for two terms."""
-    assert worked_solution("simple_equations", {"metadata": {"equation": equation}}) == solution
-
-
-def test_sums_take_tens_before_ones():
-    """A zero part is left out, unless nothing else is left."""
-    solution = worked_solution("chain_sum", {"metadata": {"expression": "4 + 23 - 40 - 0"}})
-    assert solution == "4 + 20 = 24\n24 + 3 = 27\n27 - 40 = -13\n-13 - 0 = -13\n<answer>-13</answer>"
-
-
-def test_legs_are_multiplied_then_added():
-    """One line per animal, named as in the question."""
-    solution = worked_solution("leg_counting", {"metadata": {"animals": {"cat": 3, "sea slug": 1, "crab": 2}}})
-    assert solution == (
-        "3 cats: 3 x 4 = 12\n1 sea slug: 1 x 0 = 0\n2 crabs: 2 x 10 = 20\n"
-        "12 + 0 = 12\n12 + 20 = 32\n<answer>32</answer>"
-    )
-
-
-def test_an_equation_of_another_form_is_refused():
-    """A wider config needs a new worked solution, not a wrong one."""
-    with pytest.raises(ValueError, match=r"4\*x\*\*2"):
-        worked_solution("simple_equations", {"metadata": {"equation": "4*x**2 + 1 = 5"}})
 
 
 @tasks
@@ -157,13 +101,6 @@ def test_the_two_splits_share_no_question(task):
     assert not train & held_out
 
 
-def test_the_build_sees_training_questions_only():
-    """Every question of the build's stream is of the training split."""
-    entries = recipe.training_entries(recipe.QUICK, seed=0)
-    assert set(entries) == set(TASKS)
-    assert all(split_of(problem_of(task, entry)) == "train" for task in entries for entry in entries[task])
-
-
 def test_batches_lose_no_example_and_labels_cover_completions_only():
     """Labels are the completion's tokens in their places; prompts and padding are ignored."""
     ids, labels = recipe.collate([([5, 6], [7, 2]), ([5], [8, 9, 2])], pad=0)
@@ -172,12 +109,6 @@ def test_batches_lose_no_example_and_labels_cover_completions_only():
     examples = [([i], [2] * (i % 7 + 1)) for i in range(64)]
     seen = itertools.chain.from_iterable(itertools.islice(recipe.batches(examples, 4, random.Random(0)), 16))
     assert sorted(seen) == sorted(examples)
-
-
-def test_an_existing_folder_is_refused(tmp_path):
-    """Before any work is done."""
-    with pytest.raises(OutputFolderError, match="exists already"):
-        recipe.build(tmp_path, recipe=recipe.QUICK)
 
 
 @pytest.mark.slow

@@ -93,26 +93,6 @@ def test_names_and_metrics_that_services_get(make_trainer: Any, tmp_path: Path, 
     assert "space_id" not in made["trackio"].made[1], "nothing is uploaded that was not asked for"
 
 
-def test_nothing_is_reported_unless_asked(make_trainer: Any, made: dict[str, Recorded]) -> None:
-    """No service, no variable of one."""
-    train(make_trainer(max_steps=1), evaluation=EvaluationPlan(every=0, before=False, after=False))
-    assert made == {}
-    assert not any(name in os.environ for name in ("WANDB_PROJECT", "WANDB_DIR", "WANDB_CONSOLE"))
-
-
-def test_variables_of_the_user_win(
-    make_trainer: Any, made: dict[str, Recorded], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are how wandb is configured; those that the run itself sets keep what the user has set."""
-    for name, value in (("PROJECT", "mine"), ("NAME", "one"), ("DIR", "elsewhere"), ("CONSOLE", "wrap")):
-        monkeypatch.setenv(f"WANDB_{name}", value)
-    nothing = EvaluationPlan(every=0, before=False, after=False)
-    train(make_trainer(max_steps=1), evaluation=nothing, logging=LoggingConfig(report_to=["wandb"], run_name="two"))
-    (project,), options = made["wandb"].made
-    assert (project, options) == ("mine", {"name": "one", "dir": "elsewhere"})
-    assert os.environ["WANDB_CONSOLE"] == "wrap"
-
-
 def test_tensorboard_has_what_the_metrics_file_has(make_trainer: Any, tmp_path: Path) -> None:
     """In one file in the run's folder, under the field's names, the last evaluation included."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -69,12 +69,6 @@ class EmbeddedEngine:
         self._cancelled = threading.Event()
         self._prompts: dict[str, list[int]] = {}
 
-    @contextmanager
-    def weights_fixed(self) -> Iterator[None]:
-        """Held while a batch is generated. Whoever changes weights takes it too: no batch mixes two policies."""
-        with self._weights:
-            yield
-
     def cancel(self) -> None:
         """Make a running `generate` raise `EngineError` at the next token, and later calls at once, until `resume`."""
         self._cancelled.set()
