@@ -50,8 +50,7 @@ from rg_env.core.grading.extraction import Extraction
 from rg_env.core.grading.graders import gold_answer
 from rg_env.core.grading.workers import WorkerPool
 from rg_env.core.tasks import library
-from rg_env.core.tasks.levels import options_at, working_levels
-from rg_env.core.tasks.task_table import load_table
+from rg_env.core.tasks.task_table import load_table, options_at, working_levels
 from rg_env.errors import GenerationError
 
 MEAN_RATIO, LEAST_RATIO = 300.0, 0.6

@@ -160,7 +160,7 @@ def main() -> int:
     options = parser.parse_args()
 
     # Checked here already: a mistake is told before libraries and model are loaded.
-    from rg_env.core.distributed_env import world_size
+    from rg_env.core.processes import world_size
     from rg_env.core.run_folder import RunFolder, run_name
     from rg_env.core.tasks.mixture import Mixture
 

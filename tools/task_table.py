@@ -5,11 +5,22 @@ python tools/task_table.py --probe    # try every level of every task (minutes)
 """
 
 import json
+import os
+import signal
 import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from rg_env.core.tasks import library
-from rg_env.core.tasks.levels import probe_levels
-from rg_env.core.tasks.task_table import PATH, TaskEntry, load_table, make_entry, shipped_table
+from rg_env.core.tasks.library_fixes import is_item
+from rg_env.core.tasks.task_table import PATH, TaskEntry, level_options, load_table, make_entry, shipped_table
+from rg_env.core.text import one_line
+
+PROBE_ITEMS = 4
+PROBE_S = 8.0
+"""A level that does not give `PROBE_ITEMS` items in this many seconds, after the import, counts as broken ..."""
+PROBE_DRAWS = 500
+"""... and so does one that does not give them in this many draws."""
 
 
 def generate_table(broken: dict[str, dict[str, str]] | None = None) -> dict[str, TaskEntry]:
@@ -28,6 +39,52 @@ def render(table: dict[str, TaskEntry]) -> str:
     """The file's text: one task a line, so that a library update gives a readable diff."""
     lines = [f"  {json.dumps(task)}: {json.dumps(entry, ensure_ascii=False)}" for task, entry in sorted(table.items())]
     return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def probe_levels(tasks: Iterable[str] | None = None) -> dict[str, dict[str, str]]:
+    """For each task the levels that the installed library cannot serve, with the reason.
+
+    Each level is tried in a forked process that an alarm ends when it takes too long. About two minutes for all tasks:
+    once for a library version.
+    """
+    library.factory()
+    broken: dict[str, dict[str, str]] = {}
+    for task in tasks or shipped_table():
+        attributes = load_table()[task]["levels"]
+        for level in range(max((len(steps) for steps in attributes.values()), default=0)):
+            options = level_options(attributes, dict.fromkeys(attributes, level))
+            if reason := _probe(task, options):
+                broken.setdefault(task, {})[str(level)] = reason
+    return broken
+
+
+def _probe(task: str, options: Mapping[str, Any]) -> str:
+    """Why no items come from `task` with `options`; empty if they do."""
+    receiver, sender = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.setitimer(signal.ITIMER_REAL, PROBE_S)  # its default action ends the process, inside C code too
+        reason = ""
+        try:
+            dataset = library.create(task, options, seed=1, size=PROBE_DRAWS)
+            with library.quiet():
+                found = 0
+                for index in range(PROBE_DRAWS):
+                    found += is_item(task, dataset[index])
+                    if found == PROBE_ITEMS:
+                        break
+                else:
+                    reason = f"{found} questions in {PROBE_DRAWS} draws"
+        except Exception as error:
+            cause = error.__cause__ or error
+            reason = f"{type(cause).__name__}: {one_line(cause)}".rstrip(": ")
+        os.write(sender, reason[:1000].encode())
+        os._exit(0)
+    os.close(sender)
+    with open(receiver, encoding="utf-8") as stream:
+        reason = stream.read()
+    _, status = os.waitpid(child, 0)
+    return reason if status == 0 else f"over {PROBE_S:g} s for {PROBE_ITEMS} items"
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run a sweep; returns the exit code."""
-    from rg_env.core.distributed_env import world_size
+    from rg_env.core.processes import world_size
     from rg_env.jobs.sweep.grid import load_sweep
     from rg_env.jobs.sweep.runs import notes, plan_lines, run_sweep, sweep_folder
 

@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rg_env.core import child_process
+from rg_env.errors import InputError
 
 if TYPE_CHECKING:
     import psutil
@@ -46,6 +47,30 @@ TICK_S = 0.1
 _PR_SET_CHILD_SUBREAPER = 36
 _LAUNCHER_PREFIXES = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "ACCELERATE_", "TORCHELASTIC_", "FSDP_")
 _BARE = ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")
+
+
+# The processes that train together, by their launcher's variables; without torch
+
+
+def world_size() -> int:
+    """How many there are; 1 without a launcher.
+
+    Raises:
+        InputError: a launcher's variable is not a number, which would be a traceback of accelerate's later.
+    """
+    numbers = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_RANK": -1}
+    for name, least in numbers.items():
+        text = os.environ.get(name, str(least))
+        if not re.fullmatch(r"\s*-?\d{1,9}\s*", text) or int(text) < least:
+            raise InputError(f"the environment has {name}={text!r}: a whole number from {least} up, or unset it")
+        numbers[name] = int(text)
+    return numbers["WORLD_SIZE"]
+
+
+def print_once(line: str) -> None:
+    """Print a line that all of them would print, on one of them."""
+    if os.environ.get("RANK", "0") == "0":
+        print(line, flush=True)
 
 
 # Environments

@@ -6,6 +6,7 @@ Tokenizers are duck-typed (`apply_chat_template`, `chat_template`): this module 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
+from rg_env.core.text import reason_of
 from rg_env.errors import InputError, unknown_name
 
 SYSTEM_PROMPT = "Think step by step, then give the final answer as <answer>your answer here</answer>."
@@ -62,8 +63,7 @@ def require_chat_template(tokenizer: Any) -> None:
     try:
         text = tokenizer.apply_chat_template(build_messages(_QUESTION, None), tokenize=False)
     except Exception as error:  # templates raise whatever jinja raises
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"the chat template of {name} fails on a plain question: {reason}") from error
+        raise InputError(f"the chat template of {name} fails on a plain question: {reason_of(error)}") from error
     if _QUESTION not in text:
         raise InputError(f"the chat template of {name} leaves out the question: the model would never see it")
 

@@ -23,8 +23,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from rg_env.core.tasks.user_tasks import register_new_tasks
-from rg_env.core.text import shortened
-from rg_env.core.user_errors import told, where
+from rg_env.core.text import shortened, user_code_line, user_error
 from rg_env.errors import InputError
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -118,9 +117,9 @@ def _import_module(name: str) -> ModuleType:
 def _import_error(name: str, error: BaseException) -> InputError:
     if isinstance(error, ValueError) and (found := _TAKEN.fullmatch(str(error))):
         return InputError(
-            f"imports: {name} registers the task {found[1]!r}, which exists: choose another name{where(error)}"
+            f"imports: {name} registers the task {found[1]!r}, which exists: choose another name{user_code_line(error)}"
         )
-    return InputError(f"imports: {name} cannot be imported: {told(error)}")
+    return InputError(f"imports: {name} cannot be imported: {user_error(error)}")
 
 
 def _loaded_from(path: str) -> ModuleType | None:

@@ -17,7 +17,7 @@ import httpx
 import openai
 
 from rg_env.core.prompts import fold_system, rejects_system_role
-from rg_env.core.text import one_line
+from rg_env.core.text import one_line, reason_of
 from rg_env.errors import InputError, MissingExtraError
 from rg_env.evaluation.config import TINY, EvalConfig, EvalModel
 from rg_env.evaluation.questions import TaskQuestions
@@ -118,7 +118,7 @@ async def _check_served(client: openai.AsyncOpenAI, name: str, address: str) -> 
 def _reason(error: openai.APIConnectionError) -> str:
     if isinstance(error, openai.APITimeoutError):
         return f"no list of models within {_LIST_TIMEOUT_S:g} s"
-    return one_line(error.__cause__ or error) or type(error.__cause__ or error).__name__
+    return reason_of(error.__cause__ or error)
 
 
 @asynccontextmanager

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from rg_env.core.config.parsing import Section, problems_in
+from rg_env.core.text import reason_of
 from rg_env.errors import InputError
 
 TASK_FORMAT, ALL_FORMAT = "rg_env.results/1", "rg_env.results_all/1"
@@ -247,7 +248,7 @@ def read_results(file: str | Path) -> TaskResults | AllResults:
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{file} is no results file: it is not JSON: {' '.join(str(error).split())}") from error
+        raise InputError(f"{file} is no results file: it is not JSON: {reason_of(error)}") from error
     return parse_results(values, str(file))
 
 

@@ -20,9 +20,10 @@ from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import is_flash_attn_2_available, logging
 
-from rg_env.core.distributed_env import say
+from rg_env.core.processes import print_once
 from rg_env.core.prompts import require_chat_template
 from rg_env.core.tasks.mixture import Mixture, TaskSpec
+from rg_env.core.text import reason_of
 from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR, TASKS
 
@@ -77,14 +78,14 @@ def load_policy(model: str | None = None, *, attention: Attention = "auto", dtyp
     if model is not None:
         return _load(model, how)
     if not torch.cuda.is_available():
-        say("No GPU here: taking the tiny policy (--model NAME_OR_FOLDER takes another).")
+        print_once("No GPU here: taking the tiny policy (--model NAME_OR_FOLDER takes another).")
         return _tiny(how)
     try:
         policy = _load(DEFAULT_GPU_MODEL, how)
     except InputError as error:
-        say(f"Taking the tiny policy: {error}.")
+        print_once(f"Taking the tiny policy: {error}.")
         return _tiny(how)
-    say(f"Taking {DEFAULT_GPU_MODEL}.")
+    print_once(f"Taking {DEFAULT_GPU_MODEL}.")
     return policy
 
 
@@ -95,8 +96,7 @@ def with_adapters(policy: Policy, folder: str) -> Policy:
     try:
         model = PeftModel.from_pretrained(policy.model, folder, is_trainable=True)
     except Exception as error:  # damaged files raise whatever their parser raises
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"cannot put the adapters in {folder} on {policy.label}: {reason}") from error
+        raise InputError(f"cannot put the adapters in {folder} on {policy.label}: {reason_of(error)}") from error
     return replace(policy, model=model)
 
 
@@ -130,7 +130,7 @@ def flash_attention_problem(dtype: torch.dtype) -> str | None:
     try:
         importlib.import_module("flash_attn")
     except Exception as error:  # built for another torch, it fails in ways of its own
-        return f"flash-attn cannot be imported ({' '.join(str(error).split())})"
+        return f"flash-attn cannot be imported ({reason_of(error)})"
     return None if is_flash_attn_2_available() else "transformers does not take this version of flash-attn"
 
 
@@ -225,7 +225,7 @@ def describe_model(name: str) -> ModelDescription:
 
 
 def _cannot_load(name: str, part: str, error: Exception, options: dict[str, Any]) -> InputError:
-    reason = f"{part}: {' '.join(str(error).split()) or type(error).__name__}"
+    reason = f"{part}: {reason_of(error)}"
     if options["local_files_only"]:
         reason = "it is no folder here, the model hub cannot be reached, and no copy of it is stored"
     return InputError(f"cannot load the model {name!r}: {reason}")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, Any]:
     """Train as `config` says. What is returned and raised: see `train`."""
-    from rg_env.core.distributed_env import say
+    from rg_env.core.processes import print_once
     from rg_env.inference.models import load_policy
     from rg_env.training.config.dry_run import without_effect
     from rg_env.training.distributed import run_folder
@@ -29,7 +29,7 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     run_folder(config.output.dir, "check", resume)  # told before the model is loaded
     check_hub(config.hub)
     if line := without_effect(given):
-        say(line)
+        print_once(line)
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
     trainer = make_trainer(config, policy, resume=resume)
     return train(

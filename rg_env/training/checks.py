@@ -10,6 +10,7 @@ from transformers.utils import is_liger_kernel_available
 from rg_env.core.environment import Environment
 from rg_env.core.grading.rubric import OFFERED
 from rg_env.core.rewards.registry import check_offered
+from rg_env.core.text import reason_of
 from rg_env.errors import InputError, MissingExtraError
 from rg_env.inference.prompts import PromptEncoder
 from rg_env.training.config.grpo import GRPOConfig
@@ -90,7 +91,7 @@ def check_liger(args: GRPOConfig, device: torch.device) -> None:
     try:
         importlib.import_module(LIGER)
     except ImportError as error:
-        raise InputError(f"use_liger_kernel=True: {' '.join(str(error).split())}") from error
+        raise InputError(f"use_liger_kernel=True: {reason_of(error)}") from error
 
 
 def check_prompts(env: Environment, encoder: PromptEncoder, limit: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
-from rg_env.core.distributed_env import say, world_size
+from rg_env.core.processes import print_once, world_size
 from rg_env.core.run_folder import RunFolder
 from rg_env.errors import InputError, OutputFolderError, RGEnvError, StoppedTogether, TrainingError, from_interrupt
 
@@ -113,4 +113,4 @@ def clear_stale_locks() -> None:
                 changed = max(file.stat().st_mtime for file in lock.parent.iterdir())
                 if now - changed > STALE_S:
                     lock.unlink()
-                    say(f"Removed {lock}: left by a process that was killed while it compiled.")
+                    print_once(f"Removed {lock}: left by a process that was killed while it compiled.")

@@ -4,12 +4,12 @@ import re
 from typing import Any
 
 import pytest
+from task_table import probe_levels
 
 from rg_env.cli.describe import one_task
 from rg_env.core.tasks import library
-from rg_env.core.tasks.levels import options_at, probe_levels, resolve_levels, working_levels
 from rg_env.core.tasks.mixture import Mixture, TaskSpec
-from rg_env.core.tasks.task_table import load_table
+from rg_env.core.tasks.task_table import load_table, options_at, resolve_levels, working_levels
 from rg_env.errors import InputError, UnknownNameError
 
 WITHOUT = {"acre", "gsm_symbolic", "list_functions"}

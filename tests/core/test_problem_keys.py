@@ -24,8 +24,7 @@ from rg_env.core.data.generation import Draws
 from rg_env.core.data.problem_keys import DIGITS, KEPT, KEYS, WHOLE, problem_key
 from rg_env.core.data.problem_keys.forms import Bag, Name, canonical, equation, expression
 from rg_env.core.data.splits import question_hash
-from rg_env.core.tasks.levels import working_levels
-from rg_env.core.tasks.task_table import load_table, shipped_table
+from rg_env.core.tasks.task_table import load_table, shipped_table, working_levels
 from rg_env.errors import TooFewQuestionsError
 
 Entry = dict[str, Any]

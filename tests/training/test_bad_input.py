@@ -61,7 +61,7 @@ TINY = ["--model", "tiny"]
         ("train_ultra_minimal", ["--task", "tower_of_hanoi"], "too few distinct questions"),
         ("train_ultra_minimal", ["--model", "nowhere/at-all"], "cannot load the model 'nowhere/at-all'"),
         ("train_ultra_minimal", ["--model", "."], "holds no model"),
-        ("train_ultra_minimal", ["--manifest", "none.json"], "none.json cannot be read: No such file"),
+        ("train_ultra_minimal", ["--manifest", "none.json"], "none.json' cannot be read: No such file"),
         ("train_ultra_minimal", ["--steps", "0"], "--steps"),
         ("train_ultra_minimal", ["--steps", "-3"], "--steps"),
         ("train_ultra_minimal", ["--seed", "-1"], "--seed"),

@@ -10,7 +10,8 @@ from typing import Any, TextIO
 
 import pytest
 
-from rg_env.training.reporting.console import COMPLETION_LENGTH, RunConsole, harmless, shorten, spread
+from rg_env.core.text import visible_line
+from rg_env.training.reporting.console import COMPLETION_LENGTH, RunConsole, shorten, spread
 
 METRICS = {"reward": 0.5, "accuracy": 0.25, "completions/mean_length": 33.4, "step_time": 1.234}
 
@@ -125,20 +126,13 @@ def test_elsewhere_it_is_a_line_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 HOSTILE = {
     "markup": ("[red]x[/red] [/]", "[red]x[/red] [/]"),
-    "colours": ("a\x1b[31;1mb\x1b[0mc", "a�b�c"),
-    "screen": ("a\x1b[2J\x1b[Hb", "a��b"),
-    "title": ("a\x1b]0;owned\x07b", "a�b"),
-    "title, ended otherwise": ("a\x1b]0;owned\x1b\\b", "a�b"),
-    "link": ("\x1b]8;;http://x\x1b\\text\x1b]8;;\x1b\\", "�text�"),
-    "device string": ("a\x1bP$qm\x1b\\b", "a�b"),
-    "8 bit": ("a\x9b31mb\x9d0;owned\x9cc", "a�b�c"),
-    "broken off": ("a\x1b[", "a�"),
-    "reset": ("a\x1bcb", "a�b"),
-    "controls": ("a\x00b\x07c\x08d\rE\x7ff\x85g", "a�b�c�d�E�f�g"),
-    "right to left": ("a\u202eb\u2066c\u200fd", "a�b�c�d"),
-    "invisible": ("a\u200bb\ufeffc\u00add", "a�b�c�d"),
-    "surrogate": ("a\ud800b", "a�b"),
-    "lines": ("a\r\nb\nc\u2028d\te", "a ⏎ b ⏎ c ⏎ d e"),
+    "escape sequence": ("a\x1b[31;1mb\x1b]0;title\x07", "a\\x1b[31;1mb\\x1b]0;title\\x07"),
+    "8 bit": ("a\x9b31mb\x9d0;title\x9cc", "a\\x9b31mb\\x9d0;title\\x9cc"),
+    "controls": ("a\x00b\x07c\x08d\rE\x7ff\x85g", "a\\x00b\\x07c\\x08d\\rE\\x7ff\\x85g"),
+    "right to left": ("a\u202eb\u2066c\u200fd", "a\\u202eb\\u2066c\\u200fd"),
+    "invisible": ("a\u200bb\ufeffc\u00add", "a\\u200bb\\ufeffc\\xadd"),
+    "surrogate": ("a\ud800b", "a\\ud800b"),
+    "lines": ("a\r\nb\nc\u2028d\te", "a ⏎ b ⏎ c\\u2028d e"),
     "scripts and emoji": ("שלום می\u200cخواهم 👩\u200d👧 漢", "שלום می\u200cخواهم 👩\u200d👧 漢"),
 }
 
@@ -147,7 +141,7 @@ HOSTILE = {
 def test_model_text_is_shown_and_not_obeyed(name: str, terminal: Terminal) -> None:
     """As data, on terminals and in logs: no markup, no escape sequence, nothing that turns or hides text."""
     text, expected = HOSTILE[name]
-    assert harmless(text) == expected
+    assert visible_line(text) == expected
     plain = io.StringIO()
     for stream in (plain, terminal.stream):
         with closing(RunConsole(stream)) as console:
@@ -155,7 +149,6 @@ def test_model_text_is_shown_and_not_obeyed(name: str, terminal: Terminal) -> No
     assert plain.getvalue().count(expected) == 4
     shown = terminal.shown()
     assert shown.count(expected) == 4
-    assert "owned" not in shown
     escapes = shown.count("\x1b")
     with closing(RunConsole(terminal.stream)) as console:
         console.examples(1, [example()])
@@ -184,7 +177,7 @@ def test_a_stream_that_cannot_write_everything_does_not_end_the_run() -> None:
     console.line("accuracy 0.50 ± 0.10")
     console.examples(1, [example(completion="é\ud800 漢")])
     assert b"accuracy 0.50 ? 0.10\n" in raw.getvalue()
-    assert b"completion:  ?? ?\n" in raw.getvalue()
+    assert b"completion:  ?\\ud800 ?\n" in raw.getvalue()
 
 
 def test_examples_of_other_environments() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rg_env import ReasoningGym
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.data.splits import split_of
-from rg_env.core.tasks.levels import options_at
+from rg_env.core.tasks.task_table import options_at
 from rg_env.errors import InputError, TooFewQuestionsError, UnknownNameError
 from rg_env.training.config.load import problems
 from rg_env.training.config.schema import CurriculumConfig, TrainConfig

@@ -130,7 +130,7 @@ def test_a_service_that_fails_later_is_left_behind(
     results = train(make_trainer(max_steps=2), evaluation=EvaluationPlan(every=10), logging=TENSORBOARD)
     assert results["steps"] == 2
     said = capsys.readouterr().err
-    assert said.count("tensorboard failed at step 0 ([Errno 28] No space left on device)") == 1
+    assert said.count("tensorboard failed at step 0 (No space left on device)") == 1
     assert said.count("tensorboard") == 1
     assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") >= 4
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from rg_env.core.user_errors import told
+from rg_env.core.text import reason_of, user_error
 from rg_env.errors import InputError
 
 NOT_A_TASK = "composite"
@@ -120,9 +120,9 @@ def create(task: str, config: Mapping[str, Any], *, seed: int, size: int) -> Any
 def bad_options(task: str, config: Mapping[str, Any], error: BaseException) -> InputError:
     """The `InputError` for options that the library does not accept, in one line."""
     if dataset_class(task)[0].__module__.startswith("reasoning_gym."):
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = reason_of(error)
     else:
-        reason = told(error)
+        reason = user_error(error)
     options = json.dumps(dict(config), default=to_plain)
     return InputError(f"task {task!r} does not work with config {options}: {reason}")
 

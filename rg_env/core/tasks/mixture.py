@@ -15,9 +15,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rg_env.core.tasks.levels import resolve_levels
 from rg_env.core.tasks.library import NOT_A_TASK, to_plain
-from rg_env.core.tasks.task_table import SET_BY_ROWS, load_table
+from rg_env.core.tasks.task_table import SET_BY_ROWS, load_table, resolve_levels
 from rg_env.core.text import is_number, shortened
 from rg_env.errors import InputError, unknown_name
 

@@ -1,36 +1,42 @@
-"""The table of tasks, options and levels, `task_table.json`, so that all of them can be checked without importing
-reasoning_gym.
+"""Tasks, their options and their levels of difficulty, all known without importing reasoning_gym.
 
-`tools/task_table.py` writes it.
+    load_table()["maze"]["options"]                       # {option: default}
+    resolve_levels("maze", 2, {"min_dist": 0})            # the options that `level` and `levels` of a task mean
 
-Tasks of the user's own (`core.tasks.user_tasks`) stand beside those of the file while the program runs.
+`tools/task_table.py` writes `task_table.json`, and a test keeps it equal to the installed library. The user's own tasks
+(`core.tasks.user_tasks`) are added to it while the program runs.
 
-A test keeps it equal to the installed library. Form: {task: {"module": str, "category": str, "options": {option:
-default}, "levels": {attribute: [{option: value}, ...]}, "broken_levels": {level: reason}}}, values in their JSON form,
-`size` and `seed` left out because rows set them. `levels` holds, for each attribute of the task's curriculum, the
-options that each of its levels sets; it is empty where the library has no curriculum. `broken_levels` are levels of a
-whole task that the library cannot generate items for, or too slowly.
+Levels are the library's curricula as plain options: `level: 2` for all attributes of the task's curriculum, `levels:
+{attribute: 2}` for single ones, or both; attributes not named stay at level 0, the library's default. An attribute with
+fewer levels than the `level` takes its highest, as in the library's `set_global_level`.
 """
 
 import dataclasses
 import json
+from collections.abc import Collection, Mapping
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypedDict
+
+from rg_env.errors import InputError, unknown_name
 
 PATH = Path(__file__).with_name("task_table.json")
 SET_BY_ROWS = ("size", "seed")
 
 
 class TaskEntry(TypedDict):
-    """What the table says about one task."""
+    """One task. Values are in JSON form."""
 
     module: str
     """The library's module that defines it."""
     category: str
     options: dict[str, object]
+    """Default by option; `size` and `seed` are left out because rows set them."""
     levels: dict[str, list[dict[str, object]]]
+    """For each attribute of the task's curriculum, the options that each level sets; empty without a curriculum."""
     broken_levels: dict[str, str]
+    """Levels of the whole task that the library cannot generate items for, or too slowly, with the reason."""
 
 
 _user_tasks: dict[str, TaskEntry] = {}
@@ -38,7 +44,7 @@ _user_tasks: dict[str, TaskEntry] = {}
 
 @lru_cache(maxsize=1)
 def load_table() -> dict[str, TaskEntry]:
-    """All tasks that there are: those shipped, and the user's own."""
+    """All tasks: those of the package, and the user's own."""
     return {**shipped_table(), **_user_tasks}
 
 
@@ -50,7 +56,7 @@ def shipped_table() -> dict[str, TaskEntry]:
 
 
 def add_user_task(task: str, entry: TaskEntry) -> None:
-    """Put a task of the user's own into the table, or another entry in its place."""
+    """Add a task of the user's own to the table, or replace its entry."""
     _user_tasks[task] = entry
     load_table.cache_clear()
 
@@ -64,6 +70,9 @@ def make_entry(task: str, category: str, broken: dict[str, str]) -> TaskEntry:
     """The entry of a registered task, made from its classes; raises what these raise."""
     from rg_env.core.tasks import library
 
+    def plain(value: Any) -> Any:
+        return json.loads(json.dumps(value, default=library.to_plain))
+
     dataset_cls, config_cls = library.dataset_class(task)
     defaults = config_cls()
     options = {
@@ -74,13 +83,84 @@ def make_entry(task: str, category: str, broken: dict[str, str]) -> TaskEntry:
     return {
         "module": dataset_cls.__module__,
         "category": category,
-        "options": _plain(options),
-        "levels": _plain(library.curriculum_levels(task)),
+        "options": plain(options),
+        "levels": plain(library.curriculum_levels(task)),
         "broken_levels": broken,
     }
 
 
-def _plain(value: Any) -> Any:
-    from rg_env.core.tasks import library
+def resolve_levels(task: str, level: object, levels: object) -> dict[str, Any]:
+    """The options that `level` and `levels` of `task` mean; empty if neither is given (None, and None or empty).
 
-    return json.loads(json.dumps(value, default=library.to_plain))
+    Raises `UnknownNameError` for an attribute that the task's curriculum does not have, and `InputError` for a task
+    without a curriculum, a level out of range and one that is broken in the library.
+    """
+    if levels is None:
+        levels = {}
+    if not isinstance(levels, Mapping):
+        raise InputError(f"task {task!r}: levels must be a mapping of attributes to levels, not {levels!r}")
+    if level is None and not levels:
+        return {}
+    entry = load_table()[task]
+    attributes = entry["levels"]
+    if not attributes:
+        raise InputError(f"task {task!r} has no levels: set its options with config")
+    if level is not None:
+        _check_level(("level",), task, level, max(len(steps) for steps in attributes.values()))
+    for attribute, value in levels.items():
+        if attribute not in attributes:
+            raise unknown_name(f"level attribute of task {task!r}", attribute, attributes).at("levels", str(attribute))
+        _check_level(("levels", attribute), task, value, len(attributes[attribute]))
+    everywhere = level if isinstance(level, int) else 0
+    options = level_options(attributes, {attribute: levels.get(attribute, everywhere) for attribute in attributes})
+    for broken, reason in entry["broken_levels"].items():
+        if options == level_options(attributes, dict.fromkeys(attributes, int(broken))):
+            raise InputError(
+                f"task {task!r}: level {broken} does not work in reasoning-gym {version('reasoning-gym')} ({reason}): "
+                f"choose another, or set options with config"
+            )
+    return options
+
+
+def options_at(task: str, level: int, attributes: Collection[str] = ()) -> dict[str, Any]:
+    """The options of `level`: of the given attributes, the others at level 0; none given: of all.
+
+    An attribute with fewer levels takes its highest. Raises as `resolve_levels`; the attributes must exist.
+    """
+    if not attributes:
+        return resolve_levels(task, level, None)
+    steps = load_table()[task]["levels"]
+    return resolve_levels(task, None, {name: min(level, len(steps[name]) - 1) for name in attributes})
+
+
+def working_levels(task: str, attributes: Collection[str] = ()) -> list[int]:
+    """The levels of a task, ascending, without those that are known to be broken; `attributes` as for `options_at`.
+
+    Raises `UnknownNameError` for an attribute that the task's curriculum does not have.
+    """
+    steps = load_table()[task]["levels"]
+    for name in attributes:
+        if name not in steps:
+            raise unknown_name(f"level attribute of task {task!r}", name, steps)
+    working = []
+    for level in range(max((len(steps[name]) for name in attributes or steps), default=0)):
+        try:
+            options_at(task, level, attributes)
+        except InputError:
+            continue
+        working.append(level)
+    return working
+
+
+def level_options(attributes: Mapping[str, list[dict[str, Any]]], levels: Mapping[str, int]) -> dict[str, Any]:
+    """The options of each attribute's level, or of its highest where it has fewer."""
+    options: dict[str, Any] = {}
+    for attribute, steps in attributes.items():
+        options.update(steps[min(levels[attribute], len(steps) - 1)])
+    return options
+
+
+def _check_level(keys: tuple[str, ...], task: str, value: object, count: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < count:
+        what = keys[0] + "".join(f"[{key!r}]" for key in keys[1:])
+        raise InputError(f"task {task!r}: {what} must be a whole number from 0 to {count - 1}, not {value!r}").at(*keys)

@@ -18,7 +18,7 @@ from typing import Any
 
 from rg_env.core.tasks import library
 from rg_env.core.tasks.task_table import SET_BY_ROWS, add_user_task, is_user_task, make_entry, shipped_table
-from rg_env.core.text import shortened
+from rg_env.core.text import one_line, shortened
 from rg_env.errors import InputError
 
 CATEGORY = "user"
@@ -54,10 +54,9 @@ def _entry_of(task: str, source: str, config_cls: Any) -> Any:
     try:
         return make_entry(task, CATEGORY, {})
     except Exception as error:  # the user's classes: fields without defaults, a curriculum of other fields
-        reason = " ".join(str(error).split())
         raise InputError(
             f"{where}: its config {config_cls.__name__} or its curriculum does not work: "
-            f"{type(error).__name__}: {reason}"
+            f"{type(error).__name__}: {one_line(error)}"
         ) from error
 
 

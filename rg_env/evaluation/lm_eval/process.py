@@ -32,6 +32,8 @@ from lm_eval.models.utils import postprocess_generated_text
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable
 
+from rg_env.core.text import reason_of
+
 _FEWSHOT_SEED = 1234
 """lm-eval's own default."""
 _SAMPLING = ("temperature", "top_p", "do_sample", "max_gen_toks", "max_tokens", "max_new_tokens")
@@ -96,7 +98,7 @@ def serve() -> None:
                 reply = state.score(call["benchmark"], call["prompt"], call["answers"], Path(call["output"]))
         except Exception as error:
             traceback.print_exc()
-            reply = {"error": str(error) if isinstance(error, Refused) else _line(error)}
+            reply = {"error": str(error) if isinstance(error, Refused) else reason_of(error)}
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
 
@@ -141,7 +143,7 @@ class _State:
         except _Asked as asked:
             return asked.args[0]
         except ValueError as error:  # lm-eval's refusals: code of a model would be run, pictures are needed
-            raise Refused(f"{name}: {_line(error)}") from error
+            raise Refused(f"{name}: {reason_of(error)}") from error
         raise Refused(f"{name} asks a model nothing")
 
     def _evaluate(self, name: str, prompt: int, model: _Model) -> dict[str, Any]:
@@ -224,8 +226,8 @@ def _load(manager: TaskManager, name: str) -> dict[str, Any]:
     except Exception as error:
         traceback.print_exc()
         raise Refused(
-            f"the benchmark {name} cannot be loaded: {_line(error)} (data sets come from the Hugging Face hub, when "
-            "they are used for the first time)"
+            f"the benchmark {name} cannot be loaded: {reason_of(error)} (data sets come from the Hugging Face hub "
+            "when they are first used)"
         ) from error
     for task in loaded["tasks"].values():
         if task.OUTPUT_TYPE != "generate_until":
@@ -265,10 +267,6 @@ def _scores(benchmark: str, results: dict[str, Any]) -> list[dict[str, Any]]:
 def _write(file: Path, lines: Any) -> None:
     with file.open("w", encoding="utf-8", errors="backslashreplace") as output:
         output.writelines(f"{line}\n" for line in lines)
-
-
-def _line(error: BaseException) -> str:
-    return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 
 if __name__ == "__main__":

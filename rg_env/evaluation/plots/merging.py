@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rg_env.core.text import reason_of
 from rg_env.errors import InputError, unknown_name
 from rg_env.evaluation.results import AllResults, Interval, TaskResults, no_key_twice
 
@@ -235,7 +236,7 @@ def _from_file(file: Path | None) -> Iterator[tuple[str, str, str]]:
     except OSError as error:
         raise InputError(f"--rename-file {file} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"--rename-file {file} is not JSON: {' '.join(str(error).split())}") from error
+        raise InputError(f"--rename-file {file} is not JSON: {reason_of(error)}") from error
     if not isinstance(values, dict) or not all(isinstance(new, str) for new in values.values()):
         raise InputError(f'--rename-file {file} has to hold new names by old ones: {{"OLD": "NEW"}}')
     for old, new in values.items():

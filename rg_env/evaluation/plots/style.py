@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rg_env.core.run_folder import written_aside
+from rg_env.core.text import one_line
 from rg_env.errors import InputError, OutputFolderError
 
 # Okabe and Ito's palette, told apart by colour-blind readers too, without the yellow, which is faint on white.
@@ -32,11 +33,6 @@ def label_whole_steps(axes: Axes) -> None:
 def percent(share: float, digits: int = 1) -> str:
     """A share as text, without the sign."""
     return f"{100 * share:.{digits}f}"
-
-
-def one_line(text: str) -> str:
-    """`text` in one line, without characters that cannot be drawn."""
-    return " ".join("".join(each if each.isprintable() else " " for each in text).split())
 
 
 def short_names(names: Sequence[str], most: int = _MOST_LABEL) -> dict[str, str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from rg_env.core.text import reason_of
 from rg_env.errors import RefusedError, ServerError
 from rg_env.inference.machine import OLDEST_VLLM
 from rg_env.inference.protocol import Completion, Sampling
@@ -129,7 +130,7 @@ class VllmServer:
         except (httpx.NetworkError, httpx.RemoteProtocolError):
             return BREAKS_OFF
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # a host that cannot exist
-            return " ".join(str(error).split()) or type(error).__name__
+            return reason_of(error)
         return None if status == 200 else f"it answers /health with {status}"
 
     def model(self) -> ServedModel:

@@ -28,6 +28,7 @@ from transformers import TrainerState
 
 from rg_env.core.environment import Environment
 from rg_env.core.run_folder import RunFolder
+from rg_env.core.text import reason_of
 from rg_env.errors import TrainingError
 from rg_env.training.algorithms.policy import held
 from rg_env.training.checkpointing.files import weights_problem
@@ -198,7 +199,7 @@ class Checkpoints:
     def _reason(self, error: Exception) -> str:
         if isinstance(error, OSError) and error.strerror:
             return error.strerror
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        reason = reason_of(error)
         full = not isinstance(error, TrainingError) and shutil.disk_usage(self.folder).free < 1 << 20
         return f"No space left on device ({reason})" if full else reason
 

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from rg_env.core.config.yaml12 import to_yaml
-from rg_env.core.distributed_env import world_size
+from rg_env.core.processes import world_size
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.config.schema import TrainConfig, evaluation_steps

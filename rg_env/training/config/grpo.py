@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from rg_env.core.config.parsing import Above0, Count, From0, Positive, Section, Seed, Share, Text, problems_in
-from rg_env.core.distributed_env import world_size
+from rg_env.core.processes import world_size
 from rg_env.core.text import shortened
 from rg_env.errors import InputError
 from rg_env.tiny import TRAINING

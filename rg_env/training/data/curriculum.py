@@ -32,8 +32,8 @@ from rg_env.core.data.dataset import Row, build_rows
 from rg_env.core.data.manifest import split_by_of
 from rg_env.core.data.splits import SplitBy
 from rg_env.core.environment import ReasoningGym
-from rg_env.core.tasks.levels import options_at, working_levels
 from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.tasks.task_table import options_at, working_levels
 from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
 from rg_env.training.config.load import curriculum_problems
 from rg_env.training.config.schema import CurriculumConfig

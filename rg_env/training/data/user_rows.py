@@ -12,6 +12,7 @@ from typing import Any
 
 from datasets import Dataset, Value, load_dataset
 
+from rg_env.core.text import reason_of
 from rg_env.errors import InputError
 
 _KINDS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
@@ -69,6 +70,6 @@ def _read(name: str, config: str | None) -> Dataset:
         while cause.__cause__:  # `datasets` raises a general error from what happened
             cause = cause.__cause__
         empty = isinstance(cause, StopIteration)
-        reason = "it holds no rows" if empty else " ".join(str(cause).split()) or type(cause).__name__
+        reason = "it holds no rows" if empty else reason_of(cause)
         shown = name if len(name) <= 80 else f"{name[:80]}..."
         raise InputError(f"cannot read the dataset {shown!r}: {reason}") from error

@@ -9,9 +9,7 @@ Questions and completions are untrusted: they are shown as data, never as markup
 """
 
 import os
-import re
 import sys
-import unicodedata
 from collections.abc import Sequence
 from typing import Any, TextIO
 
@@ -19,17 +17,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from rg_env.core.text import visible_line
+
 QUESTION_LENGTH, COMPLETION_LENGTH, ANSWER_LENGTH = 200, 400, 100
 """Characters of an example that are shown."""
 WIDE = 100
 """Columns of a terminal from which on there is room for a bar."""
-
-# CSI, OSC and other string sequences with their text, two-character escapes: ECMA-48, sections 5.3 to 5.6.
-_ESCAPES = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
-    r"|\x1b[ -/]*[0-~]?"
-)
-_JOINERS = "\u200c\u200d"  # of Indic and Persian scripts, and of emoji: they change no direction and hide nothing
 
 
 class RunConsole:
@@ -104,32 +97,12 @@ def spread(records: Sequence[dict[str, Any]], number: int) -> list[dict[str, Any
     return [records[i * len(records) // number] for i in range(number)]
 
 
-def harmless(text: str) -> str:
-    """`text` in one line, as a terminal can show it to the letter.
-
-    Line breaks are shown as such; escape sequences, other control characters, marks that turn or hide text, and what is
-    no character become one replacement character (U+FFFD) each.
-    """
-    text = _ESCAPES.sub("\x00", text.strip().replace("\r\n", "\n"))
-    return "".join(map(_shown, text))
-
-
 def shorten(text: str, length: int) -> str:
     """At most `length` characters, left out in the middle: answers stand at the end."""
     if len(text) <= length:
         return text
     tail = (length - 3) // 2
     return f"{text[: length - 3 - tail]} … {text[len(text) - tail :]}"
-
-
-def _shown(character: str) -> str:
-    if character == "\n" or unicodedata.category(character) in ("Zl", "Zp"):
-        return " ⏎ "
-    if character == "\t":
-        return " "
-    if unicodedata.category(character)[0] == "C" and character not in _JOINERS:
-        return "\N{REPLACEMENT CHARACTER}"
-    return character
 
 
 def _printable(text: str, stream: TextIO) -> str:
@@ -143,14 +116,14 @@ def _example(record: dict[str, Any]) -> list[list[tuple[str, str]]]:
     status = record.get("status") or {True: "correct", False: "wrong", None: ""}[record["correct"]]
     colour = {True: "green", False: "red", None: ""}[record["correct"]]
     reward = "none" if record["reward"] is None else f"{record['reward']:.2f}"
-    lines = [[("  ", ""), (harmless(record["task"]), "bold"), (f"  {status}" if status else "", colour)]]
+    lines = [[("  ", ""), (visible_line(record["task"]), "bold"), (f"  {status}" if status else "", colour)]]
     lines[0].append((f"  reward {reward}", ""))
     for name, key, length in (
         ("question", "question", QUESTION_LENGTH),
         ("completion", "completion", COMPLETION_LENGTH),
         ("gold answer", "answer", ANSWER_LENGTH),
     ):
-        shown = shorten(harmless(str(record[key])), length)
+        shown = shorten(visible_line(str(record[key])), length)
         lines.append([(f"    {name + ':':<13}", "dim"), (shown or "(nothing)", "" if shown else "dim")])
     return lines
 

@@ -1,6 +1,5 @@
 """What a run prints: an evaluation in one line, and in the end before and after, sample rollouts, and the files."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rg_env.core.text import without_controls
 from rg_env.training.evaluation.scores import Evaluation, Scores
 
 SAMPLES = 3
@@ -140,8 +140,8 @@ def _with_error(scores: Scores, field: str) -> str:
 
 
 def _shown(text: str) -> str:
-    """`text` as rich shows it to the letter, and without control characters, which a terminal would obey."""
-    return escape(re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\N{REPLACEMENT CHARACTER}", text))
+    """`text` as data: rich shows it to the letter."""
+    return escape(without_controls(text))
 
 
 def _print_samples(console: Console, before: Evaluation, after: Evaluation) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from accelerate.tracking import GeneralTracker, TensorBoardTracker, TrackioTracker, WandBTracker
 from transformers import TrainerCallback
 
+from rg_env.core.text import reason_of
 from rg_env.errors import InputError
 from rg_env.training.config.schema import LoggingConfig
 from rg_env.training.distributed import on_main
@@ -70,7 +71,7 @@ class Trackers(TrainerCallback):
             except Exception as error:
                 del self._running[name]
                 _warn(
-                    f"{name} failed at step {step} ({_first_line(error)}): the run continues without it; metrics.jsonl "
+                    f"{name} failed at step {step} ({reason_of(error)}): the run continues without it; metrics.jsonl "
                     "has everything"
                 )
 
@@ -83,7 +84,7 @@ class Trackers(TrainerCallback):
                 elif name not in self._leave_open:
                     tracker.finish()
             except Exception as error:
-                _warn(f"{name} was not closed: {_first_line(error)}")
+                _warn(f"{name} was not closed: {reason_of(error)}")
         self._running.clear()
 
     def _start(self, name: str) -> None:
@@ -101,7 +102,7 @@ class Trackers(TrainerCallback):
                 tracker.tracker.define_metric("*", step_metric=STEP, step_sync=True)
             self._running[name] = tracker
         except Exception as error:
-            reason = _first_line(error)
+            reason = reason_of(error)
             raise InputError(f"cannot report to {name}: {reason} (or leave it out of report_to)") from error
 
     @property
@@ -156,7 +157,3 @@ def _wandb_can_start(wandb: Any) -> bool:
 
 def _warn(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__

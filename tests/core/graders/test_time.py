@@ -18,8 +18,7 @@ from rg_env.core.data.generation import Draws
 from rg_env.core.grading.extraction import Extraction
 from rg_env.core.grading.graders import gold_answer
 from rg_env.core.grading.scoring import MAX_ANSWER_CHARS, score, score_extraction
-from rg_env.core.tasks.levels import options_at
-from rg_env.core.tasks.task_table import load_table
+from rg_env.core.tasks.task_table import load_table, options_at
 
 _spec = importlib.util.spec_from_file_location(
     "long_answers", Path(__file__).parents[3] / "benchmarks" / "long_answers.py"
