@@ -131,7 +131,11 @@ def test_another_process_refuses_an_edited_source(write: Write) -> None:
             "import rg_env\n@rg_env.reward\ndef correctness(rollout):\n    return 0.0\n",
             r"bad\.py cannot be imported: reward 'correctness' is registered already, by .* \(.*/bad\.py, line 2\)$",
         ),
-        ("bad.py", "raise ValueError('one\\n\\ntwo ' + 'x' * 999)", r"ValueError: one two x{290,}\.\.\. \(.*, line 1\)$"),
+        (
+            "bad.py",
+            "raise ValueError('one\\n\\ntwo ' + 'x' * 999)",
+            r"ValueError: one two x{290,}\.\.\. \(.*, line 1\)$",
+        ),
     ],
 )
 def test_errors_are_one_line(write: Write, tmp_path: Path, name: str, text: str | None, message: str) -> None:
