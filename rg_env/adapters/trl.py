@@ -26,7 +26,7 @@ from rg_env.core.environment import ReasoningGym, Row
 from rg_env.core.grading.extraction import completion_text
 from rg_env.core.grading.rubric import OFFERED, Rubric, offered
 from rg_env.core.rewards.builtin import Rollout, WeightedReward, check_offered, resolve_rewards
-from rg_env.core.rewards.signatures import with_parameters_of
+from rg_env.core.rewards.registry import with_parameters_of
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import shortened
 from rg_env.errors import InputError

@@ -23,8 +23,7 @@ from rg_env.core.data.manifest import Manifest
 from rg_env.core.data.splits import SplitBy
 from rg_env.core.environment import ReasoningGym
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
-from rg_env.core.rewards.registry import PARAMETERS
-from rg_env.core.rewards.signatures import with_parameters_of
+from rg_env.core.rewards.registry import PARAMETERS, with_parameters_of
 from rg_env.core.text import shortened
 from rg_env.errors import InputError, unknown_name
 

@@ -22,7 +22,7 @@ from rg_env.core.environment import ReasoningGym
 from rg_env.core.prompt_options import Asking
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
 from rg_env.core.rewards.builtin import WeightedReward
-from rg_env.core.rewards.signatures import with_parameters_of
+from rg_env.core.rewards.registry import with_parameters_of
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import InputError, unknown_name
 

@@ -24,7 +24,7 @@ from rg_env.core.grading.rubric import OFFERED, Rubric, Scored, metrics_of, metr
 from rg_env.core.prompt_options import Asking, check_text
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
 from rg_env.core.rewards.builtin import WeightedReward, check_offered, resolve_rewards
-from rg_env.core.rewards.signatures import with_parameters_of
+from rg_env.core.rewards.registry import with_parameters_of
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import shortened
 from rg_env.errors import InputError

@@ -15,9 +15,6 @@ import re
 
 from rg_env.core.grading.rollout import Rollout as Rollout
 from rg_env.core.grading.scoring import partial_score
-from rg_env.core.rewards.registry import DEFAULT_REWARDS as DEFAULT_REWARDS
-from rg_env.core.rewards.registry import GATES as GATES
-from rg_env.core.rewards.registry import PARAMETERS as PARAMETERS
 from rg_env.core.rewards.registry import WeightedReward as WeightedReward
 from rg_env.core.rewards.registry import call_reward as call_reward
 from rg_env.core.rewards.registry import check_offered as check_offered
@@ -58,7 +55,7 @@ def answer_format(rollout: Rollout) -> float:
 @reward
 def think_format(rollout: Rollout) -> float:
     """1 for one <think> block and then one <answer> block that is not blank, with nothing but white space before and
-    between them, else 0. Text may follow; a tag that stands once too often costs it."""
+    between them, else 0. Text may follow; an extra tag costs it."""
     tags = list(_TAG.finditer(rollout.text))
     if [tag.group() for tag in tags] != _THINK_THEN_ANSWER or rollout.extraction.status != "ok":
         return 0.0
@@ -114,7 +111,7 @@ def cosine(
 
 @reward
 def repetition_penalty(rollout: Rollout, *, ngram: float = 4) -> float:
-    """In [-1, 0]: minus the share of n-grams of words that stood in the reply before (Yeo et al., 2025)."""
+    """In [-1, 0]: minus the share of n-grams of words that were in the reply before (Yeo et al., 2025)."""
     words = rollout.text.split()
     size = max(1, int(ngram))
     grams = [tuple(words[i : i + size]) for i in range(len(words) - size + 1)]

@@ -1,4 +1,4 @@
-"""The registry of rewards: registering, weighing, gating and calling them. `core.rewards` has the built-in ones.
+"""The registry of rewards: registering, weighing, gating and calling them. `rewards.builtin` has the built-in ones.
 
 A reward asks for what it needs by parameter name: `rollout` (a `Rollout`: all of it, extracted and scored), or the
 names that Verifiers uses: prompt, completion, answer (the gold answer), state, task, info, parser. What else it takes
@@ -10,7 +10,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, get_args, overload
+from typing import Any, NamedTuple, ParamSpec, TypeVar, get_args, overload
 
 from rg_env.core.grading.rollout import Rollout
 from rg_env.core.text import is_number, shortened
@@ -18,6 +18,8 @@ from rg_env.errors import InputError, RewardError, unknown_name
 
 RewardFunction = Callable[..., Any]
 _F = TypeVar("_F", bound=RewardFunction)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 PARAMETERS = ("rollout", "prompt", "completion", "answer", "state", "task", "info", "parser")
 """The parameter names that a reward may ask for."""
@@ -133,33 +135,30 @@ def _named(name: Any, value: Any) -> Any:
 
 
 def _resolve(item: Any) -> WeightedReward:
-    weight: Any = 1.0
-    when: Any = None
-    options: Any = None
-    if isinstance(item, Mapping):
-        for key in item:
-            if key not in _KEYS:
-                raise unknown_name("key of a reward", key, _KEYS)
-        if "name" not in item:
-            raise InputError(f"a reward needs a name: {dict(item)!r}")
-        weight, when, options = item.get("weight", 1.0), item.get("when"), item.get("options")
-        item = item["name"]
-    elif isinstance(item, tuple | list):
+    if isinstance(item, tuple | list):
         if len(item) != 2:
             raise InputError(f"a reward with its weight is a pair, not {item!r}")
-        item, weight = item
-    if isinstance(item, str):
-        name, function = item, get_reward(item)
-    elif callable(item):
-        name, function = _name_of(item), item
+        item = {"name": item[0], "weight": item[1]}
+    elif not isinstance(item, Mapping):
+        item = {"name": item}
+    for key in item:
+        if key not in _KEYS:
+            raise unknown_name("key of a reward", key, _KEYS)
+    if "name" not in item:
+        raise InputError(f"a reward needs a name: {dict(item)!r}")
+    named, weight, when = item["name"], item.get("weight", 1.0), item.get("when")
+    if isinstance(named, str):
+        name, function = named, get_reward(named)
+    elif callable(named):
+        name, function = _name_of(named), named
         check_signature(name, function)
     else:
-        raise InputError(f"a reward must be a name or a function, not {item!r}")
+        raise InputError(f"a reward must be a name or a function, not {named!r}")
     if not is_number(weight):
         raise InputError(f"reward {name!r}: weight must be a finite number, not {shortened(weight)}")
     if when is not None and (not isinstance(when, str) or when not in GATES):
         raise unknown_name(f"gate of reward {name!r}", when, GATES)
-    return WeightedReward(name, _with_options(name, function, options), float(weight), when)
+    return WeightedReward(name, _with_options(name, function, item.get("options")), float(weight), when)
 
 
 def _with_options(name: str, function: RewardFunction, options: Any) -> RewardFunction:
@@ -222,29 +221,18 @@ def call_reward(name: str, function: RewardFunction, rollout: Rollout, available
 
 def checked_value(name: str, value: object, where: str) -> float:
     """`value` as a float. Raises `RewardError` unless it is a finite number (booleans and numpy scalars count)."""
-    if hasattr(value, "item"):  # numpy and torch scalars; more than one element raises
-        try:
-            value = value.item()
-        except (ValueError, RuntimeError) as error:
-            raise RewardError(f"reward {name!r} returned {type(value).__name__} of many values; {where}") from error
     try:
-        if isinstance(value, numbers.Real) and math.isfinite(value):
-            return float(value)
-    except OverflowError:  # 10**400
+        number = value.item() if hasattr(value, "item") else value  # numpy and torch; more than one element raises
+        if isinstance(number, numbers.Real) and math.isfinite(number):
+            return float(number)
+    except (ValueError, RuntimeError, OverflowError):  # OverflowError: 10**400
         pass
     raise RewardError(f"reward {name!r} returned {shortened(value)}, not a finite number; {where}")
 
 
 def describe(task: object, answer: object, text: object) -> str:
-    """One line that tells a rollout for an error message, its text shortened."""
-    return f"task {task}, answer {_short(answer)}, completion {_short(text)}"
-
-
-def _short(value: object) -> str:
-    if not isinstance(value, str):
-        return repr(value)
-    line = " ".join(value.split())
-    return repr(line if len(line) <= 120 else f"{line[:57]} ... {line[-57:]}")
+    """One line that identifies a rollout in an error message, its text shortened."""
+    return f"task {task}, answer {shortened(answer)}, completion {shortened(text)}"
 
 
 def _name_of(function: Any) -> str:
@@ -253,3 +241,23 @@ def _name_of(function: Any) -> str:
 
 def _origin(function: Any) -> str:
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__name__)}"
+
+
+def with_parameters_of(target: Callable[P, Any]) -> Callable[[Callable[..., T]], Callable[P, T]]:
+    """A decorator for a function that passes its arguments to `target`: it gets the signature of `target`, and raises
+    `UnknownNameError` for a keyword that `target` lacks. So no second list of parameters is needed."""
+    signature = inspect.signature(target)
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
+
+    def decorate(function: Callable[..., T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            for name in kwargs:
+                if name not in signature.parameters and not takes_all:
+                    raise unknown_name("parameter of the environment", name, signature.parameters)
+            return function(*args, **kwargs)
+
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        return call
+
+    return decorate

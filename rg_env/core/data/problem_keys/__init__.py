@@ -2,8 +2,8 @@
 
     problem_key("lcm", entry)       # the same for "LCM of 84, 87" and "LCM of 87, 84"
 
-The key decides the split (`core.splits`), so that no problem is in both, however it is put. `KEYS` says for each task
-what makes its problem; `WHOLE` lists the tasks whose key is the whole question, and why; `KEPT` those that have more to
+The key decides the split (`core.data.splits`), so that no problem is in both, however it is worded. `KEYS` has what
+makes the problem of each task; `WHOLE` the tasks whose key is the whole question, and why; `KEPT` those with more to
 take out, and too few problems without it. Tasks of the user's own go by the question.
 
 What is not attempted: to see that two problems have the same solution for a deeper reason (equal integrands in other
@@ -12,11 +12,11 @@ forms, mirrored boards, a number sequence by another rule).
 
 import hashlib
 
-from rg_env.core.data.problem_keys import logic, numbers, puzzles, words
+from rg_env.core.data.problem_keys import numbers, puzzles
 from rg_env.core.data.problem_keys.forms import Entry, Key, canonical
 from rg_env.core.data.splits import question_hash
 
-KEYS: dict[str, Key] = {**numbers.KEYS, **words.KEYS, **puzzles.KEYS, **logic.KEYS}
+KEYS: dict[str, Key] = {**numbers.KEYS, **puzzles.KEYS}
 
 ALIKE = {"basic_arithmetic": "chain_sum", "products": "chain_sum", "intermediate_integration": "simple_integration"}
 """Tasks that can ask the very problem of another: a mixture of both has it in one split."""

@@ -1,4 +1,4 @@
-"""Canonical forms: what a problem says, without the order and the names that do not matter.
+"""What a problem's key is made of: canonical forms, without the order and the names that do not matter.
 
 A form is a JSON value (text, number, list, ...), a tuple of forms in this order, a `Bag` of forms in any order, or a
 `Name` (which name it is does not matter, only where it comes again):
@@ -15,14 +15,12 @@ Forms of arithmetic and algebraic expressions, as the library writes them (Pytho
 
 Sums and products have no order, a sign belongs to its term, and the names of variables do not matter. Nothing is
 computed: `2 + 2` and `4` are two problems.
-
-What a problem's key is made by, and the helpers that most tasks need.
 """
 
 import ast
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 Entry = Mapping[str, Any]
@@ -30,22 +28,34 @@ Entry = Mapping[str, Any]
 
 
 class Key(NamedTuple):
-    """How the problem of one task is told from others."""
+    """What makes the problem of one task."""
 
     asks: str
     """What makes the problem, in words."""
     form: Callable[[Entry], Any]
-    """That, as `core.problem_keys.forms` takes it."""
+    """That, as `canonical` takes it."""
 
 
-def fields(*names: str, any_order: Sequence[str] = ()) -> Callable[[Entry], Any]:
-    """The form of these fields of the metadata; those in `any_order` are lists whose order does not matter."""
+def of(form: Callable[[Any], Any]) -> Callable[[Entry], Any]:
+    """A form of the metadata alone."""
+    return lambda entry: form(entry["metadata"])
 
-    def form(entry: Entry) -> Any:
-        metadata = entry["metadata"]
-        return tuple(Bag(metadata[name]) if name in any_order else metadata[name] for name in names)
 
-    return form
+def fields(*paths: str) -> Callable[[Entry], Any]:
+    """The form of these fields of the metadata, in this order: `puzzle.target` is a field of a field, and the items of
+    `numbers*` may come in any order."""
+
+    def form(metadata: Any) -> Any:
+        found = []
+        for path in paths:
+            value = metadata
+            for name in path.removesuffix("*").split("."):
+                value = value[name]
+            items = value.items() if isinstance(value, Mapping) else value
+            found.append(Bag(items) if path.endswith("*") else value)
+        return tuple(found)
+
+    return of(form)
 
 
 def parts(pattern: re.Pattern[str], text: str) -> list[Any]:

@@ -1,21 +1,151 @@
-"""What games, grids and other puzzles ask.
+"""What the tasks of logic, graphs, games, grids, words and programs ask.
 
 A grid's rotations and mirror images are other problems: their answers are other grids or paths.
 """
 
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from rg_env.core.data.problem_keys.forms import Bag, Entry, Key, fields, parts, renumbered
+from rg_env.core.data.problem_keys.forms import Bag, Entry, Key, Name, fields, of, parts, renumbered
+from rg_env.core.grading.parsing import formulas
 
+_RESULT = re.compile(r"^(.+) → (\w+)$", re.MULTILINE)
+_TEST_CASE = re.compile(r"New test case:\n(.*)")
+_COUPLE = re.compile(r"(?<!\S)(\S+) is married to (\S+)\.(?: They have (?:a child|children) called ([^.]+)\.)?")
+_CHILDREN = re.compile(r", | and ")
+_STATEMENT = re.compile(r"(All|No|Some) (\w+) are (not )?(\w+)")
+_PATH = re.compile(r"^(\|\S+ \d+(?:\|\d+ \d+)*)/(\d+) (\d+) = *$", re.MULTILINE)
+_CATEGORY = re.compile(r"^ - (.*): (.*)$", re.MULTILINE)
+_CHILD = re.compile(r"(?:child is named|mother of) (?=\w)")
+_CLUE = re.compile(r"^\d+\. (.*)$", re.MULTILINE)
+_WANTED = re.compile(r"^What is .*$", re.MULTILINE)
+_LITERAL = re.compile(r"([A-Za-z]\w*)('?)")
+_ORDERED = re.compile(r"directly left|to the left|to the right|is not in the \w+|is in the \w+")
+_MUTUAL = re.compile(r"next to each other|one house between|two houses between")
 _ROW = re.compile(r"^ *\[+([01](?: [01])*)\]+$", re.MULTILINE)
 _STICKERS = re.compile(r"^ *((?:[WYROGB](?: +|$))+)$", re.MULTILINE)
 _EXAMPLE = re.compile(r"^Input \d+: (.*)\nOutput \d+: (.*)$", re.MULTILINE)
 _INPUT = re.compile(r"^Input: (.*)$", re.MULTILINE)
 _CARDS = re.compile(r"initial cards (\w+)")
-_SIDES = ("top", "right", "front", "left", "back", "bottom")
+_CODE = re.compile(r"copy spans of code directly\.\s*(.*)", re.DOTALL)
+_SENTENCE = re.compile(r"(?<![^.?])[^.?]+[.?]")
+_PROGRAM = re.compile(r"following program:\s*(?=\S)([AB# ]+)")
+_OTHER_LETTER = str.maketrans("AB", "BA")
+
+
+def _acre(entry: Entry) -> Any:
+    seen = [(Bag(map(Name, things.split(", "))), light) for things, light in parts(_RESULT, entry["question"])]
+    (tested,) = parts(_TEST_CASE, entry["question"])
+    return (Bag(seen), Bag(map(Name, tested.split(", "))))
+
+
+def _circuit_logic(entry: Entry) -> Any:
+    """An input is its value and the gates that it goes to; those that go nowhere do not matter."""
+    metadata = entry["metadata"]
+    gates, used = [], set()
+    for term in metadata["term_strings"]:
+        literals = _LITERAL.findall(term)
+        used |= {name for name, _ in literals}
+        kind = "".join(sorted(set(_LITERAL.sub("", term))))
+        gates.append((kind, Bag((Name(name), negated) for name, negated in literals)))
+    values = Bag((Name(name), metadata["assignments"][name]) for name in used)
+    return (metadata["final_gate"], Bag(gates), values)
+
+
+def _course_schedule(entry: Entry) -> Any:
+    metadata = entry["metadata"]
+    pairs = Bag((Name(course), Name(before)) for course, before in metadata["prerequisites"])
+    return (len(metadata["courses"]), pairs)
+
+
+def _cryptarithm(entry: Entry) -> Any:
+    metadata = entry["metadata"]
+    words = Bag(tuple(map(Name, word)) for word in metadata["words_letters"])
+    return (words, tuple(map(Name, metadata["result_letters"])), metadata["allow_leading_zero"])
+
+
+def _family_relationships(entry: Entry) -> Any:
+    metadata = entry["metadata"]
+    couples = parts(_COUPLE, entry["question"])
+    families = [(Bag(couple), Bag(_CHILDREN.split(children))) for *couple, children in couples]
+    return (Bag(families), metadata["person1"], metadata["person2"])
+
+
+def _graph_color(entry: Entry) -> Any:
+    puzzle = entry["metadata"]["puzzle"]
+    edges = Bag(Bag(Name(vertex) for vertex in edge) for edge in puzzle["edges"])
+    return (len(puzzle["vertices"]), puzzle["num_colors"], edges)
+
+
+def _knights_knaves(entry: Entry) -> Any:
+    claims = enumerate(entry["metadata"]["statements"])
+    return Bag((Name(who), _claim(claim)) for who, claim in claims)
+
+
+def _claim(claim: Any) -> Any:
+    kind, *said = claim
+    if kind in ("telling-truth", "lying"):
+        return (kind, Name(said[0]))
+    inner = map(_claim, said)
+    return (kind, tuple(inner) if kind == "->" else Bag(inner))
+
+
+def _path_star(entry: Entry) -> Any:
+    ((edges, start, goal),) = parts(_PATH, entry["question"])
+    return (Bag(edges.strip("|").split("|")), start, goal)
+
+
+def _propositional_logic(entry: Entry) -> Any:
+    metadata = entry["metadata"]
+    variables = metadata["variables"]
+    read = [formulas.parse(text, variables, max_tokens=20_000) for text in metadata["premises"]]
+    return Bag(_formula(formula) for formula in read)
+
+
+def _formula(formula: Any) -> Any:
+    kind, *inner = formula
+    if kind == "var":
+        return Name(inner[0])
+    shown = map(_formula, inner)
+    return (kind, tuple(shown) if kind in ("implies", "not") else Bag(shown))
+
+
+def _syllogism(entry: Entry) -> Any:
+    """`Some A are B` and `No A are B` mean the same from right to left."""
+    metadata = entry["metadata"]
+    first, second, claim = (_quantified(metadata[name]) for name in ("premise1", "premise2", "conclusion"))
+    return (Bag([first, second]), claim)
+
+
+def _quantified(text: str) -> Any:
+    ((quantifier, subject, negated, predicate),) = _STATEMENT.findall(text)
+    either_way = quantifier in ("Some", "No") and not negated
+    return (quantifier, negated, Bag([subject, predicate]) if either_way else (subject, predicate))
+
+
+def _zebra_puzzles(entry: Entry) -> Any:
+    """Values of a category exclude each other; what they are is no matter. A child may be called as a person is."""
+    question = _CHILD.sub("child-", entry["question"])
+    categories = []
+    for line, values in parts(_CATEGORY, question):
+        child = "child-" if "child" in line else ""
+        categories.append([f"{child}{value}" for value in values.split(", ")])
+    known = sorted((value for values in categories for value in values), key=lambda value: (-len(value), value))
+    pattern = re.compile("|".join(map(re.escape, known)))
+    clues = [_clue(text, pattern) for text in parts(_CLUE, question)]
+    return (Bag(Bag(map(Name, values)) for values in categories), Bag(clues), parts(_WANTED, question))
+
+
+def _clue(text: str, values: re.Pattern[str]) -> Any:
+    found = [Name(value) for value in values.findall(text.casefold())]
+    if relation := _MUTUAL.search(text):
+        return (relation[0], Bag(found))
+    if relation := _ORDERED.search(text):
+        return (relation[0], *found)
+    return Bag(found)
 
 
 def _arc_1d(entry: Entry) -> Any:
@@ -40,12 +170,6 @@ def _boxnet(entry: Entry) -> Any:
             kind, _, colour = thing.partition("_")
             places.setdefault(colour, []).append((kind, square))
     return (metadata["row_num"], metadata["column_num"], Bag(map(Bag, places.values())))
-
-
-def _color_cube_rotation(entry: Entry) -> Any:
-    """Each colour is the side that it starts on."""
-    metadata = entry["metadata"]
-    return (metadata["rotations"], metadata["target_side"])
 
 
 def _game_of_life(entry: Entry) -> Any:
@@ -98,24 +222,9 @@ def _maze(entry: Entry) -> Any:
     return [[signs.get(sign, sign) for sign in row] for row in metadata["grid"]]
 
 
-def _quantum_lock(entry: Entry) -> Any:
-    metadata = entry["metadata"]
-    buttons = Bag((each["type"], each["value"], each["active_state"]) for each in metadata["buttons"])
-    return (buttons, *(metadata[name] for name in ("initial_state", "initial_value", "target_value")))
-
-
 def _rectangle_count(entry: Entry) -> Any:
     """Where on the canvas the picture is does not matter."""
     return [line.rstrip() for line in textwrap.dedent(entry["metadata"]["puzzle"]).strip("\n").splitlines()]
-
-
-def _rotate_matrix(entry: Entry) -> Any:
-    return (entry["metadata"]["matrix"], entry["metadata"]["num_rotations"] % 4)
-
-
-def _rubiks_cube(entry: Entry) -> Any:
-    rows = parts(_STICKERS, entry["question"])
-    return (entry["metadata"]["cube_size"], [row.split() for row in rows])
 
 
 def _rush_hour(entry: Entry) -> Any:
@@ -125,10 +234,6 @@ def _rush_hour(entry: Entry) -> Any:
     return [next(others) if sign.isupper() and sign != "A" else sign for sign in board]
 
 
-def _sokoban(entry: Entry) -> Any:
-    return entry["metadata"]["gamestr"].split("\n")
-
-
 def _sudoku(entry: Entry) -> Any:
     """Digits are names: any other nine will do."""
     cells = [cell for row in entry["metadata"]["puzzle"] for cell in row]
@@ -136,53 +241,119 @@ def _sudoku(entry: Entry) -> Any:
     return [next(digits) + 1 if cell else 0 for cell in cells]
 
 
+def _ab(entry: Entry) -> Any:
+    """The rules treat both letters alike."""
+    (program,) = parts(_PROGRAM, entry["question"])
+    return min(program.strip(), program.strip().translate(_OTHER_LETTER))
+
+
+def _ransom_note(entry: Entry) -> Any:
+    """How often each letter is wanted and there, whichever letter it is."""
+    wanted, there = (Counter(entry["metadata"][name]) for name in ("ransom_note", "magazine"))
+    return Bag((wanted[letter], there[letter]) for letter in {*wanted, *there})
+
+
+def _codeio(entry: Entry) -> Any:
+    """Whether the input or the output is wanted, the same pair answers it."""
+    return (*parts(_CODE, entry["question"]), *fields("input_data", "output_data")(entry))
+
+
+def _rubiks_cube(entry: Entry) -> Any:
+    return (entry["metadata"]["cube_size"], [row.split() for row in parts(_STICKERS, entry["question"])])
+
+
+def _quantum_lock(metadata: Any) -> Any:
+    buttons = Bag((each["type"], each["value"], each["active_state"]) for each in metadata["buttons"])
+    return (buttons, *(metadata[name] for name in ("initial_state", "initial_value", "target_value")))
+
+
+_GRID = Key("the grid", fields("matrix"))
+_MATRIX = Key("the matrix", fields("matrix"))
+_DIGITS = Key("the grid, whatever its digits", _sudoku)
+
 KEYS: dict[str, Key] = {
+    "ab": Key("the program, whichever letter is called A", _ab),
+    "acre": Key("the results in any order and the test case, whatever the things", _acre),
     "arc_1d": Key("the examples in any order, and the input", _arc_1d),
     "arc_agi": Key("the task of the ARC set, however turned, mirrored, coloured and ordered", fields("task_id")),
+    "bf": Key("the program, without wording", fields("bf_program")),
     "binary_alternation": Key("the string, from either end and with 0 and 1 exchanged", _binary_alternation),
-    "binary_matrix": Key("the matrix", fields("matrix")),
+    "binary_matrix": _MATRIX,
     "boxnet": Key("the squares of boxes and targets, whatever the colours", _boxnet),
-    "color_cube_rotation": Key("the rotations and the side wanted, whatever the colours", _color_cube_rotation),
-    "futoshiki": Key(
-        "the grid, and the constraints in any order", fields("puzzle", "constraints", any_order=("constraints",))
+    "caesar_cipher": Key("the text, whatever the shift", of(lambda data: data["clear_text"].casefold())),
+    "circuit_logic": Key("the gates and the values of their inputs in any order, without names", _circuit_logic),
+    "codeio": Key("the code with its input and output, whichever is wanted", _codeio),
+    "color_cube_rotation": Key(
+        "rotations and the side wanted, whatever the colours", fields("rotations", "target_side")
     ),
+    "course_schedule": Key("the prerequisites in any order, however courses are numbered", _course_schedule),
+    "cryptarithm": Key("the sum in any order, whatever its letters", _cryptarithm),
+    "emoji_mystery": Key("the sentence, whatever the emoji", lambda entry: entry["answer"]),
+    "family_relationships": Key("the families in any order, and who is asked for", _family_relationships),
+    "figlet_font": Key("the word, in any font and spacing", lambda entry: entry["answer"].casefold()),
+    "futoshiki": Key("the grid, and the constraints in any order", fields("puzzle", "constraints*")),
     "game_of_life": Key("the board and the number of steps", _game_of_life),
     "game_of_life_halting": Key("the board wherever its patterns are, and the number of steps", _game_of_life_halting),
-    "jugs": Key(
-        "the jugs in any order, and the target",
-        lambda entry: (Bag(entry["metadata"]["puzzle"]["jug_capacities"]), entry["metadata"]["puzzle"]["target"]),
+    "graph_color": Key("the graph, however its vertices are numbered", _graph_color),
+    "group_anagrams": Key("the words in any order", fields("words*")),
+    "isomorphic_strings": Key(
+        "where letters repeat in both strings, in any order", of(lambda data: Bag(map(renumbered, data["words"])))
     ),
+    "jugs": Key("the jugs in any order, and the target", fields("puzzle.jug_capacities*", "puzzle.target")),
     "kakurasu": Key("the sums of rows and columns", fields("row_sums", "col_sums")),
-    "knight_swap": Key(
-        "the squares with their pieces, and who starts",
-        lambda entry: (Bag(entry["metadata"]["pieces"].items()), entry["metadata"]["start_turn"]),
-    ),
+    "knight_swap": Key("the squares with their pieces, and who starts", fields("pieces*", "start_turn")),
+    "knights_knaves": Key("the claims, without names, roles, order and wording", _knights_knaves),
     "largest_island": Key("the grid", fields("grid")),
+    "letter_counting": Key("the letter and the words in any order", fields("target_letter", "span*")),
+    "letter_jumble": Key(
+        "the letters of each word in any order",
+        of(lambda data: tuple(Bag(word.casefold()) for word in data["original_words"])),
+    ),
     "list_functions": Key("the examples in any order, and the input", _list_functions),
     "mahjong_puzzle": Key("the cards in hand in any order, and the rounds", _mahjong_puzzle),
     "manipulate_matrix": Key("the matrix and the operations, without wording", _manipulate_matrix),
     "maze": Key("the grid, whatever its signs, from either end", _maze),
-    "mini_sudoku": Key("the grid, whatever its digits", _sudoku),
+    "mini_sudoku": _DIGITS,
     "modulo_grid": Key("the whole grid, wherever its gaps are", lambda entry: entry["answer"].split()),
     "n_queens": Key("the board", fields("puzzle")),
+    "needle_haystack": Key(
+        "the statements in any order, and the question",
+        lambda entry: Bag(each.strip() for each in parts(_SENTENCE, entry["question"])),
+    ),
+    "palindrome_generation": Key("the letters in any order", fields("letters*")),
+    "palindrome_partitioning": Key("where letters repeat in the string", of(lambda data: renumbered(data["string"]))),
+    "path_star": Key("the edges in any order, start and goal", _path_star),
     "pool_matrix": Key("the matrix, the kind of pooling and its size", fields("matrix", "pool_type", "pool_size")),
-    "quantum_lock": Key("start, target and the buttons in any order", _quantum_lock),
+    "propositional_logic": Key("the premises in any order, whatever the variables", _propositional_logic),
+    "quantum_lock": Key("start, target and the buttons in any order", of(_quantum_lock)),
+    "ransom_note": Key("how often each letter is wanted and there, whichever letter it is", _ransom_note),
     "rearc": Key("the task and the input, whatever the examples", fields("task_id", "input")),
     "rectangle_count": Key("the picture, wherever it is", _rectangle_count),
-    "rotate_matrix": Key("the matrix and the angle, without full turns", _rotate_matrix),
-    "rotten_oranges": Key("the grid", fields("matrix")),
+    "rotate_matrix": Key(
+        "the matrix and the angle, without full turns", of(lambda data: (data["matrix"], data["num_rotations"] % 4))
+    ),
+    "rotten_oranges": _GRID,
     "rubiks_cube": Key("the state of the cube, without wording", _rubiks_cube),
     "rush_hour": Key("the board, whatever the cars are called", _rush_hour),
-    "shortest_path": Key("the grid", fields("matrix")),
-    "sokoban": Key("the board", _sokoban),
-    "spiral_matrix": Key("the matrix", fields("matrix")),
-    "sudoku": Key("the grid, whatever its digits", _sudoku),
-    "survo": Key(
-        "the matrix, and the numbers to fill in, in any order",
-        fields("puzzle", "candidate_numbers", any_order=("candidate_numbers",)),
-    ),
-    "tower_of_hanoi": Key(
-        "the numbers of disks and pegs, and both pegs", fields("num_disks", "num_pegs", "start_peg", "target_peg")
-    ),
+    "sentence_reordering": Key("the words in any order", lambda entry: Bag(entry["answer"].casefold().split())),
+    "shortest_path": _GRID,
+    "sokoban": Key("the board", of(lambda data: data["gamestr"].split("\n"))),
+    "spell_backward": Key("the word", fields("word")),
+    "spiral_matrix": _MATRIX,
+    "string_insertion": Key("the string", fields("string")),
+    "string_manipulation": Key("the string and the rules in their order", fields("string", "selected_rules")),
+    "string_splitting": Key("the machines at the start", fields("initial_machines")),
+    "string_synthesis": Key("the blocks at the start", fields("initial_blocks")),
+    "sudoku": _DIGITS,
+    "survo": Key("the matrix, and the numbers to fill in, in any order", fields("puzzle", "candidate_numbers*")),
+    "syllogism": Key("the premises in any order, and the conclusion", _syllogism),
+    "tower_of_hanoi": Key("disks, pegs, and which pegs", fields("num_disks", "num_pegs", "start_peg", "target_peg")),
     "tsumego": Key("the board", fields("board")),
+    "word_ladder": Key(
+        "both words, in any order: a ladder can be climbed down",
+        of(lambda data: Bag(data[name] for name in ("start_word", "end_word"))),
+    ),
+    "word_sequence_reversal": Key("the words in their order", fields("words")),
+    "word_sorting": Key("the words in any order, and the direction", fields("transformed_words*", "direction")),
+    "zebra_puzzles": Key("the clues in any order, without names and wording", _zebra_puzzles),
 }
