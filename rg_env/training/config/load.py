@@ -17,9 +17,8 @@ from rg_env.core.config.parsing import Problem, config_error, parse_config, prob
 from rg_env.core.hub import repo_problem
 from rg_env.core.processes import world_size
 from rg_env.core.rewards.builtin import resolve_rewards
-from rg_env.core.tasks.levels import working_levels
 from rg_env.core.tasks.mixture import Mixture
-from rg_env.core.tasks.task_table import load_table
+from rg_env.core.tasks.task_table import load_table, working_levels
 from rg_env.core.user_code import import_user_code
 from rg_env.errors import InputError, unknown_name
 from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig, batch_problems
