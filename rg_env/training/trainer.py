@@ -302,11 +302,11 @@ class GRPOTrainer:
         self.guard.count(result, state.global_step)
         if self.previous_policy is not None and result.skipped is None:
             self.previous_policy.advance()
-        self.meter.end_step()
+        costs = self.meter.end_step()
         self.checkpoints.note()
         self.consistent = True
         self.notify("on_step_end")
-        self.log({"loss": result.loss, "grad_norm": result.grad_norm, "learning_rate": rate})
+        self.log({"loss": result.loss, "grad_norm": result.grad_norm, "learning_rate": rate, **costs})
         self.updating = False
         self._check_parity()
         every = self.args.save_steps
@@ -344,7 +344,7 @@ class GRPOTrainer:
             "rollouts": float(self.rollouts_so_far),
             "epoch": self.state.epoch or 0.0,
         }
-        self.report({**logs, **self.metrics.take(), **self.phases.take(), **self.meter.take(), **counts})
+        self.report({**logs, **self.metrics.take(), **self.phases.take(), **counts})
 
     def report(self, logs: dict[str, float]) -> None:
         """Hand metrics to the callbacks and to the trainer's state."""

@@ -166,19 +166,20 @@ def test_a_run_of_the_callers_own_is_left_open(
 def test_wandb_offline_writes_into_the_folder_of_the_run(
     make_trainer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing into the working folder or on standard output; project and name are the config's."""
+    """Nothing into the working folder or on standard output; variables that the user has set win over the config."""
     import wandb
 
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_NAME", "name-of-user")
     run = tmp_path / "run"
     logging = LoggingConfig(report_to=["wandb"], project="project-of-test", run_name="name-of-test")
     train(make_trainer(max_steps=1), evaluation=EvaluationPlan(every=1), logging=logging)
     assert wandb.run is None
     [kept] = (run / "wandb").glob("offline-run-*/run-*.wandb")
     written = kept.read_bytes()
-    names = ("project-of-test", "name-of-test", "train/reward", "train/tokens_per_second", "eval/accuracy")
+    names = ("project-of-test", "name-of-user", "train/reward", "train/tokens_per_second", "eval/accuracy")
     assert [name for name in names if name.encode() not in written] == []
     assert b"<answer>" not in written.replace(b"<answer>...</answer>", b"")
     assert list((tmp_path / "here").iterdir()) == []

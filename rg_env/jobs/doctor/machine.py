@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import netrc
 import os
 import resource
 import shutil
@@ -12,7 +13,6 @@ from rg_env.errors import OutputFolderError, ServerError
 from rg_env.inference.machine import port_problem
 from rg_env.inference.vllm.client import NOBODY, VllmServer, start_hint
 from rg_env.jobs.doctor.checks import Check, PlannedRun, gigabytes
-from rg_env.training.reporting.logins import wandb_login
 
 LAUNCH_PORT = 29500
 """The port where processes of `accelerate launch` meet, unless given `--main_process_port`."""
@@ -177,3 +177,16 @@ def check_wandb(planned: PlannedRun) -> Check:
         return Check("wandb", "ok", "no login, and report_to does not name it")
     fix = "WANDB_API_KEY in .env, or `wandb login`; or WANDB_MODE=offline"
     return Check("wandb", "failed", "no login, and report_to names it", fix)
+
+
+def wandb_login() -> bool:
+    """Whether there is a key in the environment or in netrc's file; no part of a token is ever shown."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    for name in (os.environ.get("NETRC") or "~/.netrc", "~/_netrc"):
+        try:
+            if netrc.netrc(os.path.expanduser(name)).authenticators("api.wandb.ai"):
+                return True
+        except (OSError, ValueError, netrc.NetrcParseError):  # the error's text may hold a part of the file
+            continue
+    return False

@@ -28,7 +28,7 @@ from rg_env.training.rollouts import Rollouts
 class Phases:
     """Seconds by phase, each without those of the phases within it, since they were last taken.
 
-    What runs on a GPU counts where the CPU waits for it.
+    Work on a GPU counts where the CPU waits for it.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Phases:
             self._open.pop()
 
     def take(self) -> dict[str, float]:
-        """The sums by metric name; they begin anew."""
+        """The sums by metric name; they start over."""
         self._turn()
         found = {f"time/{name}": seconds for name, seconds in self._seconds.items()}
         self._seconds.clear()
@@ -62,63 +62,44 @@ class Phases:
 
 
 def hardware(processes: int) -> dict[str, Any]:
-    """What this machine trains on, with so many processes: names of the GPUs in sight, and CPU cores."""
+    """What `processes` on this machine train on: names of the visible GPUs, and CPU cores."""
     names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     return {"gpus": names, "cpu_count": os.cpu_count(), "processes": processes}
 
 
 class StepMeter:
-    """Measures steps between `begin_step` and `end_step`; `take` returns what to log of them."""
+    """Measures a step from `begin_step` to `end_step`, which returns its metrics."""
 
     def __init__(self) -> None:
-        self._start: float | None = None
-        self._steps: list[tuple[float, int | None]] = []
+        self._start = 0.0
         self._tokens: int | None = None
-        self._asks_nvml = torch.cuda.is_available()
+        self._has_nvml = torch.cuda.is_available()
 
     def begin_step(self) -> None:
         """A step begins now."""
         self._start = time.perf_counter()
 
     def batch(self, tokens: int) -> None:
-        """The next step, and those after it until another call, train on a batch of so many tokens."""
+        """The next steps, until another call, train on a batch of `tokens`."""
         self._tokens = tokens
 
-    def end_step(self) -> None:
+    def end_step(self) -> dict[str, float]:
         """The step under way ends now."""
-        if self._start is not None:
-            self._steps.append((time.perf_counter() - self._start, self._tokens))
-            self._start = None
-
-    def take(self) -> dict[str, float]:
-        """The metrics of the steps since the last call; empty without steps."""
-        steps, self._steps = self._steps, []
-        if not steps:
-            return {}
-        found = {"step_time": round(sum(seconds for seconds, _ in steps) / len(steps), 3)}
-        counted = [(seconds, tokens) for seconds, tokens in steps if tokens is not None]
-        if seconds := sum(seconds for seconds, _ in counted):
-            found["tokens_per_second"] = round(sum(tokens for _, tokens in counted) / seconds, 1)
-        return found | self._memory() | self._utilization()
-
-    def _memory(self) -> dict[str, float]:
         import resource  # not on Windows
 
-        unit = 1 if sys.platform == "darwin" else 1024
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-        found = {"memory/peak_rss_gb": round(peak / 1e9, 3)}
+        seconds = time.perf_counter() - self._start
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        costs = {"step_time": round(seconds, 3), "memory/peak_rss_gb": round(peak / 1e9, 3)}
+        if self._tokens is not None:
+            costs["tokens_per_second"] = round(self._tokens / seconds, 1)
         if torch.cuda.is_available():
-            found["memory/peak_gpu_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 3)
-        return found
-
-    def _utilization(self) -> dict[str, float]:
-        if not self._asks_nvml:
-            return {}
-        try:
-            return {"gpu/utilization": float(torch.cuda.utilization())}
-        except Exception:  # no pynvml, no driver library, a GPU that does not tell (MIG): whatever it is, it stays
-            self._asks_nvml = False
-            return {}
+            costs["memory/peak_gpu_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 3)
+        if self._has_nvml:
+            try:
+                costs["gpu/utilization"] = float(torch.cuda.utilization())
+            except Exception:  # no pynvml, no driver library, a GPU that does not report it (MIG): that stays so
+                self._has_nvml = False
+        return costs
 
 
 class StepMetrics:
