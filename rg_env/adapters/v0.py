@@ -45,7 +45,7 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
     `eval_dataset` have the columns question, answer, info (texts), prompt and example_id; they are None where 0
     examples were asked for.
 
-    `put_rows` puts further rows in the form of `dataset`'s.
+    `to_examples` puts further rows in the form of `dataset`'s.
 
     `generate` raises the first `RewardError` of its batch: a failing reward ends the run instead of counting as 0.
     """
@@ -101,7 +101,7 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
             split_by=split_by,
         )
         self.mixture, self.manifest, self.rewards = env.mixture, env.manifest, env.rewards
-        self.asking, self.grading = env.asking, env.grading
+        self.prompt_options, self.grading = env.prompt_options, env.grading
         parser = parser or vf.Parser()
         super().__init__(
             dataset=_dataset(env.train_rows),
@@ -114,9 +114,9 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         )
         self.reward_errors = record_reward_errors(self.rubric)
 
-    def put_rows(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    def to_examples(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """Rows of `core.dataset` as this environment asks and grades them: those of its datasets, as plain values."""
-        return self.environment.put_rows(rows)
+        return self.environment.to_examples(rows)
 
     # Synchronous up to 0.1.5 (with `a_generate` beside it), asynchronous from 0.1.6.
     def generate(self, *args: Any, **kwargs: Any) -> Any:

@@ -22,10 +22,10 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from rg_env.adapters.v1_harness import chat_of
 from rg_env.core.data.dataset import build_rows, check_request
 from rg_env.core.data.splits import SplitBy, question_hash
+from rg_env.core.environment import PromptOptions
 from rg_env.core.grading.extraction import extract
 from rg_env.core.grading.rubric import OFFERED, Rubric, metrics_of, needs_workers, offered
 from rg_env.core.grading.scoring import score_extraction_async
-from rg_env.core.prompt_options import Asking
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
 from rg_env.core.rewards.builtin import Rollout, check_offered, resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
@@ -149,7 +149,7 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
         self.imports = [os.path.abspath(name) if name.endswith(".py") else name for name in self.imports]
         if not self._count:
             raise InputError(f"num_{self.split}_examples is 0: there is nothing to do in the split {self.split!r}")
-        asking = self._asking
+        asking = self._prompt_options
         try:
             rubric = json.dumps(
                 {
@@ -170,8 +170,8 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
         return self
 
     @property
-    def _asking(self) -> Asking:
-        return Asking.of(
+    def _prompt_options(self) -> PromptOptions:
+        return PromptOptions.of(
             system_prompt=self.instruction,
             prompt_placement=self.prompt_placement,
             preamble=self.preamble,
@@ -196,7 +196,7 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig
         config = self.config
         mixture, _ = _parsed(str(config.task._rubric))
         rows = build_rows(mixture, config.split, config._count, config._seed, split_by=config.split_by)
-        yield from tasks_of(config._asking.put_rows(rows), config.task)
+        yield from tasks_of(config._prompt_options.to_examples(rows), config.task)
 
 
 def tasks_of(rows: Iterable[Mapping[str, Any]], config: ReasoningGymTaskConfig) -> Iterator[ReasoningGymTask]:

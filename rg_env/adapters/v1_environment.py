@@ -18,8 +18,7 @@ from rg_env.adapters.v1_harness import SingleTurnEnv, SingleTurnEnvConfig
 from rg_env.core.data.dataset import Row
 from rg_env.core.data.manifest import Manifest
 from rg_env.core.data.splits import SplitBy
-from rg_env.core.environment import ReasoningGym
-from rg_env.core.prompt_options import Asking
+from rg_env.core.environment import PromptOptions, ReasoningGym
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
 from rg_env.core.rewards.builtin import WeightedReward
 from rg_env.core.rewards.registry import with_parameters_of
@@ -120,18 +119,18 @@ class ReasoningGymEnv(SingleTurnEnv):
         return self.environment.rewards
 
     @property
-    def asking(self) -> Asking:
+    def prompt_options(self) -> PromptOptions:
         """How questions are prompted and answers graded."""
-        return self.environment.asking
+        return self.environment.prompt_options
 
     @property
     def grading(self) -> str:
         """`"hardened"`, `"partial"` or `"upstream"`."""
         return self.environment.grading
 
-    def put_rows(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    def to_examples(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """Rows of `core.dataset` with this environment's prompt and grading."""
-        return self.environment.put_rows(rows)
+        return self.environment.to_examples(rows)
 
 
 class _RowsTaskset(ReasoningGymTaskset):

@@ -19,10 +19,9 @@ from verifiers.v1.state import state_cls
 
 from rg_env.adapters.scoring_loop import ScoringLoop
 from rg_env.adapters.v1_harness import chat_of
-from rg_env.core.environment import Environment, prompted_rows
+from rg_env.core.environment import Environment, PromptOptions, prompted_rows
 from rg_env.core.grading.rollout import Rollout
 from rg_env.core.grading.rubric import Scored
-from rg_env.core.prompt_options import Asking
 from rg_env.core.rewards.builtin import checked_value, describe
 from rg_env.errors import InputError, MissingExtraError, RewardError
 
@@ -51,11 +50,11 @@ class TasksetEnvironment(Environment):
     """
 
     def __init__(self, train_taskset: vf.Taskset | None, eval_taskset: vf.Taskset | None = None) -> None:
-        self.asking = Asking.of(system_prompt=None)
+        self.prompt_options = PromptOptions.of(system_prompt=None)
         self._weights: dict[str, float] = {}
         self._has_accuracy = False
         self.train_rows, self.eval_rows = (
-            prompted_rows(self._rows(taskset), name, self.asking)
+            prompted_rows(self._rows(taskset), name, self.prompt_options)
             for name, taskset in (("train_taskset", train_taskset), ("eval_taskset", eval_taskset))
         )
         if not self.train_rows and not self.eval_rows:

@@ -12,8 +12,9 @@ The trainer takes it as it is; `rg_env.adapters` turns it into what other framew
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast, get_args
 
 from rg_env.core.data.dataset import build_splits
 from rg_env.core.data.manifest import Manifest
@@ -21,17 +22,100 @@ from rg_env.core.data.selection import Row as DrawnRow
 from rg_env.core.data.splits import SplitBy
 from rg_env.core.grading.rollout import Rollout
 from rg_env.core.grading.rubric import OFFERED, Rubric, Scored, metrics_of, metrics_of_rows, needs_workers
-from rg_env.core.prompt_options import Asking, check_text
-from rg_env.core.prompts import SYSTEM_PROMPT, Placement
+from rg_env.core.grading.scoring import Grading
+from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages, fold_system
 from rg_env.core.rewards.builtin import WeightedReward, check_offered, resolve_rewards
 from rg_env.core.rewards.registry import with_parameters_of
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import shortened
-from rg_env.errors import InputError
+from rg_env.errors import InputError, unknown_name
 
 Row = Mapping[str, Any]
-"""`prompt` (chat messages, or text that is continued as it stands), `answer` (gold answer, may be empty), `info`, and
-whatever else the user keeps there."""
+"""`prompt` (chat messages, or text that the model continues), `answer` (gold answer, may be empty), `info`, and other
+columns of the user's."""
+
+
+@dataclass(frozen=True)
+class PromptOptions:
+    """How questions are prompted and answers graded; `of` makes it from the arguments that every adapter takes."""
+
+    system_prompt: str | None
+    placement: Placement
+    preamble: str | None
+    few_shot: tuple[Mapping[str, Any], ...]
+    grading: Grading
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        system_prompt: str | None = SYSTEM_PROMPT,
+        prompt_placement: Placement = "system",
+        preamble: str | None = None,
+        few_shot: object = None,
+        partial_credit: bool = False,
+        grading: str = "hardened",
+    ) -> "PromptOptions":
+        """The arguments of `ReasoningGym`. Raises `InputError` for those that cannot work."""
+        graded = _grading(grading, partial_credit)
+        shots = _few_shot(few_shot)
+        check_text("system_prompt", system_prompt or "")
+        check_text("preamble", preamble or "")
+        build_messages("", system_prompt, prompt_placement)  # raises for an unknown placement
+        return cls(system_prompt, prompt_placement, preamble, shots, graded)
+
+    def messages(self, question: str) -> list[dict[str, Any]]:
+        """The chat that asks `question`."""
+        # With examples, a system prompt of the user's turn is in the first of them.
+        folded = self.placement == "user" and not self.preamble
+        placement = "system" if folded else self.placement
+        messages: list[dict[str, Any]] = build_messages(question, self.system_prompt, placement, preamble=self.preamble)
+        messages[-1:-1] = map(dict, self.few_shot)
+        return fold_system(messages) if folded else messages
+
+    def to_examples(self, rows: Sequence[DrawnRow]) -> list[dict[str, Any]]:
+        """Rows with the columns question, answer, info (with the grading), prompt (messages) and example_id."""
+        return [
+            {
+                **row,
+                "info": {**row["info"], "grading": self.grading},
+                "prompt": self.messages(row["question"]),
+                "example_id": index,
+            }
+            for index, row in enumerate(rows)
+        ]
+
+
+def _few_shot(messages: Any) -> tuple[Mapping[str, Any], ...]:
+    if messages is None:
+        return ()
+    if not isinstance(messages, Sequence) or not all(
+        isinstance(message, Mapping) and {"role", "content"} <= set(message) for message in messages
+    ):
+        raise InputError(f"few_shot must be a list of messages with role and content, not {shortened(messages)}")
+    for message in messages:
+        check_text("few_shot", message["content"])
+    return tuple(dict(message) for message in messages)
+
+
+def check_text(name: str, text: object) -> None:
+    """Raise `InputError` unless `text` is text that can be written as UTF-8."""
+    if not isinstance(text, str):
+        raise InputError(f"{name} must be text, not {shortened(text)}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{name} holds characters that cannot be written as UTF-8: {error}") from error
+
+
+def _grading(grading: str, partial_credit: bool) -> Grading:
+    if not isinstance(partial_credit, bool):
+        raise InputError(f"partial_credit must be true or false, not {shortened(partial_credit)}")
+    if grading not in get_args(Grading):
+        raise unknown_name("grading", grading, get_args(Grading))
+    if grading == "upstream" and partial_credit:
+        raise InputError("grading='upstream' has partial credit of its own: leave partial_credit out")
+    return "partial" if partial_credit else cast("Grading", grading)
 
 
 class Environment:
@@ -49,7 +133,7 @@ class Environment:
     """
 
     manifest: dict[str, Any] | None = None
-    """What the rows are (`core.data.manifest`); None for rows that rg_env did not draw."""
+    """The rows' manifest (`core.data.manifest`); None for rows that rg_env did not draw."""
     mixture: Mixture | None = None
     """The Reasoning Gym tasks; None for rows of the user's own."""
     offered: ClassVar[Sequence[str]] = OFFERED
@@ -66,12 +150,12 @@ class Environment:
         preamble: str | None = None,
         few_shot: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        self.asking = Asking.of(
+        self.prompt_options = PromptOptions.of(
             system_prompt=system_prompt, prompt_placement=prompt_placement, preamble=preamble, few_shot=few_shot
         )
         weighted = self._resolved(rewards)
-        self.train_rows: Sequence[Row] = prompted_rows(train_rows, "train_rows", self.asking)
-        self.eval_rows: Sequence[Row] = prompted_rows(eval_rows, "eval_rows", self.asking)
+        self.train_rows: Sequence[Row] = prompted_rows(train_rows, "train_rows", self.prompt_options)
+        self.eval_rows: Sequence[Row] = prompted_rows(eval_rows, "eval_rows", self.prompt_options)
         if not self.train_rows and not self.eval_rows:
             raise InputError("train_rows and eval_rows are both empty: there is nothing to do")
         self.rubric = Rubric(weighted, metrics_of_rows(weighted, [*self.train_rows, *self.eval_rows]))
@@ -93,8 +177,8 @@ class Environment:
 
     @property
     def system_prompt(self) -> str | None:
-        """What is said in addition to the question."""
-        return self.asking.system_prompt
+        """Instructions in addition to the question."""
+        return self.prompt_options.system_prompt
 
     @property
     def has_accuracy(self) -> bool:
@@ -136,10 +220,10 @@ class ReasoningGym(Environment):
         num_train_examples, num_eval_examples: rows of each split.
         seed, eval_seed: pick the training and the evaluation rows.
         rewards: anything `resolve_rewards` takes; default: correctness 1, format 0.1.
-        system_prompt: what is said besides the question.
+        system_prompt: instructions in addition to the question.
         prompt_placement: `"system"`; `"user"` puts `system_prompt` before the question, for chat templates that reject
-            a system role, `"user_after"` behind it.
-        preamble: a system message besides, before a `system_prompt` in the system message.
+            a system role, `"user_after"` after it.
+        preamble: an additional system message, before a `system_prompt` in the system message.
         few_shot: messages before the question.
         partial_credit: the same as `grading="partial"`.
         grading: `"hardened"`: right or wrong; `"partial"`: real progress counts; `"upstream"`: the library's own
@@ -148,7 +232,7 @@ class ReasoningGym(Environment):
         split_by: what decides the split of a row: its `"problem"`, or its `"question"` (`core.data.splits`).
 
     Raises:
-        InputError: for what cannot work. `GenerationError`: a draw that takes too long.
+        InputError: for arguments that cannot work. `GenerationError`: a draw takes too long.
     """
 
     mixture: Mixture
@@ -175,7 +259,7 @@ class ReasoningGym(Environment):
         # Everything cheap is checked before rows are built.
         self.mixture = Mixture.parse(gym)
         weighted = self._resolved(rewards)
-        self.asking = Asking.of(
+        self.prompt_options = PromptOptions.of(
             system_prompt=system_prompt,
             prompt_placement=prompt_placement,
             preamble=preamble,
@@ -183,7 +267,7 @@ class ReasoningGym(Environment):
             partial_credit=partial_credit,
             grading=grading,
         )
-        self.grading = self.asking.grading
+        self.grading = self.prompt_options.grading
         metrics = metrics_of(weighted, self.mixture, self.grading)
         self.rubric = Rubric(weighted, metrics, needs_workers(self.mixture, self.grading))
         if num_train_examples == 0 and num_eval_examples == 0:
@@ -191,11 +275,11 @@ class ReasoningGym(Environment):
         train, evaluation, self.manifest = build_splits(
             self.mixture, num_train_examples, num_eval_examples, seed, eval_seed, split_by=split_by, manifest=manifest
         )
-        self.train_rows, self.eval_rows = self.put_rows(train), self.put_rows(evaluation)
+        self.train_rows, self.eval_rows = self.to_examples(train), self.to_examples(evaluation)
 
-    def put_rows(self, rows: Sequence[DrawnRow]) -> list[dict[str, Any]]:
+    def to_examples(self, rows: Sequence[DrawnRow]) -> list[dict[str, Any]]:
         """Rows of `core.data.dataset` with this environment's prompt and grading."""
-        return self.asking.put_rows(rows)
+        return self.prompt_options.to_examples(rows)
 
 
 @with_parameters_of(ReasoningGym)
@@ -204,7 +288,7 @@ def load_environment(*args: Any, **options: Any) -> ReasoningGym:
     return ReasoningGym(*args, **options)
 
 
-def prompted_rows(rows: Iterable[Row], name: str, asking: Asking) -> list[dict[str, Any]]:
+def prompted_rows(rows: Iterable[Row], name: str, asking: PromptOptions) -> list[dict[str, Any]]:
     """Rows in the form that environments have them: prompt, answer (text), info, example_id, and their own columns.
 
     Raises:

@@ -111,7 +111,7 @@ class GRPOTrainer:
         )
         if curriculum is not None:
             limit = args.max_prompt_length
-            curriculum.prepare = lambda rows: fitting_rows(curriculum.env.put_rows(rows), encoder, limit)
+            curriculum.prepare = lambda rows: fitting_rows(curriculum.env.to_examples(rows), encoder, limit)
         self.output_dir = Path(args.output_dir or "outputs")
         self.state, self.control = self._new_state(), TrainerControl()
         self._order = BatchOrder(

@@ -57,7 +57,7 @@ def test_a_manifest_of_other_rows_is_refused() -> None:
 def test_further_rows_are_put_as_its_own() -> None:
     """With its prompt form and grading: those of its dataset, put again, are the same."""
     env = rg_env.load_environment(**SMALL, seed=1, prompt_placement="user", preamble="Be brief.", partial_credit=True)
-    assert env.put_rows(build_rows("leg_counting", "train", 8, 1)) == env.dataset.to_list()
+    assert env.to_examples(build_rows("leg_counting", "train", 8, 1)) == env.dataset.to_list()
 
 
 def test_rows_and_scores_are_the_plain_environments(fake_server: Any) -> None:

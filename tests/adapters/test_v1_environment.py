@@ -47,8 +47,8 @@ def test_load_environment_gives_verifiers_object() -> None:
     assert (env.environment.train_rows, env.environment.eval_rows) == (plain.train_rows, plain.eval_rows)
     assert (env.mixture.names, env.manifest, env.grading) == (["leg_counting"], plain.manifest, "partial")
     assert [reward.name for reward in env.rewards] == ["correctness", "format"]
-    assert env.asking == plain.asking
-    assert env.put_rows(build_rows("leg_counting", "train", 4, 1)) == plain.train_rows
+    assert env.prompt_options == plain.prompt_options
+    assert env.to_examples(build_rows("leg_counting", "train", 4, 1)) == plain.train_rows
     assert as_environment(env) is env.environment
 
 

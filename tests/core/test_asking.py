@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from rg_env.core.data.dataset import build_rows
+from rg_env.core.environment import PromptOptions
 from rg_env.core.grading.rubric import metrics_of, needs_workers
-from rg_env.core.prompt_options import Asking
 from rg_env.core.prompts import SYSTEM_PROMPT
 from rg_env.core.rewards.builtin import Rollout, resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
@@ -29,7 +29,7 @@ SHOTS = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<a
 )
 def test_messages(arguments: dict[str, Any], expected: list[tuple[str, str]]) -> None:
     """Where the system prompt, a preamble and examples stand."""
-    asking = Asking.of(**arguments)
+    asking = PromptOptions.of(**arguments)
     for _ in range(2):  # messages of one question are no part of another's
         messages = asking.messages("2?")
         assert [(message["role"], message["content"]) for message in messages] == expected
@@ -39,7 +39,7 @@ def test_messages(arguments: dict[str, Any], expected: list[tuple[str, str]]) ->
 def test_rows_carry_their_grading() -> None:
     """Rows are left as they are; what is put has all columns."""
     rows = build_rows("leg_counting", "train", 3, 0)
-    put = Asking.of(grading="partial").put_rows(rows)
+    put = PromptOptions.of(grading="partial").to_examples(rows)
     assert [row["example_id"] for row in put] == [0, 1, 2]
     assert {row["info"]["grading"] for row in put} == {"partial"}
     assert all("grading" not in row["info"] for row in rows)
@@ -59,7 +59,7 @@ def test_rows_carry_their_grading() -> None:
 def test_what_cannot_work_is_told(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     """In one line."""
     with pytest.raises(error, match=message):
-        Asking.of(**arguments)
+        PromptOptions.of(**arguments)
 
 
 def test_metrics_of_a_mixture() -> None:

@@ -239,7 +239,7 @@ def test_reasoning_gym_is_an_environment() -> None:
     env = ReasoningGym(["leg_counting", "chain_sum"], 6, 4, seed=3, partial_credit=True)
     drawn = build_rows(["leg_counting", "chain_sum"], "train", 6, 3)
     assert [row["question"] for row in env.train_rows] == [row["question"] for row in drawn]
-    assert env.put_rows(drawn) == env.train_rows
+    assert env.to_examples(drawn) == env.train_rows
     assert {row["info"]["grading"] for row in env.train_rows} == {"partial"}
     scored = env.score([env.rollout(row, f"<answer>{row['answer']}</answer>") for row in env.eval_rows])
     assert [each.reward for each in scored] == [1.1] * 4

@@ -12,7 +12,7 @@ from release_checks import EXAMPLES, GYM, OPTIONS, REWARDS, ROLLOUTS, check, rel
 from release_environments import Release
 
 from rg_env.core.data.dataset import build_rows
-from rg_env.core.prompt_options import Asking
+from rg_env.core.environment import PromptOptions
 
 BREAKS = """import rg_env
 @rg_env.reward
@@ -176,7 +176,7 @@ def put(
     *, gym: Any = "leg_counting", split: Any = "eval", num_train_examples: int = 3, seed: int = 0, **options: Any
 ) -> list[dict[str, Any]]:
     """The same questions by core."""
-    rows = Asking.of(**options).put_rows(build_rows(gym, split, num_train_examples, seed))
+    rows = PromptOptions.of(**options).to_examples(build_rows(gym, split, num_train_examples, seed))
     return [
         {
             "system": next((each["content"] for each in row["prompt"] if each["role"] == "system"), None),

@@ -222,7 +222,7 @@ def test_a_pool_grows_and_starts_over(env: Any) -> None:
     """All distinct questions once, then the same again; a run that goes on starts over at the same place."""
     said: list[str] = []
     spec = {"name": "leg_counting", "config": options_at("leg_counting", 0)}
-    pool = QuestionPool("leg_counting at level 0", spec, seed=0, prepare=env.put_rows, say=said.append)
+    pool = QuestionPool("leg_counting at level 0", spec, seed=0, prepare=env.to_examples, say=said.append)
     first = [pool[number]["question"] for number in range(20)]
     assert pool.end is not None
     assert 20 < pool.end < FIRST_ROWS
@@ -230,7 +230,7 @@ def test_a_pool_grows_and_starts_over(env: Any) -> None:
     assert [pool[pool.end + number]["question"] for number in range(20)] == first
     assert len(said) == 1
     assert f"there are {pool.end} distinct questions" in said[0]
-    shorter = QuestionPool("leg_counting", spec, seed=0, prepare=env.put_rows, end=pool.end - 9, say=said.append)
+    shorter = QuestionPool("leg_counting", spec, seed=0, prepare=env.to_examples, end=pool.end - 9, say=said.append)
     assert shorter[0] == shorter[pool.end - 9]
     with pytest.raises(TooFewQuestionsError) as caught:
         build_rows(spec, "train", FIRST_ROWS, 0)
@@ -243,7 +243,7 @@ def test_what_is_too_long_is_left_out(env: Any) -> None:
     spec = {"name": "chain_sum", "config": options_at("chain_sum", 3)}
 
     def up_to(limit: int) -> Callable[[Any], list[dict[str, Any]]]:
-        return lambda rows: [row for row in env.put_rows(rows) if len(row["question"]) <= limit]
+        return lambda rows: [row for row in env.to_examples(rows) if len(row["question"]) <= limit]
 
     pool = QuestionPool("sums", spec, seed=0, prepare=up_to(75), say=said.append)
     assert all(len(pool[number]["question"]) <= 75 for number in range(2 * FIRST_ROWS))

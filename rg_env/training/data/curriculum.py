@@ -185,7 +185,7 @@ class Curriculum:
         self._split_by = split_by_of(env.manifest)
         self.say: Callable[[str], Any] = lambda line: print(line, flush=True)
         """Takes lines for the user."""
-        self.prepare: Prepare = env.put_rows
+        self.prepare: Prepare = env.to_examples
         """Makes rows to train on; the trainer sets one that leaves out what is too long for it."""
         given = {task.name: task for task in env.mixture.tasks}
         own = {task.name: task for task in Mixture.parse(env.mixture if gym is None else gym).tasks}
