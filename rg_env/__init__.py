@@ -33,10 +33,10 @@ from rg_env.errors import (
 
 if TYPE_CHECKING:
     from rg_env.adapters.v1 import ReasoningGymTaskset as ReasoningGymTaskset
+    from rg_env.adapters.v1 import SingleTurnEnv as SingleTurnEnv
+    from rg_env.adapters.v1 import SingleTurnHarness as SingleTurnHarness
     from rg_env.adapters.v1_environment import ReasoningGymEnv as ReasoningGymEnv
     from rg_env.adapters.v1_environment import load_environment as load_environment
-    from rg_env.adapters.v1_harness import SingleTurnEnv as SingleTurnEnv
-    from rg_env.adapters.v1_harness import SingleTurnHarness as SingleTurnHarness
     from rg_env.core.environment import Environment as Environment
     from rg_env.core.environment import ReasoningGym as ReasoningGym
     from rg_env.core.grading.scoring import Score as Score
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 __all__ = ["ReasoningGymTaskset", "SingleTurnEnv", "SingleTurnHarness"]
 _LAZY = {
     "ReasoningGymTaskset": "rg_env.adapters.v1",
-    "SingleTurnEnv": "rg_env.adapters.v1_harness",
-    "SingleTurnHarness": "rg_env.adapters.v1_harness",
+    "SingleTurnEnv": "rg_env.adapters.v1",
+    "SingleTurnHarness": "rg_env.adapters.v1",
     "load_environment": "rg_env.adapters.v1_environment",  # or v0, or core: see _path_of
     "ReasoningGymEnv": "rg_env.adapters.v1_environment",
     "Environment": "rg_env.core.environment",

@@ -10,8 +10,7 @@ from typing import Any
 
 import verifiers as vf
 
-from rg_env.adapters.reward_errors import record_reward_errors
-from rg_env.adapters.scoring_loop import ScoringLoop
+from rg_env.adapters.scoring import ScoringLoop, record_reward_errors
 from rg_env.core.environment import Environment, PromptOptions, Row, prompted_rows
 from rg_env.core.grading.rollout import UNNAMED_TASK, Rollout
 from rg_env.core.grading.rubric import Scored
@@ -40,9 +39,7 @@ class VerifiersEnvironment(Environment):
         _check_single_turn(env)
         self.env = env
         self.prompt_options = PromptOptions.of(system_prompt=env.system_prompt)
-        self.train_rows, self.eval_rows = (
-            _rows(env, name, self.prompt_options) for name in ("dataset", "eval_dataset")
-        )
+        self.train_rows, self.eval_rows = (_rows(env, name, self.prompt_options) for name in ("dataset", "eval_dataset"))
         if not self.train_rows and not self.eval_rows:
             raise InputError(f"{type(env).__name__} has neither training nor evaluation rows")
         self._errors = record_reward_errors(env.rubric)
@@ -155,10 +152,10 @@ def _of_rubric(rubric: Any, name: str) -> list[Any]:
     return list(get())
 
 
-def _rows(env: Any, name: str, asking: PromptOptions) -> list[dict[str, Any]]:
+def _rows(env: Any, name: str, options: PromptOptions) -> list[dict[str, Any]]:
     build = getattr(env, f"build_{name}", None)  # later releases build them when first needed
     dataset = build() if build else getattr(env, name)
-    return prompted_rows([_row(row) for row in dataset or ()], name, asking)
+    return prompted_rows([_row(row) for row in dataset or ()], name, options)
 
 
 def _row(row: Row) -> dict[str, Any]:

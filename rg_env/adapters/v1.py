@@ -1,4 +1,4 @@
-"""The environment for Verifiers' v1 API (0.2.1 to 0.4, and prime-rl): a taskset and its tasks.
+"""The environment for Verifiers' v1 API (0.2.1 to 0.4, and prime-rl): a taskset, its tasks, and a harness.
 
     vf-eval rg-env -m MODEL                                     # 0.4; the command is called `eval` in 0.2 and 0.3
     vf-eval rg-env -m MODEL --env.taskset.gym chain_sum --env.taskset.level 1
@@ -6,27 +6,33 @@
     vf-replay outputs/RUN                                       # scores what a run has saved once more
 
 Rows, prompts, graders and rewards are those of the v0 environment: equal options give equal questions and scores in
-every release. Rows are built, or read from the cache, when the taskset is iterated. What v1's releases do differently
-is met by duck typing here, not by looking at version numbers.
+every release. Rows are built, or read from the cache, when the taskset is iterated. Differences between v1's releases
+are met by duck typing, not by version numbers.
+
+The harness sends one request, in this process: no sandbox, no program, no tools. Every request goes through the
+interception endpoint of Verifiers, so that traces are complete. Other tasksets can use it by the id "rg-env", if their
+prompts are text.
 """
 
 import functools
 import json
 import os
+import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
+import httpx
+import openai
 import verifiers.v1 as vf
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from rg_env.adapters.v1_harness import chat_of
 from rg_env.core.data.dataset import build_rows, check_request
 from rg_env.core.data.splits import SplitBy, question_hash
 from rg_env.core.environment import PromptOptions
 from rg_env.core.grading.extraction import extract
 from rg_env.core.grading.rubric import OFFERED, Rubric, metrics_of, needs_workers, offered
 from rg_env.core.grading.scoring import score_extraction_async
-from rg_env.core.prompts import SYSTEM_PROMPT, Placement
+from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages
 from rg_env.core.rewards.builtin import Rollout, check_offered, resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.user_code import import_user_code
@@ -39,13 +45,13 @@ class ReasoningGymTaskData(vf.TaskData):
     question: str = ""
     """The question alone, without the answer format."""
     answer: str = ""
-    """The gold answer; empty where the library stores none."""
+    """The gold answer; empty if the library stores none."""
     info: dict[str, str] = Field(default_factory=dict)
     """What scoring needs: task, options and the library's entry as JSON, and the grading."""
 
 
 class ReasoningGymTaskConfig(vf.TaskConfig):
-    """Without options of its own: rewards are set on the taskset, which passes them on."""
+    """Has no options of its own: rewards are set on the taskset, which passes them on."""
 
     _rubric: str | Rubric = PrivateAttr('{"gym": "leg_counting"}')
     """JSON that `_parsed` takes, because a config is also pickled for other processes, which have to import the user's
@@ -57,7 +63,7 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
 
     @property
     def key(self) -> str:
-        """What tells the question apart, wherever it stands: task and hash of the question."""
+        """Identifies the question: task and hash of its text."""
         return f"{self.data.info.get('rg_task')}:{question_hash(self.data.question)}"
 
     @vf.reward
@@ -77,7 +83,7 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
         return {}
 
     async def validate(self, runtime: vf.Runtime) -> bool | None:
-        """Whether the gold answer is correct; None where the library stores none."""
+        """Whether the gold answer is correct; None if the library stores none."""
         if not self.data.answer:
             return None
         _rubric_of(self.config._rubric)  # for tasks of the user's own: it imports them
@@ -127,9 +133,9 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     instruction: str | None = SYSTEM_PROMPT
     """The text of the system prompt (`system_prompt` is Verifiers' own option: a file that replaces it)."""
     prompt_placement: Placement = "system"
-    """Where `instruction` stands: in a system message, or in the user's turn before or after the question."""
+    """Place of `instruction`: in a system message, or in the user's turn before or after the question."""
     preamble: str | None = None
-    """A system message besides."""
+    """An additional system message."""
     imports: list[str] = Field(default_factory=list)
     """Modules and .py files with tasks and rewards of your own."""
 
@@ -145,16 +151,16 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
 
     @model_validator(mode="after")
     def _checked(self) -> "ReasoningGymTasksetConfig":
-        """All that can be checked without drawing a question."""
+        """Everything that can be checked without drawing a question."""
         self.imports = [os.path.abspath(name) if name.endswith(".py") else name for name in self.imports]
         if not self._count:
-            raise InputError(f"num_{self.split}_examples is 0: there is nothing to do in the split {self.split!r}")
-        asking = self._prompt_options
+            raise InputError(f"num_{self.split}_examples is 0: the split {self.split!r} would be empty")
+        options = self._prompt_options
         try:
             rubric = json.dumps(
                 {
                     "gym": _at_level(self.gym, self.level),
-                    "grading": asking.grading,
+                    "grading": options.grading,
                     "rewards": self.rewards,
                     "imports": self.imports,
                 }
@@ -232,9 +238,89 @@ def _parsed(text: str) -> tuple[Mixture, Rubric]:
 
 
 def _at_level(gym: Any, level: int | None) -> Any:
-    """`gym` with `level` for all tasks that have none of their own."""
+    """`gym` with `level` for all tasks that set none."""
     if level is None:
         return gym
     tasks = gym if isinstance(gym, list) else [gym]
     named = [{"name": task} if isinstance(task, str) else task for task in tasks]
     return [{"level": level, **task} if isinstance(task, Mapping) else task for task in named]
+
+
+class SingleTurnHarnessConfig(vf.HarnessConfig):
+    """Options of `SingleTurnHarness`."""
+
+    request_timeout: float | None = Field(3600.0, gt=0, allow_inf_nan=False)
+    """Seconds that one completion may take; None: no limit."""
+    max_retries: int = Field(2, ge=0)
+    """How often a request that failed for a temporary reason is repeated (by the client of `openai`)."""
+
+
+class SingleTurnHarness(vf.Harness[SingleTurnHarnessConfig]):
+    """One chat completion for the task's prompt, with its system prompt in a system message."""
+
+    APPENDS_SYSTEM_PROMPT = True
+    EXECUTES_CODE = False
+    NEEDS_CONTAINER = False
+
+    async def launch(
+        self,
+        ctx: vf.ModelContext,
+        trace: vf.Trace,
+        runtime: vf.Runtime,
+        endpoint: str,
+        secret: str,
+        mcp_urls: dict[str, str],
+        data: vf.TaskData | None = None,
+    ) -> vf.ProgramResult:
+        """Send the request. A failed call is reported like a failed program: Verifiers knows the cause."""
+        system, prompt = self.resolve_prompt(trace.task.data if data is None else data)  # 0.2 gives no `data`
+        messages: Any = chat_of(system, prompt)
+        try:
+            async with httpx.AsyncClient(verify=_certificates(), timeout=self.config.request_timeout) as transport:
+                client = openai.AsyncOpenAI(
+                    base_url=endpoint,
+                    api_key=secret,
+                    max_retries=self.config.max_retries,
+                    timeout=self.config.request_timeout,
+                    http_client=transport,
+                )
+                await client.chat.completions.create(model=ctx.model, messages=messages)
+        except openai.OpenAIError as error:
+            return vf.ProgramResult(exit_code=1, stdout="", stderr=str(error))
+        return vf.ProgramResult(exit_code=0, stdout="", stderr="")
+
+
+def chat_of(system: str | None, prompt: object) -> list[dict[str, str]]:
+    """A task's system prompt and prompt (text, or messages of text) as chat messages.
+
+    Raises:
+        TypeError: no prompt, or one with images or tools.
+    """
+    if isinstance(prompt, str):
+        return [dict(message) for message in build_messages(prompt, system)]
+    messages: Any = prompt if isinstance(prompt, list) else []
+    for message in messages:
+        if message.role == "tool" or not isinstance(message.content, str) or getattr(message, "tool_calls", None):
+            raise TypeError("the prompt is not text alone")
+    if not messages:
+        raise TypeError("there is no prompt")
+    chat = [{"role": message.role, "content": message.content} for message in messages]
+    return ([] if system is None else [{"role": "system", "content": system}]) + chat
+
+
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    """Read once, because reading takes longer than a request to this machine."""
+    return httpx.create_ssl_context()
+
+
+if hasattr(vf, "SingleAgentEnv"):  # not in 0.2, where the harness has its own runtime
+
+    class SingleTurnEnvConfig(vf.SingleAgentEnvConfig):
+        """One agent, in this process."""
+
+        agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
+        """Verifiers' default would rent a sandbox, which needs a login; nothing is run here."""
+
+    class SingleTurnEnv(vf.SingleAgentEnv, vf.Env[SingleTurnEnvConfig]):
+        """The environment in which Verifiers evaluates the taskset by its name."""

@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 import verifiers.v1 as vf
 from verifiers.v1.state import state_cls
 
-from rg_env.adapters.scoring_loop import ScoringLoop
-from rg_env.adapters.v1_harness import chat_of
+from rg_env.adapters.scoring import ScoringLoop
+from rg_env.adapters.v1 import chat_of
 from rg_env.core.environment import Environment, PromptOptions, prompted_rows
 from rg_env.core.grading.rollout import Rollout
 from rg_env.core.grading.rubric import Scored

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from v0_api import functions, vf
 
-from rg_env.adapters.reward_errors import ErrorRecord, record_reward_errors
+from rg_env.adapters.scoring import ErrorRecord, record_reward_errors
 from rg_env.errors import RewardError
 
 

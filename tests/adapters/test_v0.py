@@ -11,7 +11,7 @@ from user_code import TASK, nothing_left
 from v0_api import evaluated, functions, generated, names, vf, weights
 
 import rg_env
-from rg_env.adapters import v0_rubric
+from rg_env.adapters import v0
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.data.splits import split_of
 from rg_env.core.prompts import SYSTEM_PROMPT
@@ -25,13 +25,13 @@ SMALL: dict[str, Any] = {"num_train_examples": 8, "num_eval_examples": 6}
 def rollouts(monkeypatch: pytest.MonkeyPatch) -> list[Rollout]:
     """Fills with the rollouts that the rubric scores."""
     found: list[Rollout] = []
-    make = v0_rubric._rollout
+    make = v0._rollout
 
     def kept(*args: Any) -> Rollout:
         found.append(make(*args))
         return found[-1]
 
-    monkeypatch.setattr(v0_rubric, "_rollout", kept)
+    monkeypatch.setattr(v0, "_rollout", kept)
     return found
 
 
@@ -110,8 +110,8 @@ def test_parameters_follow_upstream() -> None:
     upstream = ["gym", "num_train_examples", "num_eval_examples", "system_prompt", "parser", "seed"]
     assert list(parameters)[:6] == upstream
     defaults = {name: parameters[name].default for name in parameters if name != "kwargs"}
-    own = inspect.signature(rg_env.ReasoningGymEnv.__init__).parameters
-    assert {name: own[name].default for name in own if name not in ("self", "kwargs")} == defaults
+    own = inspect.signature(rg_env.ReasoningGymEnv).parameters
+    assert {name: own[name].default for name in own if name != "kwargs"} == defaults
 
 
 def test_a_rollout_is_scored_over_http(fake_server: Any, rollouts: list[Rollout]) -> None:
@@ -231,7 +231,7 @@ def test_each_rollout_is_scored_once(fake_server: Any, monkeypatch: pytest.Monke
         calls.append(kwargs["completion"])
         return score_once(**kwargs)
 
-    monkeypatch.setattr(v0_rubric.Rollout, "of", counted)
+    monkeypatch.setattr(v0.Rollout, "of", counted)
     env = rg_env.load_environment(**SMALL, rewards=["correctness", "format", "brevity"])
     evaluated(env, fake_server.url)
     assert len(calls) == 6
@@ -243,7 +243,7 @@ def test_another_completion_in_the_same_state_is_scored_anew() -> None:
     row = env.dataset[0]
     state: dict[str, Any] = {}
     right, wrong = (
-        v0_rubric.rollout_of("?", f"<answer>{answer}</answer>", row["answer"], state, row["info"])
+        v0.rollout_of("?", f"<answer>{answer}</answer>", row["answer"], state, row["info"])
         for answer in (row["answer"], "no")
     )
     assert (right.score.status, wrong.score.status) == ("correct", "wrong")
@@ -311,10 +311,10 @@ def test_usage_is_read_from_either_kind_of_state() -> None:
 
     old = Box(usage=Box(completion_tokens=7), choices=[Box(finish_reason="length")])
     new = Box(usage=Box(completion_tokens=8), message=Box(finish_reason="stop"))
-    assert v0_rubric.usage({"responses": [old]}) == (7, True)
-    assert v0_rubric.usage({"trajectory": [{"response": new}]}) == (8, False)
-    assert v0_rubric.usage({"responses": [Box(usage=None, choices=[Box(finish_reason=None)])]}) == (None, None)
-    assert v0_rubric.usage({}) == (None, None)
+    assert v0.usage({"responses": [old]}) == (7, True)
+    assert v0.usage({"trajectory": [{"response": new}]}) == (8, False)
+    assert v0.usage({"responses": [Box(usage=None, choices=[Box(finish_reason=None)])]}) == (None, None)
+    assert v0.usage({}) == (None, None)
 
 
 def test_a_batch_that_failed_otherwise_leaves_no_reward_error(

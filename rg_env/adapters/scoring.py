@@ -1,36 +1,38 @@
-"""Make the errors of reward functions visible where Verifiers (v0) turns them into 0.0.
+"""What the adapters of Verifiers share: an event loop for scoring, and reward errors that Verifiers would swallow.
 
-`vf.Rubric` catches whatever a reward function raises, logs it and goes on with 0.0, and NaN goes into the weighted sum.
-`record_reward_errors(rubric)` wraps the functions of any rubric in place, so that such an error is recorded first; who
-runs the batch then calls `record.raise_first()`. Who runs a part of one, beside others, does so within
-`reward_errors()`, which has those of that part alone. Imports no verifiers: it works on attributes alone.
+v0's `vf.Rubric` catches whatever a reward function raises, logs it and continues with 0.0, and NaN enters the weighted
+sum. `record_reward_errors(rubric)` wraps the functions of any rubric in place, so that such an error is recorded first;
+code that runs a batch then calls `record.raise_first()`. Code that runs a part of a batch does so in `reward_errors()`,
+which collects only the errors of that part. Imports no verifiers, and works by attributes alone.
 """
 
+import asyncio
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from rg_env.core.grading.extraction import completion_text, extract
 from rg_env.core.rewards.builtin import checked_value, describe
 from rg_env.errors import RewardError
 
+T = TypeVar("T")
 _RECORD = "_rg_env_reward_errors"
 _RECORDS = "_rg_env_records"
 _FUNCTIONS = ("reward_funcs", "funcs")  # verifiers up to 0.1.6, and from 0.1.9
 _GROUP_PARAMETERS = {"states", "prompts", "completions", "answers", "tasks", "infos"}
 
 _of_this_part: ContextVar[list[RewardError] | None] = ContextVar("reward_errors", default=None)
-"""Where errors go besides, within `reward_errors`."""
+"""Where errors also go, inside `reward_errors`."""
 
 
 @contextmanager
 def reward_errors() -> Iterator[list[RewardError]]:
-    """Gives a list, into which goes every error of a wrapped function that is called within, by tasks and threads
-    started there too."""
+    """Yields a list that collects the errors of wrapped functions called inside, also by tasks and threads started
+    there."""
     errors: list[RewardError] = []
     token = _of_this_part.set(errors)
     try:
@@ -45,24 +47,21 @@ class ErrorRecord:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._first: RewardError | None = None
-        self.count = 0
-        """Errors since the last `raise_first`."""
 
     def add(self, error: RewardError) -> None:
-        """Keep `error` if it is the first, and count it."""
+        """Keep `error` if it is the first."""
         with self._lock:
-            self.count += 1
             if self._first is None:
                 self._first = error
 
     def forget(self) -> RewardError | None:
-        """Start anew; returns the first error so far."""
+        """Forget all errors; returns the first one."""
         with self._lock:
-            error, self._first, self.count = self._first, None, 0
+            error, self._first = self._first, None
         return error
 
     def raise_first(self) -> None:
-        """Raise the first error, if there is one, and forget all of them."""
+        """Raise the first error, if any, and forget all of them."""
         error = self.forget()
         if error is not None:
             raise error
@@ -71,7 +70,7 @@ class ErrorRecord:
 def record_reward_errors(rubric: Any) -> ErrorRecord:
     """Wrap every reward function of `rubric`, and of the rubrics in a `RubricGroup`, in place.
 
-    Calling it again gives the same record and wraps only functions added since. The wrapped functions keep name and
+    Calling it again returns the same record and wraps only functions added since. Wrapped functions keep their name and
     signature, by which Verifiers decides what to pass.
     """
     record = getattr(rubric, _RECORD, None)
@@ -143,7 +142,7 @@ def _wrap(function: Callable[..., Any], record: ErrorRecord) -> Callable[..., An
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
     wrapper: Any = call_async if is_async else call
     wrapper.__name__ = name
-    if signature:  # Verifiers asks for it at each call: kept here, it need not be worked out each time
+    if signature:  # Verifiers inspects it at each call
         wrapper.__signature__ = signature
     setattr(wrapper, _RECORDS, records)
     return wrapper
@@ -157,7 +156,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def _where(arguments: Mapping[str, Any]) -> str:
-    """The rollout, as far as the function's own arguments tell: Verifiers passes a function only what it asks for."""
+    """The rollout, by the function's own arguments: Verifiers passes only those that a function names."""
     state = arguments.get("state")
     state = state if isinstance(state, Mapping) else {}
 
@@ -167,3 +166,23 @@ def _where(arguments: Mapping[str, Any]) -> str:
     completion, info = find("completion"), find("info")
     task = info.get("rg_task") if isinstance(info, Mapping) else None
     return describe(task or find("task"), extract(completion).answer, completion_text(completion))
+
+
+class ScoringLoop:
+    """Runs coroutines to their end in a thread of its own. Works in a notebook too, whose thread has a loop already,
+    and clients of judges keep their connections from one batch to the next."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, or its exception."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, name="rg-env-scoring", daemon=True).start()
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
