@@ -12,16 +12,13 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from user_code import TASK, nothing_left
 
-import rg_env
 from rg_env.adapters.trl import Environment, load_environment
 from rg_env.core.environment import ReasoningGym
 from rg_env.core.grading import rollout as rollout_module
@@ -49,7 +46,7 @@ SHOTS = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<a
 
 
 class Logs:
-    """What `GRPOTrainer` gives reward functions beside the batch, and what it makes of it."""
+    """What `GRPOTrainer` gives reward functions in addition to the batch, and what it makes of it."""
 
     def __init__(self) -> None:
         self.metrics: dict[str, list[float]] = defaultdict(list)
@@ -79,6 +76,10 @@ def _call(env: Environment, texts: list[Any], rows: list[Any] | None = None, log
     return [function(**batch, **kwargs) for function in env.reward_funcs]
 
 
+def accuracy(rollout: Rollout) -> float:
+    return 0.0
+
+
 def _right(row: Any) -> str:
     return f"<answer>{row['answer']}</answer>"
 
@@ -86,13 +87,8 @@ def _right(row: Any) -> str:
 @pytest.mark.parametrize(
     "arguments",
     [
-        {},
         {"gym": MIXTURE, "seed": 3, "eval_seed": 1, "partial_credit": True},
-        {"prompt_placement": "user", "grading": "upstream", "system_prompt": "Answer."},
-        {
-            "preamble": "Be brief.",
-            "few_shot": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "1"}],
-        },
+        {"prompt_placement": "user", "grading": "upstream", "system_prompt": "Answer.", "few_shot": SHOTS},
     ],
 )
 def test_rows_are_the_plain_environments(arguments: dict[str, Any]) -> None:
@@ -185,7 +181,7 @@ def test_metrics_are_exact_for_each_task() -> None:
     assert logs.extra == {"status": ["correct"] * 5 + ["wrong", "no_answer", "no_answer"]}
 
 
-@pytest.mark.parametrize("nothing", ["", None, "   ", "<answer></answer>", "<answer> </answer>"])
+@pytest.mark.parametrize("nothing", ["", None, "<answer> </answer>"])
 def test_a_model_that_says_nothing_earns_nothing(nothing: Any) -> None:
     """It is no answer: 0, and said so."""
     env = load_environment(**SMALL)
@@ -263,21 +259,6 @@ def test_functions_called_in_threads_share_a_score(monkeypatch: pytest.MonkeyPat
     assert len(calls) == 8
 
 
-def test_answers_wait_for_workers_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where workers grade, as many answers are under way as keep all of them busy."""
-    together, score_once = Barrier(8), rollout_module.score_extraction
-    entered: list[Any] = []
-
-    def waiting(extraction: Any, info: Any) -> Any:
-        entered.append(extraction)
-        together.wait(timeout=30)  # breaks unless eight are here
-        return score_once(extraction, info)
-
-    monkeypatch.setattr(rollout_module, "score_extraction", waiting)
-    assert _call(load_environment(**SMALL, grading="upstream"), [""] * 8) == [[0.0] * 8] * 2
-    assert len(entered) == 8
-
-
 def test_memory_is_bounded_by_one_batch() -> None:
     """Rollouts of the batch before are gone."""
     env = load_environment(**SMALL)
@@ -323,31 +304,17 @@ def test_a_reward_that_fails_ends_the_run(value: Any, said: str) -> None:
     [
         ({"num_train_exmaples": 1}, UnknownNameError, "'num_train_exmaples': did you mean 'num_train_examples'"),
         ({"parser": None}, UnknownNameError, "unknown parameter of the environment 'parser'"),
-        ({"gym": "leg_countin"}, UnknownNameError, "did you mean 'leg_counting'"),
-        ({"rewards": ["corectness"]}, UnknownNameError, "did you mean 'correctness'"),
-        ({"prompt_placement": "sytem"}, UnknownNameError, "did you mean 'system'"),
-        ({"grading": "upsteam"}, UnknownNameError, "did you mean 'upstream'"),
         ({"num_train_examples": 0, "num_eval_examples": 0}, InputError, "both 0"),
         ({"num_eval_examples": -1}, InputError, "number of eval examples"),
-        ({"few_shot": "abc"}, InputError, "few_shot must be a list of messages"),
+        ({"rewards": [accuracy]}, InputError, "'accuracy' has the name of a metric"),
         ({"rewards": [lambda state: 1.0]}, InputError, "asks for 'state', which TRL does not have"),
         ({"rewards": [lambda parser: 1.0]}, InputError, "asks for 'parser', which TRL does not have"),
     ],
 )
-def test_bad_arguments_are_told_at_once(kwargs: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_bad_arguments_are_refused_at_once(kwargs: dict[str, Any], error: type[Exception], message: str) -> None:
     """What cannot work is an `InputError` of one line."""
     with pytest.raises(error, match=message):
         load_environment(**{**SMALL, **kwargs})
-
-
-def test_a_reward_named_like_a_metric_is_refused() -> None:
-    """They would be one in the logs."""
-
-    def accuracy(rollout: Rollout) -> float:
-        return 0.0
-
-    with pytest.raises(InputError, match="'accuracy' has the name of a metric"):
-        load_environment(**SMALL, rewards=[accuracy])
 
 
 def test_rewards_may_ask_for_what_trl_has() -> None:
@@ -380,7 +347,7 @@ def test_rewards_may_ask_for_what_trl_has() -> None:
         ({"completion_ids": []}, "as many of each.*'completion_ids': 0"),
     ],
 )
-def test_rows_of_others_are_told(changes: dict[str, Any], message: str) -> None:
+def test_rows_of_others_are_refused(changes: dict[str, Any], message: str) -> None:
     """Never a 0 for a row that cannot be graded."""
     env = load_environment(**SMALL)
     row = env.train_dataset[0]
@@ -412,7 +379,7 @@ print(values, {"torch", "transformers"} & set(sys.modules))
         ("leg_counting", "0.24.0", f"error: this needs TRL 1.x, and TRL 0.24.0 is installed: {EXAMPLE} --help has the"),
     ],
 )
-def test_the_example_tells_what_is_wrong(task: str, installed: str, message: str, tmp_path: Path) -> None:
+def test_the_example_reports_mistakes(task: str, installed: str, message: str, tmp_path: Path) -> None:
     """In one line, before anything is loaded."""
     if installed:
         (tmp_path / f"trl-{installed}.dist-info").mkdir()
@@ -438,24 +405,3 @@ def test_upstream_grading_is_the_librarys() -> None:
     assert set(logs.metrics) == metrics > {"status/partial", "status/timed_out"}
     assert logs.means()["status/partial"] == 1.0
     assert all(0 < value < 1 for value in values[0])
-
-
-@pytest.mark.slow
-def test_answers_that_hang_a_grader_do_not_block(tmp_path: Path) -> None:
-    """A task of the user's own: endless answers cost the second that each may take."""
-    path = tmp_path / "own_tasks.py"
-    path.write_text(TASK)
-    with nothing_left():
-        rg_env.import_user_code([str(path)])
-        env = load_environment(["own_sums", "leg_counting"], num_train_examples=8, num_eval_examples=0)
-        rows = env.train_dataset.to_list()
-        own = [row["info"]["rg_task"] == "own_sums" for row in rows]
-        _call(env, [_right(rows[0])], rows[:1])  # workers are started
-        logs = Logs()
-        begin = time.monotonic()
-        texts = ["<answer>hang</answer>" if its_own else _right(row) for its_own, row in zip(own, rows, strict=True)]
-        values = _call(env, texts, rows, logs)
-        assert time.monotonic() - begin < 60
-        assert values[0] == [0.0 if its_own else 1.0 for its_own in own]
-        assert logs.extra["status"] == ["timed_out" if its_own else "correct" for its_own in own]
-        assert logs.means()["accuracy/own_sums"] == 0.0
