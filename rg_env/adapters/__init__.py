@@ -1,1 +1,39 @@
-"""Core in the terms of other frameworks, one file each. Core knows none of them."""
+"""The environment for other frameworks, and their environments for the trainer: one file for each API.
+
+Core knows no framework. `as_environment` imports the adapter that an object needs, and nothing of torch.
+"""
+
+from typing import Any
+
+from rg_env.core.environment import Environment
+from rg_env.core.grading.rubric import OFFERED
+from rg_env.core.rewards.registry import check_offered
+from rg_env.errors import InputError
+
+
+def as_environment(env: Any) -> Environment:
+    """The environment itself, the plain one behind a `ReasoningGymEnv`, or an adapter around one of Verifiers: a v0
+    `SingleTurnEnv`, a v1 `Taskset` (whose tasks are the training rows) or an `Env` with one agent.
+
+    Raises:
+        InputError: something else, or an environment with several turns, tools or a sandbox.
+    """
+    if isinstance(env, Environment):
+        return env
+    plain = getattr(env, "environment", None)
+    if isinstance(plain, Environment):
+        check_offered(plain.rewards, OFFERED, "GRPOTrainer")
+        return plain
+    modules = [base.__module__ for base in type(env).__mro__]
+    if any(module.startswith("verifiers.v1.") for module in modules):
+        from rg_env.adapters.v1_training import environment_of
+
+        return environment_of(env)
+    if any(module.partition(".")[0] == "verifiers" for module in modules):
+        from rg_env.adapters.v0_training import VerifiersEnvironment
+
+        return VerifiersEnvironment(env)
+    raise InputError(
+        f"env must be a ReasoningGym or Environment of rg_env, or a single-turn environment of Verifiers, not "
+        f"{type(env).__name__}"
+    )

@@ -39,7 +39,9 @@ class VerifiersEnvironment(Environment):
         _check_single_turn(env)
         self.env = env
         self.prompt_options = PromptOptions.of(system_prompt=env.system_prompt)
-        self.train_rows, self.eval_rows = (_rows(env, name, self.prompt_options) for name in ("dataset", "eval_dataset"))
+        self.train_rows, self.eval_rows = (
+            _rows(env, name, self.prompt_options) for name in ("dataset", "eval_dataset")
+        )
         if not self.train_rows and not self.eval_rows:
             raise InputError(f"{type(env).__name__} has neither training nor evaluation rows")
         self._errors = record_reward_errors(env.rubric)

@@ -1,4 +1,4 @@
-"""What the trainer checks before it starts: the environment, engine and settings, prompt lengths."""
+"""What the trainer checks before it starts: engine and settings, prompt lengths."""
 
 import importlib
 from collections.abc import Mapping, Sequence
@@ -8,8 +8,6 @@ import torch
 from transformers.utils import is_liger_kernel_available
 
 from rg_env.core.environment import Environment
-from rg_env.core.grading.rubric import OFFERED
-from rg_env.core.rewards.registry import check_offered
 from rg_env.core.text import reason_of
 from rg_env.errors import InputError, MissingExtraError
 from rg_env.inference.prompts import PromptEncoder
@@ -17,35 +15,6 @@ from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.config.load import contradictions
 from rg_env.training.config.schema import EngineConfig
 from rg_env.training.strategy import SHARDED_WEIGHTS, Sharding
-
-
-def as_environment(env: Any) -> Environment:
-    """The environment itself, the plain one behind a `ReasoningGymEnv`, or an adapter around one of Verifiers: a v0
-    `SingleTurnEnv`, a v1 `Taskset` (whose tasks are the training rows) or an `Env` with one agent.
-
-    Raises:
-        InputError: something else, or an environment with several turns, tools or a sandbox.
-    """
-    if isinstance(env, Environment):
-        return env
-    plain = getattr(env, "environment", None)
-    if isinstance(plain, Environment):
-        check_offered(plain.rewards, OFFERED, "GRPOTrainer")
-        return plain
-    modules = [base.__module__ for base in type(env).__mro__]
-    if any(module.startswith("verifiers.v1.") for module in modules):
-        from rg_env.adapters.v1_training import environment_of
-
-        return environment_of(env)
-    if any(module.partition(".")[0] == "verifiers" for module in modules):
-        from rg_env.adapters.v0_training import VerifiersEnvironment
-
-        return VerifiersEnvironment(env)
-    raise InputError(
-        f"env must be a ReasoningGym or Environment of rg_env, or a single-turn environment of Verifiers, not "
-        f"{type(env).__name__}"
-    )
-
 
 LIGER = "liger_kernel.transformers.monkey_patch"
 """What transformers imports of it."""

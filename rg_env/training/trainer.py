@@ -28,6 +28,7 @@ from accelerate import Accelerator
 from accelerate.utils import GradientAccumulationPlugin, set_seed
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState
 
+from rg_env.adapters import as_environment
 from rg_env.core.environment import Environment
 from rg_env.core.run_folder import removed_on_error
 from rg_env.errors import InputError
@@ -39,7 +40,6 @@ from rg_env.training.algorithms.objective import Objective
 from rg_env.training.algorithms.policy import PreviousPolicy, prepare_policy, reference_of
 from rg_env.training.checkpointing.save import Checkpoints, rows_hash
 from rg_env.training.checks import (
-    as_environment,
     check_engine,
     check_liger,
     check_options,

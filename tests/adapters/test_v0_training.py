@@ -9,10 +9,10 @@ from datasets import Dataset
 from v0_api import vf
 
 import rg_env
+from rg_env.adapters import as_environment
 from rg_env.adapters.v0_training import VerifiersEnvironment
 from rg_env.core.environment import Environment, ReasoningGym
 from rg_env.errors import InputError, RewardError
-from rg_env.training.checks import as_environment
 
 ROWS = Dataset.from_list([{"question": f"{n} + 1?", "answer": str(n + 1), "hint": n} for n in range(4)])
 

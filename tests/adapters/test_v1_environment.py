@@ -10,10 +10,10 @@ import verifiers.v1 as vf
 from chat_server import ChatServer
 
 import rg_env
+from rg_env.adapters import as_environment
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.rewards.builtin import Rollout
 from rg_env.errors import InputError, UnknownNameError
-from rg_env.training.checks import as_environment
 
 SMALL: dict[str, Any] = {"num_train_examples": 4, "num_eval_examples": 6}
 SHOTS = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<answer>1</answer>"}]

@@ -10,10 +10,10 @@ import verifiers.v1 as vf
 from chat_server import ChatServer
 
 import rg_env
+from rg_env.adapters import as_environment
 from rg_env.adapters.v1_training import TasksetEnvironment
 from rg_env.core.grading.rubric import Scored
 from rg_env.errors import InputError, RewardError
-from rg_env.training.checks import as_environment
 
 
 class SumData(vf.TaskData):

@@ -9,9 +9,9 @@ from datasets import Dataset
 from v0_api import vf
 
 import rg_env
+from rg_env.adapters import as_environment
 from rg_env.adapters.v1 import ReasoningGymTasksetConfig
 from rg_env.errors import MissingExtraError, RewardError
-from rg_env.training.checks import as_environment
 
 
 def rows(count: int, seed: int) -> Dataset:

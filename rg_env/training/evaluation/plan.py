@@ -15,11 +15,11 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
+from rg_env.adapters import as_environment
 from rg_env.core.config.parsing import Problem, problems_in
 from rg_env.core.environment import Environment
 from rg_env.core.text import shortened
 from rg_env.errors import InputError
-from rg_env.training.checks import as_environment
 from rg_env.training.config.schema import EvaluationSettings, evaluation_steps, label_problem
 from rg_env.training.evaluation.scores import Part
 
