@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rg_env.evaluation.config import EvalConfig, eval_config_of
-from rg_env.evaluation.runner import Outcome, evaluate, make_pairs, questions_of
+from rg_env.evaluation.runner import Outcome, ask_all, make_works
 
 LEAST_SHARE, MOST_CPU_MS = 0.95, 3.0
 ANSWER = json.dumps(
@@ -75,15 +75,15 @@ def config_of(folder: Path, port: int, questions: int, times: int, concurrency: 
 
 def measured(config: EvalConfig, folder: Path) -> tuple[float, float, list[tuple[int, float]]]:
     """Seconds, CPU seconds, and the most memory (MB) by rollouts made."""
-    pairs = make_pairs(config, questions_of(config))
+    works = make_works(config)
     memory: list[tuple[int, float]] = []
 
     def watch(outcome: Outcome) -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
-        memory.append((sum(pair.tally.made for pair in outcome.pairs), peak))
+        memory.append((sum(work.made for work in outcome.works), peak))
 
     start, cpu = time.perf_counter(), time.process_time()
-    asyncio.run(evaluate(config, folder, pairs, watch))
+    asyncio.run(ask_all(config, folder, works, watch))
     return time.perf_counter() - start, time.process_time() - cpu, memory
 
 

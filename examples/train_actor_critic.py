@@ -174,17 +174,17 @@ def main() -> int:
     from transformers import set_seed
 
     from rg_env import ReasoningGym
+    from rg_env.evaluation.models import LocalModel
     from rg_env.evaluation.plots.run import plot_run
+    from rg_env.evaluation.questions import Questions
     from rg_env.inference.prompts import PromptEncoder
     from rg_env.inference.protocol import Sampling
     from rg_env.training import default_config, load_policy
     from rg_env.training.algorithms.policy import prepare_policy
-    from rg_env.training.checks import check_eval_env, check_prompts
+    from rg_env.training.checks import check_prompts
     from rg_env.training.config.schema import evaluation_steps
     from rg_env.training.engines import Embedded
-    from rg_env.training.evaluation.plan import Asked
-    from rg_env.training.evaluation.runner import ask
-    from rg_env.training.evaluation.scores import Evaluation
+    from rg_env.training.evaluation.runner import evaluated, metrics_of
     from rg_env.training.reporting.console import RunConsole
     from rg_env.training.reporting.summary import headline, print_summary
     from rg_env.training.rollouts import RolloutSampler
@@ -215,7 +215,8 @@ def main() -> int:
 
     engine, encoder = Embedded(model, tokenizer, options.seed), PromptEncoder(tokenizer)
     sampler, sampling = RolloutSampler(env, engine, encoder), Sampling(temperature=1.0, max_tokens=options.max_tokens)
-    check_eval_env(env, encoder, engine=engine.name, max_tokens=options.max_tokens, max_context=engine.max_context)
+    asked = LocalModel("the embedded engine", engine, encoder)
+    asked.check_fits("the evaluation", [row["prompt"] for row in env.eval_rows], options.max_tokens)
     check_prompts(env, encoder, defaults.max_prompt_length)
 
     folder = RunFolder.choose(options.output_dir, run_name(tasks.names, f"actor-critic-{policy.label}"))
@@ -228,10 +229,10 @@ def main() -> int:
     def evaluate(step):
         """All frozen problems, sampled and greedily; training goes on as if they had not been asked."""
         with engine.aside():
-            problems = ask(sampler, [Asked(env, "training")], sampling, times=1, greedy=True)
-        evaluations.append(Evaluation.of(step, problems, sampling=vars(sampling), questions=[]))
-        run.write_evaluation(step, evaluations[-1].as_json())
-        run.add_metrics(step, evaluations[-1].metrics())
+            found = evaluated(asked, [Questions(env, "training")], sampling, step=step, source=policy.label)
+        evaluations.append(found)
+        run.write_evaluation(step, found.model_dump(mode="json"))
+        run.add_metrics(step, metrics_of(found))
         console.line(f"evaluation after step {step:>3}: {headline(evaluations[-1])}")
 
     def stop(*_):

@@ -6,20 +6,21 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from result_files import run_evaluation
+
 from rg_env.core.data.splits import question_hash
 from rg_env.core.statistics import mean_and_error
 from rg_env.evaluation.results import (
-    AllResults,
     ModelResult,
-    ModelScores,
     ModelSummary,
     Paired,
     Questions,
+    Results,
     Sampling,
+    Scores,
     TaskResults,
     Usage,
 )
-from rg_env.training.evaluation.scores import Evaluation
 
 HOSTILE = (
     "<script>document.title = 'owned'</script>",
@@ -50,7 +51,7 @@ def training_record(step: int, question: str = "1 + 1", **changes: Any) -> dict[
     return {**record, "completion_tokens": 4, "truncated": False, "reward": 1.1, "correct": True, **changes}
 
 
-def evaluated(step: int, right: Sequence[Sequence[bool]], **changes: Any) -> Evaluation:
+def evaluated(step: int, right: Sequence[Sequence[bool]], **changes: Any) -> Results:
     """An evaluation: for each problem whether each answer was right; problem 0 is of a held-out task."""
     problems = []
     for number, answers in enumerate(right):
@@ -76,11 +77,10 @@ def evaluated(step: int, right: Sequence[Sequence[bool]], **changes: Any) -> Eva
         greedy = {"completion": f"greedy at {step}", "completion_tokens": 3, "reward": 0.0, "correct": False}
         records[0] |= {f"greedy_{name}": value for name, value in greedy.items()}
         problems.append(records)
-    questions = [{"part": "training", "label": None, "tasks": ["chain_sum"], "n": len(right), "prompts_sha256": "ab"}]
-    return Evaluation.of(step, problems, sampling={"rollouts_per_example": 2, "temperature": 1.0}, questions=questions)
+    return run_evaluation(step, problems)
 
 
-def write_run(folder: Path, evaluations: Sequence[Evaluation] | None = None) -> Path:
+def write_run(folder: Path, evaluations: Sequence[Results] | None = None) -> Path:
     """A training run of 4 steps, evaluated before and after."""
     if evaluations is None:
         before = evaluated(0, [[False, False], [True, False], [False, False], [False, False]])
@@ -88,7 +88,7 @@ def write_run(folder: Path, evaluations: Sequence[Evaluation] | None = None) -> 
     (folder / "eval_results").mkdir(parents=True)
     for each in evaluations:
         file = folder / "eval_results" / f"eval_step_{each.step}.json"
-        file.write_text(json.dumps(each.as_json()), encoding="utf-8")
+        file.write_text(each.model_dump_json(), encoding="utf-8")
     steps = [{"step": step, "reward": step / 4, "accuracy": step / 8, "kl": None} for step in range(1, 5)]
     write_lines(folder / "metrics.jsonl", steps)
     write_lines(folder / "rollouts.jsonl", [training_record(step, f"1 + {step}") for step in range(1, 5)])
@@ -127,9 +127,7 @@ def evaluation_record(model: str, problem: int, rollout: int, correct: bool, **c
     return {**record, **changes}
 
 
-def task_results(
-    records: Sequence[Mapping[str, Any]], task: str = "leg_counting", created: str = "2025-01-01"
-) -> TaskResults:
+def task_results(records: Sequence[Mapping[str, Any]], task: str = "leg_counting") -> TaskResults:
     """The results that these rollouts make."""
     models: dict[str, ModelResult] = {}
     for model in dict.fromkeys(record["model"] for record in records):
@@ -138,9 +136,12 @@ def task_results(
             if record["model"] == model:
                 correct.setdefault(record["row"], []).append(record["correct"])
         accuracy, error = mean_and_error([[float(each) for each in answers] for answers in correct.values()])
-        scores = ModelScores(
+        scores = Scores(
+            **dict.fromkeys(("accuracy_se", "greedy_accuracy", "greedy_accuracy_se", "reward_se", "greedy_reward")),
+            **dict.fromkeys(("greedy_reward_se", "mean_completion_tokens_se", "truncated_se")),
+            pass_at_k_se={},
             n=len(correct),
-            rollouts=sum(map(len, correct.values())),
+            answers=sum(map(len, correct.values())),
             accuracy=accuracy,
             accuracy_interval=(max(0.0, accuracy - 2 * error), min(1.0, accuracy + 2 * error)),
             guess_adjusted=None,
@@ -159,8 +160,6 @@ def task_results(
             source=model, kind="hub", engine="embedded", system_prompt=own, scores=scores, usage=usage, correct=correct
         )
     return TaskResults(
-        created=created,
-        versions={"rg-env": "0.1.0"},
         task=task,
         spec={"name": task},
         category="arithmetic",
@@ -171,6 +170,28 @@ def task_results(
         floor=0.25,
         models=models,
         comparisons=[Paired(a="trained", b="base", n=4, difference=0.5, interval=(0.1, 0.9), p_value=0.03)],
+    )
+
+
+def results_file(task: TaskResults, created: str = "2025-01-01") -> Results:
+    """The results of a file of one task."""
+    models = {
+        name: ModelSummary(
+            accuracy=model.scores.accuracy,
+            accuracy_interval=model.scores.accuracy_interval,
+            guess_adjusted=None,
+            categories={"arithmetic": model.scores.accuracy or 0.0},
+            usage=model.usage,
+            failed=0,
+        )
+        for name, model in task.models.items()
+    }
+    return Results(
+        created=created,
+        versions={"rg-env": "0.1.0"},
+        tasks={task.task: task},
+        models=models,
+        comparisons=task.comparisons,
     )
 
 
@@ -190,21 +211,9 @@ def write_evaluation(folder: Path, records: Sequence[Mapping[str, Any]] | None =
     records = evaluation_records() if records is None else records
     folder.mkdir(parents=True, exist_ok=True)
     task = task_results(records)
-    models = {
-        name: ModelSummary(
-            accuracy=model.scores.accuracy,
-            accuracy_interval=model.scores.accuracy_interval,
-            guess_adjusted=None,
-            categories={"arithmetic": model.scores.accuracy},
-            usage=model.usage,
-            failed=0,
-        )
-        for name, model in task.models.items()
-    }
-    every = AllResults(
-        created="2025-01-01", versions={}, tasks={task.task: task}, models=models, comparisons=task.comparisons
-    )
-    (folder / "results_leg_counting_20250101-000000.json").write_text(task.model_dump_json())
+    every = results_file(task)
+    single = every.of_task("leg_counting")
+    (folder / "results_leg_counting_20250101-000000.json").write_text(single.model_dump_json())
     (folder / "results_all_tasks_20250101-000000.json").write_text(every.model_dump_json())
     write_lines(folder / "rollouts.jsonl", records)
     return folder

@@ -1,10 +1,16 @@
-"""Results as `rg-env eval` leaves them, made through their schema, for tests of what reads them."""
+"""Results as `rg-env eval` and training runs leave them, for tests of what reads them."""
 
 import random
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
-from rg_env.evaluation.results import AllResults, ModelResult, ModelScores, ModelSummary, TaskResults
+from rg_env.evaluation.questions import Questions
+from rg_env.evaluation.results import ModelResult, ModelSummary, Results, Scores, TaskResults
+from rg_env.evaluation.runner import TaskWork
+from rg_env.evaluation.scores import Tally
+from rg_env.evaluation.summary import Source, results_of
+from rg_env.inference.protocol import Sampling
 
 USAGE = {"prompt_tokens": 1000, "completion_tokens": 2000, "cost": None}
 
@@ -16,8 +22,10 @@ def model_result(accuracy: float = 0.5, n: int = 20, rollouts: int = 1, seed: in
     half = 1.96 * (accuracy * (1 - accuracy) / max(1, n)) ** 0.5
     interval = [max(0.0, accuracy - half), min(1.0, accuracy + half)]
     found: dict[str, Any] = {
+        **dict.fromkeys(Scores.model_fields),
+        "pass_at_k_se": {},
         "n": n,
-        "rollouts": n * rollouts,
+        "answers": n * rollouts,
         "accuracy": accuracy,
         "accuracy_interval": interval,
         "guess_adjusted": None,
@@ -37,7 +45,7 @@ def model_result(accuracy: float = 0.5, n: int = 20, rollouts: int = 1, seed: in
             "kind": "tiny",
             "engine": "embedded",
             "system_prompt": None,
-            "scores": ModelScores.model_validate(found, strict=False),
+            "scores": Scores.model_validate(found, strict=False),
             "usage": USAGE,
             "correct": correct,
         },
@@ -57,8 +65,6 @@ def task_results(models: Mapping[str, float | ModelResult], task: str = "maze", 
     }
     return TaskResults.model_validate(
         {
-            "created": "2025-01-01T12:00:00+00:00",
-            "versions": {"reasoning-gym": "0.1.25"},
             "task": task,
             "spec": {"name": task},
             "category": "games",
@@ -74,7 +80,7 @@ def task_results(models: Mapping[str, float | ModelResult], task: str = "maze", 
     )
 
 
-def all_results(tasks: Sequence[TaskResults], **changes: Any) -> AllResults:
+def all_results(tasks: Sequence[TaskResults], **changes: Any) -> Results:
     """All tasks, with the macro averages of all models in them."""
     models = {}
     for name in dict.fromkeys(name for task in tasks for name in task.models):
@@ -90,7 +96,7 @@ def all_results(tasks: Sequence[TaskResults], **changes: Any) -> AllResults:
                 "failed": sum(each.failed for each in scores),
             }
         )
-    return AllResults.model_validate(
+    return Results.model_validate(
         {
             "created": "2025-01-01T12:00:00+00:00",
             "versions": {"reasoning-gym": "0.1.25"},
@@ -100,3 +106,43 @@ def all_results(tasks: Sequence[TaskResults], **changes: Any) -> AllResults:
             **changes,
         }
     )
+
+
+def of_task(task: TaskResults) -> Results:
+    """The results of a file of one task."""
+    return all_results([task]).of_task(task.task)
+
+
+def run_evaluation(step: int, problems: Sequence[Sequence[dict[str, Any]]], **sampling: Any) -> Results:
+    """An evaluation in a training run: the records of the answers to each problem, whose first one may also hold those
+    of the greedy answer (`greedy_completion`, ...)."""
+    found: list[dict[str, Any]] = []
+    groups: dict[tuple[str, str], list[Sequence[dict[str, Any]]]] = {}
+    for problem in problems:
+        groups.setdefault((problem[0]["part"], problem[0]["task"]), []).append(problem)
+    works = []
+    for (part, task), of_task in groups.items():
+        texts = [f"{each[0].get('question', 'q')}" for each in of_task]
+        rows = [{"prompt": text, "question": f"{text} ({n})", "answer": "", "info": {"rg_task": task}}
+                for n, text in enumerate(texts)]  # fmt: skip
+        env: Any = SimpleNamespace(eval_rows=rows, mixture=None, manifest=None)
+        questions = Questions(env, part, task if part == "labelled" else None)  # type: ignore[arg-type]
+        times, settings = len(of_task[0]), Sampling(**{"max_tokens": 64, **sampling})
+        works.append(TaskWork(f"step {step}", questions, settings, Tally(questions.hashes, times)))
+        greedy = any("greedy_correct" in problem[0] for problem in of_task)
+        if greedy:
+            works.append(TaskWork(f"step {step}", questions, settings, Tally(questions.hashes, 1), "greedy"))
+        for number, problem in enumerate(of_task):
+            row = questions.hashes[number]
+            known = {"row": row, "problem": number, "status": None, "prompt_tokens": None, "completion_tokens": None}
+            records = [{**known, "rollout": k, "draw": "sampled", **each, "problem": number}
+                       for k, each in enumerate(problem)]  # fmt: skip
+            records = [{k: v for k, v in each.items() if not k.startswith("greedy_")} for each in records]
+            best = {k.removeprefix("greedy_"): v for k, v in problem[0].items() if k.startswith("greedy_")}
+            for record in records:
+                assert works[-1 - greedy].tally.put(record)
+            if greedy:
+                records.append({**records[0], "rollout": 0, "draw": "greedy", **best})
+                assert works[-1].tally.put(records[-1])
+            found += records
+    return results_of(works, {f"step {step}": Source("tiny", "tiny", "embedded")}, step=step, rollouts=found)

@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     for package in ("scipy", "matplotlib"):  # before anything is asked
         require(package, "eval")
     from rg_env.evaluation.evaluate import run_evaluation
-    from rg_env.evaluation.summary_table import print_results
+    from rg_env.evaluation.tables import print_results
 
     with end_signals_as_ctrl_c():
         results, folder = run_evaluation(config, resume=options.resume)

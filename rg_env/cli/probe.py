@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.evaluation.config import eval_config_of
     from rg_env.evaluation.evaluate import run_evaluation
     from rg_env.evaluation.probe import judge, labels, mixture
-    from rg_env.evaluation.summary_table import print_advice
+    from rg_env.evaluation.tables import print_advice
 
     if options.rollouts < 2:
         raise InputError("--rollouts 1: whether answers differ shows from 2 up; training has groups of 8")

@@ -159,12 +159,16 @@ class RunFolder:
         return sorted(int(stem) for stem in stems if stem.isdecimal())
 
     def evaluation(self, step: int) -> dict[str, Any]:
-        """The evaluation after `step`, with its rollouts."""
+        """The evaluation after `step`: `evaluation_summary` of its file (`evaluation.results.Results`), and its
+        `rollouts`."""
         file = self.evaluation_file(step)
         values = read_json(file)
-        if values.get("step") != step or not isinstance(values.get("tasks"), dict):
-            raise damaged(file, f"it is not an evaluation of step {step}")
-        return values
+        try:
+            if values["step"] != step:
+                raise damaged(file, f"it is not an evaluation of step {step}")
+            return {**evaluation_summary(values), "rollouts": values["rollouts"]}
+        except (LookupError, TypeError, AttributeError) as error:
+            raise damaged(file, f"it is not an evaluation of step {step}") from error
 
     def evaluations(self, until: float = math.inf) -> list[dict[str, Any]]:
         """All evaluations up to step `until`, in order."""
@@ -247,6 +251,31 @@ class RunFolder:
         for folder in (_evals(self.path), self.path):
             with contextlib.suppress(OSError):  # something else is in it
                 folder.rmdir()
+
+
+def evaluation_summary(results: dict[str, Any]) -> dict[str, Any]:
+    """The figures of an evaluation in a training run, as `train_results.json` has them: overall figures of the training
+    tasks, and those of each task, under `tasks`, under `held_out` (with overall figures of its own; None without such
+    tasks) and under `labelled`."""
+
+    def tasks(part: str) -> dict[str, Any]:
+        found = {name: task for name, task in results["tasks"].items() if task["part"] == part}
+        return {name: next(iter(task["models"].values()))["scores"] for name, task in found.items()}
+
+    overall = next(iter(results["models"].values()))["parts"]
+    first = next(iter(results["tasks"].values()))
+    nothing = dict.fromkeys(next(iter(first["models"].values()))["scores"])
+    nothing |= {"n": 0, "answers": 0, "pass_at_k": {}, "pass_at_k_se": {}, "status": {}}
+    held_out = tasks("held_out")
+    return {
+        "step": results["step"],
+        "sampling": first["sampling"],
+        "questions": results["environments"],
+        **overall.get("training", nothing),
+        "tasks": tasks("training"),
+        "held_out": {**overall["held_out"], "tasks": held_out} if held_out else None,
+        "labelled": tasks("labelled"),
+    }
 
 
 def checkpoint_step(folder: Path) -> int | None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
@@ -28,6 +29,7 @@ from rg_env.core.config.parsing import (
     Rewards,
     Section,
     Seed,
+    Share,
     TaskOptions,
     Text,
     config_error,
@@ -40,12 +42,11 @@ from rg_env.core.config.parsing import (
 )
 from rg_env.core.data.splits import SplitBy
 from rg_env.core.rewards.builtin import resolve_rewards
+from rg_env.core.run_folder import checkpoint_step
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table
 from rg_env.core.user_code import import_user_code
-from rg_env.errors import InputError
-from rg_env.evaluation.model_spec import SECRET, check_url, has_secret, name_of, split_address
-from rg_env.evaluation.published import PublishedTable, problems
+from rg_env.errors import InputError, unknown_name
 from rg_env.tiny import TASKS as TINY_TASKS
 
 TopP = Annotated[float, Field(gt=0, le=1)]
@@ -134,6 +135,42 @@ _MOST_ANSWERS = 10_000_000
 """Of one model to one task: some hundred megabytes."""
 
 
+SECRET = "holds a password, or a query: a key goes into an environment variable, named as key_variable"
+
+
+def split_address(text: str) -> dict[str, str]:
+    """`MODEL`, or `MODEL@URL` of an endpoint, as an entry of `models`."""
+    model, at, url = text.rpartition("@http")
+    return {"model": model, "url": f"http{url}"} if at else {"model": text}
+
+
+def name_of(text: str) -> str:
+    """What a model of a list is called: the name of its folder, with that of its run for a checkpoint."""
+    model = split_address(text)["model"]
+    parts = Path(model).parts
+    if len(parts) > 1 and checkpoint_step(Path(parts[-1])) is not None:
+        return "/".join(parts[-2:])
+    return parts[-1] if parts and os.path.isdir(model) else model
+
+
+def has_secret(url: str) -> bool:
+    """Or what else may be a secret, and would stand in all files."""
+    return bool({"@", "?", "#"} & set(url))
+
+
+def check_url(url: str) -> None:
+    """Raise `InputError` unless `url` may be that of an endpoint."""
+    if has_secret(url):
+        raise InputError(SECRET)
+    try:
+        parts = urlsplit(url)
+        fine = parts.scheme in ("http", "https") and bool((parts.hostname or "").encode("idna")) and parts.port != 0
+    except ValueError:
+        fine = False
+    if not fine or not url.isprintable() or " " in url:
+        raise InputError("is no address of an endpoint: such as http://127.0.0.1:8000/v1")
+
+
 class Price(Section):
     """What a million tokens cost, in any currency."""
 
@@ -172,6 +209,32 @@ class EvalTask(TaskOptions):
     """Distinct questions; default: `num_examples`."""
     sampling: TaskSampling = TaskSampling()
     """Of this task alone."""
+
+
+class PublishedRow(Section):
+    """Figures of one task, or of several together."""
+
+    tasks: Annotated[list[Text], Field(min_length=1)] | None = None
+    """Tasks, or labels, whose mean the figures are; default: the one that the row is called by."""
+    accuracy: Annotated[dict[str, Share], Field(min_length=1)]
+    """By model, from 0 to 1."""
+
+    def names(self, row: str) -> list[str]:
+        """Of the tasks that the figures are of; `row`: what the row is called."""
+        return self.tasks or [row]
+
+
+class PublishedTable(Section):
+    """Figures of one source. Tasks and models in it must be among those that are evaluated."""
+
+    source: Text
+    """Where they stand."""
+    tolerance: Share
+    """Difference up to which two accuracies count as the same; 0.05: five percentage points."""
+    num_examples: Positive | None = None
+    """Distinct questions of each task behind a figure; default: not known, and figures count as exact."""
+    rows: Annotated[dict[str, PublishedRow], Field(min_length=1)]
+    """The figures."""
 
 
 class EvalConfig(Section):
@@ -276,8 +339,8 @@ def checked_eval_config(document: Document) -> EvalConfig:
         import_user_code(config.imports)
     except InputError as error:
         raise config_error(document, [Problem(("imports",), str(error))]) from error
-    found = [*_models(config), *_tasks(config), *_rewards(config), *_sampling(config), *_external(config)]
-    if found := [*found, *problems(config.published, [*config.tasks], [*config.models])]:
+    checks = (_models, _tasks, _rewards, _sampling, _external, _published)
+    if found := [problem for check in checks for problem in check(config)]:
         raise config_error(document, found)
     return config
 
@@ -343,3 +406,21 @@ def _external(config: EvalConfig) -> Iterator[Problem]:
         yield Problem(("external", "tasks"), "names one twice")
     if external.include is not None and not os.path.isdir(external.include):
         yield Problem(("external", "include"), "is no folder")
+
+
+def _published(config: EvalConfig) -> Iterator[Problem]:
+    """Published figures without one of ours to compare with."""
+    tasks, models = [*config.tasks], [*config.models]
+    for table, each in config.published.items():
+        for row, figures in each.rows.items():
+            path = ("published", table, "rows", row)
+            for name in figures.names(row):
+                if name not in tasks:
+                    where = path if figures.tasks is None else (*path, "tasks")
+                    yield Problem(where, f"{unknown_name('task', name, tasks)}; a row is of tasks that are evaluated")
+            if figures.tasks and len(set(figures.tasks)) < len(figures.tasks):
+                yield Problem((*path, "tasks"), "names a task twice")
+            for name in figures.accuracy:
+                if name not in models:
+                    message = f"{unknown_name('model', name, models)}; only models that are evaluated can be compared"
+                    yield Problem((*path, "accuracy", name), message)

@@ -3,67 +3,80 @@
     results, folder = run_evaluation(load_eval_config("configs/eval/tiny.yaml"))
     results.models["trained"].accuracy
 
-config.yaml           what was asked for, resolved
-rollouts.jsonl        a line a rollout
+config.yaml           the resolved config
+rollouts.jsonl        a line for each rollout
 external/             answers to external benchmarks, and lm-eval's own results
 results_*.json, summary.md, comparison_*.png, summary_*.png
 """
 
 import asyncio
+import contextlib
 import shlex
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from rg_env.core.config.yaml12 import to_yaml
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bars
+
+from rg_env.core.config import yaml12
 from rg_env.core.run_folder import free_folder, write_aside
 from rg_env.core.text import one_line, reason_of
 from rg_env.errors import InputError, OutputFolderError, ServerError
 from rg_env.evaluation.config import EvalConfig
-from rg_env.evaluation.lm_eval.client import Harness
-from rg_env.evaluation.lm_eval.requests import Benchmark, answer_file
-from rg_env.evaluation.progress import Progress
-from rg_env.evaluation.results import AllResults
-from rg_env.evaluation.runner import Outcome, Pair, evaluate, make_pairs, questions_of
+from rg_env.evaluation.lm_eval.client import Benchmark, Harness
+from rg_env.evaluation.results import Results
+from rg_env.evaluation.runner import ROLLOUTS, Outcome, TaskWork, Work, ask_all, make_works
 from rg_env.evaluation.servers import can_serve
-from rg_env.evaluation.summary import results_of, write_results
+from rg_env.evaluation.summary import Source, results_of, write_results
 
 CONFIG_FILE = "config.yaml"
 _MAY_DIFFER = ("requests", "serving", "output", "published")
-"""Sections that change no rollout: an evaluation may go on with others."""
+"""Sections that change no rollout: an evaluation may be resumed with others."""
+_LINE_EVERY_S = 15.0
+_MOST_BARS = 30
 
 
-def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[AllResults, Path]:
+def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results, Path]:
     """Ask, score, and write all files; returns the results, and the folder of the files.
 
     Args:
-        resume: go on with what `config.output.dir` holds; failed calls are made again.
+        resume: continue with the contents of `config.output.dir`; failed calls are made again.
 
     Raises:
-        InputError: something cannot be evaluated as asked.
-        MissingExtraError: external benchmarks are asked for, and lm-eval is not installed.
+        InputError: something cannot be evaluated as configured.
+        MissingExtraError: external benchmarks are wanted, and lm-eval is not installed.
         OutputFolderError: the folder holds files already, or cannot be written.
-        RGEnvError: lm-eval cannot grade the answers: they are kept, and `resume` goes on.
-        ServerError: a model could not be asked to the end: what there is is kept, and `resume` goes on.
+        RGEnvError: lm-eval cannot grade the answers: they are kept for `resume`.
+        ServerError: a model could not be asked to the end: the answers so far are kept for `resume`.
     """
     folder = _folder(config, resume)
-    tasks = questions_of(config)
-    pairs = make_pairs(config, tasks)
+    works = make_works(config)
     with ExitStack() as stack:
         harness = stack.enter_context(Harness(config)) if config.external.tasks else None
         benchmarks = harness.prepare() if harness else []
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            write_aside(folder / CONFIG_FILE, to_yaml(config.model_dump(mode="json")))
+            write_aside(folder / CONFIG_FILE, yaml12.to_yaml(config.model_dump(mode="json")))
         if harness:
             stack.callback(harness.keep_log, folder)
-            stack.enter_context(answer_file(folder, benchmarks))
-        outcome = _asked(config, folder, pairs, benchmarks)
-        stack.callback(_tell, outcome)  # after the files: whoever reads standard output may be gone
-        _check_whole(outcome, folder)
-        external = [harness.score(each, folder) for each in benchmarks] if harness else []
-        results = results_of(config, outcome, _engines(config), external, harness.version if harness else "")
+            stack.enter_context(harness.answer_file(folder, benchmarks))
+        outcome = _ask(config, folder, [*works, *benchmarks])
+        stack.callback(_print_notes, outcome)  # after the files: standard output may be closed
+        _check_complete(outcome, folder)
+        kind = config.serving.kind
+        local_engine = ("vllm" if can_serve() else "embedded") if kind == "auto" else kind
+        results = results_of(
+            works,
+            {name: Source.of(config, name, local_engine) for name in config.models},
+            published=config.published,
+            external=[harness.score(each, folder) for each in benchmarks] if harness else [],
+            lm_eval=harness.version if harness else "",
+        )
         with _writing(folder):
             files = write_results(results, folder)
             if results.tasks:
@@ -71,47 +84,50 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[AllResu
     return results, folder
 
 
-def _asked(config: EvalConfig, folder: Path, pairs: list[Pair], benchmarks: list[Benchmark]) -> Outcome:
-    """All that is missing, asked."""
+def _ask(config: EvalConfig, folder: Path, works: Sequence[Work]) -> Outcome:
     with Progress() as progress:
         try:
-            outcome = asyncio.run(evaluate(config, folder, pairs, progress.show, benchmarks))
+            outcome = asyncio.run(ask_all(config, folder, works, progress.show))
         except KeyboardInterrupt:
             progress.close()
-            made, asked = (sum(getattr(work, name) for work in (*pairs, *benchmarks)) for name in ("made", "asked"))
-            print(f"{made:,} of {asked:,} rollouts are in {folder}: go on with {_go_on(folder)}", flush=True)
+            made, asked = (sum(getattr(work, name) for work in works) for name in ("made", "asked"))
+            print(f"{made:,} of {asked:,} rollouts are in {folder}: resume with {_resume(folder)}", flush=True)
             raise
         progress.show(outcome)
     return outcome
 
 
-def _check_whole(outcome: Outcome, folder: Path) -> None:
-    """Raise `ServerError` where a model could not be asked to the end, or never answered."""
+def _check_complete(outcome: Outcome, folder: Path) -> None:
+    """Raise `ServerError` if a model could not be asked to the end, or never answered."""
     if outcome.problems:
-        told = "; ".join(f"{name}: {problem}" for name, problem in outcome.problems.items())
-        raise ServerError(f"{told}; no results are written. Go on with {_go_on(folder)}")
-    _refuse_all_failed(outcome)
+        problems = "; ".join(f"{name}: {problem}" for name, problem in outcome.problems.items())
+        raise ServerError(f"{problems}; no results are written. Resume with {_resume(folder)}")
+    for work in outcome.works:
+        if work.asked and work.failed == work.asked:
+            where = "external/answers.jsonl" if isinstance(work, Benchmark) else ROLLOUTS
+            what = f"{work.model}, {work.label}: all {work.asked} calls failed"
+            raise ServerError(f"{what}: that is not a result; {where} has the reasons (error)")
 
 
-def _go_on(folder: Path) -> str:
-    """The options that go on, of `rg-env eval` and of `rg-env probe`."""
+def _resume(folder: Path) -> str:
+    """The options that resume, of `rg-env eval` and of `rg-env probe`."""
     return f"--resume --output-dir {shlex.quote(str(folder))}"
 
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """What cannot be written there is told: somebody removed the folder, or took the right to write there."""
+    """Report what cannot be written: somebody removed the folder, or the right to write there."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
         raise OutputFolderError(
-            f"cannot write {error.filename or folder}: {error.strerror}; mend that, and go on with {_go_on(folder)}"
+            f"cannot write {error.filename or folder}: {error.strerror}; fix that and resume with {_resume(folder)}"
         ) from error
 
 
 def _folder(config: EvalConfig, resume: bool) -> Path:
     if resume and config.output.dir is None:
-        raise InputError("--resume needs output.dir: the folder of the evaluation that is to go on")
+        raise InputError("--resume needs output.dir: the folder of the evaluation to resume")
     name = f"eval-{'+'.join([*config.tasks, *config.external.tasks][:3])}"
     folder = free_folder(
         config.output.dir, name, may_have_files=resume, remedy="choose another output.dir", resume="--resume"
@@ -122,14 +138,12 @@ def _folder(config: EvalConfig, resume: bool) -> Path:
 
 
 def _check_same(config: EvalConfig, folder: Path) -> None:
-    """Raise `InputError` unless the evaluation in `folder` asks what `config` asks."""
-    from rg_env.core.config import yaml12
-
+    """Raise `InputError` unless the evaluation in `folder` asks the same as `config`."""
     file = folder / CONFIG_FILE
     try:
         before: Any = yaml12.load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise OutputFolderError(f"{folder} holds no evaluation that could go on: it has no {CONFIG_FILE}") from None
+        raise OutputFolderError(f"{folder} does not hold an evaluation to resume: it has no {CONFIG_FILE}") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{file} cannot be read: {reason_of(error)}: choose another output.dir") from error
     now = config.model_dump(mode="json")
@@ -140,35 +154,20 @@ def _check_same(config: EvalConfig, folder: Path) -> None:
         )
 
 
-def _engines(config: EvalConfig) -> dict[str, str]:
-    kind = config.serving.kind
-    local = ("vllm" if can_serve() else "embedded") if kind == "auto" else kind
-    return {name: "endpoint" if model.url else local for name, model in config.models.items()}
-
-
-def _tell(outcome: Outcome) -> None:
-    """What a reader of the figures has to know."""
-    for pair in outcome.pairs:
-        if pair.tally.left_out:
-            print(f"{pair.model}, {pair.task.name}: {pair.tally.left_out} questions left out: it was trained on them")
+def _print_notes(outcome: Outcome) -> None:
+    """Print what a reader of the figures has to know."""
     for work in outcome.works:
+        if isinstance(work, TaskWork) and work.tally.left_out:
+            print(f"{work.model}, {work.label}: {len(work.tally.left_out)} questions left out: it was trained on them")
         if work.failed:
             print(f"{work.model}, {work.label}: {work.failed} calls failed, and count as wrong answers")
     if outcome.strangers:
-        print(f"rollouts.jsonl has {outcome.strangers:,} rollouts of what is not asked: they do not count")
+        print(f"{ROLLOUTS} has {outcome.strangers:,} rollouts of other questions: they do not count")
     for name, others in outcome.answered_as.items():
         print(f"{name}: answered as {', '.join(one_line(each) for each in sorted(others)[:3])}")
 
 
-def _refuse_all_failed(outcome: Outcome) -> None:
-    for work in outcome.works:
-        if work.asked and work.failed == work.asked:
-            where = "rollouts.jsonl" if isinstance(work, Pair) else "external/answers.jsonl"
-            what = f"{work.model}, {work.label}: all {work.asked} calls failed"
-            raise ServerError(f"{what}: that is no result; {where} says why (error)")
-
-
-def _draw(results: AllResults, files: dict[str, Path]) -> None:
+def _draw(results: Results, files: dict[str, Path]) -> None:
     from rg_env.evaluation.plots.summary import summary_picture
     from rg_env.evaluation.plots.task import comparison_picture
 
@@ -177,3 +176,68 @@ def _draw(results: AllResults, files: dict[str, Path]) -> None:
         comparison_picture(task, files[name].with_name(f"comparison_{stem}.png"))
     stem = files[""].name.removeprefix("results_").removesuffix(".json")
     summary_picture(results, files[""].with_name(f"summary_{stem}.png"))
+
+
+class Progress:
+    """The state of an evaluation: a bar for each model and task on a terminal, a line now and then elsewhere."""
+
+    def __init__(self) -> None:
+        self._bars: Any = None
+        self._ids: dict[int, Any] = {}
+        self._last = time.monotonic()
+        self._done: set[int] = set()
+
+    def __enter__(self) -> "Progress":
+        if sys.stdout.isatty():
+            columns = (
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[left]}"),
+            )
+            self._bars = Bars(*columns, console=Console(highlight=False))
+            self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the terminal as it is."""
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
+
+    def show(self, outcome: Outcome) -> None:
+        """Update to `outcome`."""
+        due = time.monotonic() - self._last >= _LINE_EVERY_S
+        for work in outcome.works:
+            if self._bars is not None:
+                self._bar(work)
+            elif id(work) not in self._done and work.made >= work.asked:
+                self._done.add(id(work))
+                self._line(work)
+            elif due and work.began is not None and id(work) not in self._done:
+                self._line(work)
+
+    def _bar(self, work: Work) -> None:
+        if id(work) not in self._ids:
+            if work.began is None or len(self._ids) >= _MOST_BARS:
+                return
+            name = f"{work.model} · {work.label}"
+            self._ids[id(work)] = self._bars.add_task(name, total=work.asked, left="")
+        self._bars.update(self._ids[id(work)], completed=work.made, left=_left(work))
+
+    def _line(self, work: Work) -> None:
+        self._last = time.monotonic()
+        left = _left(work)
+        line = f"{work.model} · {work.label}: {work.made:,} of {work.asked:,}{', ' if left else ''}{left}"
+        with contextlib.suppress(OSError):  # closed, or a full disk: that is reported after the results
+            print(line, flush=True)
+
+
+def _left(work: Work) -> str:
+    seconds = work.seconds_left
+    if seconds is None or work.made >= work.asked:
+        return ""
+    return f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"

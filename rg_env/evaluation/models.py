@@ -1,16 +1,16 @@
-"""The models of an evaluation, ready to be asked: endpoints over HTTP, or local ones in this process.
+"""The models of an evaluation: endpoints over HTTP, and local ones by an engine in this process.
 
 Servers that vLLM runs on this machine's GPUs are endpoints too, once they are up (see `evaluation.servers`).
 """
 
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 import httpx
@@ -19,30 +19,40 @@ import openai
 from rg_env.core.prompts import fold_system, rejects_system_role
 from rg_env.core.text import one_line, reason_of
 from rg_env.errors import InputError, MissingExtraError
-from rg_env.evaluation.config import TINY, EvalConfig, EvalModel
-from rg_env.evaluation.questions import TaskQuestions
+from rg_env.evaluation.config import TINY, EvalConfig, EvalModel, RequestsConfig
+from rg_env.evaluation.requests import Reply, ask
+from rg_env.inference.prompts import PromptEncoder
+from rg_env.inference.protocol import Completion, Sampling
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _LIST_TIMEOUT_S = 20.0
 DEFAULT_KEY = "OPENAI_API_KEY"
 
 
+class Request(NamedTuple):
+    """What a model is asked: a prompt (messages; text for a local model only), and how to sample the answer."""
+
+    prompt: Any
+    sampling: Sampling
+
+
 @dataclass(frozen=True)
-class Ready:
-    """A model that can be asked."""
+class Endpoint:
+    """An OpenAI-compatible server that is ready."""
 
-    client: Any
-    """With the surface of `openai.AsyncOpenAI`."""
+    client: openai.AsyncOpenAI
     served_name: str
-    concurrency: int
-    timeout_s: float | None
-    """For one call; None: it ends by itself."""
+    config: RequestsConfig
     folds: bool = False
-    """Whether system messages go into the question: the chat template has no place for them."""
+    """Whether system messages go into the question: the chat template of the model served has no place for them."""
 
-    def put(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The chat as this model takes it."""
-        return fold_system(messages) if self.folds else messages
+    async def reply(self, request: Request) -> Reply:
+        """The reply to one request. Raises as `requests.ask`."""
+        prompt, sampling = request
+        settings = {name: getattr(sampling, name) for name in ("temperature", "top_p", "max_tokens")}
+        messages = fold_system(prompt) if self.folds else prompt
+        body = {"model": self.served_name, "messages": messages, **settings}
+        return await ask(self.client, body, tries=self.config.tries, timeout_s=self.config.timeout_s)
 
 
 Kind = Literal["endpoint", "hub", "folder", "adapter", "tiny"]
@@ -60,7 +70,7 @@ def kind_of(model: EvalModel) -> Kind:
 
 
 @asynccontextmanager
-async def endpoint(model: EvalModel, config: EvalConfig) -> AsyncIterator[Ready]:
+async def endpoint(model: EvalModel, config: EvalConfig, *, folds: bool = False) -> AsyncIterator[Endpoint]:
     """An OpenAI-compatible server.
 
     Raises:
@@ -74,7 +84,7 @@ async def endpoint(model: EvalModel, config: EvalConfig) -> AsyncIterator[Ready]
             f"{address}: the environment has no {model.key_variable or DEFAULT_KEY}: set it to the endpoint's key, or "
             "name another variable as key_variable"
         )
-    if key and not (key.isascii() and key.isprintable() and key == key.strip()):  # httpx would tell the key
+    if key and not (key.isascii() and key.isprintable() and key == key.strip()):  # httpx would show the key
         raise InputError(
             f"{address}: the key in {model.key_variable or DEFAULT_KEY} has spaces around it, a line break or letters "
             "that no key has: set it to the bare key"
@@ -93,19 +103,21 @@ async def endpoint(model: EvalModel, config: EvalConfig) -> AsyncIterator[Ready]
     )
     async with client:
         await _check_served(client, model.model, address)
-        yield Ready(client, model.model, concurrency, config.requests.timeout_s)
+        yield Endpoint(client, model.model, config.requests, folds)
 
 
 async def _check_served(client: openai.AsyncOpenAI, name: str, address: str) -> None:
-    """Raise `InputError` where the server tells that it will not answer; most tell which models they have."""
+    """Raise `InputError` if the server says that it will not answer; most list their models."""
     try:
         listed = await client.with_options(timeout=_LIST_TIMEOUT_S).models.list()
         names = [each.id for each in listed.data if isinstance(each.id, str)]
     except openai.AuthenticationError as error:
         raise InputError(f"{address} refuses the key: HTTP {error.status_code}") from error
     except openai.APIConnectionError as error:
-        raise InputError(f"nothing answers at {address}: {_reason(error)}") from error
-    except Exception:  # no list, or none that can be read: a call will tell
+        timed_out = isinstance(error, openai.APITimeoutError)
+        reason = f"no list of models within {_LIST_TIMEOUT_S:g} s" if timed_out else reason_of(error.__cause__ or error)
+        raise InputError(f"nothing answers at {address}: {reason}") from error
+    except Exception:  # no list, or an unreadable one: a call will show
         return
     # Some list "models/NAME", and take NAME.
     if names and not any(each == name or each.endswith(f"/{name}") for each in names):
@@ -115,42 +127,86 @@ async def _check_served(client: openai.AsyncOpenAI, name: str, address: str) -> 
         raise InputError(f"{address} does not serve {name!r}: it has {shown}")
 
 
-def _reason(error: openai.APIConnectionError) -> str:
-    if isinstance(error, openai.APITimeoutError):
-        return f"no list of models within {_LIST_TIMEOUT_S:g} s"
-    return reason_of(error.__cause__ or error)
-
-
 @asynccontextmanager
-async def embedded(model: EvalModel, config: EvalConfig, asked: list[TaskQuestions]) -> AsyncIterator[Ready]:
-    """A local model by the embedded engine. Loads it, and frees it in the end.
+async def embedded(name: str, config: EvalConfig) -> AsyncIterator["LocalModel"]:
+    """A local model by the embedded engine. Loads it, and stops generating in the end.
 
     Raises:
-        InputError: it cannot be loaded, or answers as long as asked for do not fit.
+        InputError: it cannot be loaded.
     """
     from rg_env.inference.embedded.engine import EmbeddedEngine
-    from rg_env.inference.embedded.server import InProcessClient
-    from rg_env.inference.models import best_device
-
-    policy = load(model.model)
-    policy.model.to(best_device())
-    engine = EmbeddedEngine(policy.model, policy.tokenizer, model_name=model.model, seed=config.seed)
-    folds = rejects_system_role(policy.tokenizer)
-    ready = Ready(InProcessClient(engine), model.model, engine.max_batch_size, timeout_s=None, folds=folds)
-    _check_fits(engine, ready, model, config, asked)
-    try:
-        yield ready
-    finally:
-        engine.cancel()
-        await ready.client.close()
-
-
-def load(name: str) -> Any:
-    """The `Policy` of a folder, of a name on the hub, or of adapters with the model that they were made for."""
-    from rg_env.inference.models import load_policy, with_adapters
+    from rg_env.inference.models import best_device, load_policy, with_adapters
 
     base = base_model(name)
-    return load_policy(name) if base is None else with_adapters(load_policy(base), name)
+    policy = load_policy(name) if base is None else with_adapters(load_policy(base), name)
+    policy.model.to(best_device())
+    engine = EmbeddedEngine(policy.model, policy.tokenizer, model_name=name, seed=config.seed)
+    try:
+        yield LocalModel(name, engine, PromptEncoder(policy.tokenizer), engine.max_batch_size)
+    finally:
+        engine.cancel()
+
+
+class Generates(Protocol):
+    """An engine: tokens in, tokens out."""
+
+    @property
+    def max_context(self) -> int: ...
+
+    @property
+    def end_ids(self) -> Collection[int]: ...
+
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
+        """One completion for each prompt (token ids), in order."""
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A model whose engine is in this process: that of an evaluation, or that of a trainer."""
+
+    name: str
+    engine: Generates
+    encoder: PromptEncoder
+    batch_size: int | None = None
+    """Requests answered at once; None: all of them."""
+
+    def replies(self, requests: Sequence[Request]) -> list[Reply | str]:
+        """The replies in order; in place of one that cannot be given, why. Raises what the engine raises."""
+        found: dict[int, Reply | str] = {}
+        prompts: dict[int, list[int]] = {}
+        by_sampling: dict[Sampling, list[int]] = {}
+        for number, (prompt, sampling) in enumerate(requests):
+            try:
+                ids = self.encoder(prompt)
+            except Exception as error:  # templates raise whatever Jinja raises
+                found[number] = f"the chat template refuses these messages: {reason_of(error)}"
+                continue
+            if len(ids) + (sampling.max_tokens or 1) > self.engine.max_context:
+                found[number] = f"{len(ids)} tokens of prompt and max_tokens={sampling.max_tokens} exceed the context"
+                continue
+            prompts[number] = ids
+            by_sampling.setdefault(sampling, []).append(number)
+        ends = frozenset(self.engine.end_ids)
+        for sampling, numbers in by_sampling.items():
+            completions = self.engine.generate([prompts[number] for number in numbers], sampling)
+            texts = self.encoder.decode([each.token_ids for each in completions], ends)
+            for number, each, text in zip(numbers, completions, texts, strict=True):
+                found[number] = Reply(
+                    text,
+                    truncated=each.finish_reason == "length",
+                    prompt_tokens=len(prompts[number]),
+                    completion_tokens=len(each.token_ids),
+                )
+        return [found[number] for number in range(len(requests))]
+
+    def check_fits(self, label: str, prompts: Iterable[Any], max_tokens: int | None) -> None:
+        """Raise `InputError` if the longest prompt and `max_tokens` exceed the context."""
+        longest = max(len(self.encoder(prompt)) for prompt in prompts)
+        if (room := self.engine.max_context - longest) < (max_tokens or 1):
+            raise InputError(
+                f"{self.name} has a context of {self.engine.max_context} tokens, and a prompt of {label} takes "
+                f"{longest}: max_tokens={max_tokens} does not fit: lower it to at most {room}, or choose an easier task"
+            )
 
 
 def require_torch() -> None:
@@ -189,22 +245,3 @@ def base_model(name: str) -> str | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{file} names no model that the adapters belong to") from error
     return str(base)
-
-
-def _check_fits(engine: Any, ready: Ready, model: EvalModel, config: EvalConfig, asked: list[TaskQuestions]) -> None:
-    from rg_env.inference.protocol import BadRequest, ChatRequest
-
-    for task in asked:
-        longest = max(range(len(task.rows)), key=lambda number: len(task.rows[number]["question"]))
-        messages = ready.put(task.messages(longest, model.system_prompt))
-        try:
-            length = len(engine.prompt_ids(ChatRequest(model=ready.served_name, messages=messages)))
-        except BadRequest as error:
-            raise InputError(f"{model.model}: {task.name}: {error}") from error
-        max_tokens = config.sampling_of(task.name).max_tokens
-        if length + max_tokens > engine.max_context:
-            raise InputError(
-                f"{model.model} has a context of {engine.max_context} tokens, and a prompt of {task.name} takes "
-                f"{length}: sampling.max_tokens={max_tokens} does not fit: at most "
-                f"{engine.max_context - length}"
-            )

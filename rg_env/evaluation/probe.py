@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import InputError, unknown_name
-from rg_env.evaluation.results import AllResults, TaskResults
+from rg_env.evaluation.results import Results, TaskResults
 
 Verdict = Literal["too hard", "trainable", "too easy", "guessable"]
 LEAST_INFORMATIVE = 0.15
@@ -80,11 +80,11 @@ def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, A
     return found
 
 
-def judge(results: AllResults, model: str) -> dict[str, Advice]:
+def judge(results: Results, model: str) -> dict[str, Advice]:
     """By task, what was found of `model`, and which level to start with: the hardest that is trainable."""
     by_task: dict[str, list[Probed]] = {}
     for name, task in results.tasks.items():
-        level = name.removeprefix(f"{task.spec['name']}{_LABEL}")
+        level = name.removeprefix(f"{task_of(task)}{_LABEL}")
         found = probed(task, model, int(level) if level.isdecimal() and level != name else None)
         by_task.setdefault(found.task, []).append(found)
     advice = {}
@@ -98,21 +98,27 @@ def judge(results: AllResults, model: str) -> dict[str, Advice]:
 def probed(task: TaskResults, model: str, level: int | None) -> Probed:
     """What one task's results say of `model`."""
     result = task.models[model]
+    solved, (at_least, _) = result.scores.measured
     groups, scores = result.correct.values(), result.scores
     informative = sum(len(set(group)) > 1 for group in groups) / len(groups)
     size = task.sampling.rollouts_per_example
     unanswered = sum(scores.status.get(name, 0.0) for name in ("no_answer", "failed"))
     return Probed(
-        task=task.spec["name"],
+        task=task_of(task),
         level=level,
-        solved=scores.accuracy,
+        solved=solved,
         informative=informative,
         truncated=scores.truncated,
         answered=1 - unanswered,
         floor=task.floor,
-        verdict=_verdict(scores.accuracy, scores.accuracy_interval[0], informative, task.floor),
+        verdict=_verdict(solved, at_least, informative, task.floor),
         rollouts=size / informative if informative else None,
     )
+
+
+def task_of(results: TaskResults) -> str:
+    """The task behind a label."""
+    return str((results.spec or {}).get("name", results.task))
 
 
 def _verdict(solved: float, at_least: float, informative: float, floor: float | None) -> Verdict:

@@ -1,150 +1,168 @@
-"""The frozen questions of an evaluation's tasks, and which of them a model must not be asked.
+"""Frozen questions: the evaluation rows of an environment, and which of them a checkpoint was trained on.
 
-questions = draw("maze", {"name": "maze", "level": 2}, n=100, seed=0, prompt=PromptConfig())
-questions.messages(0, None)        # the chat that puts the first one
+questions = Questions(ReasoningGym("maze", 0, 100))
+questions.prompt(0)                   # the first one, as messages
+questions.by_name()                   # {"maze": [0, 1, ...]}
 """
 
-import hashlib
 import json
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rg_env.core.config.parsing import PromptConfig
-from rg_env.core.data.dataset import build_rows
-from rg_env.core.data.manifest import make_manifest, split_hash
-from rg_env.core.data.selection import Row
-from rg_env.core.data.splits import SplitBy, question_hash
-from rg_env.core.grading.scoring import Grading, in_worker, score
-from rg_env.core.prompts import Messages, build_messages
-from rg_env.core.tasks.mixture import Mixture
-from rg_env.core.tasks.task_table import load_table
+from rg_env.core.data.manifest import hash_of_rows, split_hash
+from rg_env.core.data.splits import question_hash
+from rg_env.core.environment import Environment, ReasoningGym, Row
+from rg_env.core.grading.rollout import UNNAMED_TASK
+from rg_env.core.grading.scoring import score
 from rg_env.errors import InputError
+from rg_env.evaluation import results
+from rg_env.evaluation.config import EvalConfig
+from rg_env.evaluation.results import Part
 
 _CONSTANTS = 3
-"""The most frequent gold answers that are tried as a constant one."""
+"""How many of the most frequent gold answers are tried as a constant one."""
 _MANIFEST = "manifest.json"
 
 
-@dataclass(frozen=True)
-class TaskQuestions:
-    """What is asked of one task."""
+@dataclass(frozen=True, eq=False)
+class Questions:
+    """The evaluation rows of an environment, and the name that their figures are reported under."""
 
-    name: str
-    """The task's, or its label."""
-    spec: dict[str, Any]
-    """As `Mixture.parse` takes it."""
-    seed: int
-    rows: list[Row]
-    """Their `info` says how they are graded."""
-    prompt: PromptConfig
-    manifest: dict[str, Any]
-    floor: float | None
-    """Accuracy of the best constant answer; None where code of the user's or the library's grades."""
+    env: Environment
+    part: Part | None = None
+    """What they are to a training run; None outside of one."""
+    label: str | None = None
+    """Name of their figures; None: each row's task."""
+    floor: float | None = None
+    """Accuracy of the best constant answer; None: not measured."""
+
+    @property
+    def rows(self) -> list[Row]:
+        return list(self.env.eval_rows)
 
     @cached_property
     def hashes(self) -> list[str]:
-        """Of each question."""
-        return [question_hash(row["question"]) for row in self.rows]
+        """The hash of each question."""
+        return [question_hash(question_of(row)) for row in self.env.eval_rows]
+
+    def name(self, number: int) -> str:
+        """What figures of a row are reported under."""
+        return self.label or str(self.env.eval_rows[number]["info"].get("rg_task", UNNAMED_TASK))
+
+    def by_name(self) -> dict[str, list[int]]:
+        """Indices of the rows by the name of their figures, in alphabetical order."""
+        found: dict[str, list[int]] = {}
+        for number in range(len(self.env.eval_rows)):
+            found.setdefault(self.name(number), []).append(number)
+        return dict(sorted(found.items()))
+
+    def prompt(self, number: int, system_prompt: str | None = None) -> Any:
+        """The prompt of a row; with a model's own `system_prompt` instead of the environment's, if given."""
+        row = self.env.eval_rows[number]
+        if system_prompt is None:
+            return row["prompt"]
+        return replace(self.env.prompt_options, system_prompt=system_prompt).messages(row["question"])
 
     @property
-    def problems(self) -> list[str]:
-        """The key of what each question asks."""
-        return [row["info"]["problem"] for row in self.rows]
+    def manifest_sha256(self) -> str | None:
+        return None if self.env.manifest is None else split_hash(self.env.manifest, "eval")
 
-    @property
-    def category(self) -> str:
-        return load_table()[self.spec["name"]]["category"]
-
-    @property
-    def manifest_sha256(self) -> str:
-        return split_hash(self.manifest, "eval")
-
-    @property
-    def prompts_sha256(self) -> str:
-        """Of questions, gold answers and messages, for models without a system prompt of their own."""
-        digest = hashlib.sha256()
-        for number, row in enumerate(self.rows):
-            digest.update(json.dumps([row["answer"], self.messages(number, None)]).encode())
-        return digest.hexdigest()
-
-    def messages(self, number: int, system_prompt: str | None) -> Messages:
-        """The chat that puts a question. `system_prompt`: a model's own; None: the one of all."""
-        prompt = self.prompt
-        text = prompt.system_prompt if system_prompt is None else system_prompt
-        return build_messages(self.rows[number]["question"], text, prompt.placement, preamble=prompt.preamble)
+    def described(self) -> results.Environment:
+        """As results state it."""
+        tasks = {str(row["info"].get("rg_task", UNNAMED_TASK)) for row in self.env.eval_rows}
+        return results.Environment(
+            part=self.part,
+            label=self.label,
+            tasks=sorted(tasks),
+            n=len(self.env.eval_rows),
+            manifest_sha256=self.manifest_sha256,
+            prompts_sha256=hash_of_rows(self.env.eval_rows),
+        )
 
 
-@dataclass(frozen=True)
-class Trained:
-    """What a model was trained on, as far as the manifest of its run tells."""
-
-    questions: frozenset[str] = frozenset()
-    """Hashes of questions."""
-    problems: frozenset[str] = frozenset()
-    """Keys of the problems that they ask; none where the manifest is of a release that kept none."""
-
-    def among(self, task: TaskQuestions) -> frozenset[str]:
-        """Hashes of the questions of `task` that it was trained on, in these or in other words."""
-        asked = zip(task.hashes, task.problems, strict=True)
-        return frozenset(each for each, problem in asked if each in self.questions or problem in self.problems)
+def question_of(row: Row) -> str:
+    """The text of a row's question; of rows without one, the last message of the prompt."""
+    prompt = row["prompt"]
+    found = row.get("question")
+    return str(found if found is not None else prompt if isinstance(prompt, str) else prompt[-1]["content"])
 
 
-def draw(
-    name: str,
-    spec: dict[str, Any],
-    n: int,
-    seed: int,
-    prompt: PromptConfig,
-    grading: Grading,
-    split_by: SplitBy = "problem",
-) -> TaskQuestions:
-    """`n` questions of the evaluation split, the same ones everywhere.
+def draw(config: EvalConfig, name: str) -> Questions:
+    """The questions of the entry `name` of the tasks, from the evaluation split: the same ones everywhere.
 
     Raises:
         InputError: options that the library refuses; the task has fewer questions.
-        GenerationError: a draw takes too long.
+        GenerationError: generating a row takes too long.
     """
-    mixture = Mixture.parse(spec)
-    drawn = build_rows(mixture, "eval", n, seed, split_by=split_by)
-    rows: list[Row] = [{**row, "info": {**row["info"], "grading": grading}} for row in drawn]
-    manifest = make_manifest(mixture, {"eval": (rows, seed)}, split_by)
-    floor = None if in_worker(mixture.names[0], grading) else _floor(rows)
-    return TaskQuestions(name, spec, seed, rows, prompt, manifest, floor)
+    env = ReasoningGym(
+        config.gym(name),
+        num_train_examples=0,
+        num_eval_examples=config.count(name),
+        eval_seed=config.eval_seed,
+        rewards=config.reward_list,
+        system_prompt=config.prompt.system_prompt,
+        prompt_placement=config.prompt.placement,
+        preamble=config.prompt.preamble,
+        grading=config.grading,
+        split_by=config.split_by,
+    )
+    floor = None if env.rubric.in_workers else _floor(env)
+    return Questions(env, label=name, floor=floor)
 
 
-def _floor(rows: list[Row]) -> float:
-    golds = Counter(row["answer"] for row in rows if row["answer"].strip())
+def _floor(env: Environment) -> float:
+    golds = Counter(row["answer"] for row in env.eval_rows if row["answer"].strip())
     shares = [
-        sum(score(f"<answer>{gold}</answer>", row["info"]).status == "correct" for row in rows) / len(rows)
+        sum(score(f"<answer>{gold}</answer>", row["info"]).status == "correct" for row in env.eval_rows)
+        / len(env.eval_rows)
         for gold, _ in golds.most_common(_CONSTANTS)
     ]
     return max(shares, default=0.0)
 
 
+@dataclass(frozen=True)
+class Trained:
+    """What a model was trained on, if the manifest of its run says."""
+
+    questions: frozenset[str] = frozenset()
+    """Hashes of questions."""
+    problems: frozenset[str] = frozenset()
+    """Keys of the problems that they state."""
+
+    def among(self, questions: Questions) -> frozenset[int]:
+        """Indices of the questions that it was trained on, in these or in other words."""
+        problems = [row["info"].get("problem") for row in questions.env.eval_rows]
+        asked = enumerate(zip(questions.hashes, problems, strict=True))
+        return frozenset(n for n, (each, problem) in asked if each in self.questions or problem in self.problems)
+
+
+def run_of(model: str) -> Path | None:
+    """The folder of the training run that a model folder of ours belongs to: its own, or the one above."""
+    folder = Path(model)
+    if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+        return None
+    return next((each for each in (folder, folder.absolute().parent) if (each / _MANIFEST).is_file()), None)
+
+
 def trained_on(model: str) -> Trained:
     """What a checkpoint of ours was trained on, by the manifest of its run; empty for others.
 
-    By construction none of it is among evaluation questions, unless they were divided otherwise (`split_by`) than those
-    of the run, or somebody made rows of their own.
+    By construction none of it is among evaluation questions, unless they are split otherwise (`split_by`) than those of
+    the run, or the rows were somebody's own.
 
     Raises:
-        InputError: the manifest is damaged: there is no telling.
+        InputError: the manifest is damaged.
     """
-    folder = Path(model)
-    for each in (folder, folder.absolute().parent):
-        file = each / _MANIFEST
-        if (folder / "config.json").is_file() or (folder / "adapter_config.json").is_file():
-            try:
-                text = file.read_text(encoding="utf-8")
-            except OSError:  # no run of ours
-                continue
-            try:
-                rows = json.loads(text)["rows"]
-                train = {"question_hashes": []} if rows is None else rows["splits"]["train"]
-                return Trained(frozenset(train["question_hashes"]), frozenset(train.get("problems", ())))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise InputError(f"{file} is damaged: what {model} was trained on cannot be left out") from error
-    return Trained()
+    if (run := run_of(model)) is None:
+        return Trained()
+    file = run / _MANIFEST
+    try:
+        rows: Mapping[str, Any] | None = json.loads(file.read_text(encoding="utf-8"))["rows"]
+        train = {"question_hashes": ()} if rows is None else rows["splits"]["train"]
+        return Trained(frozenset(train["question_hashes"]), frozenset(train.get("problems", ())))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InputError(f"{file} is damaged: what {model} was trained on cannot be left out") from error

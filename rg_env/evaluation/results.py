@@ -1,89 +1,142 @@
-"""The files that an evaluation leaves, as typed records: what they say, and reading them back.
+"""The results of an evaluation: typed records, and the one format of the files that hold them.
 
     results = read_results("outputs/eval/results_all_tasks_20250101-120000.json")
+    results = read_results("outputs/RUN/eval_results/eval_step_25.json")
     results.tasks["maze"].models["base"].scores.accuracy
 
-One task's file holds a `TaskResults`, that of all tasks an `AllResults`; which it is, it says itself (`format`). Every
-model was asked the same frozen questions; `correct` keeps what became of each, so that any two models can be compared
-question by question later, from files of different runs, too.
+`rg-env eval` writes one file for all tasks and one for each; a training run writes a file for each evaluation, with its
+rollouts in it. All models of a file were asked the same frozen questions; `correct` keeps the verdict on each answer,
+so any two models can be compared question by question later, across files too.
 """
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from rg_env.core.config.parsing import Section, problems_in
-from rg_env.core.text import reason_of
+from rg_env.core.config.parsing import Section, Share, problems_in
+from rg_env.core.run_folder import damaged, evaluation_summary
 from rg_env.errors import InputError
 
-TASK_FORMAT, ALL_FORMAT = "rg_env.results/1", "rg_env.results_all/1"
 Interval = tuple[float, float]
 """Lower and upper end of a 95 % confidence interval."""
-Share = Annotated[float, Field(ge=0, le=1)]
+Part = Literal["training", "held_out", "labelled"]
+"""What a task is to a training run: trained on, held out, or reported under a label in no overall figure."""
 
 
-class Questions(Section):
-    """What was asked, the same of all models."""
+class Record(Section):
+    """A part of a results file."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+class Questions(Record):
+    """The questions, the same for all models."""
 
     n: int
-    """Distinct questions."""
-    seed: int
-    """Of the evaluation split."""
-    manifest_sha256: str
-    """Of their manifest (`core.manifest.split_hash`): tasks, seed, questions in order, version of reasoning-gym."""
+    """Number of questions."""
+    seed: int | None
+    """Seed of the evaluation split; None for rows that rg_env did not draw."""
+    manifest_sha256: str | None
+    """Hash of the manifest of their environment (`core.data.manifest.split_hash`)."""
     prompts_sha256: str
-    """Of questions, gold answers and the messages around them, without a model's own system prompt."""
+    """Hash of prompts and gold answers, for models without a system prompt of their own."""
 
 
-class Sampling(Section):
-    """How answers were drawn."""
+class Environment(Record):
+    """One environment whose evaluation rows were asked."""
+
+    part: Part | None
+    label: str | None
+    tasks: list[str]
+    n: int
+    manifest_sha256: str | None
+    prompts_sha256: str
+
+
+class Sampling(Record):
+    """How answers were sampled."""
 
     rollouts_per_example: int
     temperature: float
     top_p: float
-    max_tokens: int
+    max_tokens: int | None
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    greedy: bool = False
+    """Whether each question was also answered once greedily."""
 
 
-class ModelScores(Section):
-    """What a model's answers came to. Means are over all answers, intervals clustered by question; a call that failed
-    for good counts as a wrong answer."""
+class Accuracy(Record):
+    """A mean accuracy; None in environments that measure none."""
+
+    accuracy: Share | None
+    accuracy_interval: Interval | None
+
+    @property
+    def measured(self) -> tuple[float, Interval]:
+        """The accuracy and its interval. Raises `InputError` if there is none."""
+        if self.accuracy is None or self.accuracy_interval is None:
+            raise InputError("accuracy was not measured: the environment has no accuracy metric")
+        return self.accuracy, self.accuracy_interval
+
+
+class Scores(Accuracy):
+    """Means over all answers to `n` questions, with standard errors (`_se`) and intervals clustered by question.
+
+    A call that failed for good counts as a wrong answer. None: nothing to average, such as accuracies in an environment
+    that measures none, greedy figures without greedy answers, and tokens that a server does not report.
+    """
 
     n: int
     """Questions that count: those asked, without those that the model was trained on."""
-    rollouts: int
-    accuracy: Share
-    accuracy_interval: Interval
+    answers: int
+    """Sampled answers to them, failed calls included."""
+    accuracy_se: float | None
     guess_adjusted: float | None
-    """(accuracy - floor) / (1 - floor), where floor is what the best constant answer gets: 0 is guessing, 1 is all."""
-    reward: float
-    reward_interval: Interval
+    """(accuracy - floor) / (1 - floor), where floor is the accuracy of the best constant answer: 0 is guessing."""
+    greedy_accuracy: Share | None
+    greedy_accuracy_se: float | None
+    reward: float | None
+    reward_se: float | None
+    reward_interval: Interval | None
+    greedy_reward: float | None
+    greedy_reward_se: float | None
     pass_at_k: dict[str, float]
-    """"pass@2", "pass@4", ... up to the answers to a question; empty with one."""
+    """pass@1, pass@2, pass@4, ... up to the number of answers to a question; empty if that is 1."""
+    pass_at_k_se: dict[str, float]
     mean_completion_tokens: float | None
-    """None: the server reports none."""
+    mean_completion_tokens_se: float | None
     truncated: Share | None
-    """Share of answers that `max_tokens` cut off."""
+    """Share of the answers that `max_tokens` cut off."""
+    truncated_se: float | None
     status: dict[str, float]
-    """Share of each status (`core.scoring.Status`), and of "failed"."""
+    """Share of each status (`core.grading.scoring.Status`), and of "failed"; empty in environments of other rows."""
     failed: int
     """Calls without an answer, after all tries."""
     left_out: int
-    """Questions that this model was trained on: not asked, not counted."""
+    """Questions that this model was trained on: neither asked nor counted."""
+
+    def figures(self) -> dict[str, float]:
+        """All means that are known, pass@k as `pass@2`, statuses as `status/<name>`."""
+        names = ("accuracy", "greedy_accuracy", "reward", "greedy_reward", "mean_completion_tokens", "truncated")
+        known = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return self.pass_at_k | known | {f"status/{name}": share for name, share in self.status.items()}
 
 
-class Usage(Section):
-    """What the answers took."""
+class Usage(Record):
+    """Tokens used, and their cost."""
 
     prompt_tokens: int | None
     completion_tokens: int | None
     cost: float | None
-    """In the currency of the prices given; None: no prices were given."""
+    """In the currency of the prices given; None without prices."""
 
 
-class ModelResult(Section):
+class ModelResult(Record):
     """One model on one task."""
 
     source: str
@@ -91,14 +144,14 @@ class ModelResult(Section):
     kind: Literal["endpoint", "hub", "folder", "adapter", "tiny"]
     engine: Literal["endpoint", "embedded", "vllm"]
     system_prompt: str | None
-    """Its own; None: that of all models."""
-    scores: ModelScores
+    """The model's own; None: that of all models."""
+    scores: Scores
     usage: Usage
     correct: dict[str, list[bool]]
-    """By question (its hash, see `core.splits.question_hash`), one for each answer."""
+    """By question (its hash, see `core.data.splits.question_hash`), the verdict on each answer."""
 
 
-class Paired(Section):
+class Paired(Record):
     """Two models on the same questions."""
 
     a: str
@@ -109,84 +162,81 @@ class Paired(Section):
     """Accuracy of `a` minus that of `b`."""
     interval: Interval
     p_value: Share
-    """By permutation, of a difference at least as large where the models are equally good."""
+    """Of a permutation test: the chance of a difference at least as large between equally good models."""
 
 
 Verdict = Literal["within_tolerance", "within_chance", "beyond"]
 
 
-class PublishedFigure(Section):
-    """A published accuracy beside ours."""
+class PublishedFigure(Record):
+    """A published accuracy next to ours."""
 
     table: str
     source: str
-    """Where it stands."""
     row: str
     tasks: list[str]
-    """Whose mean it is."""
+    """The figure is the mean over these tasks."""
     model: str
     published: Share
     published_n: int | None
     """Distinct questions behind it; None: not known."""
     ours: Share
     interval: Interval
-    """Of ours."""
+    """Interval of ours."""
     n: int
     """Distinct questions behind ours."""
     difference: float
     """Ours minus the published one."""
     difference_interval: Interval
-    """Of both together."""
+    """Interval of the difference of both samples."""
     tolerance: Share
     verdict: Verdict
-    """Whether the two differ by no more than the tolerance; or by more, but no more than chance explains (0 is in the
+    """Whether the two differ by no more than the tolerance; by more, but no more than chance explains (0 is in the
     interval of the difference); or beyond both."""
 
 
-class TaskResults(Section):
-    """All models on one task: `results_<task>_<time>.json`."""
+class TaskResults(Record):
+    """All models on one task."""
 
-    format: Literal["rg_env.results/1"] = "rg_env.results/1"
-    created: str
-    """ISO 8601, UTC."""
-    versions: dict[str, str]
     task: str
-    """Its name, or the label that it was asked under."""
-    spec: dict[str, Any]
-    """Name, config and levels, as `Mixture.parse` takes them."""
-    category: str
+    """Its name, or its label."""
+    part: Part | None = None
+    """None: not evaluated by a training run."""
+    spec: dict[str, Any] | None
+    """Name, config and levels, as `Mixture.parse` takes them; None for rows that rg_env did not draw."""
+    category: str | None
     questions: Questions
     sampling: Sampling
-    system_prompt: str
+    system_prompt: str | None
     grading: Literal["hardened", "partial", "upstream"]
     floor: Share | None
-    """Accuracy of the best constant answer on these questions; None where answers are not compared with a gold one."""
+    """Accuracy of the best constant answer to these questions; None: not measured."""
     models: Annotated[dict[str, ModelResult], Field(min_length=1)]
-    """By name, in the order that they were given."""
+    """By name, in the order given."""
     comparisons: list[Paired]
     """Every pair of models."""
 
 
-class BenchmarkScore(Section):
-    """One figure of lm-evaluation-harness, as it gives it."""
+class BenchmarkScore(Record):
+    """One figure of lm-evaluation-harness."""
 
     task: str
     """The benchmark, or a task that it is made of."""
     metric: str
     filter: str
-    """How the answer was taken out of the text."""
+    """How the answer was extracted."""
     value: float
     stderr: float | None
     interval: Interval | None
-    """value ± 1.96 stderr, within 0 ... 1 for a share; None where lm-eval has no error, or 0."""
+    """value ± 1.96 stderr, within 0 ... 1 for a share; None if lm-eval gives no error, or 0."""
     n: int
-    """Documents."""
+    """Number of documents."""
     num_fewshot: int | None
     version: str | None
-    """Of the task."""
+    """Version of the task."""
 
 
-class ExternalResult(Section):
+class ExternalResult(Record):
     """One model on one benchmark of lm-evaluation-harness."""
 
     model: str
@@ -197,38 +247,45 @@ class ExternalResult(Section):
     truncated: Share | None
     usage: Usage
     scores: list[BenchmarkScore]
-    """Those of the benchmark as a whole first."""
+    """Scores of the benchmark as a whole come first."""
 
 
-class ModelSummary(Section):
-    """One model over all tasks."""
+class ModelSummary(Accuracy):
+    """One model over all tasks, without those under labels of a training run or held out from it: the macro average of
+    their accuracies."""
 
-    accuracy: Share
-    """Macro average: the mean of the tasks' accuracies."""
-    accuracy_interval: Interval
     guess_adjusted: float | None
     """Mean over the tasks that have a floor."""
     categories: dict[str, Share]
     """Macro average over the tasks of each category."""
     usage: Usage
     failed: int
+    parts: dict[Part, Scores] = Field(default_factory=dict)
+    """In a training run: over all questions of the training tasks, and over those of the held-out tasks."""
 
 
-class AllResults(Section):
-    """All models on all tasks: `results_all_tasks_<time>.json`."""
+class Results(Record):
+    """An evaluation: all models on all tasks."""
 
-    format: Literal["rg_env.results_all/1"] = "rg_env.results_all/1"
+    format: Literal["rg_env.evaluation/1"] = "rg_env.evaluation/1"
     created: str
+    """ISO 8601, UTC."""
     versions: dict[str, str]
+    step: int | None = None
+    """In a training run: optimizer steps before this evaluation."""
+    environments: list[Environment] = Field(default_factory=list)
+    """What was asked."""
     tasks: dict[str, TaskResults]
-    """Empty, with `models` and `comparisons`, where external benchmarks alone were asked."""
+    """Empty, like `models` and `comparisons`, if only external benchmarks were asked."""
     models: dict[str, ModelSummary]
     comparisons: list[Paired]
     """Every pair of models, macro average over tasks; `n` is the number of questions."""
     published: list[PublishedFigure] = Field(default_factory=list)
-    """What the config has to compare with."""
+    """Published figures that the config compares with."""
     external: list[ExternalResult] = Field(default_factory=list)
     """Every model on every external benchmark."""
+    rollouts: list[dict[str, Any]] = Field(default_factory=list)
+    """In a training run: a record for each answer; other evaluations keep theirs in rollouts.jsonl."""
 
     @model_validator(mode="after")
     def _something(self) -> Self:
@@ -236,46 +293,54 @@ class AllResults(Section):
             raise ValueError("has neither tasks nor external benchmarks")
         return self
 
+    def of_task(self, name: str) -> "Results":
+        """One task alone, as its own file has it."""
+        task = self.tasks[name]
+        models = {
+            model: ModelSummary(
+                accuracy=each.scores.accuracy,
+                accuracy_interval=each.scores.accuracy_interval,
+                guess_adjusted=each.scores.guess_adjusted,
+                categories={task.category: each.scores.accuracy or 0.0} if task.category else {},
+                usage=each.usage,
+                failed=each.scores.failed,
+            )
+            for model, each in task.models.items()
+        }
+        update = {"tasks": {name: task}, "models": models, "comparisons": task.comparisons, "published": []}
+        return self.model_copy(update={**update, "external": []})
 
-def read_results(file: str | Path) -> TaskResults | AllResults:
+    @property
+    def sampling(self) -> Sampling:
+        """That of the first task."""
+        return next(iter(self.tasks.values())).sampling
+
+    def overall(self, part: Part = "training") -> Scores | None:
+        """Of the only model of a training run, over all tasks of `part`; None if there are none."""
+        return next(iter(self.models.values())).parts.get(part)
+
+    def scores(self, part: Part) -> dict[str, Scores]:
+        """Of the only model of a training run: those of each task of `part`."""
+        tasks = {name: task for name, task in self.tasks.items() if task.part == part}
+        return {name: next(iter(task.models.values())).scores for name, task in tasks.items()}
+
+    def summary(self) -> dict[str, Any]:
+        """The figures of an evaluation in a training run, as `train_results.json` has them."""
+        return evaluation_summary(self.model_dump(mode="json"))
+
+
+def read_results(file: str | Path) -> Results:
     """The results in `file`.
 
     Raises:
-        InputError: it cannot be read, or is no results file, or one of another version.
+        InputError: it cannot be read, is not a results file, or is one of another version.
     """
     try:
-        values = json.loads(Path(file).read_text(encoding="utf-8"), object_pairs_hook=no_key_twice)
+        return Results.model_validate_json(Path(file).read_bytes())
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{file} is no results file: it is not JSON: {reason_of(error)}") from error
-    return parse_results(values, str(file))
-
-
-def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """For `json.loads`: an object, of which Python would keep the last value of a key. Raises `ValueError`."""
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
-    return values
-
-
-def parse_results(values: object, name: str) -> TaskResults | AllResults:
-    """The results in JSON values; `name` says whose they are. Raises as `read_results`."""
-    found = values.get("format") if isinstance(values, Mapping) else None
-    schemas: dict[Any, type[TaskResults | AllResults]] = {TASK_FORMAT: TaskResults, ALL_FORMAT: AllResults}
-    schema = schemas.get(found if isinstance(found, str) else None)
-    if schema is None:
-        family = isinstance(found, str) and found.split("/")[0] in ("rg_env.results", "rg_env.results_all")
-        what = f"a results file of another version ({found})" if family else "no results file of rg-env eval"
-        raise InputError(f"{name} is {what}")
-    try:
-        text = json.dumps(values, allow_nan=False)
-    except ValueError as error:
-        raise InputError(f"{name} is damaged: it has a figure that is not finite") from error
-    try:
-        return schema.model_validate_json(text)
     except ValidationError as error:
-        first = next(problems_in(schema, error))
-        raise InputError(f"{name} is damaged: {'.'.join(first.path)} {first.message}") from error
+        first = next(problems_in(Results, error))
+        raise damaged(
+            Path(file), f"it is not results of this version: {'.'.join(first.path)} {first.message}"
+        ) from error

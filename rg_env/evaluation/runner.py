@@ -1,47 +1,129 @@
-"""Asking models the frozen questions: every model each task, so many answers a question, in one folder.
+"""Questions are asked, answers scored: of endpoints and local models by `rg-env eval`, of its own model by a trainer.
 
-    results = asyncio.run(evaluate(config, folder))
+    ask_local(model, [TaskWork(...)])                      # a local model, by its engine
+    outcome = asyncio.run(ask_all(config, folder, works))  # all models of a config
 
-Each rollout is a line of `rollouts.jsonl` as soon as it is scored, and an evaluation that was broken off goes on with
-those that are missing: figures are made from that file's records alone. Endpoints are asked at the same time, each with
-its own number of calls under way; as soon as one ends, the next begins. Models of this process take turns; those that
-vLLM serves have a GPU each, and a GPU that is done helps with the model that has most left.
+Each model has works: some questions (`TaskWork`) or an external benchmark (`lm_eval.client.Benchmark`), which keep the
+answers. `rg-env eval` writes each rollout to `rollouts.jsonl` as soon as it is scored, and an evaluation that was
+interrupted resumes with what is missing: figures are made from that file's records alone.
+
+Endpoints are asked at the same time, each with its own number of concurrent calls. Models of this process take turns;
+those that vLLM serves have a GPU each, and a GPU that is done helps the model with most work left.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from rg_env.core.rewards.builtin import resolve_rewards
+from rg_env.core.grading.rollout import Rollout
 from rg_env.errors import EngineError, RGEnvError, ServerError
 from rg_env.evaluation.config import EvalConfig, EvalModel
-from rg_env.evaluation.counts import Tally
-from rg_env.evaluation.jobs import Jobs, Work
-from rg_env.evaluation.lm_eval.requests import Benchmark
-from rg_env.evaluation.models import Ready, embedded, endpoint, folds_system, require_torch
-from rg_env.evaluation.questions import TaskQuestions, Trained, draw, trained_on
-from rg_env.evaluation.requests import CallFailed, EndpointFailed, Reply, ask
-from rg_env.evaluation.rollouts import Records, RolloutFile
+from rg_env.evaluation.models import Endpoint, LocalModel, Request, embedded, endpoint, folds_system, require_torch
+from rg_env.evaluation.questions import Questions, Trained, draw, question_of, trained_on
+from rg_env.evaluation.records import RecordFile, record_of
+from rg_env.evaluation.requests import CallFailed, EndpointFailed, Reply
+from rg_env.evaluation.scores import FAILED, Tally
 from rg_env.evaluation.servers import can_serve, default_gpus, serving
+from rg_env.inference.protocol import Sampling
 
 _IN_A_ROW = 32
-"""Calls of a model that failed one after another, after all tries, before it is given up for this time."""
+"""Consecutive failed calls of a model, after all tries, before it is given up."""
+ROLLOUTS = "rollouts.jsonl"
 
 
 @dataclass
-class Pair(Work):
-    """One model on one task."""
+class Answered:
+    """The outcome of one call: a reply, or an error."""
 
-    task: TaskQuestions
+    key: Any
+    reply: Reply | None
+    error: str | None = None
+    seconds: float | None = None
+    """Time that the call took; None for those of a batch."""
+    rollout: Rollout | None = None
+    """The reply as a rollout, once `Work.grade` has made it."""
+
+
+@dataclass
+class Work(ABC):
+    """One model on some questions or on a benchmark."""
+
+    model: str
+    began: float | None = field(default=None, init=False)
+    """On the clock of `time.monotonic`."""
+    at_start: int = field(default=0, init=False)
+    """Answers that existed when it began."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """What it asks, in a word."""
+
+    @property
+    @abstractmethod
+    def asked(self) -> int:
+        """Answers wanted in all."""
+
+    @property
+    @abstractmethod
+    def made(self) -> int:
+        """Answers so far, failed calls included."""
+
+    @property
+    @abstractmethod
+    def failed(self) -> int:
+        """Calls without an answer, after all tries."""
+
+    @abstractmethod
+    def open(self) -> list[Any]:
+        """Keys of the answers still to be made, calls that failed in an earlier run included."""
+
+    @abstractmethod
+    def request(self, key: Any) -> Request: ...
+
+    def grade(self, answered: Sequence[Answered]) -> None:  # noqa: B027  (nothing to do for most)
+        """Do what takes long and may run in a thread, before `take`."""
+
+    @abstractmethod
+    def take(self, answered: Sequence[Answered]) -> None:
+        """Keep answers, and the errors of calls that failed for good."""
+
+    @property
+    def seconds_left(self) -> float | None:
+        """By its speed so far; None if that is not known yet."""
+        made = self.made - self.at_start
+        if self.began is None or made <= 0:
+            return None
+        return (time.monotonic() - self.began) / made * (self.asked - self.made)
+
+    def begin(self) -> None:
+        """Note that the first call is about to be made."""
+        if self.began is None:
+            self.began, self.at_start = time.monotonic(), self.made
+
+
+@dataclass
+class TaskWork(Work):
+    """One model on some questions, so many answers each."""
+
+    questions: Questions
+    sampling: Sampling
     tally: Tally
+    draw: Literal["sampled", "greedy"] = "sampled"
+    system_prompt: str | None = None
+    """The model's own, instead of the environment's."""
+    keep: Callable[[dict[str, Any]], Any] = field(default=lambda record: None, repr=False)
+    """Gets each record."""
 
     @property
     def label(self) -> str:
-        return self.task.name
+        return self.questions.label or self.questions.part or "questions"
 
     @property
     def asked(self) -> int:
@@ -52,88 +134,147 @@ class Pair(Work):
         return self.tally.made
 
     @property
-    def left(self) -> int:
-        return len(self.tally.open())
-
-    @property
     def failed(self) -> int:
         return self.tally.failed
+
+    def open(self) -> list[tuple[int, int]]:
+        return self.tally.open()
+
+    def request(self, key: tuple[int, int]) -> Request:
+        return Request(self.questions.prompt(key[0], self.system_prompt), self.sampling)
+
+    @property
+    def in_workers(self) -> bool:
+        """Whether grading waits for worker processes."""
+        return bool(getattr(getattr(self.questions.env, "rubric", None), "in_workers", False))
+
+    def grade(self, answered: Sequence[Answered]) -> None:
+        env = self.questions.env
+        for each in answered:
+            if each.reply is not None and each.rollout is None:
+                row = self.questions.rows[each.key[0]]
+                tokens, truncated = each.reply.completion_tokens, each.reply.truncated
+                each.rollout = env.rollout(row, each.reply.text, completion_tokens=tokens, truncated=truncated)
+        if self.in_workers:
+            env.rubric.grade([each.rollout for each in answered if each.rollout is not None])
+
+    def take(self, answered: Sequence[Answered]) -> None:
+        """Score and keep the answers.
+
+        Raises:
+            RewardError: a reward raised or returned no finite number.
+        """
+        self.grade(answered)
+        rollouts = [each.rollout for each in answered if each.rollout is not None]
+        scored = iter(self.questions.env.score(rollouts))
+        for each in answered:
+            record = self._asked(each)
+            if each.rollout is None or each.reply is None:
+                record |= self._failed()
+            else:
+                record |= record_of(each.rollout, next(scored))
+                record["detail"] = record["detail"] or (f"refusal: {each.reply.refusal}" if each.reply.refusal else "")
+            record |= {"task": self.questions.name(each.key[0]), "error": each.error, "seconds": each.seconds}
+            self.keep(record)
+            self.tally.put(record)
+
+    def _asked(self, each: Answered) -> dict[str, Any]:
+        number, rollout = each.key
+        return {
+            "model": self.model,
+            "draw": self.draw,
+            "part": self.questions.part,
+            "row": self.questions.hashes[number],
+            "problem": number,
+            "rollout": rollout,
+            "reasoning": each.reply.reasoning if each.reply else None,
+            "prompt_tokens": each.reply.prompt_tokens if each.reply else None,
+            "question": question_of(self.questions.rows[number]),
+            "answer": self.questions.rows[number]["answer"],
+        }
+
+    def _failed(self) -> dict[str, Any]:
+        nothing = ("completion_tokens", "truncated", "extracted")
+        rewards = dict.fromkeys(self.questions.env.reward_weights, 0.0)
+        wrong = {"correct": False, "reward": 0.0, "rewards": rewards, "status": FAILED, "detail": ""}
+        return {"completion": "", **dict.fromkeys(nothing), "score": 0.0, **wrong}
 
 
 @dataclass
 class Outcome:
-    """What an evaluation has come to."""
+    """The state of an evaluation."""
 
-    pairs: list[Pair]
-    benchmarks: Sequence[Benchmark] = ()
-    """What models are asked besides."""
+    works: Sequence[Work]
     problems: dict[str, str] = field(default_factory=dict)
     """Models that could not be asked to the end, and why."""
     answered_as: dict[str, set[str]] = field(default_factory=dict)
-    """By model, under which other names it answered."""
+    """By model, the other names that it answered under."""
     strangers: int = 0
-    """Rollouts in the file that are of no question that is asked."""
-
-    @property
-    def works(self) -> list[Work]:
-        return [*self.pairs, *self.benchmarks]
-
-    def of(self, model: str, task: str) -> Pair:
-        return next(pair for pair in self.pairs if pair.model == model and pair.task.name == task)
+    """Records in the file that belong to no question asked."""
 
 
 Watch = Callable[[Outcome], Any]
 
 
-def questions_of(config: EvalConfig) -> list[TaskQuestions]:
-    """The questions of all tasks. Raises `InputError` and `GenerationError` as `draw`."""
-    return [
-        draw(
-            name, config.gym(name), config.count(name), config.eval_seed, config.prompt, config.grading, config.split_by
-        )
-        for name in config.tasks
-    ]
-
-
-def make_pairs(config: EvalConfig, tasks: list[TaskQuestions]) -> list[Pair]:
-    """All models on all tasks, without the questions that a checkpoint was trained on."""
-    pairs = []
+def make_works(config: EvalConfig) -> list[TaskWork]:
+    """All models on all tasks, without the questions that a checkpoint was trained on. Raises as `draw`."""
+    tasks = [draw(config, name) for name in config.tasks]
+    works = []
     for name, model in config.models.items():
         trained = Trained() if model.url else trained_on(model.model)
-        times = config.rollouts_per_example
-        pairs += [Pair(name, task, Tally(task.hashes, times, trained.among(task))) for task in tasks]
-    return pairs
+        for task in tasks:
+            tally = Tally(task.hashes, config.rollouts_per_example, trained.among(task))
+            sampling = Sampling(**config.sampling_of(str(task.label)).model_dump())
+            works.append(TaskWork(name, task, sampling, tally, system_prompt=model.system_prompt))
+    return works
 
 
-async def evaluate(
-    config: EvalConfig,
-    folder: Path,
-    pairs: list[Pair],
-    watch: Watch | None = None,
-    benchmarks: Sequence[Benchmark] = (),
-) -> Outcome:
-    """Make the rollouts that `rollouts.jsonl` in `folder` does not have yet.
+def ask_local(model: LocalModel, works: Sequence[Work], lock: AbstractContextManager[Any] | None = None) -> None:
+    """Ask a local model for all that is missing, in as few batches as it takes.
+
+    Args:
+        lock: held while answers are scored, if rewards must not run next to others.
+    """
+    for work in works:
+        for answered in _batches(model, work):
+            with lock or nullcontext():
+                work.take(answered)
+
+
+def _batches(model: LocalModel, work: Work) -> Iterator[list[Answered]]:
+    keys = work.open()
+    size = model.batch_size or len(keys)
+    work.begin()
+    for start in range(0, len(keys), size or 1):
+        batch = keys[start : start + size]
+        replies = model.replies([work.request(key) for key in batch])
+        pairs = zip(batch, replies, strict=True)
+        yield [Answered(key, None, reply) if isinstance(reply, str) else Answered(key, reply) for key, reply in pairs]
+
+
+async def ask_all(config: EvalConfig, folder: Path, works: Sequence[Work], watch: Watch | None = None) -> Outcome:
+    """Make the answers that are missing; those of `TaskWork` go to `rollouts.jsonl` in `folder`.
 
     Args:
         watch: called with the outcome so far, now and then.
-        benchmarks: what models are asked besides; it keeps its answers itself.
 
     Raises:
         RewardError: a reward raised or returned no finite number.
         InputError: a local model cannot be loaded, or an endpoint cannot be asked at all.
         MissingExtraError: what serves a local model is not installed.
     """
-    outcome = Outcome(pairs, benchmarks)
-    with RolloutFile(folder / "rollouts.jsonl") as file:
-        named = {(pair.model, pair.task.name): pair for pair in pairs}
+    outcome = Outcome(works)
+    named = {(work.model, work.label): work for work in works if isinstance(work, TaskWork)}
+    with RecordFile(folder / ROLLOUTS, _NEEDED) as file:
         for record in file.records():
-            pair = named.get((record["model"], record["task"]))
-            outcome.strangers += pair is None or not pair.tally.put(record)
-        run = _Run(config, folder, outcome, file)
+            known = named.get((record["model"], record["task"]))
+            outcome.strangers += known is None or not known.tally.put(record)
+        for work in named.values():
+            work.keep = file.append
         watcher = asyncio.create_task(_watching(watch, outcome)) if watch else None
         try:
-            await run.all()
-        except BaseExceptionGroup as group:  # of tasks that ended together: one is told
+            await _Run(config, folder, outcome).all()
+        except BaseExceptionGroup as group:  # of tasks that ended together: one is reported
             raise _first(group) from group
         finally:
             if watcher:
@@ -141,6 +282,10 @@ async def evaluate(
                 with contextlib.suppress(asyncio.CancelledError):
                     await watcher
     return outcome
+
+
+_NEEDED = frozenset({"model", "task", "row", "problem", "rollout", "correct", "reward", "status", "truncated",
+                     "prompt_tokens", "completion_tokens"})  # fmt: skip
 
 
 def _first(error: BaseException) -> BaseException:
@@ -157,29 +302,28 @@ async def _watching(watch: Watch, outcome: Outcome) -> None:
 
 
 class _Run:
-    def __init__(self, config: EvalConfig, folder: Path, outcome: Outcome, file: RolloutFile):
-        self.config, self.folder, self.outcome, self.file = config, folder, outcome, file
-        self.records = Records(resolve_rewards(config.reward_list))
-        # One source of jobs a model: whoever asks it takes the next one.
-        self._jobs = {name: self._jobs_of(name) for name in config.models}
+    def __init__(self, config: EvalConfig, folder: Path, outcome: Outcome):
+        self.config, self.folder, self.outcome = config, folder, outcome
+        # One source of calls for each model: whoever asks it takes the next one.
+        self._calls = {name: self._calls_of(name) for name in config.models}
         self._failed_in_a_row = dict.fromkeys(config.models, 0)
         self._folds: dict[str, bool] = {}
-        """By model that is served here, as `Ready.folds`."""
+        """By model that is served here, as `Endpoint.folds`."""
 
     async def all(self) -> None:
-        missing = [name for name in self.config.models if self._left(name)]
-        remote = [name for name in missing if self.config.models[name].url]
+        models = self.config.models
+        missing = [name for name in models if self._left(name)]
+        remote = [name for name in missing if models[name].url]
         local = [name for name in missing if name not in remote]
         if local:
             require_torch()
-            self._folds = {name: folds_system(self.config.models[name].model) for name in local}
+            self._folds = {name: folds_system(models[name].model) for name in local}
         async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
-            # All are looked at before one is asked: a wrong address ends the evaluation where nothing was paid for yet.
-            models = self.config.models
+            # All are checked before one is asked: a wrong address ends the evaluation before anything was paid for.
             ready = {name: await stack.enter_async_context(endpoint(models[name], self.config)) for name in remote}
             for name in remote:
-                group.create_task(self._guarded(name, self._ask_all(name, ready[name])))
-            if local and self._by_vllm():
+                group.create_task(self._guarded(name, self._ask_endpoint(name, ready[name])))
+            if local and (self.config.serving.kind == "vllm" or (self.config.serving.kind == "auto" and can_serve())):
                 waiting = list(local)
                 gpus: list[str | None] = [str(gpu) for gpu in self.config.serving.gpus or default_gpus()] or [None]
                 for gpu in gpus:
@@ -187,26 +331,19 @@ class _Run:
             elif local:
                 group.create_task(self._in_turn(local))
 
-    def _by_vllm(self) -> bool:
-        kind = self.config.serving.kind
-        return kind == "vllm" or (kind == "auto" and can_serve())
-
-    def _pairs(self, model: str) -> list[Pair]:
-        return [pair for pair in self.outcome.pairs if pair.model == model]
+    def _works(self, model: str) -> list[Work]:
+        return [work for work in self.outcome.works if work.model == model]
 
     def _left(self, model: str) -> int:
-        return sum(work.left for work in self.outcome.works if work.model == model)
+        return sum(len(work.open()) for work in self._works(model))
 
-    def _jobs_of(self, model: str) -> Jobs:
-        for pair in self._pairs(model):
-            for number, rollout in pair.tally.open():
-                yield _RolloutJob(self, pair, number, rollout)
-        for benchmark in self.outcome.benchmarks:
-            if benchmark.model == model:
-                yield from benchmark.jobs()
+    def _calls_of(self, model: str) -> Iterator[tuple[Work, Any]]:
+        for work in self._works(model):
+            for key in work.open():
+                yield work, key
 
     async def _guarded(self, name: str, asking: Awaitable[None]) -> None:
-        """A model that fails is told in the end; the others go on."""
+        """A model that fails is reported in the end; the others continue."""
         try:
             await asking
         except (ServerError, EngineError, BaseExceptionGroup) as error:
@@ -217,84 +354,68 @@ class _Run:
 
     async def _in_turn(self, names: list[str]) -> None:
         for name in names:
-            tasks = [pair.task for pair in self._pairs(name)]
-            async with embedded(self.config.models[name], self.config, tasks) as ready:
-                await self._guarded(name, self._ask_all(name, ready))
+            async with embedded(self.config.models[name].model, self.config) as model:
+                for work in self._works(name):
+                    if isinstance(work, TaskWork):
+                        prompts = (work.request((number, 0)).prompt for number in work.tally.asked_questions())
+                        model.check_fits(work.label, prompts, work.sampling.max_tokens)
+                await self._guarded(name, self._ask_embedded(name, model))
+
+    async def _ask_embedded(self, name: str, model: LocalModel) -> None:
+        for work in self._works(name):
+            batches = _batches(model, work)
+            while answered := await asyncio.to_thread(next, batches, None):
+                await asyncio.to_thread(work.grade, answered)
+                work.take(answered)
 
     async def _on_gpu(self, gpu: str | None, waiting: list[str]) -> None:
-        """Serve one model after the other; where none waits, another one of those with most left."""
+        """Serve one model after the other; when none waits, another one of those with most left."""
         while True:
             local = [name for name, model in self.config.models.items() if not model.url]
             left = {name: self._left(name) for name in local if name not in self.outcome.problems}
             if waiting:
                 name = waiting.pop(0)
             elif left and max(left.values()) > self.config.requests.concurrency:
-                name = max(left, key=left.__getitem__)  # what its first server has under way is as much
+                name = max(left, key=left.__getitem__)  # with less left, its first server has it all under way
             else:
                 return
             await self._guarded(name, self._served(name, gpu))
 
     async def _served(self, name: str, gpu: str | None) -> None:
-        model = self.config.models[name]
         async with (
-            serving(model.model, gpu, self.folder, self.config) as (url, served),
-            endpoint(EvalModel(model=served, url=url), self.config) as ready,
+            serving(self.config.models[name].model, gpu, self.folder, self.config) as (url, served),
+            endpoint(EvalModel(model=served, url=url), self.config, folds=self._folds[name]) as ready,
         ):
-            await self._ask_all(name, replace(ready, folds=self._folds[name]))
+            await self._ask_endpoint(name, ready)
 
-    async def _ask_all(self, name: str, ready: Ready) -> None:
+    async def _ask_endpoint(self, name: str, ready: Endpoint) -> None:
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(ready.concurrency, self._left(name))):
+            for _ in range(min(self.config.requests.concurrency, self._left(name))):
                 group.create_task(self._worker(name, ready))
 
-    async def _worker(self, name: str, ready: Ready) -> None:
-        for job in self._jobs[name]:
-            if name in self.outcome.problems:
+    async def _worker(self, name: str, ready: Endpoint) -> None:
+        problems = self.outcome.problems
+        for work, key in self._calls[name]:
+            if name in problems:
                 return
-            job.work.begin()
+            work.begin()
             start = time.monotonic()
-            request = job.request()
-            request = {**request, "model": ready.served_name, "messages": ready.put(request["messages"])}
-            tries = self.config.requests.tries
-            reply: Reply | None = None
-            error = None
+            answered = Answered(key, None)
             try:
-                reply = await ask(ready.client, request, tries=tries, timeout_s=ready.timeout_s)
+                answered.reply = await ready.reply(work.request(key))
                 self._failed_in_a_row[name] = 0
             except CallFailed as failure:
-                error = str(failure)
+                answered.error = str(failure)
                 self._failed_in_a_row[name] += 1
             except EndpointFailed as failure:
-                self.outcome.problems.setdefault(name, str(failure))
+                problems.setdefault(name, str(failure))
                 return
-            await job.take(reply, error, round(time.monotonic() - start, 3))
-            if reply and reply.model not in (None, ready.served_name):
-                self.outcome.answered_as.setdefault(name, set()).add(str(reply.model))
-            if error and self._failed_in_a_row[name] >= _IN_A_ROW:
-                self.outcome.problems.setdefault(name, f"{_IN_A_ROW} calls failed one after another: {error}")
+            answered.seconds = round(time.monotonic() - start, 3)
+            if isinstance(work, TaskWork) and work.in_workers:
+                await asyncio.to_thread(work.grade, [answered])
+            work.take([answered])
+            if answered.reply and answered.reply.model not in (None, ready.served_name):
+                self.outcome.answered_as.setdefault(name, set()).add(str(answered.reply.model))
+            if answered.error and self._failed_in_a_row[name] >= _IN_A_ROW:
+                problems.setdefault(name, f"{_IN_A_ROW} calls failed one after another: {answered.error}")
                 return
-
-
-@dataclass
-class _RolloutJob:
-    """One answer to one question."""
-
-    run: _Run
-    work: Pair
-    number: int
-    rollout: int
-
-    def request(self) -> dict[str, Any]:
-        return {"messages": self._messages(), **self.run.config.sampling_of(self.work.task.name).model_dump()}
-
-    async def take(self, reply: Reply | None, error: str | None, seconds: float) -> None:
-        pair = self.work
-        record = await self.run.records.of(
-            pair.model, pair.task, self.number, self.rollout, self._messages(), reply, error
-        )
-        record["seconds"] = seconds
-        self.run.file.append(record)
-        pair.tally.put(record)
-
-    def _messages(self) -> list[dict[str, Any]]:
-        return self.work.task.messages(self.number, self.run.config.models[self.work.model].system_prompt)

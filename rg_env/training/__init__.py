@@ -23,7 +23,7 @@ _NAMES = {
     "default_config": "rg_env.training.config.grpo",
     "TrainConfig": "rg_env.training.config.schema",
     "evaluate_config": "rg_env.training.build",
-    "evaluate_only": "rg_env.training.evaluation.checkpoint_eval",
+    "evaluate_only": "rg_env.training.evaluation.runner",
     "load_policy": "rg_env.inference.models",
     "load_train_config": "rg_env.training.config.load",
     "run_config": "rg_env.training.build",

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from rg_env.training.config.schema import EvaluationSettings, TrainConfig
 
 if TYPE_CHECKING:
+    from rg_env.evaluation.results import Results
     from rg_env.inference.models import Policy
     from rg_env.training.evaluation.plan import EvaluationPlan
-    from rg_env.training.evaluation.scores import Evaluation
     from rg_env.training.trainer import GRPOTrainer
 
 
@@ -43,7 +43,7 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     )
 
 
-def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Evaluation":
+def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Results":
     """Only the evaluation that `config` describes, of its model or of a `checkpoint`: a model folder, or adapters
     that were trained on that model.
 
@@ -53,7 +53,7 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Eval
     from rg_env.core.run_folder import RunFolder, run_name
     from rg_env.inference.models import TINY, load_policy, with_adapters
     from rg_env.training.distributed import run_folder
-    from rg_env.training.evaluation.checkpoint_eval import evaluate_only, step_of_model
+    from rg_env.training.evaluation.runner import evaluate_only, step_of_model
 
     run_folder(config.output.dir, "check")
     is_tiny = config.model.name == TINY

@@ -84,18 +84,6 @@ def longest_prompt(env: Environment, encoder: PromptEncoder) -> int:
     return max(length for lengths in prompt_lengths(env, encoder).values() for length in lengths)
 
 
-def check_eval_env(env: Environment, encoder: PromptEncoder, *, engine: str, max_tokens: int, max_context: int) -> None:
-    """Raise `InputError` if `env` has no evaluation rows, or prompt and `max_tokens` together exceed `max_context`."""
-    if not env.eval_rows:
-        raise InputError("an environment to evaluate on has no evaluation rows: give it num_eval_examples above 0")
-    longest = max(len(encoder(row["prompt"])) for row in env.eval_rows)
-    if (needed := longest + max_tokens) > max_context:
-        raise InputError(
-            f"the longest evaluation prompt ({longest} tokens) and max_tokens={max_tokens} make {needed}, and the "
-            f"{engine} engine takes {max_context}: lower max_tokens of the evaluation, or choose an easier task config"
-        )
-
-
 def fitting_rows(rows: Sequence[Mapping[str, Any]], encoder: PromptEncoder, limit: int) -> list[dict[str, Any]]:
     """Rows whose prompt has at most `limit` tokens."""
     return [dict(row) for row in rows if len(encoder(row["prompt"])) <= limit]

@@ -24,12 +24,10 @@ from rg_env.core.environment import Environment, Row
 from rg_env.core.grading.rollout import Rollout
 from rg_env.core.grading.rubric import Scored
 from rg_env.errors import TrainingError
+from rg_env.evaluation.records import record_of
 from rg_env.inference.prompts import PromptEncoder
 from rg_env.inference.protocol import Completion, Sampling
 from rg_env.training.data.batches import TokenBatch
-
-LEVEL = "rg_level"
-"""Key of a row's `info`: the curriculum level that its question has, as text."""
 
 
 class Generates(Protocol):
@@ -101,7 +99,7 @@ class Rollouts:
 
     def records(self, limit: int | None = None) -> list[dict[str, Any]]:
         """The first `limit` as JSON values: prompt, answer, completion, reward, status."""
-        return [_record(*each) for each in zip(self.rollouts[:limit], self.scored[:limit], strict=True)]
+        return [record_of(*each) for each in zip(self.rollouts[:limit], self.scored[:limit], strict=True)]
 
 
 class RolloutSampler:
@@ -116,7 +114,8 @@ class RolloutSampler:
         self.env, self.encoder, self._engine = env, encoder, engine
         self._ahead = ThreadPoolExecutor(1, "rg-env-rollouts")
         self._pending: dict[int, Future[Rollouts]] = {}
-        self._scoring = threading.Lock()
+        self.scoring = threading.Lock()
+        """Held while rollouts are scored."""
 
     def sample(self, rows: Sequence[Row], sampling: Sampling, env: Environment | None = None) -> Rollouts:
         """One scored completion for each row, of `env` (default: the sampler's own).
@@ -139,7 +138,7 @@ class RolloutSampler:
             )
             for row, text, completion in zip(rows, texts, completions, strict=True)
         ]
-        with self._scoring:
+        with self.scoring:
             scored = env.score(rollouts)
         return Rollouts(rollouts, scored, prompts, time.monotonic() - start)
 
@@ -165,24 +164,6 @@ class RolloutSampler:
         for future in self._pending.values():
             future.cancel()
         self._pending.clear()
-
-
-def _record(rollout: Rollout, scored: Scored) -> dict[str, Any]:
-    level, status = rollout.info.get(LEVEL), rollout.score if "status/wrong" in scored.metrics else None
-    correct = scored.metrics.get("accuracy")
-    return {
-        "task": rollout.task,
-        **({} if level is None else {"level": int(level)}),
-        "question": rollout.prompt if isinstance(rollout.prompt, str) else rollout.prompt[-1]["content"],
-        "answer": rollout.answer,
-        "completion": rollout.text,
-        "completion_tokens": rollout.completion_tokens,
-        "truncated": rollout.truncated,
-        "reward": scored.reward,
-        "correct": None if correct is None else correct == 1.0,
-        **({"status": status.status} if status else {}),
-        **({"detail": status.detail} if status and status.detail else {}),
-    }
 
 
 EMPTY_BATCHES = 3

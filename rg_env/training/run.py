@@ -23,14 +23,14 @@ from rg_env.core.run_folder import RunFolder
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import InputError, StoppedTogether, TrainingError, from_interrupt
 from rg_env.evaluation.plots.run import plot_run
+from rg_env.evaluation.results import Results, read_results
 from rg_env.inference.models import TINY
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.checkpointing.resume import check_fit, chosen, step_of
 from rg_env.training.config.schema import HubConfig, LoggingConfig, MonitorsConfig, TrainConfig
 from rg_env.training.distributed import on_main
 from rg_env.training.evaluation.plan import EvaluationPlan
-from rg_env.training.evaluation.runner import FixedEvaluation
-from rg_env.training.evaluation.scores import Evaluation
+from rg_env.training.evaluation.runner import FixedEvaluation, metrics_of
 from rg_env.training.hub_uploads import Uploads
 from rg_env.training.monitors import MonitorCallback
 from rg_env.training.reporting.console import RunConsole, spread
@@ -65,7 +65,7 @@ class Recorder(TrainerCallback):
         self.evaluation, self._resumed = evaluation, resumed
         self.console, self.logging = RunConsole(stream or sys.stdout), logging or LoggingConfig()
         self._examples_at = 0
-        self.evaluations: list[Evaluation] = []
+        self.evaluations: list[Results] = []
         """On the main process."""
         self.evaluated = False
         """Whether there has been one, on all processes."""
@@ -83,9 +83,9 @@ class Recorder(TrainerCallback):
         self._evaluate_if_due(state)
 
     def _take_up(self, step: int) -> None:
-        """What the run had left until `step`; what it left later is made again."""
+        """Read what the run had written until `step`; the rest is made again."""
         self.folder.cut_after(step)
-        self.evaluations = [Evaluation.from_json(values) for values in self.folder.evaluations()]
+        self.evaluations = _evaluations(self.folder, step)
         self._line(f"resuming after step {step}")
 
     def _last_evaluated(self) -> int | None:
@@ -135,16 +135,16 @@ class Recorder(TrainerCallback):
         result = self.evaluation.run(step)
         seconds = time.monotonic() - start
         self.evaluations.append(result)
-        self.folder.write_evaluation(step, result.as_json())
+        self.folder.write_evaluation(step, result.model_dump(mode="json"))
         self._line(f"evaluation after step {step:>3}: {headline(result)}")
-        found = {**result.metrics(), "time/evaluation": round(seconds, 3)}
+        found = {**metrics_of(result), "time/evaluation": round(seconds, 3)}
         self.trainer.report({**found, "rollouts": self.trainer.rollouts_so_far})
         return found
 
-    def before_and_after(self, first: int) -> tuple[Evaluation | None, Evaluation | None]:
+    def before_and_after(self, first: int) -> tuple[Results | None, Results | None]:
         """The evaluation before step `first + 1`, and the last one since, where there are such."""
         made = self.evaluations
-        before = made[0] if made and self.evaluation.plan.before and made[0].step <= first else None
+        before = made[0] if made and self.evaluation.plan.before and (made[0].step or 0) <= first else None
         return before, made[-1] if made and made[-1] is not before else None
 
     @property
@@ -205,7 +205,7 @@ def train(
     folder = RunFolder.create(trainer.output_dir)
     new_folders = [folder.path / name for name in FOLDERS if not (folder.path / name).exists()]
     if checkpoint is not None:
-        earlier = on_main(trainer.accelerator, lambda: [e["questions"] for e in folder.evaluations(until=first)])
+        earlier = on_main(trainer.accelerator, lambda: [_questions(each) for each in _evaluations(folder, first)])
         fixed_evaluation.check_same_questions(earlier)
     main = trainer.accelerator.is_main_process
     interruption = _Interruption(trainer)
@@ -311,6 +311,14 @@ def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
         return None
     check_fit(trainer, checkpoint)
     return checkpoint
+
+
+def _evaluations(folder: RunFolder, until: int) -> list[Results]:
+    return [read_results(folder.evaluation_file(step)) for step in folder.evaluation_steps() if step <= until]
+
+
+def _questions(evaluation: Results) -> list[dict[str, Any]]:
+    return [each.model_dump() for each in evaluation.environments]
 
 
 def _prepared(trainer: GRPOTrainer, plan: EvaluationPlan) -> FixedEvaluation:

@@ -3,11 +3,19 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rg_env.core.run_folder import RunFolder, free_folder, locked, run_name
 from rg_env.errors import InputError, OutputFolderError
+
+
+def evaluation(step: int) -> dict[str, Any]:
+    """As little of an evaluation as has a summary."""
+    task = {"part": "training", "sampling": {}, "models": {"m": {"scores": {"n": 1}}}}
+    models = {"m": {"parts": {"training": {"n": 1, "accuracy": step / 2}}}}
+    return {"step": step, "environments": [], "tasks": {"maze": task}, "models": models, "rollouts": []}
 
 
 @pytest.fixture
@@ -16,7 +24,7 @@ def run(tmp_path: Path) -> RunFolder:
     run = RunFolder.create(tmp_path / "run")
     run.write_config({"seed": 1})
     for step in (0, 2):
-        run.write_evaluation(step, {"step": step, "tasks": {}})
+        run.write_evaluation(step, evaluation(step))
     for step in (1, 2):
         run.add_metrics(step, {"reward": step / 2})
         run.add_rollouts(step, [{"completion": str(step)}])
@@ -30,7 +38,8 @@ def test_what_was_written_is_read(run: RunFolder) -> None:
     assert run.config() == run.arguments() == {"seed": 1}
     assert run.metrics() == [{"step": 1, "reward": 0.5}, {"step": 2, "reward": 1.0}]
     assert [each["completion"] for each in run.rollouts()] == ["1", "2"]
-    assert [each["step"] for each in run.evaluations()] == [0, 2]
+    assert [(each["step"], each["accuracy"]) for each in run.evaluations()] == [(0, 0.0), (2, 1.0)]
+    assert run.evaluation(2)["tasks"] == {"maze": {"n": 1}}
     assert [each["step"] for each in run.evaluations(until=1)] == [0]
     assert run.manifest() == {}
     assert run.results() is None

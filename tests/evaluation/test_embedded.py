@@ -60,14 +60,14 @@ def test_the_same_seed_gives_the_same_answers(tmp_path: Path) -> None:
 
 def test_an_engine_that_fails_leaves_the_other_models(adapters: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """The second model is asked to the end; nothing is written that looks like results."""
-    chat = EmbeddedEngine.chat
+    generate = EmbeddedEngine.generate
 
-    def fails(engine: EmbeddedEngine, requests: Any) -> Any:
+    def fails(engine: EmbeddedEngine, prompts: Any, sampling: Any) -> Any:
         if engine.model_name == "tiny":
             raise EngineError("out of memory")
-        return chat(engine, requests)
+        return generate(engine, prompts, sampling)
 
-    monkeypatch.setattr(EmbeddedEngine, "chat", fails)
+    monkeypatch.setattr(EmbeddedEngine, "generate", fails)
     config = _config(tmp_path / "e", {"base": "tiny", "lora": str(adapters)})
     with pytest.raises(ServerError, match=r"^base: out of memory; no results are written"):
         run_evaluation(config)
@@ -80,7 +80,7 @@ def test_an_engine_that_fails_leaves_the_other_models(adapters: Path, tmp_path: 
     ("model", "override", "told"),
     [
         ("tiny", "sampling.max_tokens=5000", r"a context of \d+ tokens, and a prompt of leg_counting takes \d+: "
-                                             r"sampling.max_tokens=5000 does not fit: at most \d+$"),
+                                             r"max_tokens=5000 does not fit: lower it to at most \d+, or"),
         ("no/such-model", "seed=0", "cannot load the model 'no/such-model'"),
     ],
 )  # fmt: skip

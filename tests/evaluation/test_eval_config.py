@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from rg_env.cli.main import run
 from rg_env.errors import ConfigError, InputError
-from rg_env.evaluation.config import EvalConfig, eval_config_of, load_eval_config
-from rg_env.evaluation.model_spec import name_of, split_address
+from rg_env.evaluation.config import EvalConfig, eval_config_of, load_eval_config, name_of, split_address
 from rg_env.tiny import TASKS
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "eval").rglob("*.yaml"))

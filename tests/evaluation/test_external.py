@@ -23,8 +23,8 @@ from rg_env.evaluation.lm_eval import client
 from rg_env.evaluation.lm_eval.client import Harness, include_folders
 from rg_env.evaluation.plots.merging import checked, merged, renamed
 from rg_env.evaluation.report.results import results_page
-from rg_env.evaluation.results import AllResults, ExternalResult, read_results
-from rg_env.evaluation.summary_table import markdown, print_results
+from rg_env.evaluation.results import ExternalResult, Results, read_results
+from rg_env.evaluation.tables import markdown, print_results
 from rg_env.tiny import SYSTEM_PROMPT, TASKS
 
 ROWS = build_rows({"name": "leg_counting", "config": TASKS["leg_counting"]}, "eval", 30, 0)
@@ -102,13 +102,13 @@ def _right(question: str) -> str:
     return f"<answer>{GOLD[question.strip()]}</answer> It is 999."
 
 
-def _results(folder: Path) -> AllResults:
+def _results(folder: Path) -> Results:
     results = read_results(max(folder.glob("results_all_tasks_*.json")))
-    assert isinstance(results, AllResults)
+    assert isinstance(results, Results)
     return results
 
 
-def _of(results: AllResults, model: str) -> ExternalResult:
+def _of(results: Results, model: str) -> ExternalResult:
     (found,) = (each for each in results.external if each.model == model)
     return found
 
@@ -268,8 +268,8 @@ def _external(model: str, value: float, *, stderr: float | None = 0.05, failed: 
     )  # fmt: skip
 
 
-def _only(*results: ExternalResult) -> AllResults:
-    return AllResults(
+def _only(*results: ExternalResult) -> Results:
+    return Results(
         created="2025-01-01T12:00:00+00:00",
         versions={"lm-eval": "0.4.13"},
         tasks={},

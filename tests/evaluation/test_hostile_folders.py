@@ -15,12 +15,10 @@ from typing import Any
 import pytest
 from chat_server import ChatServer
 
-from rg_env.errors import InputError, OutputFolderError
+from rg_env.errors import OutputFolderError
 from rg_env.evaluation import evaluate
 from rg_env.evaluation.config import EvalConfig, eval_config_of
-from rg_env.evaluation.lm_eval.requests import answer_file
-from rg_env.evaluation.results import AllResults
-from rg_env.evaluation.rollouts import RolloutFile
+from rg_env.evaluation.results import Results
 
 RgEnv = Callable[..., tuple[int, str, str]]
 
@@ -35,14 +33,14 @@ def _config(chat: ChatServer, folder: Path, n: int = 4, name: str = "a") -> Eval
     return eval_config_of(_overrides(chat, folder, n, name))
 
 
-def _run(config: EvalConfig, **options: Any) -> AllResults:
+def _run(config: EvalConfig, **options: Any) -> Results:
     return evaluate.run_evaluation(config, **options)[0]
 
 
 def test_a_folder_that_is_removed_ends_the_evaluation(chat: ChatServer, tmp_path: Path) -> None:
     """At once: what is asked from then on would lead nowhere."""
     chat.reset(str, lambda number, body: shutil.rmtree(tmp_path / "e") if number == 5 else None)
-    with pytest.raises(OutputFolderError, match=r"rollouts\.jsonl was removed during the evaluation: .*begin anew$"):
+    with pytest.raises(OutputFolderError, match=r"rollouts\.jsonl was removed during the evaluation: "):
         _run(_config(chat, tmp_path / "e", n=40))
     assert len(chat.requests) < 10
 
@@ -74,18 +72,6 @@ def test_a_full_disk_is_told_and_the_evaluation_goes_on_later(chat: ChatServer, 
     assert len(chat.requests) == asked + 8 - 3
 
 
-def test_one_at_a_time_writes_into_a_folder(chat: ChatServer, tmp_path: Path) -> None:
-    """The second one would ask all that is missing once more, and cut off the first one's line."""
-    with RolloutFile(tmp_path / "rollouts.jsonl") as first:
-        first._file.write(b"{half a line")  # type: ignore[union-attr]
-        first._file.flush()  # type: ignore[union-attr]
-        with pytest.raises(InputError, match=r"^another evaluation is writing \S+rollouts\.jsonl"):
-            RolloutFile(tmp_path / "rollouts.jsonl").__enter__()
-        assert (tmp_path / "rollouts.jsonl").read_bytes() == b"{half a line"
-    with RolloutFile(tmp_path / "rollouts.jsonl"):
-        pass
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
 def test_odd_things_in_the_place_of_files_are_told(chat: ChatServer, tmp_path: Path, rg_env: RgEnv) -> None:
     """A device, or a folder."""
@@ -95,34 +81,13 @@ def test_odd_things_in_the_place_of_files_are_told(chat: ChatServer, tmp_path: P
     file.rename(tmp_path / "kept")
     file.symlink_to("/dev/full")
     code, _, error = rg_env("eval", *_overrides(chat, tmp_path / "e"), "--resume")
-    assert (code, error) == (2, f"error: cannot write {file}: Invalid argument\n")
+    assert (code, error) == (2, f"error: cannot write {file}: not a regular file\n")
     (tmp_path / "kept").rename(file)
     (tmp_path / "e" / "summary.md").unlink()
     (tmp_path / "e" / "summary.md").mkdir()
     code, _, error = rg_env("eval", *_overrides(chat, tmp_path / "e"), "--resume")
     assert (code, error.count("\n")) == (2, 1)
-    assert "summary.md.part: Is a directory; mend that, and go on with --resume --output-dir" in error
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("model", [1]), ("task", None), ("row", ["x"]), ("rollout", "0"), ("rollout", 0.5), ("rollout", True),
-        ("rollout", -1), ("status", "great"), ("status", []), ("reward", None), ("reward", float("nan")),
-        ("reward", 10**400), ("truncated", "yes"), ("truncated", 7), ("prompt_tokens", -5),
-        ("prompt_tokens", 10**30), ("completion_tokens", 1.5),
-    ],
-)  # fmt: skip
-def test_a_rollout_that_was_edited_is_told(key: str, value: Any, tmp_path: Path) -> None:
-    """With its line: no traceback, and no figure of what is no number."""
-    record = {
-        "model": "m", "task": "t", "row": "r", "rollout": 0, "status": "wrong", "reward": 0.0, "truncated": None,
-        "prompt_tokens": None, "completion_tokens": None,
-    }  # fmt: skip
-    path = tmp_path / "rollouts.jsonl"
-    path.write_text(f"{json.dumps(record)}\n{json.dumps({**record, key: value})}\n")
-    with RolloutFile(path) as file, pytest.raises(InputError, match=rf"rollouts\.jsonl:2 is damaged \({key}\)"):
-        list(file.records())
+    assert "summary.md.part: Is a directory; fix that and resume with --resume --output-dir" in error
 
 
 def test_rollouts_of_other_questions_are_counted_as_such(
@@ -134,7 +99,7 @@ def test_rollouts_of_other_questions_are_counted_as_such(
     file = tmp_path / "e" / "rollouts.jsonl"
     file.write_text(file.read_text().replace('"row": "', '"row": "0', 3))
     assert _run(_config(chat, tmp_path / "e"), resume=True).models["a"].failed == 0
-    assert "rollouts.jsonl has 3 rollouts of what is not asked: they do not count" in capsys.readouterr().out
+    assert "rollouts.jsonl has 3 rollouts of other questions: they do not count" in capsys.readouterr().out
     assert len(chat.requests) == 4 + 3
 
 
@@ -146,7 +111,7 @@ def test_a_damaged_config_in_the_folder_is_one_line(chat: ChatServer, text: str,
     code, _, error = rg_env("eval", *_overrides(chat, folder), "--resume")
     assert (code, error.count("\n")) == (2, 1)
     assert error.startswith(f"error: {folder / 'config.yaml'} cannot be read: ")
-    assert error.endswith("take another output.dir\n")
+    assert error.endswith("choose another output.dir\n")
 
 
 def test_a_closed_output_loses_no_results(chat: ChatServer, tmp_path: Path) -> None:
@@ -208,18 +173,4 @@ def test_a_probe_that_is_interrupted_says_how_it_goes_on(chat: ChatServer, tmp_p
     os.kill(process.pid, 15)
     output, error = process.communicate(timeout=60)
     assert (process.returncode, error) == (130, "interrupted\n")
-    assert f"go on with --resume --output-dir '{folder}'" in output
-
-
-@pytest.mark.parametrize(("key", "value"), [("text", 5), ("key", []), ("error", {}), ("completion_tokens", 10**30)])
-def test_an_answer_to_a_benchmark_that_was_edited_is_told(key: str, value: Any, tmp_path: Path) -> None:
-    record = {"model": "m", "benchmark": "b", "key": "k", "text": "", "error": None, "truncated": None,
-              "prompt_tokens": None, "completion_tokens": 1}  # fmt: skip
-    (tmp_path / "external").mkdir()
-    file = tmp_path / "external" / "answers.jsonl"
-    file.write_text(json.dumps(record) + "\n")
-    with answer_file(tmp_path, []):
-        pass
-    file.write_text(json.dumps({**record, key: value}) + "\n")
-    with pytest.raises(InputError, match=rf"answers\.jsonl:1 is damaged \({key}\)"), answer_file(tmp_path, []):
-        pass
+    assert f"resume with --resume --output-dir '{folder}'" in output

@@ -16,15 +16,15 @@ from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.plots.style import COLORS, short_names
 from rg_env.evaluation.plots.summary import summary_picture
 from rg_env.evaluation.plots.task import comparison_picture
-from rg_env.evaluation.results import AllResults, TaskResults
+from rg_env.evaluation.results import Results, TaskResults
 
 SHARE = st.floats(0, 1)
 BAR = "#a8d5f0"
 NAMES = [f"model {letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
 
 
-def drawn(results: TaskResults | AllResults, folder: Path, title: str | None = None) -> Picture:
-    if isinstance(results, AllResults):
+def drawn(results: TaskResults | Results, folder: Path, title: str | None = None) -> Picture:
+    if isinstance(results, Results):
         return Picture(lambda file: summary_picture(results, file, title), folder)
     return Picture(lambda file: comparison_picture(results, file, title), folder)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import matplotlib
 import pytest
-from result_files import all_results, model_result, task_results
+from result_files import all_results, model_result, of_task, task_results
 
-from rg_env.evaluation.results import AllResults, TaskResults
+from rg_env.evaluation.results import Results, TaskResults
 
 Run = Callable[..., tuple[int, str, str]]
 PNG = b"\x89PNG"
@@ -31,7 +31,8 @@ def as_text() -> Iterator[None]:
         yield
 
 
-def write(name: str, results: TaskResults | AllResults) -> str:
+def write(name: str, results: TaskResults | Results) -> str:
+    results = of_task(results) if isinstance(results, TaskResults) else results
     Path(name).write_text(results.model_dump_json(indent=2), encoding="utf-8")
     return name
 
@@ -49,7 +50,9 @@ def test_the_picture_stands_beside_the_first_file(rg_env: Run) -> None:
     Path("eval").mkdir()
     one = write("eval/results_maze_1.json", task_results({"a": 0.5, "b": 0.25}))
     other = write("results_maze_2.json", task_results({"c": 0.5}))
-    every = write("eval/results_all_tasks_1.json", all_results([task_results({"a": 0.5})]))
+    every = write(
+        "eval/results_all_tasks_1.json", all_results([task_results({"a": 0.5}), task_results({"a": 0.5}, "gcd")])
+    )
     curves = [write_run(f"outputs/run-{number}/metrics.jsonl") for number in range(3)]
     for files in ([one, other], [every], curves, [one]):
         picture = Path(files[0]).with_suffix(".png")
@@ -91,7 +94,7 @@ def test_names_that_the_font_lacks_are_no_mistake(rg_env: Run) -> None:
 
 
 def _damaged(**scores: Any) -> str:
-    return task_results({"a": model_result(0.5, **scores)}).model_dump_json()
+    return of_task(task_results({"a": model_result(0.5, **scores)})).model_dump_json()
 
 
 @pytest.mark.parametrize(
@@ -103,13 +106,13 @@ def _damaged(**scores: Any) -> str:
         (["odd.svg", "--output", "./odd.svg"], "odd.svg is one of the files: the picture needs another name"),
         (["empty.json"], "empty.json is empty"),
         (["empty.jsonl"], "empty.jsonl is empty: the run has logged nothing yet"),
-        (["half.json"], "half.json is no results file: it is not JSON"),
-        (["other.json"], "other.json is no results file of rg-env eval"),
-        (["new.json"], "new.json is a results file of another version (rg_env.results/2)"),
-        (["more.json"], "more.json is damaged: surprise"),
-        (["models.json"], "models.json is damaged: models"),
+        (["half.json"], "half.json is damaged: it is not results of this version:  Invalid JSON"),
+        (["other.json"], "other.json is damaged: it is not results of this version"),
+        (["new.json"], "new.json is damaged: it is not results of this version: format must be one of"),
+        (["more.json"], "more.json is damaged: it is not results of this version: tasks.maze.surprise unknown key"),
+        (["models.json"], "models.json has no models: there is nothing to draw"),
         (["zero.json"], "zero.json has no answers: there is nothing to draw"),
-        (["outside.json"], "outside.json: the accuracy of 'a' on 'maze', 0.5, is not in its interval, 0.6 to 0.7"),
+        (["outside.json"], "outside.json: the macro average of 'a', 0.5, is not in its interval, 0.6 to 0.7"),
         (
             ["a.json", "run/metrics.jsonl"],
             "run/metrics.jsonl and a.json: results and metrics of runs do not go into one",
@@ -147,7 +150,7 @@ def test_mistakes_are_one_line(arguments: list[str], message: str, rg_env: Run, 
     write("again.json", task_results({"a": 0.75}))
     write("asked.json", task_results({"b": 0.5}, seed=1))
     write("two.json", task_results({"a": 0.5, "b": 0.5}))
-    write("all.json", all_results([task_results({"a": 0.5})]))
+    write("all.json", all_results([task_results({"a": 0.5}), task_results({"a": 0.5}, "gcd")]))
     write_run("run/metrics.jsonl")
     for name in ("empty.json", "empty.jsonl"):
         Path(name).touch()
@@ -156,10 +159,10 @@ def test_mistakes_are_one_line(arguments: list[str], message: str, rg_env: Run, 
         "odd.svg": whole,
         "half.json": whole[: len(whole) // 2],
         "other.json": '{"step": 5}',
-        "new.json": whole.replace("results/1", "results/2"),
+        "new.json": whole.replace("evaluation/1", "evaluation/2"),
         "more.json": whole.replace('"task"', '"surprise": 1, "task"'),
         "models.json": json.dumps({**json.loads(whole), "models": {}}),
-        "zero.json": _damaged(n=0, rollouts=0),
+        "zero.json": _damaged(n=0, answers=0),
         "outside.json": _damaged(accuracy_interval=(0.6, 0.7)),
     }.items():
         Path(name).write_text(text)

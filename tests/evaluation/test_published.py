@@ -14,11 +14,11 @@ from result_files import all_results, model_result, task_results
 from rich.console import Console
 
 from rg_env.errors import ConfigError
-from rg_env.evaluation.config import eval_config_of, load_eval_config
+from rg_env.evaluation.config import PublishedTable, eval_config_of, load_eval_config
 from rg_env.evaluation.plots.merging import merged, renamed
-from rg_env.evaluation.published import PublishedTable, compare
-from rg_env.evaluation.results import AllResults, PublishedFigure, read_results
-from rg_env.evaluation.summary_table import markdown, print_results
+from rg_env.evaluation.results import PublishedFigure, Results, read_results
+from rg_env.evaluation.summary import compare
+from rg_env.evaluation.tables import markdown, print_results
 
 REPOSITORY = Path(__file__).parents[2]
 PAPER = REPOSITORY / "configs" / "eval" / "paper_tables.yaml"
@@ -118,12 +118,12 @@ def test_a_row_of_several_tasks_is_their_mean() -> None:
     rows = {"both": {"tasks": ["maze", "gcd"], "accuracy": {"base": 0.5}}, "gcd": {"accuracy": {"new": 0.9}}}
     both, single = compare(table(rows), tasks)
     assert (both.ours, both.n, both.published_n) == (pytest.approx(0.4), 80, 200)
-    widths = [end - start for start, end in (both.interval, tasks["maze"].models["base"].scores.accuracy_interval)]
+    widths = [end - start for start, end in (both.interval, tasks["maze"].models["base"].scores.measured[1])]
     assert widths[0] < widths[1]
     assert (single.row, single.tasks, single.model, single.verdict) == ("gcd", ["gcd"], "new", "within_tolerance")
 
 
-def _results(**changes: Any) -> AllResults:
+def _results(**changes: Any) -> Results:
     tasks = {"maze": task_results({"base": model_result(0.5, 100), "new": model_result(0.9, 100)})}
     rows = {"maze": {"accuracy": {"base": 0.48, "new": 0.5}}}
     return all_results([*tasks.values()], published=compare(table(rows, source="arXiv [1]"), tasks), **changes)
@@ -208,14 +208,13 @@ published:
     assert code == 0, errors
     (file,) = (tmp_path / "e").glob("results_all_tasks_*.json")
     results = read_results(file)
-    assert isinstance(results, AllResults)
     assert [task.sampling.max_tokens for task in results.tasks.values()] == [90, 1]
     lengths: dict[str, list[int]] = {"leg_counting": [], "short": []}
     for line in (tmp_path / "e" / "rollouts.jsonl").read_text().splitlines():
         record = json.loads(line)
         lengths[record["task"]].append(record["completion_tokens"])
     assert max(lengths["leg_counting"]) > 1 == max(lengths["short"])  # no room for an answer, so none is right
-    accuracy = results.tasks["leg_counting"].models["policy"].scores.accuracy
+    accuracy, _ = results.tasks["leg_counting"].models["policy"].scores.measured
     assert [(each.row, each.ours, each.verdict) for each in results.published] == [
         ("leg_counting", accuracy, "beyond"),
         ("short", 0.0, "within_tolerance"),

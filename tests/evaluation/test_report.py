@@ -13,6 +13,7 @@ from report_samples import (
     evaluation_record,
     evaluation_records,
     page_data,
+    results_file,
     table,
     task_results,
     training_record,
@@ -65,9 +66,11 @@ def test_a_runs_page_has_its_figures(tmp_path: Path, report: Callable[..., tuple
 
 def test_labels_may_be_called_as_anything(tmp_path: Path) -> None:
     """As a curve of another kind, too: each has its own."""
-    evaluations = [evaluated(step, [[True], [False], [True]]) for step in (0, 4)]
-    for each in evaluations:
-        each.labelled["greedy"] = each.labelled["sampled"] = each.overall
+    evaluations = []
+    for step in (0, 4):
+        found = evaluated(step, [[True], [False], [True]])
+        label = found.tasks["chain_sum"].model_copy(update={"part": "labelled"})
+        evaluations.append(found.model_copy(update={"tasks": {**found.tasks, "greedy": label, "sampled": label}}))
     data = page_data(write_report(write_run(tmp_path / "run", evaluations)).file)
     curves = [(series["name"], len(series["points"])) for series in data["charts"][0]["series"]]
     names = ["sampled", "greedy", "held-out tasks", "greedy (label)", "sampled (label)"]
@@ -83,10 +86,14 @@ def test_a_runs_rollouts(tmp_path: Path) -> None:
     assert rollouts["found"] == len(records) == 2 * (8 + 4) + 4
     assert [sum(r["source"] == source for r in records) for source in ("evaluation", "training")] == [24, 4]
     assert len(rollouts["texts"]) == len(set(rollouts["texts"])) == 4 + 4 + 1
-    (greedy,) = [r for r in records if r.get("draw") == "greedy" and r["step"] == 4 and r["problem"] == 1]
+    (greedy,) = [
+        r
+        for r in records
+        if r.get("draw") == "greedy" and r["step"] == 4 and r["task"] == "chain_sum" and r["problem"] == 0
+    ]
     assert (greedy["completion"], greedy["correct"], greedy["variant"]) == ("greedy at 4", False, 1)
     assert "extracted" not in greedy
-    second = [r for r in records if r.get("draw") == "sampled" and r["step"] == 4 and r["problem"] == 1][1]
+    second = [r for r in records if r.get("draw") == "sampled" and r["step"] == 4 and r["task"] == "chain_sum"][1]
     assert (second["rollout"], second["extracted"], second["status"]) == (1, "2", "correct")
     assert {rollouts["texts"][r["system"]] for r in records} == {"Think first."}
 
@@ -133,13 +140,11 @@ def test_the_newest_results_are_shown_and_said(tmp_path: Path) -> None:
     folder = write_evaluation(tmp_path / "eval")
     for name in folder.glob("results_all_tasks_*"):
         name.unlink()
-    (folder / "results_z.json").write_text('{"format": "rg_env.results/2"}')
-    newer = task_results(evaluation_records()[:8], created="2025-01-02")
+    (folder / "results_z.json").write_text('{"format": "rg_env.evaluation/2"}')
+    newer = results_file(task_results(evaluation_records()[:8]), created="2025-01-02")
     (folder / "results_leg_counting_20250102-000000.json").write_text(newer.model_dump_json())
     report = write_report(folder)
-    assert any(
-        "results_z.json is a results file of another version (rg_env.results/2)" in note for note in report.notes
-    )
+    assert any("results_z.json is damaged: it is not results of this version" in note for note in report.notes)
     assert "several results: results_leg_counting_20250102-000000.json is shown, the newest" in report.notes
     assert any(
         "also has rollouts that the results do not count: trained on leg_counting" in note for note in report.notes
@@ -153,7 +158,7 @@ def test_tasks_without_a_summary_stand_together(tmp_path: Path) -> None:
     """Those of an evaluation that ended before it."""
     records = evaluation_records()
     for task in ("leg_counting", "maze"):
-        (tmp_path / f"results_{task}_1.json").write_text(task_results(records, task).model_dump_json())
+        (tmp_path / f"results_{task}_1.json").write_text(results_file(task_results(records, task)).model_dump_json())
     data = page_data(write_report(tmp_path).file)
     assert [group["name"] for group in data["bars"]] == ["leg_counting", "maze"]
     assert data["notes"] == ["there is no rollouts.jsonl beside the results: no rollouts to show"]
@@ -190,7 +195,8 @@ def test_results_that_count_other_rollouts_are_told(tmp_path: Path) -> None:
 def test_evaluations_that_asked_otherwise_are_not_paired(tmp_path: Path) -> None:
     """There is no change to tell, and the table says why."""
     first, last = evaluated(0, [[True], [True]]), evaluated(4, [[True], [False]])
-    last.questions[0]["prompts_sha256"] = "other"
+    other = [each.model_copy(update={"prompts_sha256": "other"}) for each in last.environments]
+    last = last.model_copy(update={"environments": other})
     data = page_data(write_report(write_run(tmp_path / "run", [first, last])).file)
     (found,) = [each for each in data["tables"] if each["title"] == "Tasks"]
     assert "change" not in found["columns"]

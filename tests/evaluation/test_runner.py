@@ -18,7 +18,7 @@ from rg_env.core.data.dataset import build_rows
 from rg_env.errors import InputError, OutputFolderError, RewardError, ServerError
 from rg_env.evaluation import evaluate, runner
 from rg_env.evaluation.config import EvalConfig, eval_config_of
-from rg_env.evaluation.results import AllResults, read_results
+from rg_env.evaluation.results import Results, read_results
 from rg_env.tiny import TASKS
 
 SIZES = json.dumps(TASKS["leg_counting"])
@@ -39,7 +39,7 @@ def _config(server: ChatServer, folder: Path, *overrides: str, n: int = 20, mode
     )  # fmt: skip
 
 
-def _run(config: EvalConfig, **options: Any) -> AllResults:
+def _run(config: EvalConfig, **options: Any) -> Results:
     return evaluate.run_evaluation(config, **options)[0]
 
 
@@ -64,10 +64,10 @@ def test_every_question_is_asked_and_scored(chat: ChatServer, tmp_path: Path) ->
     scores = results.tasks["leg_counting"].models["a"].scores
     assert scores.accuracy == pytest.approx(right)
     assert scores.reward == pytest.approx(right + 0.1)
-    assert (scores.n, scores.rollouts, scores.failed, scores.left_out) == (20, 40, 0, 0)
+    assert (scores.n, scores.answers, scores.failed, scores.left_out) == (20, 40, 0, 0)
     assert results.models["a"].usage.completion_tokens == 40 * 5
     (file,) = (tmp_path / "e").glob("results_leg_counting_*.json")
-    assert read_results(file) == results.tasks["leg_counting"]
+    assert read_results(file) == results.of_task("leg_counting")
     (file,) = (tmp_path / "e").glob("results_all_tasks_*.json")
     assert read_results(file) == results
     assert len(list((tmp_path / "e").glob("*.png"))) == 2
@@ -136,7 +136,7 @@ def test_an_endpoint_that_fails_ends_alone(chat: ChatServer, tmp_path: Path) -> 
 
     chat.reset(half, trouble=gone)
     config = _config(chat, tmp_path / "e", models=models)
-    with pytest.raises(ServerError, match=r"^b: HTTP 402: out of credit; no results are written\. Go on with --resume"):
+    with pytest.raises(ServerError, match=r"^b: HTTP 402: out of credit; no results are written\. Resume with --"):
         _run(config)
     assert {record["model"] for record in _records(tmp_path / "e")} == {"a"}
     assert not list((tmp_path / "e").glob("results*"))
@@ -162,7 +162,7 @@ def test_a_server_that_never_recovers_is_given_up(
 def test_all_calls_failing_is_no_result(chat: ChatServer, tmp_path: Path) -> None:
     """Never an accuracy of 0 that nobody measured."""
     chat.reset(half, trouble=lambda number, body: JSONResponse({"error": {"message": "bad parameter"}}, 400))
-    with pytest.raises(ServerError, match="all 20 calls failed: that is no result"):
+    with pytest.raises(ServerError, match="all 20 calls failed: that is not a result"):
         _run(_config(chat, tmp_path / "e"))
     assert not list((tmp_path / "e").glob("results*"))
 
@@ -215,7 +215,7 @@ def test_going_on_needs_the_same_questions(chat: ChatServer, tmp_path: Path) -> 
         _run(_config(chat, tmp_path / "e", "sampling.top_p=0.5", n=5), resume=True)
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "x").touch()
-    with pytest.raises(OutputFolderError, match="holds no evaluation that could go on"):
+    with pytest.raises(OutputFolderError, match="does not hold an evaluation to resume"):
         _run(_config(chat, tmp_path / "f", n=4), resume=True)
     count = len(chat.requests)
     _run(_config(chat, tmp_path / "e", "requests.concurrency=3", n=4), resume=True)
@@ -259,7 +259,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_figures(chat: ChatServer, t
         output, _ = process.communicate(timeout=60)
         assert process.returncode == code, output
         assert "Traceback" not in output
-        assert ("go on with --resume" in output) == (code == 130)
+        assert ("resume with --resume" in output) == (code == 130)
     chat.trouble = lambda number, body: None
     rest = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=120)
     assert rest.returncode == 0, rest.stderr
@@ -267,5 +267,5 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_figures(chat: ChatServer, t
     (file,) = (tmp_path / "e").glob("results_leg_counting_*.json")
     again = read_results(file)
     ours = whole.tasks["leg_counting"].models["a"]
-    assert again.models["a"].scores == ours.scores  # type: ignore[union-attr]
-    assert again.models["a"].correct == ours.correct  # type: ignore[union-attr]
+    assert again.tasks["leg_counting"].models["a"].scores == ours.scores
+    assert again.tasks["leg_counting"].models["a"].correct == ours.correct

@@ -73,7 +73,7 @@ def test_each_model_has_a_gpu_and_its_own_arguments(gpus: Gpus, tmp_path: Path) 
     """Adapters come with the model that they were made for, and the rank that vLLM has to be told; then all end."""
     lora = _adapters(tmp_path / "lora", r=24, rank_pattern={"q_proj": 40})
     results = gpus.evaluate({"base": "tiny", "lora": lora}, "serving.vllm_args=[--max-model-len, '256']", n=4)
-    assert [each.scores.rollouts for each in results.tasks["leg_counting"].models.values()] == [4, 4]
+    assert [each.scores.answers for each in results.tasks["leg_counting"].models.values()] == [4, 4]
     started = {line["gpu"]: line["start"] for line in gpus.notes("start")}
     assert set(started) == {"0", "1"}
     base, adapted = sorted(started.values(), key=lambda start: start["enable_lora"])
@@ -88,7 +88,7 @@ def test_a_gpu_without_a_model_of_its_own_takes_a_share(gpus: Gpus) -> None:
     """No question is asked twice, whoever asks it."""
     results = gpus.evaluate({"m": "tiny"}, n=300)
     asked = [line["gpu"] for line in gpus.notes("request")]
-    assert len(asked) == results.tasks["leg_counting"].models["m"].scores.rollouts == 300
+    assert len(asked) == results.tasks["leg_counting"].models["m"].scores.answers == 300
     assert min(asked.count("0"), asked.count("1")) > 50
     assert {line["gpu"] for line in gpus.notes("start")} == {"0", "1"}
 

@@ -7,11 +7,11 @@ from result_files import all_results, model_result, task_results
 from rich.console import Console
 
 from rg_env.evaluation.probe import Advice, Probed
-from rg_env.evaluation.results import AllResults
-from rg_env.evaluation.summary_table import markdown, print_advice, print_results
+from rg_env.evaluation.results import Results
+from rg_env.evaluation.tables import markdown, print_advice, print_results
 
 
-def _texts(results: AllResults) -> list[list[str]]:
+def _texts(results: Results) -> list[list[str]]:
     """Lines of both, cells with one space between."""
     console = Console(file=io.StringIO(), width=80)
     print_results(results, console)
@@ -24,10 +24,10 @@ def _texts(results: AllResults) -> list[list[str]]:
 
 def test_reward_and_pass_at_k_are_means_over_tasks_and_left_out_questions_are_summed() -> None:
     """They are of each task in the files alone."""
-    first = {"a": model_result(0.5, reward=0.6, pass_at_k={"pass@2": 0.7, "pass@4": 0.9}, left_out=3),
-             "b": model_result(0.1, reward=-0.2, pass_at_k={"pass@2": 0.1, "pass@4": 0.1})}  # fmt: skip
-    second = {"a": model_result(0.5, reward=0.8, pass_at_k={"pass@2": 0.5, "pass@4": 0.6}, left_out=1),
-              "b": model_result(0.1, reward=0.1, pass_at_k={"pass@2": 0.3, "pass@4": 0.2})}  # fmt: skip
+    first = {"a": model_result(0.5, reward=0.6, pass_at_k={"pass@1": 0.5, "pass@2": 0.7, "pass@4": 0.9}, left_out=3),
+             "b": model_result(0.1, reward=-0.2, pass_at_k={"pass@1": 0.5, "pass@2": 0.1, "pass@4": 0.1})}  # fmt: skip
+    second = {"a": model_result(0.5, reward=0.8, pass_at_k={"pass@1": 0.5, "pass@2": 0.5, "pass@4": 0.6}, left_out=1),
+              "b": model_result(0.1, reward=0.1, pass_at_k={"pass@1": 0.5, "pass@2": 0.3, "pass@4": 0.2})}  # fmt: skip
     results = all_results([task_results(first), task_results(second, "gcd")])
     for lines in _texts(results):
         assert {"reward 0.700 -0.050", "pass@2 0.600 0.200", "pass@4 0.750 0.150", "left out 4 0"} <= {*lines}
@@ -36,7 +36,7 @@ def test_reward_and_pass_at_k_are_means_over_tasks_and_left_out_questions_are_su
 def test_rows_without_figures_are_not_there() -> None:
     """One answer a question has no pass@k."""
     for lines in _texts(all_results([task_results({"a": 0.5})])):
-        assert not [line for line in lines if line.startswith(("pass@", "left out", "failed calls", "cost"))]
+        assert not [line for line in lines if line.startswith(("pass@", "left out", "failed calls", "cost "))]
 
 
 @pytest.mark.parametrize("words", ["clustered by question", "best constant answer", "(1 - constant)", "was trained on"])

@@ -1,4 +1,4 @@
-"""The fixed evaluation as a plan has it: what is asked, when, and what of it stands where."""
+"""The fixed evaluation of a plan: what is asked and when, its figures, and the same without training."""
 
 import json
 import statistics
@@ -12,18 +12,23 @@ from transformers import AutoModelForCausalLM
 
 from rg_env import load_environment
 from rg_env.core.environment import Environment
+from rg_env.core.run_folder import RunFolder
 from rg_env.core.statistics import pass_at_k
-from rg_env.errors import InputError, RewardError
+from rg_env.errors import InputError, OutputFolderError, RewardError
 from rg_env.tiny import POLICY_DIR, TASKS
-from rg_env.training import EvaluationPlan, train
-from rg_env.training.evaluation.runner import FixedEvaluation
+from rg_env.training import EvaluationPlan, evaluate_only, load_policy, train
+from rg_env.training.evaluation.runner import FixedEvaluation, step_of_model
 
 UNSEEN = [{"name": "chain_sum", "config": TASKS["chain_sum"]}]
 
 
 def read(folder: Path, step: int) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads((folder / "eval_results" / f"eval_step_{step}.json").read_text())
-    return values
+    return RunFolder(folder).evaluation(step)
+
+
+def drawn(rollouts: list[dict[str, Any]], draw: str, **of: Any) -> list[dict[str, Any]]:
+    """The sampled or the greedy ones with these values."""
+    return [each for each in rollouts if each["draw"] == draw and all(each[key] == of[key] for key in of)]
 
 
 def metrics_of(folder: Path) -> list[dict[str, Any]]:
@@ -54,16 +59,16 @@ def test_a_whole_plan(make_trainer: Any, unseen: Any, tmp_path: Path, capsys: py
     found = read(run, 1)
     asked = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 16, "rollouts_per_example": 4, "greedy": True}
     assert asked.items() <= found["sampling"].items()
-    assert (found["n"], found["held_out"]["n"], len(found["rollouts"])) == (8, 5, 13 * 4)
+    assert (found["n"], found["held_out"]["n"], len(found["rollouts"])) == (8, 5, 13 * 4 + 13)
     assert list(found["tasks"]) == ["leg_counting"]
     assert list(found["held_out"]["tasks"]) == ["chain_sum"]
     for scores, task in ((found, "leg_counting"), (found["held_out"], "chain_sum")):
-        answers = [each for each in found["rollouts"] if each["task"] == task]
+        answers = drawn(found["rollouts"], "sampled", task=task)
         assert scores["accuracy"] == pytest.approx(statistics.fmean(each["correct"] for each in answers))
         assert scores["reward"] == pytest.approx(statistics.fmean(each["reward"] for each in answers))
         cut_off = [each["completion_tokens"] == 16 and each["truncated"] for each in answers]
         assert scores["truncated"] == pytest.approx(statistics.fmean(cut_off))
-        greedy = [each["greedy_correct"] for each in answers if "greedy_correct" in each]
+        greedy = [each["correct"] for each in drawn(found["rollouts"], "greedy", task=task)]
         assert len(greedy) == scores["n"]
         assert scores["greedy_accuracy"] == pytest.approx(statistics.fmean(greedy))
         right: dict[int, int] = {}
@@ -83,9 +88,11 @@ def test_a_whole_plan(make_trainer: Any, unseen: Any, tmp_path: Path, capsys: py
     assert [entry["part"] for entry in found["questions"]] == ["training", "held_out"]
     assert json.loads((run / "manifest.json").read_text())["evaluation_rows"] == [unseen.manifest]
     printed = capsys.readouterr().out
-    assert "8 + 5 held-out frozen problems" in printed
-    assert "held-out accuracy" in printed
-    assert "pass@4" in printed
+    for row in ("training tasks, accuracy", "training tasks, greedy accuracy", "held-out tasks, pass@4", "cut off"):
+        assert row in printed
+    assert "leg_counting  after 1 steps - before" in " ".join(printed.split()).replace(
+        "leg_counting ", "leg_counting  "
+    )
     assert (run / "reward_curve.png").exists()
 
 
@@ -112,14 +119,14 @@ def test_labels_stand_for_themselves(
     assert {label: scores["n"] for label, scores in found["labelled"].items()} == {**sizes, "sums": 5}
     logged = next(line for line in metrics_of(run) if line["step"] == 1 and "eval/accuracy" in line)
     for label, scores in found["labelled"].items():
-        answers = [each for each in found["rollouts"] if each["task"] == label]
+        answers = drawn(found["rollouts"], "sampled", task=label)
         assert {each["part"] for each in answers} == {"labelled"}
         assert len(answers) == 2 * scores["n"]
         assert {each["question"] for each in answers} == {row["question"] for row in plan.labelled[label].eval_rows}
         assert scores["accuracy"] == pytest.approx(statistics.fmean(each["correct"] for each in answers))
         assert logged[f"eval/{label}/accuracy"] == scores["accuracy"]
         assert logged[f"eval/{label}/pass@2"] == scores["pass_at_k"]["pass@2"]
-    own = [each["reward"] for each in found["rollouts"] if each["part"] == "training"]
+    own = [each["reward"] for each in drawn(found["rollouts"], "sampled", part="training")]
     assert len(own) == 16
     assert logged["eval/reward"] == found["reward"] == pytest.approx(statistics.fmean(own))
     assert [(entry["label"], entry["tasks"]) for entry in found["questions"]] == [
@@ -134,7 +141,6 @@ def test_labels_stand_for_themselves(
     of_labels = [{"label": label, **env.manifest} for label, env in plan.labelled.items()]
     assert manifests == [unseen.manifest, *of_labels]
     printed = capsys.readouterr().out
-    assert "8 + 5 held-out + 12 labelled frozen problems" in printed
     line = next(line for line in printed.splitlines() if line.startswith("evaluation after step   1"))
     assert "  legs_1: accuracy " in line
     assert "  legs_2: accuracy " in line
@@ -176,7 +182,7 @@ def test_without_greedy_answers(make_trainer: Any, tmp_path: Path, capsys: pytes
     assert [path.stem[-1] for path in sorted((tmp_path / "run" / "eval_results").iterdir())] == ["2", "3"]
     found = read(tmp_path / "run", 3)
     assert all(value is None for name, value in found.items() if name.startswith("greedy"))
-    assert not any(name.startswith("greedy") for each in found["rollouts"] for name in each)
+    assert not drawn(found["rollouts"], "greedy")
     assert not any("greedy" in name or "pass@" in name for line in metrics_of(tmp_path / "run") for name in line)
     printed = capsys.readouterr().out.partition("Files in")[0]  # the folder has this test's name
     assert "accuracy" in printed
@@ -201,7 +207,9 @@ def test_another_environment_is_asked(make_trainer: Any, make_env: Any) -> None:
     evaluation = FixedEvaluation(make_trainer(), EvaluationPlan(env=other))
     assert [entry["n"] for entry in evaluation.questions] == [3]
     found = evaluation.run(0)
-    assert [each["question"] for each in found.rollouts] == [row["question"] for row in other.eval_rows]
+    assert [each["question"] for each in drawn(found.rollouts, "sampled")] == [
+        row["question"] for row in other.eval_rows
+    ]
 
 
 def test_what_was_asked_is_known_by_hash(make_trainer: Any, make_env: Any) -> None:
@@ -253,7 +261,7 @@ def test_plans_that_do_not_fit_the_trainer(make_trainer: Any, make_env: Any, uns
     for plan, words in (
         (EvaluationPlan(held_out=[make_env(num_train_examples=0)]), "leg_counting: a task is either trained on or"),
         (EvaluationPlan(held_out=[make_env(num_eval_examples=0)]), "no evaluation rows: give it num_eval_examples"),
-        (EvaluationPlan(held_out=[unseen], max_tokens=4096), "embedded engine takes .*: lower max_tokens"),
+        (EvaluationPlan(held_out=[unseen], max_tokens=4096), "embedded engine has a context of .*: lower it"),
         (EvaluationPlan(labelled={"none": make_env(num_eval_examples=0)}), "no evaluation rows: give it num_eval"),
     ):
         with pytest.raises(InputError, match=words):
@@ -317,3 +325,45 @@ def test_when_evaluations_are_due() -> None:
     assert [step for step in range(4) if EvaluationPlan().due(step, 3)] == [0, 1, 2, 3]
     assert [step for step in range(9) if EvaluationPlan(every=4, before=False).due(step, 100)] == [4, 8]
     assert [step for step in range(9) if EvaluationPlan(every=0).due(step, 8)] == [0]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("new_precision")
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_checkpoint_gives_the_figures_of_its_run(
+    make_trainer: Any, make_env: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], bf16: bool
+) -> None:
+    """Greedy and sampled answers, to the letter, also in mixed precision; no optimizer state, no training file."""
+    plan = EvaluationPlan(every=0, rollouts_per_example=2)
+    train(make_trainer(bf16=bf16), evaluation=plan)
+    policy = load_policy(str(tmp_path / "run" / "checkpoint-2"))
+    trainer = make_trainer(model=policy.model, bf16=bf16, output_dir=str(tmp_path / "other"))
+    capsys.readouterr()
+    alone = evaluate_only(trainer, tmp_path / "alone", plan)
+    left = [str(path.relative_to(tmp_path / "alone")) for path in (tmp_path / "alone").rglob("*.*")]
+    assert left == ["eval_results/eval_step_2.json"]
+    found = read(tmp_path / "alone", 2)
+    assert found == read(tmp_path / "run", 2) == {**alone.summary(), "rollouts": alone.rollouts}
+    assert read(tmp_path / "run", 0)["rollouts"] != found["rollouts"]
+    assert not trainer.optimizer.state
+    printed = capsys.readouterr().out
+    assert "step 2" in printed
+    assert "greedy accuracy" in printed
+    assert "eval_step_2.json" in printed
+    with pytest.raises(OutputFolderError, match=r"eval_step_2.json already exists"):
+        evaluate_only(trainer, tmp_path / "alone", plan)
+
+
+def test_there_must_be_something_to_ask(make_trainer: Any, make_env: Any, tmp_path: Path) -> None:
+    """Told before a folder is made."""
+    trainer = make_trainer(env=make_env(num_eval_examples=0))
+    with pytest.raises(InputError, match="nothing to evaluate"):
+        evaluate_only(trainer, tmp_path / "alone")
+    assert not (tmp_path / "alone").exists()
+
+
+def test_the_step_of_a_model() -> None:
+    """Follows from the name of a checkpoint's folder alone."""
+    assert step_of_model("outputs/run/checkpoint-25") == step_of_model("outputs/run/checkpoint-25/") == 25
+    for other in ("tiny", "Qwen/Qwen2.5-1.5B-Instruct", "checkpoint-25/merged", "checkpoint-x", "my-checkpoint-3"):
+        assert step_of_model(other) == 0

@@ -9,6 +9,7 @@ import pytest
 from run_metrics import logged
 
 from rg_env.cli.main import run as run_cli
+from rg_env.core.run_folder import RunFolder
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.training.build import evaluate_config, run_config
 from rg_env.training.config.load import load_train_config
@@ -57,12 +58,13 @@ def test_a_run_is_repeated_from_its_own_config(config: Path) -> None:
 def test_a_checkpoint_is_evaluated_alone_as_the_run_did(config: Path, overrides: list[str]) -> None:
     """By the config and the checkpoint's folder, or by the command."""
     run_config(load_train_config(config, [*overrides, "output.dir=run"]))
-    own = json.loads(Path("run/eval_results/eval_step_2.json").read_text())
-    before = json.loads(Path("run/eval_results/eval_step_0.json").read_text())
+    before, own = (RunFolder(Path("run")).evaluation(step) for step in (0, 2))
     options = ["--eval-only", "--checkpoint", "run/checkpoint-2", "output.dir=alone"]
     assert run_cli(["train", str(config), *overrides, *options]) == 0
-    alone = json.loads(Path("alone/eval_results/eval_step_2.json").read_text())
-    greedy = [[rollout.get("greedy_completion") for rollout in each["rollouts"]] for each in (own, alone, before)]
+    alone = RunFolder(Path("alone")).evaluation(2)
+    greedy = [
+        [each["completion"] for each in found["rollouts"] if each["draw"] == "greedy"] for found in (own, alone, before)
+    ]
     assert greedy[0] == greedy[1]
     assert greedy[0] != greedy[2]
     assert alone["greedy_accuracy"] == own["greedy_accuracy"]

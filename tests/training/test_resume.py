@@ -13,6 +13,7 @@ from run_metrics import logged
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, TrainerCallback
 
+from rg_env.core.run_folder import RunFolder
 from rg_env.errors import OutputFolderError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, run_folder, train
@@ -85,8 +86,7 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(fresh: Any, tmp_path: Path, fi
     assert results["resumed_from"].endswith(f"checkpoint-{stops}")
     assert logged(tmp_path / "broken") == logged(tmp_path / "unbroken")
     assert logged(tmp_path / "broken", "rollouts.jsonl") == logged(tmp_path / "unbroken", "rollouts.jsonl")
-    for path in (tmp_path / "unbroken" / "eval_results").iterdir():
-        assert (tmp_path / "broken" / "eval_results" / path.name).read_text() == path.read_text()
+    assert RunFolder(tmp_path / "broken").evaluations() == RunFolder(tmp_path / "unbroken").evaluations()
     assert same_weights(unbroken, second)
 
 

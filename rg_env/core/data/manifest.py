@@ -12,7 +12,7 @@ reasoning-gym is the same.
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,14 @@ def split_hash(manifest: Manifest, split: Split) -> str:
     rows = {key: value for key, value in manifest["splits"][split].items() if key != "problems"}
     parts = [manifest["versions"]["reasoning-gym"], manifest["tasks"], rows]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def hash_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Hex SHA-256 of the prompts and gold answers of rows, in order."""
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(json.dumps([row["prompt"], row["answer"]], sort_keys=True, default=str).encode() + b"\n")
+    return digest.hexdigest()
 
 
 def split_by_of(manifest: Manifest) -> SplitBy:

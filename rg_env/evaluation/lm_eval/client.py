@@ -1,43 +1,105 @@
 """External benchmarks: tasks of lm-evaluation-harness, asked of the same models in the same way as ours.
 
     with Harness(config) as harness:
-        benchmarks = harness.prepare()                # what lm-eval asks; no model is needed for it
-        ...                                           # `runner.evaluate` asks it
+        benchmarks = harness.prepare()                # lm-eval's requests; no model is needed for it
+        ...                                           # `runner.ask_all` asks them
         results = [harness.score(each, folder) for each in benchmarks]
 
-lm-eval makes the requests and grades the answers, in a process of its own (`evaluation.harness`). It asks no model: its
+lm-eval makes the requests and grades the answers, in a process of its own (`lm_eval.process`). It asks no model: its
 client for chat endpoints sends stop sequences and seeds that servers refuse, the embedded engine among them, ends an
-evaluation with the first call that fails for good, and cannot go on with one. Here calls, retries and keys are those of
-the rest of the evaluation, and each answer is a line of `external/answers.jsonl` as soon as it is there. lm-eval cuts
+evaluation with the first call that fails for good, and cannot resume one. Here calls, retries and keys are those of the
+rest of the evaluation, and each answer is a line of `external/answers.jsonl` as soon as it is there. lm-eval cuts
 answers at a task's stop sequences, after the fact.
 """
 
 import contextlib
 import json
-import os
-import select
-import signal
-import subprocess
-import sys
+import math
+import shutil
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import rg_env
+from rg_env.core.processes import JsonProcess, environment_without
 from rg_env.core.text import file_part
 from rg_env.errors import InputError, MissingExtraError, RGEnvError
 from rg_env.evaluation.config import EvalConfig
-from rg_env.evaluation.lm_eval.requests import FOLDER, Benchmark
-from rg_env.evaluation.models import DEFAULT_KEY
+from rg_env.evaluation.models import DEFAULT_KEY, Request
+from rg_env.evaluation.records import RecordFile
 from rg_env.evaluation.results import BenchmarkScore, ExternalResult, Interval
+from rg_env.evaluation.runner import Answered, Work
+from rg_env.evaluation.scores import usage_of
+from rg_env.inference.protocol import Sampling
 
+FOLDER = "external"
+_ANSWERS = "answers.jsonl"
+_LOG = "lm_eval.log"
 _SHIPPED = Path("configs") / "lm_eval"
 _SCORING_S = 600.0
-"""Seconds that lm-eval may grade one model's answers for, and as many for each thousand of them: mathematics in one can
-take for ever to simplify."""
+"""Seconds that lm-eval may take to grade one model's answers, plus as many for each thousand of them: the mathematics
+in an answer can take forever to simplify."""
 _Z95 = 1.959964
+_NEEDED = frozenset({"model", "benchmark", "key", "text", "error", "truncated", "prompt_tokens", "completion_tokens"})
+
+
+@dataclass
+class Benchmark(Work):
+    """One model on one benchmark."""
+
+    name: str
+    prompt: int
+    """Number of the model's system prompt among those of all models."""
+    requests: dict[str, Request]
+    prices: tuple[float, float] | None = None
+    answers: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
+    """By key, the records in the file."""
+    file: RecordFile | None = field(default=None, init=False)
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    @property
+    def asked(self) -> int:
+        return len(self.requests)
+
+    @property
+    def made(self) -> int:
+        return len(self.answers)
+
+    @property
+    def failed(self) -> int:
+        return sum(answer["error"] is not None for answer in self.answers.values())
+
+    def open(self) -> list[str]:
+        return [key for key in self.requests if key not in self.answers or self.answers[key]["error"] is not None]
+
+    def request(self, key: str) -> Request:
+        return self.requests[key]
+
+    def take(self, answered: Sequence[Answered]) -> None:
+        for each in answered:
+            reply = each.reply
+            record = {
+                "model": self.model,
+                "benchmark": self.name,
+                "key": each.key,
+                "text": reply.text if reply else "",
+                **{
+                    name: getattr(reply, name, None)
+                    for name in ("reasoning", "prompt_tokens", "completion_tokens", "truncated")
+                },
+                "error": each.error,
+                "seconds": each.seconds,
+            }
+            assert self.file
+            self.file.append(record)
+            self.answers[each.key] = record
 
 
 class Harness:
@@ -59,72 +121,85 @@ class Harness:
         self._config = config
         # Models with the same system prompt are asked the same.
         self._prompts = list(dict.fromkeys(model.system_prompt for model in config.models.values()))
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log: IO[bytes] | None = None
-        self._rest = b""
+        self._scratch = tempfile.TemporaryDirectory(prefix="rg-env-external-")
+        self._log = Path(self._scratch.name) / _LOG
 
     def __enter__(self) -> "Harness":
-        self._log = tempfile.TemporaryFile()
-        keys = {DEFAULT_KEY, *(model.key_variable for model in self._config.models.values())}
-        environment = {name: value for name, value in os.environ.items() if name not in keys}
-        environment |= {
+        self._log.touch()
+        keys = {DEFAULT_KEY, *(model.key_variable for model in self._config.models.values() if model.key_variable)}
+        environment = environment_without(*keys) | {
             "HF_ALLOW_CODE_EVAL": "0",
             "HF_DATASETS_TRUST_REMOTE_CODE": "0",
             "TOKENIZERS_PARALLELISM": "false",
         }
-        environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in sys.path)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-W", "ignore", "-m", "rg_env.evaluation.lm_eval.process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=environment,
-            bufsize=0,
-            start_new_session=True,  # ended as a group; Ctrl-C in the terminal does not reach it
-        )
+        self._process = JsonProcess("rg_env.evaluation.lm_eval.process:main", environment)
         return self
 
     def __exit__(self, *_: object) -> None:
-        process = self._process
-        assert process
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: EPERM for a zombie
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for stream in (process.stdin, process.stdout, self._log):
-            if stream is not None:
-                stream.close()
+        self._process.kill()
+        self._scratch.cleanup()
 
     def prepare(self) -> list[Benchmark]:
-        """All models on all benchmarks: what lm-eval asks them.
+        """All models on all benchmarks, with lm-eval's requests.
 
         Raises:
-            InputError: there is no such task; its data set cannot be had; chat endpoints cannot be asked it.
+            InputError: there is no such task; its data set is not available; chat endpoints cannot be asked it.
             RGEnvError: lm-eval's process ended.
         """
         external = self._config.external
-        with tempfile.TemporaryDirectory(prefix="rg-env-external-") as folder:
-            file = Path(folder) / "requests.jsonl"
-            call = {
-                "tasks": external.tasks,
-                "include": [str(each) for each in include_folders(external.include)],
-                "limit": external.num_examples,
-                "prompts": self._prompts,
-                "requests": str(file),
-            }
-            try:
-                reply = self._call(call, None)
-            except _Told as told:
-                raise InputError(str(told)) from None
-            requests = self._requests(file)
+        file = Path(self._scratch.name) / "requests.jsonl"
+        call = {
+            "log": str(self._log),
+            "tasks": external.tasks,
+            "include": [str(each) for each in include_folders(external.include)],
+            "limit": external.num_examples,
+            "prompts": self._prompts,
+            "requests": str(file),
+        }
+        try:
+            reply = self._call(call)
+        except _Refused as refused:
+            raise InputError(str(refused)) from None
         self.version = reply["version"]
         if reply["unused"]:
             print(f"settings that models are not asked with: {', '.join(reply['unused'])}", flush=True)
-        return [
-            Benchmark(name, benchmark, number, requests[benchmark, number], model.prices)
+        benchmarks = [
+            Benchmark(name, benchmark, self._prompts.index(model.system_prompt), {}, model.prices)
             for name, model in self._config.models.items()
-            for number in [self._prompts.index(model.system_prompt)]
             for benchmark in external.tasks
         ]
+        with file.open(encoding="utf-8") as lines:
+            for record in map(json.loads, lines):
+                request = Request(record["chat"], self._sampling(record["sampling"]))
+                for each in benchmarks:
+                    if (each.name, each.prompt) == (record["benchmark"], record["prompt"]):
+                        each.requests[record["key"]] = request
+        return benchmarks
+
+    def _sampling(self, of_task: dict[str, Any]) -> Sampling:
+        """The task's own settings, unless the config overrides them; greedy by default."""
+        external = self._config.external
+        lengths = [of_task[each] for each in ("max_gen_toks", "max_tokens", "max_new_tokens") if each in of_task]
+        temperature = 0.0 if of_task.get("do_sample") is False else of_task.get("temperature", 0.0)
+        return Sampling(
+            max_tokens=external.max_tokens or int(next(iter(lengths), self._config.sampling.max_tokens)),
+            temperature=temperature if external.temperature is None else external.temperature,
+            top_p=external.top_p or of_task.get("top_p", 1.0),
+        )
+
+    @contextlib.contextmanager
+    def answer_file(self, folder: Path, benchmarks: list[Benchmark]) -> Iterator[None]:
+        """Give the benchmarks the answers in `folder`, and write new ones there."""
+        (folder / FOLDER).mkdir(exist_ok=True)
+        by_name = {(each.model, each.name): each for each in benchmarks}
+        with RecordFile(folder / FOLDER / _ANSWERS, _NEEDED) as file:
+            for record in file.records():
+                benchmark = by_name.get((record["model"], record["benchmark"]))
+                if benchmark and record["key"] in benchmark.requests:
+                    benchmark.answers[record["key"]] = record
+            for each in benchmarks:
+                each.file = file
+            yield
 
     def score(self, benchmark: Benchmark, folder: Path) -> ExternalResult:
         """Grade the answers; lm-eval's own results are written into `folder`/external.
@@ -132,23 +207,22 @@ class Harness:
         Raises:
             RGEnvError: lm-eval failed, or took too long.
         """
-        # Names of models can be one as files; their numbers are not.
+        # Names of models can be the same as files; their numbers are not.
         names = [file_part(name) for name in self._config.models]
         number = list(self._config.models).index(benchmark.model)
         model = names[number] if names.count(names[number]) == 1 else f"{number}_{names[number]}"
-        stem = f"{file_part(benchmark.name)}_{model}"
         answers = {key: benchmark.answers[key]["text"] for key in benchmark.requests}
         call = {
             "benchmark": benchmark.name,
             "prompt": benchmark.prompt,
             "answers": answers,
-            "output": str((folder / FOLDER / stem).absolute()),
+            "output": str((folder / FOLDER / f"{file_part(benchmark.name)}_{model}").absolute()),
         }
         try:
             reply = self._call(call, _SCORING_S * (1 + len(answers) / 1000))
-        except _Told as told:
-            what = f"{benchmark.name}, {benchmark.model}: lm-eval cannot grade the answers: {told}"
-            raise RGEnvError(f"{what}. They are kept: go on with --resume --output-dir {folder}") from None
+        except _Refused as refused:
+            what = f"{benchmark.name}, {benchmark.model}: lm-eval cannot grade the answers: {refused}"
+            raise RGEnvError(f"{what}. They are kept: use --resume --output-dir {folder}") from None
         known = [each["truncated"] for each in benchmark.answers.values() if each["truncated"] is not None]
         return ExternalResult(
             model=benchmark.model,
@@ -156,7 +230,7 @@ class Harness:
             answers=benchmark.asked,
             failed=benchmark.failed,
             truncated=sum(known) / len(known) if known else None,
-            usage=benchmark.usage(),
+            usage=usage_of(benchmark.answers.values(), benchmark.prices),
             scores=[
                 BenchmarkScore(**score, interval=_interval(score["value"], score["stderr"]))
                 for score in reply["scores"]
@@ -164,72 +238,34 @@ class Harness:
         )
 
     def keep_log(self, folder: Path) -> None:
-        """Write what lm-eval has said into `folder`/external."""
-        assert self._log
+        """Append lm-eval's output to the log in `folder`/external."""
         (folder / FOLDER).mkdir(exist_ok=True)
-        with (folder / FOLDER / "lm_eval.log").open("ab") as log:
-            log.write(self._said())
+        with (folder / FOLDER / _LOG).open("ab") as log, self._log.open("rb") as written:
+            shutil.copyfileobj(written, log)
 
-    def _requests(self, file: Path) -> dict[tuple[str, int], dict[str, dict[str, Any]]]:
-        found: dict[tuple[str, int], dict[str, dict[str, Any]]] = {
-            (name, number): {} for name in self._config.external.tasks for number in range(len(self._prompts))
-        }
-        with file.open(encoding="utf-8") as lines:
-            for line in lines:
-                record = json.loads(line)
-                request = {"messages": record["chat"], **self._sampling(record["sampling"])}
-                found[record["benchmark"], record["prompt"]][record["key"]] = request
-        return found
-
-    def _sampling(self, of_task: dict[str, Any]) -> dict[str, Any]:
-        """The task's own settings, except for what the config says; greedy where neither says."""
-        external = self._config.external
-        lengths = [of_task[each] for each in ("max_gen_toks", "max_tokens", "max_new_tokens") if each in of_task]
-        temperature = 0.0 if of_task.get("do_sample") is False else of_task.get("temperature", 0.0)
-        return {
-            "max_tokens": external.max_tokens or int(next(iter(lengths), self._config.sampling.max_tokens)),
-            "temperature": temperature if external.temperature is None else external.temperature,
-            "top_p": external.top_p or of_task.get("top_p", 1.0),
-        }
-
-    def _call(self, call: dict[str, Any], wall_s: float | None) -> dict[str, Any]:
-        process = self._process
-        assert process
-        assert process.stdin
-        assert process.stdout
-        deadline = None if wall_s is None else time.monotonic() + wall_s
+    def _call(self, call: dict[str, Any], wall_s: float = math.inf) -> dict[str, Any]:
+        deadline = time.monotonic() + wall_s
         try:
-            data = memoryview(json.dumps(call).encode() + b"\n")  # pure ASCII: lone surrogates pass
-            while data:  # unbuffered: a pipe takes what it takes
-                data = data[process.stdin.write(data) :]
-            while b"\n" not in self._rest:
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                if not select.select([process.stdout], [], [], left)[0]:
-                    raise RGEnvError(f"lm-eval was ended: it graded for longer than {wall_s:.0f} s")
-                if not (chunk := process.stdout.read(2**20)):
-                    raise BrokenPipeError
-                self._rest += chunk
-        except BrokenPipeError:
-            code = process.wait()
-            last = (self._said().decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
-            raise RGEnvError(f"lm-eval ended with code {code}: {last[:300]}") from None
-        line, self._rest = self._rest.split(b"\n", 1)
-        reply: dict[str, Any] = json.loads(line)
+            self._process.send(call, deadline)
+            reply: dict[str, Any] = self._process.receive(deadline)
+        except TimeoutError:
+            raise RGEnvError(f"lm-eval was stopped: it graded for longer than {wall_s:.0f} s") from None
+        except (EOFError, OSError):
+            self._process.kill()
+            lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            last = lines[-1][:300] if lines else self._process.last_error
+            raise RGEnvError(f"lm-eval ended with {self._process.end}: {last}") from None
         if "error" in reply:
-            raise _Told(reply["error"])
+            raise _Refused(reply["error"])
         return reply
 
-    def _said(self) -> bytes:
-        assert self._log
-        return os.pread(self._log.fileno(), 2**24, 0)
 
-
-class _Told(Exception):
-    """What lm-eval's process answered in the place of a result."""
+class _Refused(Exception):
+    """Error that lm-eval's process sent instead of a result."""
 
 
 def include_folders(given: str | None) -> list[Path]:
-    """Where task files are looked for, besides lm-eval's own: those that rg_env comes with, and `given`."""
+    """Folders of task files in addition to lm-eval's own: those that rg_env comes with, and `given`."""
     package = Path(rg_env.__file__).parent
     shipped = package / _SHIPPED  # of a wheel
     if not shipped.is_dir():
@@ -238,8 +274,8 @@ def include_folders(given: str | None) -> list[Path]:
 
 
 def _interval(value: float, stderr: float | None) -> Interval | None:
-    """Of 95 %, by lm-eval's standard error; that of a share is a part of 0 ... 1."""
-    if not stderr:  # 0 where all is right, or nothing: that says nothing of the next question
+    """At 95 %, by lm-eval's standard error; within 0 ... 1 for a share."""
+    if not stderr:  # 0 if all are right, or none: that says nothing of the next question
         return None
     low, high = value - _Z95 * stderr, value + _Z95 * stderr
     return (max(low, 0.0), min(high, 1.0)) if 0 <= value <= 1 else (low, high)

@@ -1,15 +1,15 @@
-"""lm-evaluation-harness in a process of its own: what it wants to ask, and what it makes of the answers.
+"""lm-evaluation-harness in a process of its own: its requests, and its scores of the answers.
 
-It speaks JSON lines with `evaluation.external`, which asks the models; lm-eval is imported nowhere else:
+It exchanges JSON values with `lm_eval.client`, which asks the models; lm-eval is imported nowhere else:
 
-    {"tasks": [names], "include": [folders], "limit": N | null, "prompts": [text | null], "requests": file}
+    {"log": file, "tasks": [names], "include": [folders], "limit": N | null, "prompts": [text | null], "requests": file}
     -> {"version": of lm-eval, "unused": [settings of tasks that no model is asked with]}
        and in the file a line a request: {"benchmark", "prompt": its number, "key", "chat": messages, "sampling"}
     {"benchmark": name, "prompt": number, "answers": {key: text}, "output": file without its ending}
     -> {"scores": [{"task", "metric", "filter", "value", "stderr", "n", "num_fewshot", "version"}]}
-    -> {"error": one line} in the place of either
+    -> {"error": one line} instead of either
 
-The same code of lm-eval runs twice: it is broken off where it asks a model, and later given the answers there. This
+The same code of lm-eval runs twice: it is stopped where it asks a model, and later given the answers there. This
 process does not have the keys of endpoints, and no code of models is run (lm-eval itself refuses tasks that do so).
 """
 
@@ -18,7 +18,6 @@ import hashlib
 import json
 import os
 import re
-import sys
 import traceback
 from collections import Counter
 from functools import cache
@@ -32,6 +31,7 @@ from lm_eval.models.utils import postprocess_generated_text
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable
 
+from rg_env.core.child_process import ParentPipe
 from rg_env.core.text import reason_of
 
 _FEWSHOT_SEED = 1234
@@ -42,15 +42,15 @@ _NAMED = re.compile(r"""^["']?(?:task|group)["']?[ ]*:[ ]*["']?([^\s"'#]+)""", r
 
 
 class Refused(Exception):
-    """What the user gave cannot work; the message is for them."""
+    """The user's input cannot work; the message is for them."""
 
 
-class _Asked(Exception):
-    """The requests that lm-eval makes."""
+class _Requests(Exception):
+    """Carries the requests that lm-eval makes."""
 
 
 class _Model(LM):
-    """Stands for any model: breaks lm-eval off where there are no answers yet."""
+    """Stand-in for any model: stops lm-eval if there are no answers yet."""
 
     tokenizer_name = "chat"
 
@@ -68,30 +68,31 @@ class _Model(LM):
             chat, settings = request.args
             what = json.dumps([self._benchmark, chat, settings], sort_keys=True, default=str)
             digest = hashlib.sha256(what.encode("utf-8", "backslashreplace")).hexdigest()[:32]
-            times[digest] += 1  # the same question again wants another answer
+            times[digest] += 1  # the same question again needs another answer
             asked.append((f"{digest}-{times[digest]}", chat, settings))
         if self._answers is None:
-            raise _Asked(asked)
+            raise _Requests(asked)
         return [
             postprocess_generated_text(self._answers[key], settings.get("until"), None) for key, _, settings in asked
         ]
 
-    # Every `LM` must have these two. `_load` refuses the tasks that call them: no chat endpoint tells likelihoods.
+    # Abstract in `LM`; `_load` refuses the tasks that call them.
     def loglikelihood(self, requests: list[Any]) -> NoReturn:
-        raise Refused("likelihoods cannot be asked of chat endpoints")
+        raise Refused("chat endpoints report no likelihoods")
 
     loglikelihood_rolling = loglikelihood
 
 
-def serve() -> None:
-    """Answer the lines on standard input until its end. What libraries print goes to standard error."""
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    state: _State | None = None
-    for line in sys.stdin:
-        call = json.loads(line)
+def main() -> None:
+    """Answer the parent's calls until it is gone. Everything that libraries print goes to the log."""
+    parent, state = ParentPipe(), None
+    while True:
+        call = parent.receive()
         try:
             if state is None:
+                log = os.open(call["log"], os.O_WRONLY | os.O_APPEND)
+                os.dup2(log, 1)
+                os.dup2(log, 2)
                 state = _State(call["tasks"], call["include"], call["limit"], call["prompts"])
                 reply = state.ask(Path(call["requests"]))
             else:
@@ -99,8 +100,7 @@ def serve() -> None:
         except Exception as error:
             traceback.print_exc()
             reply = {"error": str(error) if isinstance(error, Refused) else reason_of(error)}
-        replies.write(json.dumps(reply) + "\n")
-        replies.flush()
+        parent.send(reply)
 
 
 class _State:
@@ -118,7 +118,7 @@ class _State:
                     for key, text, settings in self._requests(name, number):
                         chat = json.loads(text)
                         if chat[-1]["role"] != "user":
-                            raise Refused(f"{name} begins the answer (gen_prefix), which no chat endpoint goes on with")
+                            raise Refused(f"{name} sets gen_prefix, which chat endpoints do not support")
                         sampling = {each: settings[each] for each in _SAMPLING if settings.get(each) is not None}
                         unused |= {f"{name}: {each}" for each in settings if each not in (*_SAMPLING, "until")}
                         record = {"benchmark": name, "prompt": number, "key": key, "chat": chat, "sampling": sampling}
@@ -126,7 +126,7 @@ class _State:
         return {"version": version("lm_eval"), "unused": sorted(unused)}
 
     def score(self, name: str, prompt: int, answers: dict[str, str], output: Path) -> dict[str, Any]:
-        """Grade the answers; lm-eval's own results, and what became of each answer, go to files."""
+        """Grade the answers; lm-eval's own results, and its verdict on each answer, go to files."""
         results = self._evaluate(name, prompt, _Model(name, answers))
         samples = results.pop("samples")
         _write(
@@ -140,11 +140,11 @@ class _State:
     def _requests(self, name: str, prompt: int) -> list[Any]:
         try:
             self._evaluate(name, prompt, _Model(name))
-        except _Asked as asked:
-            return asked.args[0]
+        except _Requests as made:
+            return made.args[0]
         except ValueError as error:  # lm-eval's refusals: code of a model would be run, pictures are needed
             raise Refused(f"{name}: {reason_of(error)}") from error
-        raise Refused(f"{name} asks a model nothing")
+        raise Refused(f"{name} makes no requests")
 
     def _evaluate(self, name: str, prompt: int, model: _Model) -> dict[str, Any]:
         loaded = self._loaded[name]
@@ -163,12 +163,12 @@ class _State:
 
 
 def manager_for(names: list[str], include: list[str]) -> TaskManager:
-    """Knows the tasks `names`, and those that they are made of.
+    """A manager of the tasks `names`, and of those that they are made of.
 
     lm-eval's own index of its 15,000 files takes half a minute, so only the folders that matter are read.
 
     Raises:
-        Refused: a name is of no task.
+        Refused: a name is unknown.
     """
     built_in = _built_in()
     wanted = set(names)
@@ -206,14 +206,14 @@ def _built_in() -> dict[str, Path]:
 
 
 def _is_mentioned(name: str) -> bool:
-    """Whether it stands in any of lm-eval's files: of a tag, or in a list."""
+    """Whether any of lm-eval's files mentions it, as a tag or in a list."""
     word = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])")
     files = (file.read_text(encoding="utf-8", errors="replace") for file in _BUILT_IN.rglob("*.yaml"))
     return any(map(word.search, files))
 
 
 def _parts(entry: Any) -> set[str]:
-    """What a group is made of."""
+    """Names of a group's tasks."""
     listed = (entry.cfg or {}).get("task")
     listed = listed if isinstance(listed, list) else []
     found = {part if isinstance(part, str) else part.get("task", part.get("group")) for part in listed}
@@ -227,13 +227,13 @@ def _load(manager: TaskManager, name: str) -> dict[str, Any]:
         traceback.print_exc()
         raise Refused(
             f"the benchmark {name} cannot be loaded: {reason_of(error)} (data sets come from the Hugging Face hub "
-            "when they are first used)"
+            "when first used)"
         ) from error
     for task in loaded["tasks"].values():
         if task.OUTPUT_TYPE != "generate_until":
             raise Refused(
                 f"{name} is scored by the likelihood of given answers ({task.OUTPUT_TYPE}), which chat endpoints do "
-                "not tell: take a task that asks for an answer"
+                "not report: use a task that asks for an answer"
             )
     return loaded
 
@@ -267,7 +267,3 @@ def _scores(benchmark: str, results: dict[str, Any]) -> list[dict[str, Any]]:
 def _write(file: Path, lines: Any) -> None:
     with file.open("w", encoding="utf-8", errors="backslashreplace") as output:
         output.writelines(f"{line}\n" for line in lines)
-
-
-if __name__ == "__main__":
-    serve()

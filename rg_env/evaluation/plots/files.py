@@ -14,7 +14,7 @@ from rg_env.evaluation.plots.merging import checked, merged, new_names, renamed
 from rg_env.evaluation.plots.style import check_suffix
 from rg_env.evaluation.plots.summary import summary_picture
 from rg_env.evaluation.plots.task import comparison_picture
-from rg_env.evaluation.results import AllResults, TaskResults, read_results
+from rg_env.evaluation.results import Results, read_results
 
 
 @dataclass(frozen=True)
@@ -90,23 +90,21 @@ def _run_names(files: Sequence[Path]) -> list[str]:
 
 
 def _results(files: Sequence[Path], renames: Renames) -> Draw:
-    read = {str(file): _readable(file) for file in files}
-    of_task = {file: checked(each, file) for file, each in read.items() if isinstance(each, TaskResults)}
-    of_all = {file: checked(each, file) for file, each in read.items() if isinstance(each, AllResults)}
-    if of_task and of_all:
-        raise InputError(
-            f"{next(iter(of_all))} has all tasks and {next(iter(of_task))} one: they do not go into one picture"
-        )
-    if of_all:
-        summary = merged(of_all)
-        summary = renamed(summary, new_names(renames.typed, renames.file, list(summary.models), "model"))
-        return lambda output, title: summary_picture(summary, output, title)
-    results = merged(of_task)
+    read = {str(file): checked(_readable(file), str(file)) for file in files}
+    sizes = {len(each.tasks) > 1 for each in read.values()}
+    if len(sizes) > 1:
+        several = next(file for file, each in read.items() if len(each.tasks) > 1)
+        single = next(file for file, each in read.items() if len(each.tasks) == 1)
+        raise InputError(f"{several} has all tasks and {single} one: they do not go into one picture")
+    results = merged(read)
     results = renamed(results, new_names(renames.typed, renames.file, list(results.models), "model"))
-    return lambda output, title: comparison_picture(results, output, title)
+    if len(results.tasks) > 1:
+        return lambda output, title: summary_picture(results, output, title)
+    (task,) = results.tasks.values()
+    return lambda output, title: comparison_picture(task, output, title)
 
 
-def _readable(file: Path) -> TaskResults | AllResults:
+def _readable(file: Path) -> Results:
     if file.is_file() and not file.stat().st_size:
         raise InputError(f"{file} is empty")
     return read_results(file)

@@ -20,9 +20,8 @@ from typing import Any, TypeVar
 
 from rg_env.core.text import reason_of
 from rg_env.errors import InputError, unknown_name
-from rg_env.evaluation.results import AllResults, Interval, TaskResults, no_key_twice
+from rg_env.evaluation.results import Interval, Results, TaskResults
 
-Results = TypeVar("Results", TaskResults, AllResults)
 _ROUNDING = 1e-9
 _SAME = ("spec", "questions", "sampling", "grading", "system_prompt", "floor")
 """What two files have to have in common, of each task."""
@@ -36,25 +35,19 @@ def checked(results: Results, file: str) -> Results:
     Raises:
         InputError: there are no answers; an accuracy outside of its interval; models of a task without a macro average.
     """
-    if isinstance(results, AllResults):
-        if not results.models:
-            only = " but those of external benchmarks, of which there is no picture" if results.external else ""
-            raise InputError(f"{file} has no models{only}: there is nothing to draw")
-        for name, summary in results.models.items():
-            _check_interval(summary.accuracy, summary.accuracy_interval, f"{file}: the macro average of {name!r}")
-    tasks = results.tasks if isinstance(results, AllResults) else {results.task: results}
-    for task, of_task in tasks.items():
-        if isinstance(results, AllResults) and (more := of_task.models.keys() - results.models.keys()):
+    if not results.models:
+        only = " but those of external benchmarks, of which there is no picture" if results.external else ""
+        raise InputError(f"{file} has no models{only}: there is nothing to draw")
+    for name, summary in results.models.items():
+        _check_interval(*summary.measured, f"{file}: the macro average of {name!r}")
+    for task, of_task in results.tasks.items():
+        if more := of_task.models.keys() - results.models.keys():
             raise InputError(f"{file} is damaged: {min(more)!r}, of the task {task!r}, has no macro average")
         for name, model in of_task.models.items():
-            scores = model.scores
-            if scores.n:
-                _check_interval(
-                    scores.accuracy, scores.accuracy_interval, f"{file}: the accuracy of {name!r} on {task!r}"
-                )
-    if not any(
-        model.scores.n > 0 and model.scores.rollouts > 0 for each in tasks.values() for model in each.models.values()
-    ):
+            if model.scores.n:
+                _check_interval(*model.scores.measured, f"{file}: the accuracy of {name!r} on {task!r}")
+    scores = [model.scores for each in results.tasks.values() for model in each.models.values()]
+    if not any(each.n > 0 and each.answers > 0 for each in scores):
         raise InputError(f"{file} has no answers: there is nothing to draw")
     return results
 
@@ -74,19 +67,11 @@ def merged(files: Mapping[str, Results]) -> Results:
     """
     (first, results), *others = files.items()
     for file, other in others:
-        if isinstance(results, AllResults) and isinstance(other, AllResults):
-            results = _with_all(results, other, (file, first))
-        elif isinstance(results, TaskResults) and isinstance(other, TaskResults):
-            results = _with_task(results, other, (file, first))
+        results = _with_all(results, other, (file, first))
     return results
 
 
 def _with_task(results: TaskResults, other: TaskResults, files: tuple[str, str]) -> TaskResults:
-    if other.task != results.task:
-        raise InputError(
-            f"{files[0]} is of the task {other.task!r} and {files[1]} of {results.task!r}: one picture shows one task, "
-            "or files of all tasks (results_all_tasks_...)"
-        )
     if reason := next(_differences(results, other), None):
         raise InputError(f"{files[0]} cannot be compared with {files[1]} on {results.task!r}: {reason}")
     return results.model_copy(
@@ -100,7 +85,7 @@ def _with_task(results: TaskResults, other: TaskResults, files: tuple[str, str])
     )
 
 
-def _with_all(results: AllResults, other: AllResults, files: tuple[str, str]) -> AllResults:
+def _with_all(results: Results, other: Results, files: tuple[str, str]) -> Results:
     if differ := sorted(results.tasks.keys() ^ other.tasks.keys()):
         where = files[0] if differ[0] in other.tasks else files[1]
         raise InputError(
@@ -165,16 +150,22 @@ def renamed(results: Results, names: Mapping[str, str]) -> Results:
             for each in comparisons
         ]
 
-    update: dict[str, Any] = {"models": of(results.models), "comparisons": pairs(results.comparisons)}
-    if isinstance(results, AllResults):
-        update["published"] = [
-            each.model_copy(update={"model": names.get(each.model, each.model)}) for each in results.published
-        ]
-        update["tasks"] = {task: renamed(each, names) for task, each in results.tasks.items()}
-        update["external"] = [
-            each.model_copy(update={"model": names.get(each.model, each.model)}) for each in results.external
-        ]
-    return results.model_copy(update=update)
+    def of_model(records: Iterable[Any]) -> list[Any]:
+        return [each.model_copy(update={"model": names.get(each.model, each.model)}) for each in records]
+
+    tasks = {
+        name: task.model_copy(update={"models": of(task.models), "comparisons": pairs(task.comparisons)})
+        for name, task in results.tasks.items()
+    }
+    return results.model_copy(
+        update={
+            "models": of(results.models),
+            "comparisons": pairs(results.comparisons),
+            "published": of_model(results.published),
+            "tasks": tasks,
+            "external": of_model(results.external),
+        }
+    )
 
 
 def new_names(typed: Sequence[str], file: Path | None, known: Sequence[str], kind: str) -> dict[str, str]:
@@ -232,7 +223,7 @@ def _from_file(file: Path | None) -> Iterator[tuple[str, str, str]]:
     if file is None:
         return
     try:
-        values = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=no_key_twice)
+        values = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_no_key_twice)
     except OSError as error:
         raise InputError(f"--rename-file {file} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -241,3 +232,12 @@ def _from_file(file: Path | None) -> Iterator[tuple[str, str, str]]:
         raise InputError(f'--rename-file {file} has to hold new names by old ones: {{"OLD": "NEW"}}')
     for old, new in values.items():
         yield f"--rename-file {file}", old, new
+
+
+def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For `json.loads`: an object, of which Python would keep the last value of a key. Raises `ValueError`."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
+    return values

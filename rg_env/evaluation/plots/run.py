@@ -7,6 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from rg_env.core.run_folder import RunFolder
 from rg_env.evaluation.plots.style import COLORS, GREY, label_whole_steps
 
 _BLUE, _ORANGE, _GREEN, _PURPLE, *_ = COLORS
@@ -25,9 +26,7 @@ def plot_run(folder: Path, output: Path | None = None) -> Path | None:
         [json.loads(line) for line in metrics_file.read_text().splitlines()] if metrics_file.exists() else []
     )
     steps = [row for row in rows if row.get("reward") is not None]
-    evaluations = sorted(
-        (json.loads(path.read_text()) for path in folder.glob("eval_results/eval_step_*.json")), key=lambda e: e["step"]
-    )
+    evaluations = RunFolder(folder).evaluations()
     tasks = _tasks(evaluations)
     if not steps and not tasks:
         return None

@@ -27,7 +27,7 @@ from rg_env.evaluation.plots.style import (
     short_names,
     titled,
 )
-from rg_env.evaluation.results import AllResults, ModelScores, ModelSummary, TaskResults
+from rg_env.evaluation.results import ModelSummary, Results, Scores, TaskResults
 
 _MOST_DOTS = 100
 """Models x tasks that are still drawn as dots."""
@@ -40,7 +40,7 @@ _SHADES = "Blues"
 _TICKS = {0: "0", 0.25: "25", 0.5: "50", 0.75: "75", 1: "100"}
 
 
-def summary_picture(results: AllResults, output: Path, title: str | None = None) -> None:
+def summary_picture(results: Results, output: Path, title: str | None = None) -> None:
     """Draw the models' accuracy on all tasks, and their macro averages with 95 % intervals; models are sorted by macro
     average, tasks by the mean over the models.
 
@@ -52,7 +52,7 @@ def summary_picture(results: AllResults, output: Path, title: str | None = None)
         InputError: the suffix is none of `drawing.SUFFIXES`.
         OutputFolderError: it cannot be written.
     """
-    models = sorted(results.models.items(), key=lambda item: -item[1].accuracy)
+    models = sorted(results.models.items(), key=lambda item: -item[1].measured[0])
     tasks = sorted(results.tasks.items(), key=lambda item: -_mean(item[1]))
     dots = len(models) <= len(COLORS) and len(models) * len(tasks) <= _MOST_DOTS
     figure = (_dots if dots else _table)(models, tasks)
@@ -65,24 +65,25 @@ Models = list[tuple[str, ModelSummary]]
 Tasks = list[tuple[str, TaskResults]]
 
 
-def _scores(task: TaskResults, model: str) -> ModelScores | None:
+def _scores(task: TaskResults, model: str) -> Scores | None:
     """None where the model was not asked, or no question counts."""
     found = task.models.get(model)
     return found.scores if found and found.scores.n else None
 
 
 def _mean(task: TaskResults) -> float:
-    found = [model.scores.accuracy for model in task.models.values() if model.scores.n]
+    found = [model.scores.measured[0] for model in task.models.values() if model.scores.n]
     return fmean(found) if found else 0.0
 
 
 def _in_words(name: str, summary: ModelSummary, tasks: Tasks) -> str:
     """A model's macro average, its interval, and what sets it apart from the others."""
-    low, high = map(percent, summary.accuracy_interval)
+    accuracy, interval = summary.measured
+    low, high = map(percent, interval)
     count = sum(_scores(task, name) is not None for _, task in tasks)
     apart = [] if count == len(tasks) else [f"{count} task{'' if count == 1 else 's'}"]
     apart += [f"{summary.failed} failed calls"] if summary.failed else []
-    return f"{percent(summary.accuracy)} ({', '.join([f'{low} to {high}', *apart])})"
+    return f"{percent(accuracy)} ({', '.join([f'{low} to {high}', *apart])})"
 
 
 def _dots(models: Models, tasks: Tasks) -> Figure:
@@ -102,10 +103,10 @@ def _dots(models: Models, tasks: Tasks) -> Figure:
         axes.axhspan(place - 0.5, place + 0.5, color="black", alpha=0.05, linewidth=0)
     step = 0.8 / len(models)
     for number, (name, summary) in enumerate(models):
-        rows = [(0, summary.accuracy, summary.accuracy_interval)]
+        rows = [(0, *summary.measured)]
         for place, (_, task) in enumerate(tasks, 1):
             if scores := _scores(task, name):
-                rows.append((place, scores.accuracy, scores.accuracy_interval))
+                rows.append((place, *scores.measured))
         shift = (number - (len(models) - 1) / 2) * step
         means = [mean for _, mean, _ in rows]
         axes.errorbar(
@@ -178,13 +179,13 @@ def _table(models: Models, tasks: Tasks) -> Figure:
 def _cells(axes: Axes, models: list[str], tasks: Tasks) -> None:
     """The squares of a table, and below them what the best constant answers get. No accuracy is a dash."""
     found = [[_scores(task, name) for _, task in tasks] for name in models]
-    shades = [[0.02 + 0.9 * each.accuracy if each else math.nan for each in row] for row in found]
+    shades = [[0.02 + 0.9 * each.measured[0] if each else math.nan for each in row] for row in found]
     places = [[place - 0.5 for place in range(count + 1)] for count in (len(tasks), len(models))]
     axes.pcolormesh(*places, shades, cmap=_SHADES, vmin=0, vmax=1, edgecolors="white", linewidth=1.2)
     for row, scores in enumerate(found):
         for column, each in enumerate(scores):
-            dark = each is not None and each.accuracy > 0.75  # where white is read better than black
-            _number(axes, column, row, each.accuracy if each else None, "white" if dark else "black")
+            dark = each is not None and each.measured[0] > 0.75  # where white is read better than black
+            _number(axes, column, row, each.measured[0] if each else None, "white" if dark else "black")
     for column, (_, task) in enumerate(tasks):
         if task.floor is not None:
             _number(axes, column, len(models) + 0.3, task.floor, GREY)
@@ -198,11 +199,11 @@ def _number(axes: Axes, column: float, row: float, share: float | None, color: s
 
 def _macro(axes: Axes, models: Models, notes: list[str]) -> None:
     """The macro averages with their intervals, a row a model, beside the table."""
-    means = [summary.accuracy for _, summary in models]
+    means = [summary.measured[0] for _, summary in models]
     axes.errorbar(
         means,
         range(len(models)),
-        xerr=error_bars(means, [summary.accuracy_interval for _, summary in models]),
+        xerr=error_bars(means, [summary.measured[1] for _, summary in models]),
         color=COLORS[0],
         marker="o",
         markersize=5,

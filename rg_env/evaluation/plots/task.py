@@ -21,7 +21,7 @@ from rg_env.evaluation.plots.style import (
     short_names,
     titled,
 )
-from rg_env.evaluation.results import ModelScores, TaskResults
+from rg_env.evaluation.results import Scores, TaskResults
 
 _POINTS = 9
 _BAR = "#A8D5F0"
@@ -41,7 +41,7 @@ def comparison_picture(results: TaskResults, output: Path, title: str | None = N
         InputError: the suffix is none of `drawing.SUFFIXES`.
         OutputFolderError: it cannot be written.
     """
-    models = sorted(results.models.items(), key=lambda item: (item[1].scores.n == 0, -item[1].scores.accuracy))
+    models = sorted(results.models.items(), key=lambda item: (item[1].scores.n == 0, -item[1].scores.measured[0]))
     labels = list(short_names([name for name, _ in models]).values())
     scores = [model.scores for _, model in models]
     notes = [_in_words(each, results.questions.n) for each in scores]
@@ -51,9 +51,10 @@ def comparison_picture(results: TaskResults, output: Path, title: str | None = N
     for row, (each, note) in enumerate(zip(scores, notes, strict=True)):
         axes.text(1.03, row, note, transform=axes.get_yaxis_transform(), va="center", fontsize=_POINTS)
         if each.n:
-            bars = error_bars([each.accuracy], [each.accuracy_interval])
-            axes.barh(row, each.accuracy, height=0.66, color=_BAR)
-            axes.errorbar(each.accuracy, row, xerr=bars, fmt="k.", elinewidth=1.2, capsize=3, clip_on=False)
+            accuracy, interval = each.measured
+            bars = error_bars([accuracy], [interval])
+            axes.barh(row, accuracy, height=0.66, color=_BAR)
+            axes.errorbar(accuracy, row, xerr=bars, fmt="k.", elinewidth=1.2, capsize=3, clip_on=False)
     if results.floor is not None:
         axes.axvline(results.floor, color=_FLOOR, linestyle="--", linewidth=1.4, zorder=3)
         line = Line2D([], [], color=_FLOOR, linestyle="--")
@@ -76,11 +77,12 @@ def _asked(results: TaskResults) -> str:
     return f"n = {results.questions.n} questions, {answers}, temperature {sampling.temperature:g}{graded}"
 
 
-def _in_words(scores: ModelScores, asked: int) -> str:
+def _in_words(scores: Scores, asked: int) -> str:
     """Of one model: accuracy and interval, and what sets it apart from the others."""
     if not scores.n:
         return "no question counts: trained on all"
-    low, high = (percent(end) for end in scores.accuracy_interval)
+    accuracy, interval = scores.measured
+    low, high = map(percent, interval)
     apart = [f"n = {scores.n}"] if scores.n != asked else []
     apart += [f"{scores.failed} failed calls"] if scores.failed else []
-    return f"{percent(scores.accuracy)}  ({', '.join([f'{low} to {high}', *apart])})"
+    return f"{percent(accuracy)}  ({', '.join([f'{low} to {high}', *apart])})"

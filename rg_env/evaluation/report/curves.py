@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rg_env.core.json_values import dict_of, number_of, read_json, whole_of
+from rg_env.core.json_values import dict_of, number_of, whole_of
+from rg_env.core.run_folder import RunFolder
 from rg_env.evaluation.report.parts import Bar, BarGroup, Chart, Estimate, Page, Series, Table, figure
 from rg_env.evaluation.report.rollouts import evaluation_records
 
@@ -125,8 +126,8 @@ def _changes(before: Evaluation, after: Evaluation) -> dict[tuple[str, str], Est
     """By part and task: the mean over problems of how the share of right answers changed."""
     found: tuple[dict[Any, list[float]], ...] = ({}, {})
     for shares, each in zip(found, (before, after), strict=True):
-        for record in evaluation_records(read_json(each.file) or {}, each.step):
-            if record and record["draw"] == "sampled" and "correct" in record:
+        for record in evaluation_records(RunFolder(each.file.parents[1]).evaluation(each.step), each.step):
+            if record and record.get("draw") == "sampled" and "correct" in record:
                 part = _PARTS.get(record.get("part", "training"), "")
                 key = part, record.get("task", ""), record.get("problem"), record["question"]
                 shares.setdefault(key, []).append(float(record["correct"]))

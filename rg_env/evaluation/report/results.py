@@ -6,11 +6,11 @@ from pathlib import Path
 from rg_env.errors import InputError
 from rg_env.evaluation.report.parts import Bar, BarGroup, Estimate, Page, Table, Text, figure
 from rg_env.evaluation.report.rollouts import Gathered, Record, gather, line_source
-from rg_env.evaluation.results import AllResults, ModelScores, Paired, TaskResults, read_results
-from rg_env.evaluation.summary_table import EXTERNAL_NOTE, external_table
+from rg_env.evaluation.results import Paired, Results, Scores, TaskResults, read_results
+from rg_env.evaluation.tables import EXTERNAL_NOTE, external_table
 
 ROLLOUTS = "rollouts.jsonl"
-_PATTERN = "results_*.json"
+_PATTERN, _ALL = "results_*.json", "results_all_tasks_"
 
 
 def is_evaluation(folder: Path) -> bool:
@@ -29,7 +29,7 @@ def results_page(source: Path, limit: int) -> Page:
     folder = source if source.is_dir() else source.parent
     page = Page(source.resolve().name if source.is_dir() else source.stem, "evaluation")
     results = None if source.name == ROLLOUTS else _results(source, page.notes)
-    tasks = results.tasks if isinstance(results, AllResults) else {results.task: results} if results else {}
+    tasks = results.tasks if results else {}
     models = list(dict.fromkeys(name for task in tasks.values() for name in task.models))
 
     def system_prompt(record: Record) -> str | None:
@@ -44,14 +44,13 @@ def results_page(source: Path, limit: int) -> Page:
     gathered = gather(sources, limit, models=models, system_prompt=system_prompt)
     page.rollouts = gathered.rollouts
     page.notes += gathered.notes
-    if isinstance(results, AllResults) and results.external:
+    if results and results.external:
         page.tables.append(Table("External benchmarks", *external_table(results), EXTERNAL_NOTE))
-    if isinstance(results, AllResults) and not tasks:
+    if results and not tasks:
         page.facts = [("created", results.created), ("versions", _versions(results.versions))]
-    elif tasks:
-        _add_facts(page, tasks)
-        if isinstance(results, AllResults):
-            _add_summary(page, results)
+    elif results:
+        _add_facts(page, results)
+        _add_summary(page, results)
         _add_tasks(page, tasks)
         if sources:
             page.notes += _differences(tasks, gathered)
@@ -66,11 +65,11 @@ def results_page(source: Path, limit: int) -> Page:
     return page
 
 
-def _results(source: Path, notes: list[str]) -> AllResults | TaskResults | None:
-    """Those of all tasks if there are, otherwise of single ones; of several the newest."""
+def _results(source: Path, notes: list[str]) -> Results | None:
+    """Those of all tasks, or else those of single tasks together; of several the newest."""
     if source.is_file():
         return read_results(source)
-    found: dict[str, AllResults | TaskResults] = {}
+    found: dict[str, Results] = {}
     errors: list[InputError] = []
     for file in sorted(source.glob(_PATTERN)):
         try:
@@ -82,26 +81,31 @@ def _results(source: Path, notes: list[str]) -> AllResults | TaskResults | None:
             raise errors[0]
         return None
     notes += [f"left out: {error}" for error in errors]
-    every = {name: each for name, each in found.items() if isinstance(each, AllResults)}
+    every = {name: each for name, each in found.items() if name.startswith(_ALL)}
     newest = max(every or found, key=lambda name: (found[name].created, name))
     chosen = found[newest]
-    single = {name: each for name, each in found.items() if isinstance(each, TaskResults)}
-    if not every and len({each.task for each in single.values()}) > 1:  # an evaluation that ended before its summary
-        latest = {each.task: each for _, each in sorted(single.items(), key=lambda item: (item[1].created, item[0]))}
-        chosen = AllResults(created=chosen.created, versions=chosen.versions, tasks=latest, models={}, comparisons=[])
-        if len(latest) < len(single):
+    if not every:  # an evaluation that ended before its summary
+        latest = {task: each for _, each in sorted(found.items(), key=lambda item: (item[1].created, item[0]))
+                  for task in each.tasks}  # fmt: skip
+        if len(latest) > 1:
+            tasks = {task: each.tasks[task] for task, each in latest.items()}
+            chosen = chosen.model_copy(update={"tasks": tasks, "models": {}, "comparisons": []})
+        if 1 < len(latest) < len(found):
             notes.append("several results of one task: the newest is shown")
-    elif len(every or single) > 1:
+        if len(latest) > 1:
+            return chosen
+    if len(every or found) > 1:
         notes.append(f"several results: {newest} is shown, the newest")
     return chosen
 
 
-def _add_facts(page: Page, tasks: Mapping[str, TaskResults]) -> None:
+def _add_facts(page: Page, results: Results) -> None:
+    tasks = results.tasks
     first = next(iter(tasks.values()))
-    sampling, versions = first.sampling, first.versions
+    sampling, versions = first.sampling, results.versions
     models = {name: model for task in tasks.values() for name, model in task.models.items()}
     page.facts = [
-        ("created", first.created),
+        ("created", results.created),
         ("models", ", ".join(models)),
         ("tasks", str(len(tasks))),
         ("questions", f"{sum(task.questions.n for task in tasks.values()):,}"),
@@ -118,14 +122,14 @@ def _add_facts(page: Page, tasks: Mapping[str, TaskResults]) -> None:
     if len(prompts) == 1:
         prompts = {first.system_prompt: "System prompt"}
     prompts |= {m.system_prompt: f"System prompt of {n}" for n, m in models.items() if m.system_prompt is not None}
-    page.texts += [Text(title, prompt) for prompt, title in prompts.items()]
+    page.texts += [Text(title, prompt) for prompt, title in prompts.items() if prompt is not None]
 
 
 def _versions(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
-def _add_summary(page: Page, results: AllResults) -> None:
+def _add_summary(page: Page, results: Results) -> None:
     categories = list(dict.fromkeys(name for model in results.models.values() for name in model.categories))
     rows = []
     for name, model in results.models.items():
@@ -134,7 +138,7 @@ def _add_summary(page: Page, results: AllResults) -> None:
         rows.append(
             [
                 name,
-                figure(Estimate(model.accuracy, *model.accuracy_interval)),
+                figure(_estimate(model.accuracy, model.accuracy_interval)),
                 _cell(model.guess_adjusted),
                 *map(_cell, means),
                 *(f"{each:,}" if each is not None else "–" for each in (usage.prompt_tokens, usage.completion_tokens)),
@@ -174,8 +178,9 @@ def _add_tasks(page: Page, tasks: Mapping[str, TaskResults]) -> None:
     rows, pairs = [], []
     for name, task in tasks.items():
         bars = [
-            Bar(model, Estimate(each.scores.accuracy, *each.scores.accuracy_interval))
+            Bar(model, estimate)
             for model, each in task.models.items()
+            if (estimate := _estimate(each.scores.accuracy, each.scores.accuracy_interval))
         ]
         page.bars.append(BarGroup(name, bars, f"{task.questions.n} questions", task.floor))
         rows += [[name, model, *_scores(each.scores)] for model, each in task.models.items()]
@@ -203,19 +208,23 @@ def _add_tasks(page: Page, tasks: Mapping[str, TaskResults]) -> None:
         page.tables.append(_comparisons("Models compared", next(iter(tasks.values())).comparisons))
 
 
-def _scores(scores: ModelScores) -> list[str]:
+def _scores(scores: Scores) -> list[str]:
     k, best = next(reversed(scores.pass_at_k.items()), ("", None))
     return [
         str(scores.n),
-        figure(Estimate(scores.accuracy, *scores.accuracy_interval)),
+        figure(_estimate(scores.accuracy, scores.accuracy_interval)),
         _cell(scores.guess_adjusted),
-        figure(Estimate(scores.reward, *scores.reward_interval)),
+        figure(_estimate(scores.reward, scores.reward_interval)),
         f"{k} {best:.2f}" if best is not None else "–",
         _cell(scores.mean_completion_tokens, 1),
         _cell(scores.truncated),
         str(scores.failed),
         str(scores.left_out),
     ]
+
+
+def _estimate(value: float | None, interval: tuple[float, float] | None) -> Estimate | None:
+    return None if value is None or interval is None else Estimate(value, *interval)
 
 
 def _cell(value: float | None, digits: int = 2) -> str:
@@ -229,9 +238,9 @@ def _differences(tasks: Mapping[str, TaskResults], gathered: Gathered) -> list[s
         for model, result in task.models.items():
             answers = gathered.answers.get((model, name), {})
             found = sum(map(len, answers.values()))
-            if found != result.scores.rollouts:
+            if found != result.scores.answers:
                 notes.append(
-                    f"{name}, {model}: {ROLLOUTS} has {found:,} rollouts, the results count {result.scores.rollouts:,}"
+                    f"{name}, {model}: {ROLLOUTS} has {found:,} rollouts, the results count {result.scores.answers:,}"
                 )
     others = sorted({f"{model} on {task}" for model, task in gathered.answers if model not in _models(tasks, task)})
     if others:

@@ -71,26 +71,10 @@ def line_source(file: Path, *, training: bool, tasks: Container[str] | None = No
 
 
 def evaluation_records(values: Mapping[str, Any], step: int) -> Iterator[Record | None]:
-    """The rollouts in an evaluation of a run, as `training.scores.Evaluation.as_json` has them; a greedy answer, which
-    stands in the record of a sampled one, is one of its own."""
-    counts: Counter[Any] = Counter()
-    rollouts = values.get("rollouts", [])
-    listed: list[Any] = rollouts if isinstance(rollouts, list) else [None]
-    for found in listed:
-        record = checked(found) if isinstance(found, dict) else None
-        if record is None:
-            yield None
-            continue
-        place = {"source": "evaluation", "variant": f"step {step}", "step": step}
-        number = counts[record.get("problem")]
-        counts[record.get("problem")] += 1
-        yield {"rollout": number} | record | place | {"draw": "sampled"}
-        if isinstance(found.get("greedy_completion"), str):
-            names = ("task", "part", "level", "problem", "question", "answer")
-            asked = {name: found[name] for name in names if name in found}
-            greedy = {name.removeprefix("greedy_"): found[name] for name in found if name.startswith("greedy_")}
-            best = checked(asked | greedy, graded="status" in found)
-            yield None if best is None else best | place | {"draw": "greedy"}
+    """The rollouts in an evaluation of a run."""
+    for found in values["rollouts"]:
+        record = checked(found)
+        yield record and record | {"source": "evaluation", "variant": f"step {step}", "step": step}
 
 
 def checked(values: Mapping[str, Any], graded: bool | None = None) -> Record | None:

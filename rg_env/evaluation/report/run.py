@@ -9,6 +9,7 @@ import yaml
 
 from rg_env.core.config import yaml12
 from rg_env.core.json_values import dict_of, json_lines, number_of, read_json, whole_of
+from rg_env.core.run_folder import RunFolder
 from rg_env.errors import InputError
 from rg_env.evaluation.report.curves import Evaluation, add_curves, add_tables
 from rg_env.evaluation.report.parts import Metrics, Page, Text
@@ -51,19 +52,20 @@ def run_page(folder: Path, limit: int) -> Page:
 
 
 def _rollouts_of(evaluation: Evaluation) -> Iterator[Record | None]:
-    yield from evaluation_records(read_json(evaluation.file) or {}, evaluation.step)
+    yield from evaluation_records(RunFolder(evaluation.file.parents[1]).evaluation(evaluation.step), evaluation.step)
 
 
 def _evaluations(folder: Path, notes: list[str]) -> list[Evaluation]:
-    found = []
-    for file in sorted(folder.glob("eval_results/eval_step_*.json")):
-        values = read_json(file)
-        step = whole_of(dict_of(values).get("step"))
-        if values is None or step is None or not isinstance(values.get("tasks"), dict):
-            notes.append(f"eval_results/{file.name} is damaged: left out")
+    run, found = RunFolder(folder), []
+    for step in run.evaluation_steps():
+        try:
+            values = run.evaluation(step)
+        except InputError as error:
+            notes.append(f"left out: {error}")
         else:
-            found.append(Evaluation(step, file, {name: value for name, value in values.items() if name != "rollouts"}))
-    return sorted(found, key=lambda each: each.step)
+            kept = {name: value for name, value in values.items() if name != "rollouts"}
+            found.append(Evaluation(step, run.evaluation_file(step), kept))
+    return found
 
 
 def _add_facts(page: Page, folder: Path, evaluations: list[Evaluation]) -> None:

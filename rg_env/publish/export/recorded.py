@@ -76,19 +76,19 @@ def _recorded(run: Path, step: int | None) -> Recorded:
     if not file.is_file():
         raise _CannotAsk(f"the run has no evaluation of step {step}")
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = RunFolder(run).evaluation(step)
         entry = next(entry for entry in found["questions"] if entry["part"] == "training")
         first: dict[int, dict[str, Any]] = {}
         for record in found["rollouts"]:
-            if record["part"] == "training":
+            if record["part"] == "training" and record["draw"] == "greedy":
                 first.setdefault(record["problem"], record)
         asked = [first[problem] for problem in sorted(first)][:PROBLEMS]
-        if not asked or any(record.get("greedy_correct") is None for record in asked):
+        if not asked or any(record["correct"] is None for record in asked):
             raise _CannotAsk(f"the run recorded no greedy answers at step {step}")
         settings = load_yaml((run / "config.yaml").read_text(encoding="utf-8"))
         return Recorded(
             file=file,
-            correct=[bool(record["greedy_correct"]) for record in asked],
+            correct=[record["correct"] for record in asked],
             questions=[record["question"] for record in asked],
             prompts_sha256=entry["prompts_sha256"],
             size=entry["n"],
@@ -96,14 +96,14 @@ def _recorded(run: Path, step: int | None) -> Recorded:
             settings=settings,
             exact=_on_cpu(run, settings),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError, yaml.YAMLError):
+    except (InputError, OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, yaml.YAMLError):
         raise _CannotAsk(f"{file.name} or config.yaml of the run cannot be read") from None
 
 
 def _problems(of: Recorded, run: Path) -> Any:
     """The environment whose evaluation rows were asked, built again."""
+    from rg_env.core.data.manifest import hash_of_rows
     from rg_env.core.environment import ReasoningGym
-    from rg_env.training.checkpointing.save import hash_of_rows
 
     try:
         env = ReasoningGym(**_arguments(of, run))

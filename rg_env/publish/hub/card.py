@@ -36,7 +36,7 @@ _PARTS = {
 }
 _ALL = ""
 """The name of the row over all tasks of a part."""
-_KINDS = {"sampled": ("accuracy", "correct"), "greedy": ("greedy_accuracy", "greedy_correct")}
+_KINDS = {"sampled": "accuracy", "greedy": "greedy_accuracy"}
 _PEAKS = ("memory/peak_gpu_gb", "memory/peak_rss_gb")
 _GRADING = {
     "hardened": "correct or not, by rg-env's own graders, which differ from Reasoning Gym's for some tasks "
@@ -101,7 +101,7 @@ def _eval_results(evaluation: Values) -> Iterator[EvalResult]:
         for name in ([each["label"]] if each["part"] == "labelled" else each["tasks"])
     }
     for part, name, scores in _scores(evaluation):
-        for kind, (accuracy, _) in _KINDS.items():
+        for kind, accuracy in _KINDS.items():
             if scores.get(accuracy) is None:
                 continue
             sampling = evaluation["sampling"]
@@ -151,10 +151,10 @@ def _results(before: Values | None, after: Values | None) -> Iterator[tuple[str,
             scores = [{_ALL: side, **each} for side, each in zip(sides, scores, strict=True)]
         rows = []
         for name in scores[-1]:
-            for kind, (accuracy, correct) in _KINDS.items():
+            for kind, accuracy in _KINDS.items():
                 if all(each.get(name, {}).get(accuracy) is None for each in scores):
                     continue
-                answers = [_answers(side, part, name, correct) for side in sides]
+                answers = [_answers(side, part, name, kind) for side in sides]
                 cells = [_interval(each) for each in answers]
                 if paired:
                     same = sides[0]["questions"] == sides[1]["questions"]
@@ -165,11 +165,12 @@ def _results(before: Values | None, after: Values | None) -> Iterator[tuple[str,
             yield title, [head, *rows]
 
 
-def _answers(evaluation: Values, part: str, name: str, key: str) -> Answers:
+def _answers(evaluation: Values, part: str, name: str, kind: str) -> Answers:
     found: Answers = {}
     for record in evaluation["rollouts"]:
-        if record["part"] == part and name in (_ALL, record["task"]) and record.get(key) is not None:
-            found.setdefault(str(record["problem"]), []).append(float(record[key]))
+        chosen = (record["part"], record["draw"]) == (part, kind) and name in (_ALL, record["task"])
+        if chosen and record["correct"] is not None:
+            found.setdefault(f"{record['task']} {record['problem']}", []).append(float(record["correct"]))
     return found
 
 

@@ -13,11 +13,10 @@ Any failure while one is written, on any process, ends the run on all of them an
 A run resumed from a checkpoint continues as if it had never stopped, on a CPU to the bit.
 """
 
-import hashlib
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import TrainerState
 
+from rg_env.core.data.manifest import hash_of_rows
 from rg_env.core.environment import Environment
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.text import reason_of
@@ -50,14 +50,6 @@ def rows_hash(env: Environment) -> dict[str, str | None]:
     """A hash of the prompts and answers of each split, in order; None for a split without rows."""
     splits = (("training", env.train_rows), ("evaluation", env.eval_rows))
     return {split: hash_of_rows(rows) if rows else None for split, rows in splits}
-
-
-def hash_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Hex SHA-256 of the prompts and answers of rows, in order."""
-    digest = hashlib.sha256()
-    for row in rows:
-        digest.update(json.dumps([row["prompt"], row["answer"]], sort_keys=True, default=str).encode() + b"\n")
-    return digest.hexdigest()
 
 
 def facts(trainer: Any) -> dict[str, Any]:

@@ -35,9 +35,9 @@ from rg_env.core.environment import ReasoningGym
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import options_at, working_levels
 from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
+from rg_env.evaluation.records import LEVEL
 from rg_env.training.config.load import curriculum_problems
 from rg_env.training.config.schema import CurriculumConfig
-from rg_env.training.rollouts import LEVEL
 
 FIRST_ROWS = 128
 """Of the first batch: a few steps' worth, and still little work for tasks that are slow to draw from."""

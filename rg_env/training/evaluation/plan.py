@@ -10,7 +10,6 @@ figures (`eval/accuracy`) are over the training tasks alone, those over the held
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
@@ -20,21 +19,11 @@ from rg_env.core.config.parsing import Problem, problems_in
 from rg_env.core.environment import Environment
 from rg_env.core.text import shortened
 from rg_env.errors import InputError
+from rg_env.evaluation.questions import Questions
 from rg_env.training.config.schema import EvaluationSettings, evaluation_steps, label_problem
-from rg_env.training.evaluation.scores import Part
 
 AnyEnvironment = Annotated[Environment, BeforeValidator(as_environment)]
 """Whatever `GRPOTrainer` takes."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """An environment whose evaluation rows are asked, and where their figures stand."""
-
-    env: Environment
-    part: Part
-    label: str | None = None
-    """The name of its figures, if that is not each row's task."""
 
 
 class EvaluationPlan(EvaluationSettings):
@@ -43,11 +32,11 @@ class EvaluationPlan(EvaluationSettings):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     env: AnyEnvironment | None = None
-    """Whose evaluation rows are asked, of the training tasks; default: the trainer's."""
+    """Environment of the evaluation rows of the training tasks; default: the trainer's."""
     held_out: Annotated[tuple[AnyEnvironment, ...], Field(strict=False)] = ()
-    """Whose evaluation rows are asked besides, of tasks that are not trained on."""
+    """Environments whose evaluation rows are also asked, of tasks that are not trained on."""
     labelled: dict[str, AnyEnvironment] = Field(default_factory=dict)
-    """Whose evaluation rows are asked besides, of any tasks: each reported under its label, in no overall figure."""
+    """Environments whose evaluation rows are also asked: each reported under its label, in no overall figure."""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -58,7 +47,7 @@ class EvaluationPlan(EvaluationSettings):
             found = ((label, label_problem(label)) for label in self.labelled)
             problems = [*self.contradictions(), *(Problem(("labelled", label), text) for label, text in found if text)]
         if problems:
-            raise InputError("; ".join(_told(problem, values) for problem in problems))
+            raise InputError("; ".join(_line(problem, values) for problem in problems))
 
     def due(self, step: int, max_steps: int) -> bool:
         """Whether there is an evaluation after `step` steps of `max_steps`, before the next one begins."""
@@ -67,17 +56,17 @@ class EvaluationPlan(EvaluationSettings):
         every = evaluation_steps(self.every, max_steps)
         return every > 0 and step % every == 0
 
-    def asked(self, own: Environment) -> list[Asked]:
+    def asked(self, own: Environment) -> list[Questions]:
         """All that is asked. `own`: the trainer's environment."""
         env = own if self.env is None else self.env
         return [
-            *([Asked(env, "training")] if self.env is not None or own.eval_rows else []),
-            *(Asked(each, "held_out") for each in self.held_out),
-            *(Asked(each, "labelled", label) for label, each in self.labelled.items()),
+            *([Questions(env, "training")] if self.env is not None or own.eval_rows else []),
+            *(Questions(each, "held_out") for each in self.held_out),
+            *(Questions(each, "labelled", label) for label, each in self.labelled.items()),
         ]
 
     def manifests(self, own: Environment) -> list[dict[str, Any]]:
-        """Those of the environments that are not `own`, the trainer's, as far as they have one, with their labels."""
+        """Manifests of the environments other than `own`, the trainer's, with their labels."""
         return [
             {**({"label": asked.label} if asked.label else {}), **manifest}
             for asked in self.asked(own)
@@ -90,7 +79,7 @@ class EvaluationPlan(EvaluationSettings):
         return {name: value for name, value in given.items() if value is not None}
 
 
-def _told(problem: Problem, values: Mapping[str, Any]) -> str:
+def _line(problem: Problem, values: Mapping[str, Any]) -> str:
     name, value = ".".join(problem.path), values.get(problem.path[0])
     shown = f"={shortened(value)}" if isinstance(value, int | float | str) else ""  # not a whole environment
     return f"{name}{shown} of the evaluation: {problem.message}"

@@ -41,8 +41,12 @@ def run(request: pytest.FixtureRequest, saved: Path, make_trainer: Any, tmp_path
 
 def answered(run: Path) -> tuple[int, int]:
     """Greedy answers to the first problems that were recorded as right, of how many."""
-    records = json.loads((run / "eval_results" / "eval_step_1.json").read_text())["rollouts"][:20]
-    return sum(record["greedy_correct"] for record in records), len(records)
+    records = greedy(json.loads((run / "eval_results" / "eval_step_1.json").read_text()))[:20]
+    return sum(record["correct"] for record in records), len(records)
+
+
+def greedy(evaluation: dict[str, Any]) -> list[dict[str, Any]]:
+    return [each for each in evaluation["rollouts"] if each["draw"] == "greedy"]
 
 
 def test_the_recorded_accuracy_is_found_again(run: Path, exported: Export) -> None:
@@ -53,7 +57,7 @@ def test_the_recorded_accuracy_is_found_again(run: Path, exported: Export) -> No
     shutil.rmtree(out)
     file = run / "eval_results" / "eval_step_1.json"
     record = json.loads(file.read_text())
-    record["rollouts"][0]["greedy_correct"] ^= True
+    greedy(record)[0]["correct"] ^= True
     file.write_text(json.dumps(record))
     with pytest.raises(
         ExportError, match=f"of {n} frozen problems the export solves {right}, and the run recorded"
@@ -99,7 +103,7 @@ def edit(run: Path, **changes: Any) -> None:
 
 def no_greedy(run: Path) -> None:
     record = json.loads((run / "eval_results" / "eval_step_1.json").read_text())
-    edit(run, rollouts=[{k: v for k, v in r.items() if "greedy" not in k} for r in record["rollouts"]])
+    edit(run, rollouts=[each for each in record["rollouts"] if each["draw"] == "sampled"])
 
 
 def other_rows(run: Path) -> None:
@@ -153,14 +157,14 @@ def test_rounded_weights_may_differ_by_little(run: Path, exported: Export, monke
     assert lines[-1].startswith("verified: ")
     found = int(lines[-1].split()[1])
     record = json.loads((run / "eval_results" / "eval_step_1.json").read_text())
-    for index, rollout in enumerate(record["rollouts"]):
-        rollout["greedy_correct"] = index < found + 3
+    for index, rollout in enumerate(greedy(record)):
+        rollout["correct"] = index < found + 3
     edit(run, rollouts=record["rollouts"])
     monkeypatch.undo()
     with pytest.raises(ExportError, match=r"up to 2 may differ by rounding: --dtype fp32 rounds nothing"):
         exported(run, dtype="bf16", out=run / "other")
-    for index, rollout in enumerate(record["rollouts"]):
-        rollout["greedy_correct"] = index < found + 2
+    for index, rollout in enumerate(greedy(record)):
+        rollout["correct"] = index < found + 2
     edit(run, rollouts=record["rollouts"])
     exported(run, dtype="bf16", out=run / "other")
     assert torch.is_tensor(load_file(run / "other" / "model.safetensors")["model.norm.weight"])

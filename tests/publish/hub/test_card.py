@@ -49,18 +49,18 @@ def numbers_in(value: object) -> Iterator[float]:
 def derived(before: dict[str, Any], after: dict[str, Any]) -> Iterator[float]:
     """Intervals, differences and p-values from the rollouts in two evaluations."""
 
-    def answers(values: dict[str, Any], chosen: Callable[[dict[str, Any]], bool], key: str) -> dict[int, list[float]]:
-        found: dict[int, list[float]] = {}
+    def answers(values: dict[str, Any], chosen: Callable[[dict[str, Any]], bool], draw: str) -> dict[str, list[float]]:
+        found: dict[str, list[float]] = {}
         for record in values["rollouts"]:
-            if chosen(record) and record.get(key) is not None:
-                found.setdefault(record["problem"], []).append(float(record[key]))
+            if chosen(record) and record["draw"] == draw and record["correct"] is not None:
+                found.setdefault(f"{record['task']} {record['problem']}", []).append(float(record["correct"]))
         return found
 
     names = {(record["part"], record["task"]) for record in after["rollouts"]}
     choices = [lambda r, name=name: (r["part"], r["task"]) == name for name in names]
     for chosen in (*choices, lambda record: record["part"] == "training"):
-        for key in ("correct", "greedy_correct"):
-            one, other = answers(before, chosen, key), answers(after, chosen, key)
+        for draw in ("sampled", "greedy"):
+            one, other = answers(before, chosen, draw), answers(after, chosen, draw)
             found = paired_difference([(other, one)])
             yield from (found.value, *found.interval, found.p_value)
             yield from (*share_interval([*one.values()]), *share_interval([*other.values()]))

@@ -1,6 +1,9 @@
-"""The results of an evaluation as tables: on the console, and as `summary.md`."""
+"""The results of an evaluation as tables: on the console, and as `summary.md`.
 
-from collections.abc import Mapping
+A training run prints its evaluations by the same table, before and after as two models.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from rich import box
@@ -9,25 +12,28 @@ from rich.markup import escape
 from rich.table import Table
 
 from rg_env.evaluation.probe import Advice
-from rg_env.evaluation.results import AllResults, Sampling
+from rg_env.evaluation.results import Part, Results, Sampling, Scores
 
 _ABOUT_ACCURACIES = (
-    "Accuracies with their 95 % intervals, clustered by question. Constant: what the best constant answer gets. Below "
-    "the tasks stand means over them, and sums of tokens, costs, failed calls and questions left out. Adjusted for "
-    "guessing: (accuracy - constant) / (1 - constant). Left out: questions that the model was trained on."
+    "Accuracies with 95 % intervals, clustered by question. Constant: accuracy of the best constant answer. Below the "
+    "tasks: means over them, and sums of tokens, costs, failed calls and questions left out. Adjusted for guessing: "
+    "(accuracy - constant) / (1 - constant). Left out: questions that the model was trained on."
 )
+_ABOUT_PARTS = "Accuracies with 95 % intervals, clustered by question; training and held-out tasks: over all questions."
 _ABOUT_DIFFERENCES = "Differences of accuracy with 95 % intervals (Newcombe); p-values by permutation, two-sided."
 _ABOUT_ADVICE = (
-    "Groups that teach: questions with some answers right, not all; rollouts for one: so many are made for each. "
-    "Cut off: by the limit of tokens; answered: in the form asked for. Constant: what the best constant answer gets."
+    "Groups that teach: questions with some, but not all answers right; rollouts for one: generated for each of them. "
+    "Cut off: by the token limit; answered: in the required form. Constant: accuracy of the best constant answer."
 )
 _VERDICTS = {"within_tolerance": "within tolerance", "within_chance": "within chance", "beyond": "beyond"}
 _ABOUT_VERDICTS = (
     "Within tolerance: the accuracies differ by no more than that. Within chance: by more, but 0 is in the 95 % "
-    "interval of the difference (Newcombe): so many questions cannot tell. Beyond: neither."
+    "interval of the difference (Newcombe): chance explains it. Beyond: neither."
 )
 
-EXTERNAL_NOTE = "Examples: worked ones before each question. Intervals of 95 %: ± 1.96 of lm-eval's standard errors."
+EXTERNAL_NOTE = "Examples: worked ones before each question. 95 % intervals: ± 1.96 of lm-eval's standard errors."
+_TASKS_SHOWN = 30
+"""On the console."""
 
 
 class _Console(Console):
@@ -35,14 +41,14 @@ class _Console(Console):
         raise  # the error that is handled: rich would end the program here, where commands have an exit code for it
 
 
-def print_results(results: AllResults, console: Console | None = None) -> None:
-    """Print accuracies by task, what two models differ by, published figures beside ours, and external benchmarks."""
+def print_results(results: Results, console: Console | None = None) -> None:
+    """Print accuracies by task, differences between models, published figures, and external benchmarks."""
     console = console or _Console(highlight=False)
     if results.tasks:
-        _print(console, *_accuracies(results))
-        console.print(_ABOUT_ACCURACIES, markup=False)
-    if results.comparisons:
-        _print(console, *_differences(results))
+        _print(console, *_accuracies(results, _TASKS_SHOWN))
+        console.print(_about(results), markup=False)
+    if results.comparisons or any(task.comparisons for task in results.tasks.values()):
+        _print(console, *_differences(results, _TASKS_SHOWN))
         console.print(_ABOUT_DIFFERENCES, markup=False)
     if results.published:
         _print(console, *_published(results))
@@ -54,7 +60,7 @@ def print_results(results: AllResults, console: Console | None = None) -> None:
 
 
 def print_advice(advice: Mapping[str, Advice], console: Console | None = None) -> None:
-    """Print what was found of each task and level; a level to start with is marked."""
+    """Print the figures of each task and level; a level to start with is marked."""
     rows = []
     for name, each in advice.items():
         for found in each.levels:
@@ -88,7 +94,7 @@ def _print(console: Console, heads: list[str], rows: list[list[str]]) -> None:
     console.print(table)
 
 
-def markdown(results: AllResults) -> str:
+def markdown(results: Results) -> str:
     """`summary.md`."""
     what = f"{results.created}; {', '.join(f'{name} {each}' for name, each in results.versions.items())}"
     lines = ["# Evaluation", ""]
@@ -100,7 +106,7 @@ def markdown(results: AllResults) -> str:
             "",
             *_markdown(*_accuracies(results)),
             "",
-            _ABOUT_ACCURACIES,
+            _about(results),
         ]
     else:
         lines += [f"{what}."]
@@ -116,7 +122,7 @@ def markdown(results: AllResults) -> str:
     return "\n".join(lines) + "\n"
 
 
-def external_table(results: AllResults) -> tuple[list[str], list[list[str]]]:
+def external_table(results: Results) -> tuple[list[str], list[list[str]]]:
     """Heads and rows: the figures of external benchmarks, a column a model."""
     models = list(dict.fromkeys(each.model for each in results.external))
     cells: dict[tuple[str, ...], dict[str, str]] = {}
@@ -133,50 +139,98 @@ def external_table(results: AllResults) -> tuple[list[str], list[list[str]]]:
     return ["benchmark", "metric", "filter", "n", "examples", *models], rows
 
 
-def _accuracies(results: AllResults) -> tuple[list[str], list[list[str]]]:
-    models = results.models.values()
+def _about(results: Results) -> str:
+    return _ABOUT_PARTS if _parts(results) else _ABOUT_ACCURACIES
+
+
+def _parts(results: Results) -> dict[str, list[Scores]]:
+    """Of a training run: the scores of all models over the training tasks, and over the held-out ones."""
+    titles: dict[Part, str] = {"training": "training tasks", "held_out": "held-out tasks"}
+    parts = {title: [each.parts.get(part) for each in results.models.values()] for part, title in titles.items()}
+    return {title: [each for each in found if each] for title, found in parts.items() if None not in found}
+
+
+def _accuracies(results: Results, limit: int | None = None) -> tuple[list[str], list[list[str]]]:
     rows = [
         [
-            name,
+            f"{name} (held out)" if task.part == "held_out" else name,
             str(task.questions.n),
             _share(task.floor),
-            *(_with_interval(each.scores.accuracy, each.scores.accuracy_interval) for each in task.models.values()),
+            *(_accuracy(each.scores) for each in task.models.values()),
         ]
         for name, task in results.tasks.items()
     ]
-    further: dict[str, list[str]] = {}
-    if len(results.tasks) > 1:
-        further["macro average"] = [_with_interval(each.accuracy, each.accuracy_interval) for each in models]
-        categories = next(iter(models)).categories
-        further |= {f"category {name}": [_share(m.categories[name]) for m in models] for name in categories}
-    further["adjusted for guessing"] = [_share(each.guess_adjusted) for each in models]
-    scores = [[task.models[name].scores for task in results.tasks.values()] for name in results.models]
-    further["reward"] = [_share(fmean(each.reward for each in of_model)) for of_model in scores]
-    for k in scores[0][0].pass_at_k:
-        further[k] = [_share(fmean(each.pass_at_k[k] for each in of_model)) for of_model in scores]
-    left_out = [sum(each.left_out for each in of_model) for of_model in scores]
-    if any(left_out):
-        further["left out"] = [str(each) for each in left_out]
-    if any(each.failed for each in models):
-        further["failed calls"] = [str(each.failed) for each in models]
-    further["tokens of answers"] = [_count(each.usage.completion_tokens) for each in models]
-    if any(each.usage.cost is not None for each in models):
-        further["cost"] = ["–" if each.usage.cost is None else f"{each.usage.cost:.4g}" for each in models]
-    rows += [[name, "", "", *cells] for name, cells in further.items()]
+    rows = _shortened(rows, limit)
+    if parts := _parts(results):
+        for title, scores in parts.items():
+            rows += [[f"{title}, {name}", "", "", *cells] for name, cells in _figures(scores).items()]
+    else:
+        rows += [[name, "", "", *cells] for name, cells in _over_tasks(results).items()]
     return ["task", "n", "constant", *results.models], rows
 
 
-def _differences(results: AllResults) -> tuple[list[str], list[list[str]]]:
-    pairs = [("macro average", each) for each in results.comparisons] if len(results.tasks) > 1 else []
+def _figures(models: Sequence[Scores]) -> dict[str, list[str]]:
+    """Figures over all questions of a part, by name; those that no model has are left out."""
+    figures: dict[str, Callable[[Scores], str]] = {
+        "accuracy": _accuracy,
+        "greedy accuracy": lambda each: _share(each.greedy_accuracy),
+        "reward": lambda each: _share(each.reward),
+        "tokens of an answer": lambda each: _tokens(each.mean_completion_tokens),
+        "cut off": lambda each: _share(each.truncated),
+    }
+    cells = {"questions": [str(each.n) for each in models]}
+    cells |= {name: [figure(each) for each in models] for name, figure in figures.items()}
+    cells |= {k: [_share(each.pass_at_k.get(k)) for each in models] for k in list(models[0].pass_at_k)[1:]}
+    return {name: row for name, row in cells.items() if set(row) != {_NOTHING}}
+
+
+def _over_tasks(results: Results) -> dict[str, list[str]]:
+    """Means and sums over the tasks, by name."""
+    models = results.models.values()
+    rows: dict[str, list[str]] = {}
+    if len(results.tasks) > 1:
+        rows["macro average"] = [
+            _NOTHING
+            if each.accuracy is None or each.accuracy_interval is None
+            else _with_interval(each.accuracy, each.accuracy_interval)
+            for each in models
+        ]
+        categories = next(iter(models)).categories
+        rows |= {f"category {name}": [_share(m.categories[name]) for m in models] for name in categories}
+    rows["adjusted for guessing"] = [_share(each.guess_adjusted) for each in models]
+    scores = [[task.models[name].scores for task in results.tasks.values()] for name in results.models]
+    rows["reward"] = [_share(fmean(each.reward or 0.0 for each in of_model)) for of_model in scores]
+    for k in list(scores[0][0].pass_at_k)[1:]:  # pass@1 is the accuracy
+        rows[k] = [_share(fmean(each.pass_at_k[k] for each in of_model)) for of_model in scores]
+    left_out = [sum(each.left_out for each in of_model) for of_model in scores]
+    if any(left_out):
+        rows["left out"] = [str(each) for each in left_out]
+    if any(each.failed for each in models):
+        rows["failed calls"] = [str(each.failed) for each in models]
+    rows["tokens of answers"] = [_tokens(each.usage.completion_tokens) for each in models]
+    if any(each.usage.cost is not None for each in models):
+        rows["cost"] = [_NOTHING if each.usage.cost is None else f"{each.usage.cost:.4g}" for each in models]
+    return rows
+
+
+def _differences(results: Results, limit: int | None = None) -> tuple[list[str], list[list[str]]]:
+    overall = "training tasks" if _parts(results) else "macro average"
+    pairs = [(overall, each) for each in results.comparisons] if len(results.tasks) > 1 else []
     pairs += [(name, each) for name, task in results.tasks.items() for each in task.comparisons]
     rows = [
         [task, f"{each.a} - {each.b}", str(each.n), _signed(each.difference, each.interval), _p_value(each.p_value)]
         for task, each in pairs
     ]
-    return ["task", "models", "n", "difference", "p-value"], rows
+    return ["task", "models", "n", "difference", "p-value"], _shortened(rows, limit)
 
 
-def _sampled(results: AllResults) -> str:
+def _shortened(rows: list[list[str]], limit: int | None) -> list[list[str]]:
+    if limit is None or len(rows) <= limit:
+        return rows
+    return [*rows[:limit], [f"and {len(rows) - limit} more", *[""] * (len(rows[0]) - 1)]]
+
+
+def _sampled(results: Results) -> str:
     """How answers were drawn; where tasks differ, of which."""
     tasks: dict[Sampling, list[str]] = {}
     for name, task in results.tasks.items():
@@ -188,7 +242,7 @@ def _sampled(results: AllResults) -> str:
     )
 
 
-def _published(results: AllResults) -> tuple[list[str], list[list[str]]]:
+def _published(results: Results) -> tuple[list[str], list[list[str]]]:
     rows = [
         [
             f"{each.table}: {each.row}",
@@ -205,7 +259,7 @@ def _published(results: AllResults) -> tuple[list[str], list[list[str]]]:
     return ["published", "model", "n", "ours", "theirs", "difference", "tolerance", ""], rows
 
 
-def _sources(results: AllResults) -> list[str]:
+def _sources(results: Results) -> list[str]:
     return [*dict.fromkeys(f"{each.table}: {each.source}" for each in results.published)]
 
 
@@ -220,12 +274,22 @@ def _markdown(heads: list[str], rows: list[list[str]]) -> list[str]:
     return [line(heads), "|---" * len(heads) + "|", *map(line, rows)]
 
 
+_NOTHING = "–"
+
+
 def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
+    return _NOTHING if value is None else f"{value:.3f}"
 
 
-def _count(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"
+def _tokens(value: float | None) -> str:
+    return _NOTHING if value is None else f"{value:,.0f}"
+
+
+def _accuracy(scores: Scores) -> str:
+    """With its interval; where none is measured, the mean reward."""
+    if scores.accuracy is None or scores.accuracy_interval is None:
+        return f"reward {_share(scores.reward)}"
+    return _with_interval(scores.accuracy, scores.accuracy_interval)
 
 
 def _with_interval(value: float, interval: tuple[float, float]) -> str:
