@@ -1,0 +1,59 @@
+"""Hooks of the documentation site (mkdocs.yml): pages read the same on a code host and on the site.
+
+- A line `<!-- include: ../CHANGELOG.md -->` is replaced by that file, so that nothing is written twice.
+- A relative link to a file outside of `docs/` becomes a link into the repository (`extra.repository`).
+- `::: rg_env.NAME` finds the module behind a public name, which the package resolves lazily.
+
+Imported by mkdocs alone, whose environment does not have rg_env's dependencies: the standard library only.
+"""
+
+import ast
+import os
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(\))")
+INCLUDE = re.compile(r"^<!-- include: (\S+) -->$", re.MULTILINE)
+PUBLIC_NAME = re.compile(r"^::: (rg_env|rg_env\.training)\.(\w+)$", re.MULTILINE)
+TABLES = {"rg_env": ("rg_env/__init__.py", "_LAZY"), "rg_env.training": ("rg_env/training/__init__.py", "_NAMES")}
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """Called by mkdocs with the text of each page."""
+    source = PurePosixPath("docs", page.file.src_uri)
+    markdown = _with_repository_links(markdown, source, source, config.extra["repository"])
+    markdown = INCLUDE.sub(lambda match: _included(match[1], source, config.extra["repository"]), markdown)
+    return PUBLIC_NAME.sub(lambda match: f"::: {module_of(match[1], match[2])}.{match[2]}", markdown)
+
+
+def module_of(package: str, name: str) -> str:
+    """The module that defines a public name, read from the package's table without importing it."""
+    file, table = TABLES[package]
+    for statement in ast.parse((ROOT / file).read_text(encoding="utf-8")).body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        if any(isinstance(target, ast.Name) and target.id == table for target in targets):
+            return str(ast.literal_eval(statement.value)[name])  # type: ignore[attr-defined]
+    raise KeyError(f"{file} has no {table}")
+
+
+def _included(name: str, source: PurePosixPath, repository: str) -> str:
+    file = PurePosixPath(os.path.normpath(source.parent / name))
+    text = (ROOT / file).read_text(encoding="utf-8")
+    return _with_repository_links(text, file, source, repository)
+
+
+def _with_repository_links(text: str, file: PurePosixPath, page: PurePosixPath, repository: str) -> str:
+    """The text of `file`, shown on `page`, with its relative links leading where they should."""
+
+    def replaced(match: re.Match[str]) -> str:
+        target = PurePosixPath(os.path.normpath(file.parent / match[2]))
+        if target.parts[0] == "docs":
+            address = os.path.relpath(target, page.parent)
+        else:
+            kind = "tree" if (ROOT / target).is_dir() else "blob"
+            address = f"{repository}/{kind}/main/{target}"
+        return f"{match[1]}{address}{match[3] or ''}{match[4]}"
+
+    return LINK.sub(replaced, text)
