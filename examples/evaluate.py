@@ -4,7 +4,7 @@
     python examples/evaluate.py --models tiny outputs/RUN/checkpoint-25
     python examples/evaluate.py --models NAME@http://127.0.0.1:8000/v1 --tasks maze --max-tokens 2048
 
-The same as `rg-env eval`, whose options and files docs/evaluation.md describes.
+The same as `rg-env eval`, whose options and files docs/reference/evaluation.md describes.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What the README says of the environment, in the Environments Hub's form, is what the code does."""
+"""The page about the environment, in the Environments Hub's form, agrees with the code."""
 
 import ast
 import inspect
@@ -17,8 +17,8 @@ from rg_env.core.rewards.registry import DEFAULT_REWARDS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-ENVIRONMENT = README.partition("\n## The environment\n")[2].partition("\n## ")[0]
-SECTIONS = dict(re.findall(r"^### (.+?)\n(.*?)(?=^### |\Z)", ENVIRONMENT, re.MULTILINE | re.DOTALL))
+ENVIRONMENT = (ROOT / "docs" / "reference" / "environment.md").read_text()
+SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", ENVIRONMENT, re.MULTILINE | re.DOTALL))
 
 
 def table(text: str) -> list[list[str]]:
@@ -98,6 +98,6 @@ def test_the_metrics_are_those_of_the_rubrics() -> None:
     assert documented == found | {"reward"}, "reward is their weighted sum, which Verifiers makes"
 
 
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"\]\(((?!http|#)[^)]+)\)", README))))
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"\]\(((?!http|#)[^)#]+)", README))))
 def test_what_is_linked_exists(name: str) -> None:
     assert (ROOT / name).exists()

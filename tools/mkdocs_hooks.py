@@ -25,16 +25,17 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     source = PurePosixPath("docs", page.file.src_uri)
     markdown = _with_repository_links(markdown, source, source, config.extra["repository"])
     markdown = INCLUDE.sub(lambda match: _included(match[1], source, config.extra["repository"]), markdown)
-    return PUBLIC_NAME.sub(lambda match: f"::: {module_of(match[1], match[2])}.{match[2]}", markdown)
+    return PUBLIC_NAME.sub(lambda match: f"::: {address_of(match[1], match[2])}", markdown)
 
 
-def module_of(package: str, name: str) -> str:
-    """The module that defines a public name, read from the package's table without importing it."""
+def address_of(package: str, name: str) -> str:
+    """Where a public name is defined, read from the package's table without importing it; other names as they are."""
     file, table = TABLES[package]
     for statement in ast.parse((ROOT / file).read_text(encoding="utf-8")).body:
         targets = statement.targets if isinstance(statement, ast.Assign) else []
         if any(isinstance(target, ast.Name) and target.id == table for target in targets):
-            return str(ast.literal_eval(statement.value)[name])  # type: ignore[attr-defined]
+            module = ast.literal_eval(statement.value).get(name)  # type: ignore[attr-defined]
+            return f"{module}.{name}" if module else f"{package}.{name}"
     raise KeyError(f"{file} has no {table}")
 
 

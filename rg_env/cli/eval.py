@@ -17,8 +17,8 @@ def add(commands: Any) -> None:
         "[--external BENCHMARK,...] [options]",
         epilog="A MODEL is a folder, a name on the hub, 'tiny', or NAME@URL at an OpenAI-compatible endpoint, whose "
         "key is in OPENAI_API_KEY. Names of your own: models.NAME=MODEL in the place of --models. Defaults are of what "
-        "CONFIG does not say. docs/evaluation.md has the rest. To try it on any machine: rg-env eval --models tiny "
-        "--tasks leg_counting --max-tokens 90 -n 20",
+        "CONFIG does not say. docs/reference/evaluation.md has the rest. To try it on any machine: "
+        "rg-env eval --models tiny --tasks leg_counting --max-tokens 90 -n 20",
     )
     parser.add_argument("config", nargs="?", help="such as configs/eval/tiny.yaml; or say it all by options")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="over what the config says")

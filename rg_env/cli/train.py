@@ -14,7 +14,7 @@ def add(commands: Any) -> None:
         "train",
         help="train as a config says",
         usage="rg-env train CONFIG [section.key=value ...] [options]",
-        epilog="docs/configuration.md lists the keys.",
+        epilog="docs/reference/configuration.md lists the keys.",
     )
     train.add_argument("config", help="such as configs/train/tiny.yaml")
     train.add_argument("overrides", nargs="*", metavar="section.key=value", help="over what the config says")

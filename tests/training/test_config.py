@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from config_docs import render, render_evaluation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +19,6 @@ from rg_env.training.config.grpo import ELSEWHERE, OWNED_ELSEWHERE, GRPOConfig, 
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.schema import TrainConfig
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
 BASE = """
 model: {name: tiny}
 tasks: {spell_backward: {}, chain_sum: {weight: 2}}
@@ -515,9 +513,3 @@ def test_every_field_of_every_section_says_what_it_is(schema: Any) -> None:
     }
     for name, field in schema.model_fields.items():
         assert field.description or (schema is TrainConfig and name in described), name
-
-
-def test_the_documents_are_made_from_the_schemas() -> None:
-    """`python tools/config_docs.py` writes them anew."""
-    assert DOCUMENT.read_text(encoding="utf-8") == render()
-    assert DOCUMENT.with_name("evaluation.md").read_text(encoding="utf-8") == render_evaluation()

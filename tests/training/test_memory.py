@@ -1,4 +1,4 @@
-"""The memory formulas, and the README's table, which is made of them."""
+"""The memory formulas, and the table in the documentation that is computed from them."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from rg_env.training.reporting.memory import ModelShape, estimate, largest_that_fits
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "gpu-memory.md"
 # parameters, layers, hidden, vocabulary, kv_width: from each model's config.json on the hub
 SHAPES = {
     "Qwen2.5-0.5B": ModelShape(494_032_768, 24, 896, 151_936, 128),
@@ -17,15 +17,15 @@ SHAPES = {
 }
 LORA_7B = 28 * 8 * (2 * (3584 + 3584) + 2 * (3584 + 512))
 """verifiers' `lora_defaults`: rank 8 on q, k, v and o; k and v lead to 512."""
-TABLE = re.findall(r"^\| (Qwen2\.5-\S+B)(, LoRA)? \| (\d+) GB \| (\d+) GB \| (\d+)", README.read_text(), re.MULTILINE)
+TABLE = re.findall(r"^\| (Qwen2\.5-\S+B)(, LoRA)? \| (\d+) GB \| (\d+) GB \| (\d+)", PAGE.read_text(), re.MULTILINE)
 
 
-def test_all_rows_of_the_readme_are_found() -> None:
+def test_all_rows_of_the_table_are_found() -> None:
     assert [name + more for name, more, *_ in TABLE] == [*SHAPES, "Qwen2.5-7B, LoRA"]
 
 
 @pytest.mark.parametrize(("name", "lora", "training", "adds", "gpus"), TABLE)
-def test_the_readme_says_what_the_formulas_say(name: str, lora: str, training: str, adds: str, gpus: str) -> None:
+def test_the_table_agrees_with_the_formulas(name: str, lora: str, training: str, adds: str, gpus: str) -> None:
     """State, what a micro-batch adds, and on how few GPUs of 80 GB it fits."""
 
     def on(shards: int) -> tuple[int, int, int]:

@@ -3,8 +3,8 @@
     config = load_train_config("configs/train/tiny.yaml")    # see `load`
     env = ReasoningGym(gym=config.gym, **config.environment_arguments())
 
-Each section is a frozen schema with a docstring under every field; `docs/configuration.md` is made from them. Imports
-neither torch nor reasoning_gym.
+Each section is a frozen schema with a docstring under every field; `docs/reference/configuration.md` is generated from
+them. Imports neither torch nor reasoning_gym.
 """
 
 import re

@@ -1,0 +1,183 @@
+"""The documentation: links lead somewhere, examples are real, generated pages are current, wording is plain."""
+
+import argparse
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import check_words
+import pytest
+import reference_docs
+
+import rg_env
+import rg_env.training
+from rg_env.cli import launch
+from rg_env.evaluation.config import load_eval_config
+from rg_env.training.config.load import load_train_config
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = check_words.documents()
+PARSERS = {name: parser for name, parser, _ in reference_docs.parsers()}
+MKDOCS = shutil.which("mkdocs")
+
+
+def name_of(document: Path) -> str:
+    return str(document.relative_to(ROOT))
+
+
+def blocks(language: str) -> list[Any]:
+    """The fenced blocks of a language in all documents."""
+    form = re.compile(rf"^```{language}\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    return [
+        pytest.param(block, id=f"{name_of(document)}:{number}")
+        for document in DOCUMENTS
+        for number, block in enumerate(form.findall(document.read_text(encoding="utf-8")), start=1)
+    ]
+
+
+def commands(block: str) -> list[list[str]]:
+    """The words of each command of a shell block, without assignments before it."""
+    lines = [shlex.split(line, comments=True) for line in block.replace("\\\n", " ").splitlines()]
+    found = []
+    for line in lines:
+        for part in " \0 ".join(line).replace(" \0 && \0 ", "\n").splitlines():
+            words = part.split(" \0 ")
+            while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+                words.pop(0)
+            found.append(words)
+    return found
+
+
+def rg_env_commands(block: str) -> list[list[str]]:
+    """The arguments of each `rg-env` in a shell block; accelerate starts it as a module."""
+    found = []
+    for words in commands(block):
+        if words and words[0].endswith("rg-env"):
+            found.append(words[1:])
+        if "rg_env.cli.main" in words:
+            found.append(words[words.index("rg_env.cli.main") + 1 :])
+    return found
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors of a page's headings, as code hosts and mkdocs make them."""
+    headings = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\s-]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_relative_links_and_images_lead_somewhere(document: Path) -> None:
+    """To a file of the repository and, in a page, to one of its headings."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", text):
+        file = document.parent / target if target else document
+        assert file.exists(), target
+        if anchor:
+            assert anchor in anchors(file), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_python_examples_compile(block: str) -> None:
+    """Each is a whole module."""
+    compile(block, "example", "exec")
+
+
+@pytest.mark.parametrize("block", blocks("yaml"))
+def test_yaml_examples_load(block: str, tmp_path: Path) -> None:
+    """By the command's own loader; a part of a config, which begins with `# fragment`, over a small one."""
+    for folder in ("configs", "examples"):  # what examples extend and import is relative to the root of a clone
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    file = tmp_path / "example.yaml"
+    if block.startswith("# fragment\n"):
+        (tmp_path / "base.yaml").write_text("model: {name: tiny}\ntasks: {leg_counting: {}}\n")
+        block = "extends: base.yaml\n" + block
+    file.write_text(block)
+    if "imports:" in block:  # what it registers should not stay in this process
+        command = [sys.executable, "-m", "rg_env.cli.main", "train", str(file), "--dry-run"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    elif re.search(r"^models:", block, re.MULTILINE):
+        load_eval_config(file, [])
+    else:
+        load_train_config(file, [])
+
+
+@pytest.mark.parametrize("block", [each for each in blocks("bash") if rg_env_commands(*each.values)])
+def test_commands_have_only_options_that_exist(block: str) -> None:
+    """They are parsed, not run; configs that they name exist."""
+    for words in rg_env_commands(block):
+        if words[0] == "launch":
+            root = argparse.ArgumentParser()
+            launch.add(root.add_subparsers())
+            launch.parse(root, words)
+        else:
+            PARSERS[words[0]].parse_args(words[1:])
+        for word in words:
+            if word.startswith("configs/"):
+                assert (ROOT / word).is_file(), word
+
+
+@pytest.mark.parametrize("block", [each for each in blocks("bash") if "examples/" in each.values[0]])
+def test_example_scripts_have_the_options_that_are_shown(block: str) -> None:
+    for words in commands(block):
+        scripts = [word for word in words if re.fullmatch(r"(examples|benchmarks|tools)/\S+\.py", word)]
+        for script in scripts:
+            text = (ROOT / script).read_text(encoding="utf-8")
+            given = [word.partition("=")[0] for word in words[words.index(script) + 1 :] if word.startswith("--")]
+            assert [option for option in given if f'"{option}"' not in text] == []
+
+
+@pytest.mark.parametrize("name", sorted(reference_docs.PAGES))
+def test_generated_pages_are_current(name: str) -> None:
+    """`python tools/reference_docs.py` writes them."""
+    assert (reference_docs.FOLDER / name).read_text(encoding="utf-8") == reference_docs.render(name)
+
+
+def test_the_api_page_lists_the_public_names() -> None:
+    listed = re.findall(r"^::: (\S+)$", (reference_docs.FOLDER / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
+    errors = {name for name in dir(rg_env) if name.endswith("Error")}
+    names = {name for name in dir(rg_env) if not name.startswith("__")} - errors
+    training = set(dir(rg_env.training))
+    assert sorted(listed) == sorted(
+        [*(f"rg_env.{name}" for name in names), "rg_env.errors", *(f"rg_env.training.{name}" for name in training)]
+    )
+
+
+def test_the_repositorys_address_is_in_one_place() -> None:
+    """`extra.repository` of mkdocs.yml, and the commands of the first page that install from it."""
+    (address,) = re.findall(r"^  repository: (\S+)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    for document in DOCUMENTS:
+        shown = re.findall(r"https://\S+/OWNER/\w+", document.read_text(encoding="utf-8"))
+        assert set(shown) <= {address}
+        assert not shown or name_of(document) in ("docs/index.md", "README.md")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_documents_are_in_plain_english(document: Path) -> None:
+    """`python tools/check_words.py` prints the same."""
+    if name_of(document) == "README.md":
+        pytest.skip("it is being rewritten")
+    text = check_words.prose(document.read_text(encoding="utf-8"))
+    assert list(check_words.findings(text)) == []
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    ["It stands in the config.", "The file lies beside it.", "A line tells why.", "It goes on.", "So many of them."],
+)
+def test_other_wording_is_found(sentence: str) -> None:
+    assert list(check_words.findings(sentence))
+    assert not list(check_words.findings(check_words.prose(f"`{sentence}`\n\n```text\n{sentence}\n```\n")))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(MKDOCS is None, reason="mkdocs is not installed: uv sync --only-group docs")
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    command = [str(MKDOCS), "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "reference" / "api" / "index.html").is_file()

@@ -1,0 +1,113 @@
+"""Refuses wording that is not plain, idiomatic American English in the documents and, with --code, in rg_env.
+
+    python tools/check_words.py                     # README.md, CONTRIBUTING.md, benchmarks/README.md, docs/**/*.md
+    python tools/check_words.py FILE...             # these documents
+    python tools/check_words.py --code              # comments, docstrings and messages of rg_env, with counts
+
+In documents, code (fenced or between backticks), addresses and the generated part of a page are not checked: the latter
+comes from rg_env. Exit code 1: something was found.
+"""
+
+import argparse
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+PATTERNS = {
+    r"\b(told|tells?|telling|says|said)\b": "reports, prints, raises, returns, names",
+    r"\b(go|goes|going|went|gone) on\b": "resumes, continues",
+    r"\b(stand|stands|stood|standing)\b(?!-)": "is (in), is stored in, means",
+    r"\b(lies|lay|lying)\b": "is (in), is stored in",
+    r"\bmend(s|ed|ing)?\b": "fix",
+    r"\bbesides?\b": "next to, in addition to, other than",
+    r"\bso (many|much|few)\b": "n",
+    r"\bas far as\b": "if available",
+    r"\bwhatever of\b": "any",
+    r"(?<!there )\b(is|are|was|were) no\b(?! longer\b)": "is not a",
+    r"\bthere (is|are|was|were) none\b": "missing, if there is not one",
+    r"\bnobody\b": "no one, no process",
+    r"\bin (the|its|their) place\b": "instead (of)",
+    r"\b(is|are|was|were) asked\b": "prompted, evaluated",
+    r", for (it|they|there|he|she|what|which|nothing|none)\b": "because",
+    r"\banew\b": "again",
+    r"\bat hand\b": "available",
+    r"\bper cent\b": "percent",
+    r"\bof (it|them) all\b": "of all",
+    r"\bwhat (it|they) (come|comes|came) to\b": "the resolved ...",
+    r"(?m)^(Of|That|Whose) [a-z][^.]*\.$|\| Of [a-z]": "a sentence that leads with the noun",
+    r"\b(behaviour|colour|favour|honour|neighbour)\w*": "American spelling: -or",
+    r"\b(organ|recogn|optim|initial|normal|summar|serial|real)is(e|es|ed|ing|ation)\b": "American spelling: -ize",
+    r"\b(licence|centre|labelled|labelling|modelled|travelled|whilst|amongst|grey)\b": "American spelling",
+}
+ALLOWED = {
+    "stand-in",
+}
+"""Phrases that a pattern finds but that are plain English."""
+
+
+def findings(text: str) -> Iterator[tuple[int, str, str]]:
+    """Line number, the words, and what to write instead."""
+    for pattern, better in PATTERNS.items():
+        for match in re.finditer(pattern, text, re.IGNORECASE if not pattern.startswith("(?m)") else 0):
+            around = text[max(0, match.start() - 12) : match.end() + 12].lower()
+            if not any(phrase in around for phrase in ALLOWED):
+                yield text.count("\n", 0, match.start()) + 1, match[0].strip(), better
+
+
+def prose(markdown: str) -> str:
+    """A document up to its generated part, with code and addresses blanked, line for line."""
+    markdown = markdown.partition("<!-- generated from here on")[0]
+
+    def blank(match: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", match[0])
+
+    for pattern in (r"(?ms)^```.*?^```", r"(?s)`[^`]+`", r"\]\([^)]*\)", r"https?://\S+", r"<[^>\n]*>"):
+        markdown = re.sub(pattern, blank, markdown)
+    return markdown
+
+
+def code_prose(source: str) -> Iterator[tuple[int, str]]:
+    """Comments, and strings of several words: docstrings, messages, help texts."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string.lstrip("# ")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.lineno, re.sub(r"`[^`]*`", " ", node.value)
+
+
+def documents() -> list[Path]:
+    """The documents that are checked."""
+    named = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md"]
+    return [*named, *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="documents; default: all of them")
+    parser.add_argument("--code", action="store_true", help="check rg_env's comments, docstrings and messages")
+    options = parser.parse_args()
+    found, counts = 0, Counter[str]()
+    for file in sorted((ROOT / "rg_env").rglob("*.py")) if options.code else options.files or documents():
+        text = file.read_text(encoding="utf-8")
+        for start, part in code_prose(text) if options.code else [(1, prose(text))]:
+            for line, words, better in findings(part):
+                print(f"{file}:{start + line - 1}: {' '.join(words.split())!r}: {better}")
+                counts[better] += 1
+                found += 1
+    if options.code:
+        for better, count in counts.most_common():
+            print(f"{count:5}  {better}", file=sys.stderr)
+        print(f"{found:5}  in all", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""The generated pages of `docs/reference/`: configuration, evaluation, command line, graders.
+
+python tools/reference_docs.py     # writes them; a test keeps them equal to the schemas, parsers and tables
+"""
+
+import argparse
+import re
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic_core import PydanticUndefined
+
+from rg_env.cli import main as cli
+from rg_env.core.config.parsing import Section
+from rg_env.core.data import problem_keys
+from rg_env.core.grading import audit
+from rg_env.core.tasks.task_table import shipped_table
+from rg_env.evaluation.config import EvalConfig
+from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig
+from rg_env.training.config.schema import TrainConfig
+
+FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+MARK = "<!-- generated from here on: python tools/reference_docs.py -->\n"
+
+
+def configuration() -> str:
+    """`configuration.md`: every key of a training config, with type, default and meaning."""
+    return _reference(TrainConfig)
+
+
+def evaluation() -> str:
+    """`evaluation.md`: every key of an evaluation config."""
+    return _reference(EvalConfig)
+
+
+def command_line() -> str:
+    """`cli.md`: every command, with its usage and options."""
+    commands = parsers()
+    index = ["| command | effect |", "|---|---|"]
+    index += [f"| [`rg-env {name}`](#rg-env-{name}) | {_sentence(text)} |" for name, _, text in commands]
+    parts = ["\n".join(index) + "\n"]
+    for name, parser, text in commands:
+        parts += [f"## rg-env {name}\n", _sentence(text) + "\n", f"```text\n{_usage(parser)}\n```\n"]
+        parts += [_options_table(parser)]
+        if parser.epilog:
+            parts.append(_code_safe(parser.epilog) + "\n")
+    return "\n".join(parts)
+
+
+def graders() -> str:
+    """`graders.md`: every task with what was measured of its grader."""
+    table, audits = shipped_table(), audit.kept()
+    parts = []
+    for category in sorted({entry["category"] for entry in table.values()}):
+        parts.append(f"## {category.capitalize()}\n")
+        rows = ["| task | levels | agrees | constant | exploit | problem |", "|---|---|---|---|---|---|"]
+        for task in sorted(name for name, entry in table.items() if entry["category"] == category):
+            measured, steps = audits[task], table[task]["levels"].values()
+            levels = max(len(values) for values in steps) - 1 if steps else ""
+            agrees = 1 - measured.disagreements / measured.answers
+            rows.append(
+                f"| `{task}` | {levels} | {agrees:.3f} | {measured.constant:.2f} | {measured.exploit:.2f} "
+                f"| {_code_safe(problem_keys.described(task))} |"
+            )
+        parts.append("\n".join(rows) + "\n")
+    return "\n".join(parts)
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "configuration.md": configuration,
+    "evaluation.md": evaluation,
+    "cli.md": command_line,
+    "graders.md": graders,
+}
+
+
+def parsers() -> list[tuple[str, argparse.ArgumentParser, str]]:
+    """Name, parser and help text of each subcommand."""
+    root = argparse.ArgumentParser(prog="rg-env")
+    commands = root.add_subparsers()
+    for command in cli._COMMANDS:
+        command.add(commands)
+    texts = {action.dest: action.help or "" for action in commands._choices_actions}
+    return [(name, parser, texts[name]) for name, parser in commands.choices.items()]
+
+
+def _usage(parser: argparse.ArgumentParser) -> str:
+    """The usage on one line an alternative: argparse would wrap it at the width of the terminal."""
+    if parser.usage:
+        return parser.usage
+    parts = [parser.prog]
+    for action in parser._actions:
+        if action.dest == "help":
+            continue
+        shown = " ".join(filter(None, [_flag(action), _metavar(action)])) or action.dest
+        parts.append(shown if action.required and action.nargs not in ("?", "*") else f"[{shown}]")
+    return " ".join(parts)
+
+
+def _options_table(parser: argparse.ArgumentParser) -> str:
+    rows = ["| option | meaning |", "|---|---|"]
+    for action in parser._actions:
+        if action.dest == "help":
+            continue
+        names = ", ".join(f"`{name}`" for name in action.option_strings)
+        value = _metavar(action)
+        shown = (f"{names} `{value}`" if names and value else names or f"`{value}`").replace("|", "\\|")
+        rows.append(f"| {shown} | {_sentence((action.help or '').replace('%%', '%'))} |")
+    return "\n".join(rows) + "\n"
+
+
+def _flag(action: argparse.Action) -> str:
+    return action.option_strings[-1] if action.option_strings else ""
+
+
+def _metavar(action: argparse.Action) -> str:
+    if action.option_strings and action.nargs == 0:
+        return ""
+    if isinstance(action, argparse.BooleanOptionalAction):
+        return ""
+    if action.choices and action.metavar is None:
+        return "|".join(map(str, action.choices))
+    name = action.metavar or (action.dest.upper() if action.option_strings else action.dest)
+    text = name if isinstance(name, str) else " ".join(name)
+    return f"{text} ..." if action.nargs in ("+", "*") else text
+
+
+def _sentence(text: str) -> str:
+    """Help text as a sentence of a table's cell."""
+    text = _code_safe(text).strip()
+    if not text:
+        return ""
+    text = text if text[0] in "`'\"-" else text[0].upper() + text[1:]
+    return text if text[-1] in ".?!" else text + "."
+
+
+def _code_safe(text: str) -> str:
+    """Plain text as Markdown: what would be read as a cell's border, a tag or emphasis is escaped outside of code."""
+    return "".join(_escaped(text))
+
+
+def _escaped(text: str) -> Iterator[str]:
+    for number, part in enumerate(re.split(r"(`[^`]*`)", text)):
+        yield part.replace("|", "\\|") if number % 2 else re.sub(r"([|<>*_])", r"\\\1", part)
+
+
+def _reference(schema: type[Section]) -> str:
+    plain = [name for name, field in schema.model_fields.items() if not _sections(field.annotation)]
+    parts = ["## Top level\n\n" + _table(schema, plain)]
+    for name, field in schema.model_fields.items():
+        for section in _sections(field.annotation):
+            entry = get_origin(_plain(field.annotation)) is dict
+            parts += _described(f"`{name}.NAME`" if entry else f"`{name}`", section, field.description)
+    return "\n".join(parts)
+
+
+def _described(title: str, schema: type[Section], description: str | None) -> list[str]:
+    text = " ".join((schema.__doc__ or "").split())
+    if description:
+        text = f"{' '.join(description.split())} {text}"
+    nested = [name for name, field in schema.model_fields.items() if _sections(field.annotation)]
+    owned = OWNED_ELSEWHERE if schema is GRPOConfig else {}
+    plain = [name for name in schema.model_fields if name not in nested and name not in owned]
+    parts = [f"## {title}\n\n{text}\n\n{_table(schema, plain)}"]
+    for name in nested:
+        field = schema.model_fields[name]
+        inner = _sections(field.annotation)[0]
+        path = f"{title.strip('`')}.{name}{'.NAME' if get_origin(_plain(field.annotation)) is dict else ''}"
+        parts += _described(f"`{path}`", inner, field.description)
+    return parts
+
+
+def _table(schema: type[Section], names: list[str]) -> str:
+    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    for name in names:
+        field = schema.model_fields[name]
+        meaning = _code_safe(" ".join((field.description or "").split()))
+        rows.append(f"| `{name}` | {_type(field.annotation)} | {_default(field)} | {meaning} |")
+    return "\n".join(rows) + "\n"
+
+
+def _default(field: Any) -> str:
+    if field.is_required():
+        return "required"
+    value = field.default if field.default is not PydanticUndefined else field.default_factory()
+    if value is None:
+        return ""
+    if value in ({}, []):
+        return "none"
+    shown = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"`{shown}`" if shown else "empty"
+
+
+def _type(annotation: Any) -> str:
+    annotation = _plain(annotation)
+    origin = get_origin(annotation)
+    if origin is Literal:
+        return " \\| ".join(f"`{choice}`" for choice in get_args(annotation))
+    if origin is list:
+        return f"list of {_type(get_args(annotation)[0])}"
+    if origin is dict:
+        return "mapping"
+    return {int: "integer", float: "number", str: "string", bool: "boolean"}[annotation]
+
+
+def _plain(annotation: Any) -> Any:
+    """Without bounds, and without the None of what may be missing."""
+    while get_origin(annotation) in (Annotated, Union, types.UnionType):
+        annotation = next(each for each in get_args(annotation) if each is not type(None))
+    return annotation
+
+
+def _sections(annotation: Any) -> list[type[Section]]:
+    annotation = _plain(annotation)
+    if get_origin(annotation) is dict:
+        annotation = get_args(annotation)[1]
+    return [annotation] if isinstance(annotation, type) and issubclass(annotation, Section) else []
+
+
+def render(name: str) -> str:
+    """The page as it should be: its own head, and what is generated."""
+    head, mark, _ = (FOLDER / name).read_text(encoding="utf-8").partition(MARK)
+    if not mark:
+        raise ValueError(f"{name} does not have the line {MARK.strip()}")
+    return f"{head}{MARK}\n{PAGES[name]()}"
+
+
+if __name__ == "__main__":
+    for name in PAGES:
+        (FOLDER / name).write_text(render(name), encoding="utf-8")
