@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from rg_env.commands import run_command
-from rg_env.training.algorithms import lm_head
+from rg_env.training.algorithms import logprobs
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_actor_critic.py"
 OPTIONS = Namespace(rows_per_pass=3, gamma=0.9, lam=0.8, epochs=1, minibatches=1, clip=0.2)
@@ -126,7 +126,7 @@ def test_a_look_is_that_of_each_row_alone(
     """Log-probabilities, and the hidden states that each token was predicted from, at one scale whatever the model's;
     with all logits or in chunks."""
     if chunked:
-        monkeypatch.setattr(lm_head, "LOGITS_PER_CHUNK", 5 * SMALL["vocab_size"])
+        monkeypatch.setattr(logprobs, "LOGITS_PER_CHUNK", 5 * SMALL["vocab_size"])
     torch.manual_seed(0)
     model, head = AutoModelForCausalLM.from_config(FAMILIES[family]).eval(), small_head()
     ids, mask, _ = rollouts

@@ -201,12 +201,6 @@ def test_all_options_of_a_task_are_told_each_with_its_line(base: Path) -> None:
         load_train_config(base)
 
 
-def test_a_run_without_evaluation_is_one_override(base: Path) -> None:
-    """Also where a file spells out that there would be one before and after."""
-    spelled = ["evaluation.before=true", "evaluation.after=true"]
-    assert load_train_config(base, ["splits.num_eval_examples=0", *spelled]).splits.num_eval_examples == 0
-
-
 @pytest.mark.parametrize(
     ("processes", "words"),
     [
@@ -310,15 +304,6 @@ def test_forms_that_stand_for_others(base: Path) -> None:
         "maze": (None, None),
         "easy": ("maze", 3),
     }
-
-
-def test_a_prompt_has_the_environments_names(base: Path) -> None:
-    """What a config calls `system_prompt` and `preamble` is what `load_environment` calls so."""
-    given = {"system_prompt": "Use tags.", "placement": "user_after", "preamble": "Be brief."}
-    arguments = load_train_config(base, [f"prompt={given}"]).environment_arguments()
-    assert {name: arguments[name] for name in ("system_prompt", "prompt_placement", "preamble")} == {
-        "system_prompt": "Use tags.", "prompt_placement": "user_after", "preamble": "Be brief.",
-    }  # fmt: skip
 
 
 def test_the_resolved_config_reads_equal(base: Path) -> None:

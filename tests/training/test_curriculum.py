@@ -66,12 +66,6 @@ def test_levels_follow_the_accuracy(make: Any, env: Any) -> None:
     assert play(curriculum, env, [0.5, 0.5, 0, 0, 0, 0, 0, 0, 0], first=6) == [2, 2, 2, 1, 1, 0, 0, 0, 0]
 
 
-def test_several_levels_a_step_and_looks_from_time_to_time(make: Any, env: Any) -> None:
-    """`step` levels at a time, at most to the limit; `check_every` steps between two looks."""
-    assert play(make({"highest": 3}, step=2), env, [1, 1, 1, 1]) == [0, 2, 2, 3]
-    assert play(make(check_every=3), env, [1, 1, 1, 1, 1, 1]) == [0, 0, 1, 1, 1, 2]
-
-
 def test_a_schedule_goes_by_the_steps(make: Any, env: Any) -> None:
     """Whatever the accuracy; before its first step it is the start."""
     curriculum = make({"start": 2}, schedule={"2": 1, "4": 3})
@@ -272,12 +266,6 @@ def test_a_task_without_a_working_level_is_told_with_the_config() -> None:
     (problem,) = problems(TrainConfig.model_validate(config))
     assert problem.path == ("curriculum", "tasks", "knight_swap")
     assert problem.message.startswith("no level up to 4 works")
-
-
-@pytest.mark.parametrize("text", ["", "{}", '{"tasks": {"chain_sum": {"level": -1, "levels": []}}}'])
-def test_a_damaged_state_is_told(text: str) -> None:
-    with pytest.raises(InputError, match="truncated, or damaged"):
-        read_state(text)
 
 
 def test_a_state_of_another_curriculum_is_refused(make: Any) -> None:

@@ -138,17 +138,6 @@ def test_checkpoints_of_another_curriculum_are_refused(fresh: Any, tmp_path: Pat
         train(fresh("with", QUICK), resume=tmp_path / "with" / "checkpoint-1")
 
 
-def test_questions_too_long_for_the_run_are_not_asked(
-    fresh: Any, tokenizer: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Some sums of level 10 have more than 100 tokens; the trainer says so before training begins."""
-    trainer = fresh("run", {"tasks": {"chain_sum": {"start": 10}}}, max_prompt_length=100)
-    assert re.search(r"chain_sum at level 10: \d+ of 128 questions are longer than max_p", capsys.readouterr().out)
-    row = next(row for row in trainer.env.train_rows if row["info"]["rg_task"] == "chain_sum")
-    prompts = [row["prompt"] for row in trainer.curriculum.replace(0, [row] * 200)]
-    assert max(map(len, tokenizer.apply_chat_template(prompts, add_generation_prompt=True))) <= 100
-
-
 def test_the_example_runs(tmp_path: Path) -> None:
     """Two steps on a schedule, as a process of its own."""
     command = [sys.executable, str(EXAMPLE), "--model", "tiny", "--steps", "2", "--schedule", "0:0", "1:2"]

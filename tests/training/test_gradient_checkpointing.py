@@ -8,7 +8,7 @@ import pytest
 import torch
 from peft import LoraConfig
 
-from rg_env.training.algorithms import lm_head
+from rg_env.training.algorithms import logprobs
 from rg_env.training.algorithms.logprobs import can_share_prompts
 
 
@@ -34,7 +34,7 @@ def test_gradients_are_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With all weights trained or an adapter's; layers are run again in the backward pass only with checkpointing."""
-    monkeypatch.setattr(lm_head, "LOGITS_PER_CHUNK", chunk)
+    monkeypatch.setattr(logprobs, "LOGITS_PER_CHUNK", chunk)
     batch = make_batch(["How many legs do three dogs have?"] * 4, ["12", "3 x 4 = 12", "<answer>12</answer>", "7"])
     found = []
     for checkpointing in (False, True):

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from rg_env.errors import InputError, MissingExtraError
 from rg_env.training import checks
-from rg_env.training.algorithms import lm_head
+from rg_env.training.algorithms import logprobs
 from rg_env.training.algorithms.logprobs import completion_logps
 
 NO_KERNELS = {"rope": False, "rms_norm": False, "cross_entropy": False}
@@ -45,5 +45,5 @@ def test_the_forward_of_a_liger_model(name: str, chunk: int, monkeypatch: pytest
     mlp = "geglu" if "gemma" in name else "swiglu"
     _apply_liger_kernel_to_instance(model=model, fused_linear_cross_entropy=True, **NO_KERNELS, **{mlp: False})
     assert "liger" in model.forward.__func__.__module__
-    monkeypatch.setattr(lm_head, "LOGITS_PER_CHUNK", chunk)
+    monkeypatch.setattr(logprobs, "LOGITS_PER_CHUNK", chunk)
     torch.testing.assert_close(completion_logps(model, ids, mask), expected, atol=2e-5, rtol=1e-4)

@@ -145,18 +145,6 @@ def test_prompt_tuning_gets_separate_rows(model: Any) -> None:
     assert not can_share_prompts(get_peft_model(model, config))
 
 
-def test_several_processes_take_rows_in_order(
-    make_trainer: Any, make_batch: Callable[..., Any], model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of any length and prompt: each rank makes as many passes as the others."""
-    trainer = make_trainer()
-    monkeypatch.setattr(type(trainer.accelerator), "num_processes", 2)
-    inputs = make_batch(["How many legs do three dogs have?"] * 4, ["12", "3 x 4 = 12", "<answer>12</answer>", "7"])
-    shapes = Shapes(model)
-    trainer.objective.logps(model, inputs["input_ids"], inputs["loss_mask"], max_rows=2)
-    assert [rows for rows, _ in shapes.inputs] == [2, 2]
-
-
 class Bigrams(torch.nn.Module):
     """A model with bf16 logits that are the same on every call: a row of a table for each token."""
 

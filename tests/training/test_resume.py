@@ -14,9 +14,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from rg_env.core.run_folder import RunFolder
-from rg_env.errors import OutputFolderError
 from rg_env.tiny import POLICY_DIR
-from rg_env.training import EvaluationPlan, run_folder, train
+from rg_env.training import EvaluationPlan, train
 from rg_env.training.algorithms.policy import PreviousPolicy
 
 
@@ -156,21 +155,6 @@ def test_a_previous_policy_stays_whole_whenever_ctrl_c_comes(
         assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
 
 
-def test_the_times_of_a_step_are_parts_of_it(fresh: Any, tmp_path: Path) -> None:
-    """Each is counted once, also in a step that an interrupt broke off and a resumed run makes again."""
-    first = fresh("run")
-    ctrl_c_in_a_backward_pass(first, 3)
-    assert train(first, evaluation=EvaluationPlan(every=10))["steps"] == 3
-    train(fresh("run"), evaluation=EvaluationPlan(every=10), resume="auto")
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    steps = [line for line in lines if "loss" in line]
-    assert [line["step"] for line in steps] == [1, 2, 3, 4, 5, 6]
-    for line in steps:
-        assert (
-            line["time/backward"] + line["time/waiting"] + line["time/log_probs"] < line["step_time"] + 0.0005
-        )  # it is rounded
-
-
 def test_what_the_first_part_left_stays(fresh: Any, tmp_path: Path) -> None:
     """Its configuration; that of the second part is beside it. What a kill broke off in mid-line is taken out."""
     train(
@@ -206,23 +190,6 @@ def test_auto_begins_where_there_is_nothing(fresh: Any, tmp_path: Path, capsys: 
     train(fresh("run", max_steps=1), evaluation=EvaluationPlan(every=10), resume="auto")
     assert "no checkpoint in" in capsys.readouterr().out
     assert [line["step"] for line in logged(tmp_path / "run") if "reward" in line] == [1]
-
-
-def test_folders_to_go_on_in(tmp_path: Path) -> None:
-    """That of the run, which a checkpoint names itself; any other must be free."""
-    for name in ("run/checkpoint-1", "other"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "other" / "x").touch()
-    checkpoint = tmp_path / "run" / "checkpoint-1"
-    assert run_folder(tmp_path / "run", "name", "auto") == tmp_path / "run"
-    assert run_folder(None, "name", checkpoint) == tmp_path / "run"
-    assert run_folder(tmp_path / "new", "name", checkpoint) == tmp_path / "new"
-    with pytest.raises(OutputFolderError, match="not empty"):
-        run_folder(tmp_path / "other", "name", checkpoint)
-    with pytest.raises(OutputFolderError, match="--resume auto needs the output folder"):
-        run_folder(None, "name", "auto")
-    with pytest.raises(OutputFolderError, match=r"go on with it \(--resume auto\)"):
-        run_folder(tmp_path / "run", "name")
 
 
 def test_a_scheduler_of_the_users_own_resumes_too(fresh: Any, tmp_path: Path) -> None:

@@ -61,15 +61,6 @@ def test_tensors_are_prompt_and_sampled_tokens(sampled: Any, tokenizer: Any) -> 
         assert not tensors["sampler_logps"][row][~mask].any()
 
 
-def test_texts_are_without_special_tokens(sampled: Any) -> None:
-    """What graders see; only the token limit makes a rollout truncated."""
-    found, completions, _, _ = sampled
-    assert [rollout.text for rollout in found.rollouts] == ["<answer>2</answer>"] * 3 + [""]
-    assert found.truncated == [1]
-    assert [rollout.completion_tokens for rollout in found.rollouts] == [len(c.token_ids) for c in completions]
-    assert found.accuracies == [0.0, 1.0, 0.0, 0.0] if found.rollouts[1].answer == "2" else [1.0, 0.0, 0.0, 0.0]
-
-
 def test_what_the_engine_samples_is_what_the_loss_sees(make_trainer: Any) -> None:
     """With the engine's log-probabilities those of the trainer, token by token."""
     trainer = make_trainer(max_steps=1, max_tokens=12, temperature=1.2)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rg_env.core.environment import Environment
 from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EngineConfig, GRPOTrainer
@@ -210,19 +209,6 @@ def test_the_same_seed_gives_the_same_run(make_trainer: Any) -> None:
     assert runs[0] != runs[2]
 
 
-def test_the_same_seed_gives_the_same_adapters(make_trainer: Any) -> None:
-    from peft import LoraConfig
-
-    def adapters(before: int) -> list[torch.Tensor]:
-        torch.manual_seed(before)
-        model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
-        config = LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM")
-        trainer = make_trainer(model=model, peft_config=config)
-        return [p for name, p in trainer.model.named_parameters() if "lora_A" in name]
-
-    assert all(map(torch.equal, adapters(1), adapters(2)))
-
-
 def test_lora_trains_the_adapter_only(make_trainer: Any, model: Any) -> None:
     """With `peft_config` the engine samples through the adapter."""
     from peft import LoraConfig
@@ -235,18 +221,6 @@ def test_lora_trains_the_adapter_only(make_trainer: Any, model: Any) -> None:
     adapter = [p for name, p in trainer.model.named_parameters() if "lora_B" in name]
     assert any(p.abs().max() > 0 for p in adapter)
     assert trainer.engine.engine.model is trainer.model
-
-
-def test_own_rows_and_rewards(make_trainer: Any) -> None:
-    """Anybody's data train as well."""
-    rows = [{"question": f"{i} + {i} =", "answer": str(2 * i)} for i in range(16)]
-
-    def short(completion: Any) -> float:
-        return 1.0 / (1 + len(completion[-1]["content"]))
-
-    trainer = make_trainer(env=Environment(rows, rows, rewards=[short]), max_steps=1)
-    trainer.train()
-    assert trainer.state.log_history[0]["rewards/short/mean"] > 0
 
 
 @pytest.mark.parametrize("env", [3, "leg_counting", None])

@@ -8,10 +8,7 @@ from additions import QUESTION, SYSTEM_PROMPT, additions, rises, stated
 from datasets import Dataset
 from v0_api import vf
 
-import rg_env
-from rg_env.adapters import as_environment
-from rg_env.adapters.v1 import ReasoningGymTasksetConfig
-from rg_env.errors import MissingExtraError, RewardError
+from rg_env.errors import RewardError
 
 
 def rows(count: int, seed: int) -> Dataset:
@@ -64,9 +61,3 @@ def test_a_reward_that_fails_ends_the_run(make_trainer: Any) -> None:
     env = vf.SingleTurnEnv(dataset=rows(16, 1), rubric=vf.Rubric(funcs=[failing]))
     with pytest.raises(RewardError, match="reward 'failing' raised KeyError"):
         make_trainer(env=env, max_steps=1).train()
-
-
-def test_tasksets_need_a_later_release() -> None:
-    """Where both APIs are, v1 is an older one."""
-    with pytest.raises(MissingExtraError, match=r"training on v1 tasksets needs verifiers 0\.4 or later"):
-        as_environment(rg_env.ReasoningGymTaskset(ReasoningGymTasksetConfig(num_eval_examples=1)))
