@@ -7,7 +7,7 @@
     args = GRPOConfig(reward_weights=env.reward_weights, ...)
     trainer = GRPOTrainer(model, env.reward_funcs, args, env.train_dataset, env.eval_dataset)
 
-Rows, prompts and rewards are those of `ReasoningGym` for the same arguments. In TRL's logs there are, beside each
+Rows, prompts and rewards are those of `ReasoningGym` for the same arguments. TRL's logs have, in addition to each
 reward, `accuracy`, that of each task of a mixture, and the share of each status (`status/wrong`, ...); the table of
 completions has a column `status`. A reward that raises ends the run with a `RewardError`.
 
@@ -35,7 +35,7 @@ LogMetric = Callable[[str, float], None]
 LogExtra = Callable[[str, list[Any]], None]
 
 _REASONING = ("reasoning_content", "thinking")
-"""Where TRL puts what stood in a <think> block, with tokenizers that say how to parse a response."""
+"""Keys under which TRL puts the content of a <think> block, with tokenizers that can parse a response."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Environment:
     """What `GRPOTrainer` takes. `load_environment` makes one."""
 
     train_dataset: Dataset | None
-    """Columns prompt (messages), question, answer, info (texts), example_id; None where 0 examples were asked for."""
+    """Columns prompt (messages), question, answer, info (texts), example_id; None for 0 examples."""
     eval_dataset: Dataset | None
     reward_funcs: list["RewardFunction"]
     reward_weights: list[float]
@@ -70,7 +70,7 @@ def load_environment(*args: Any, **options: Any) -> Environment:
 
 
 class RewardFunction:
-    """A reward in the form that TRL calls: by these keywords, with all columns of the dataset beside them.
+    """A reward in the form that TRL calls: by these keywords, and with all columns of the dataset.
 
     Picklable if its reward is, as trainers want it that score in a process of their own.
     """
@@ -104,7 +104,7 @@ class RewardFunction:
 
 @dataclass(frozen=True)
 class _Batch:
-    """What all reward functions of a batch are called with, as far as scores depend on it."""
+    """The arguments of all reward functions of a batch that scores depend on."""
 
     completions: Sequence[Any]
     texts: list[str]
@@ -141,7 +141,7 @@ class _Batch:
         return list(map(Rollout, self.prompts, self.texts, self.answers, self.infos, tokens))
 
     def is_same(self, other: "_Batch") -> bool:
-        """Whether it is the very same batch. One that says the same, of another step, is not: it is logged again."""
+        """Whether it is the same batch; an equal batch of another step is not, and is logged again."""
         return self.completions is other.completions and self == other
 
 

@@ -269,7 +269,7 @@ def _rollout(prompt: Any, completion: Any, answer: Any, state: Any, info: Any, s
 
 
 def usage(state: Mapping[str, Any]) -> tuple[int | None, bool | None]:
-    """Completion tokens, and whether the token limit ended the reply, where `state` tells: under `responses` in early
+    """Completion tokens, and whether the token limit ended the reply, by `state`: under `responses` in early
     versions, in the steps of `trajectory` from 0.1.9."""
     responses = state.get("responses") or [step.get("response") for step in state.get("trajectory") or []]
     if not responses:

@@ -1,5 +1,5 @@
 """Anybody's single-turn environment for Verifiers' v0 API, as what `GRPOTrainer` trains on: its rows, scored by its
-rubric. Rubrics of 0.1.6 (`score_rollouts`) and of 0.3.1 (`score_group`) are told apart by their methods.
+rubric. Rubrics of 0.1.6 (`score_rollouts`) and of 0.3.1 (`score_group`) are distinguished by their methods.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _MONITORS = ("num_turns",)
 
 
 class VerifiersEnvironment(Environment):
-    """Rows and rewards of a `vf.SingleTurnEnv`. Its rubric scores; a reward that raises, or gives None, is an error.
+    """Rows and rewards of a `vf.SingleTurnEnv`. Its rubric scores; a reward that raises, or returns None, is an error.
 
     Raises:
         InputError: the environment has several turns, tools or rollouts of its own, or no rows.

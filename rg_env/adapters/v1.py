@@ -303,7 +303,7 @@ def chat_of(system: str | None, prompt: object) -> list[dict[str, str]]:
         if message.role == "tool" or not isinstance(message.content, str) or getattr(message, "tool_calls", None):
             raise TypeError("the prompt is not text alone")
     if not messages:
-        raise TypeError("there is no prompt")
+        raise TypeError("the prompt is empty")
     chat = [{"role": message.role, "content": message.content} for message in messages]
     return ([] if system is None else [{"role": "system", "content": system}]) + chat
 

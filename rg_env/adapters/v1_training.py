@@ -37,7 +37,7 @@ _AT_ONCE = 64
 
 
 class TasksetEnvironment(Environment):
-    """Prompts and rewards of v1 tasksets. Metrics are passed on; a reward that raises, or gives None, is an error.
+    """Prompts and rewards of v1 tasksets. Metrics are passed on; a reward that raises, or returns None, is an error.
 
     A reward or metric named `accuracy` says whether a rollout is right, which curricula and filters follow.
 
@@ -133,7 +133,7 @@ def environment_of(env: Any) -> TasksetEnvironment:
         _refuse(name, "is not a SingleAgentEnv: it may have several agents or turns")
     if own := [hook for hook in ("run", "setup", "finalize") if getattr(type(env), hook) is not getattr(base, hook)]:
         _refuse(name, f"has {', '.join(own)} of its own")
-    harness = env.config.agent.harness  # None: nobody chose one, and Verifiers' own default has tools
+    harness = env.config.agent.harness  # None: the user chose none, and Verifiers' own default has tools
     if harness is not None and vf.load_harness(harness).EXECUTES_CODE:
         _refuse(name, f"has a harness with tools ({harness.id})")
     return TasksetEnvironment(env.taskset)

@@ -38,7 +38,7 @@ def one_task(name: str, level: int | None = None, show: int = 0, seed: int = 0) 
     """Options, levels, figures and `show` example rows of one task, at a level if given.
 
     Raises:
-        UnknownNameError: there is no such task.
+        UnknownNameError: an unknown task.
         InputError: it has no such level.
     """
     gym = {"name": name} if level is None else {"name": name, "level": level}
@@ -64,7 +64,7 @@ def show_audit(show: Callable[[str], None], tasks: Sequence[str] = ()) -> bool:
     """Give the shipped audit of `tasks` (default: all) to `show`, a line a task; returns whether all are fine.
 
     Raises:
-        UnknownNameError: there is no such task.
+        UnknownNameError: an unknown task.
     """
     names = list(Mixture.parse(list(tasks)).names) if tasks else sorted(shipped_table())
     kept = audit.kept()

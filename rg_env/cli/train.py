@@ -12,14 +12,14 @@ def add(commands: Any) -> None:
     """Add the subcommand to those of `rg-env`."""
     train = commands.add_parser(
         "train",
-        help="train as a config says",
+        help="train by a config",
         usage="rg-env train CONFIG [section.key=value ...] [options]",
         epilog="docs/reference/configuration.md lists the keys.",
     )
     train.add_argument("config", help="such as configs/train/tiny.yaml")
-    train.add_argument("overrides", nargs="*", metavar="section.key=value", help="over what the config says")
+    train.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides of the config")
     train.add_argument("--dry-run", action="store_true", help="print the resolved config and the plan, and end")
-    train.add_argument("--resume", metavar="auto|PATH", help="go on from a checkpoint, or the newest of output.dir")
+    train.add_argument("--resume", metavar="auto|PATH", help="resume from a checkpoint (auto: the newest)")
     train.add_argument("--eval-only", action="store_true", help="only the evaluation, of the config's model")
     train.add_argument("--checkpoint", metavar="PATH", help="with --eval-only: of this checkpoint, adapters included")
     sweep.add_option(train)
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     if options.resume is not None and options.eval_only:
         raise InputError("--resume is for training: name the checkpoint to evaluate with --checkpoint")
     if options.checkpoint is not None and not options.eval_only:
-        raise InputError("--checkpoint belongs to --eval-only; --resume goes on from one")
+        raise InputError("--checkpoint belongs to --eval-only; --resume continues training")
     if options.sweep:
         return sweep.run(options)
     config = load_train_config(options.config, options.overrides)
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
 
         print(describe(config))
         return 0
-    from rg_env.training import evaluate_config, run_config  # tells what to install where something is missing
+    from rg_env.training import evaluate_config, run_config  # reports what to install if something is missing
 
     if options.eval_only:
         evaluate_config(config, options.checkpoint)

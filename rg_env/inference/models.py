@@ -43,12 +43,12 @@ class Policy:
     is_tiny: bool = False
 
     def mixture(self, gym: Any) -> Mixture:
-        """`gym` as a mixture; for the tiny policy at the sizes it was made for, where `gym` gives none itself."""
+        """`gym` as a mixture; for the tiny policy at the sizes it was made for, unless `gym` sets them."""
         return tiny_mixture(gym) if self.is_tiny else Mixture.parse(gym)
 
 
 def tiny_mixture(gym: Any) -> Mixture:
-    """`gym` at the sizes that the tiny policy was made for, where it gives none itself."""
+    """`gym` at the sizes that the tiny policy was made for, unless it sets them."""
     sized = (
         TaskSpec(name=task.name, weight=task.weight, config={**TASKS.get(task.name, {}), **task.config})
         for task in Mixture.parse(gym).tasks
@@ -57,7 +57,7 @@ def tiny_mixture(gym: Any) -> Mixture:
 
 
 def load_policy(model: str | None = None, *, attention: Attention = "auto", dtype: Dtype = "auto") -> Policy:
-    """Load `model`: a folder, a name on the model hub, or "tiny". None: the default for this machine, told in a line.
+    """Load `model`: a folder, a name on the model hub, or "tiny". None: the default for this machine, which is printed.
 
     Args:
         attention: "auto" is flash-attn where it can work (see `flash_attention_problem`), otherwise PyTorch's SDPA.
@@ -124,7 +124,7 @@ def flash_attention_problem(dtype: torch.dtype) -> str | None:
     if dtype not in (torch.bfloat16, torch.float16):
         return f"flash-attn computes in half precision, and the weights are {str(dtype).removeprefix('torch.')}"
     if not torch.cuda.is_available():
-        return "there is no CUDA GPU"
+        return "this machine has no CUDA GPU"
     if (capability := torch.cuda.get_device_capability()) < (8, 0):
         return f"flash-attn needs a GPU of compute capability 8.0, and this one has {'.'.join(map(str, capability))}"
     try:
@@ -186,7 +186,7 @@ def _shard_while_loading() -> Any:
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """What can be known of a model without its weights."""
+    """What is known of a model without its weights."""
 
     config: Any
     tokenizer: PreTrainedTokenizerBase
@@ -210,7 +210,7 @@ def describe_model(name: str) -> ModelDescription:
         raise InputError(f"cannot load the model {shown!r}: {reason}") from error
     if on_disk and not (Path(name) / "config.json").is_file():
         raise InputError(f"{name} holds no model: a model folder has a config.json and safetensors files")
-    # Asked once: transformers asks for each file, several times each, and takes most of a minute to give up.
+    # Checked once: transformers would try each file several times, and take most of a minute to give up.
     no_hub = not on_disk and not _hub_answers()
     logging.disable_progress_bar()
     part = "config.json"
@@ -227,7 +227,7 @@ def describe_model(name: str) -> ModelDescription:
 def _cannot_load(name: str, part: str, error: Exception, options: dict[str, Any]) -> InputError:
     reason = f"{part}: {reason_of(error)}"
     if options["local_files_only"]:
-        reason = "it is no folder here, the model hub cannot be reached, and no copy of it is stored"
+        reason = "it is not a folder here, the model hub cannot be reached, and no copy of it is stored"
     return InputError(f"cannot load the model {name!r}: {reason}")
 
 
@@ -271,7 +271,7 @@ noticed by the launcher, not by this."""
 def processes(*, cpu: bool | None = None) -> PartialState:
     """Their state; `cpu`: on the CPU (default: if there is no GPU).
 
-    accelerate keeps what its first caller said, and without `cpu` counts each process of a CPU run as alone: no other
-    module makes a `PartialState`.
+    accelerate keeps the arguments of its first caller, and without `cpu` counts each process of a CPU run as alone: no
+    other module makes a `PartialState`.
     """
     return PartialState(cpu=not torch.cuda.is_available() if cpu is None else cpu, timeout=TIMEOUT)

@@ -1,4 +1,4 @@
-"""The chat-completions protocol as the embedded engine speaks it: what a request may ask, and what comes back.
+"""The chat-completions protocol of the embedded engine: requests that it accepts, and its responses.
 
 A request is the JSON body of `POST /v1/chat/completions` with the extensions of vLLM that Verifiers sends.
 Whatever the engine does not do is refused with `BadRequest` (HTTP 400), never ignored.
@@ -14,7 +14,7 @@ from rg_env.errors import RGEnvError
 
 
 class BadRequest(RGEnvError, ValueError):
-    """A request the engine cannot answer as asked. `status` is the HTTP status: 400, or 404 for another model."""
+    """A request that the engine cannot answer. `status` is the HTTP status: 400, or 404 for another model."""
 
     exit_code = 2
 
@@ -49,7 +49,7 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     max_tokens: int | None = None
-    """New tokens at most; None: up to the end of the context."""
+    """Most new tokens; None: up to the end of the context."""
 
     @property
     def is_plain(self) -> bool:
@@ -80,7 +80,7 @@ class ChatRequest:
     messages: list[dict[str, Any]]
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = None
-    """New tokens at most; None: up to the end of the context."""
+    """Most new tokens; None: up to the end of the context."""
     n: int = 1
     logprobs: bool = False
     skip_special_tokens: bool = True
@@ -222,7 +222,7 @@ def response(
 
 
 class TokenText:
-    """Texts of single tokens by id, remembered: a batch asks for the same few hundred over and over."""
+    """Texts of single tokens by id, cached: a batch repeats the same few hundred."""
 
     def __init__(self, tokenizer: Any):
         self._tokenizer = tokenizer

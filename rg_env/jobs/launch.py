@@ -494,7 +494,7 @@ class Run:
 
 @contextlib.contextmanager
 def signals_noted(noted: list[int]) -> Iterator[None]:
-    """Only append signals that ask for the end to `noted` in this block: none can break off the ending of processes."""
+    """In this block, signals that ask for the end are only appended to `noted`, so that none interrupts cleaning up."""
 
     def note(number: int, _: Any) -> None:
         noted.append(number)

@@ -284,7 +284,7 @@ IMAGE = [vf.UserMessage(content=[vf.ImageUrlContentPart(image_url=vf.ImageUrlSou
         (of(RuntimeJudge), "RuntimeJudge needs a runtime for 'looks'"),
         (of(prompt=IMAGE), "Sum 0 cannot be prompted: the prompt is not text alone"),
         (of(skills=["search"]), "Sum 0 has skills"),
-        (of(prompt=None), "Sum 0 cannot be prompted: there is no prompt"),
+        (of(prompt=None), "Sum 0 cannot be prompted: the prompt is empty"),
     ],
 )
 def test_what_the_trainer_cannot_run_is_refused(taskset: Any, message: str) -> None:

@@ -75,16 +75,11 @@ def test_the_answer_is_what_the_trainer_reads(ask: Callable[..., Any], engine: E
 
 
 def test_tokens_come_as_text_unless_asked_for_ids(ask: Callable[..., Any]) -> None:
-    """As OpenAI's servers do; no log-probabilities unless asked for."""
-    content = ask(logprobs=True).choices[0].logprobs.content
-    assert not any(item.token.startswith("token_id:") for item in content)
-    assert ask().choices[0].logprobs is None
-
-
-def test_n_completions(ask: Callable[..., Any]) -> None:
-    """Numbered choices, usage of all of them."""
-    answer = ask(n=3)
+    """As OpenAI's servers do; no log-probabilities by default; `n` numbered choices."""
+    answer = ask(logprobs=True, n=3)
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert not any(item.token.startswith("token_id:") for item in answer.choices[0].logprobs.content)
+    assert ask().choices[0].logprobs is None
 
 
 @pytest.mark.parametrize(
@@ -103,8 +98,10 @@ def test_refusals_are_the_same_exceptions(ask: Callable[..., Any], body: Any, er
 
 
 @pytest.mark.parametrize("reset", [False, True])
-def test_clients_that_go_away_disturb_nobody(base_url: str, caplog: pytest.LogCaptureFixture, reset: bool) -> None:
-    """In the middle of the head, of the body, of the answer, by closing or by a reset: no word in the server's log."""
+def test_clients_that_disconnect_do_not_disturb_others(
+    base_url: str, caplog: pytest.LogCaptureFixture, reset: bool
+) -> None:
+    """In the middle of the head, of the body, of the answer, by closing or by a reset: nothing in the server's log."""
     logging.getLogger("uvicorn.error").addHandler(caplog.handler)
     address = urllib.parse.urlsplit(base_url)
     body = json.dumps({"model": "tiny", "messages": MESSAGES, "max_tokens": 60, "n": 4}).encode()
@@ -148,7 +145,7 @@ def test_requests_are_gathered_into_one_batch(engine: EmbeddedEngine, monkeypatc
 def test_an_engine_error_reaches_one_caller_and_cancels_the_rest(
     engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody waits for ever, and a hundred rollouts do not report it a hundred times."""
+    """No caller waits forever, and a hundred rollouts do not report it a hundred times."""
     monkeypatch.setattr(engine, "_forward", lambda *args: 1 / 0)
 
     async def run() -> list[Any]:
@@ -175,9 +172,12 @@ def post(url: str, data: bytes) -> tuple[int, Any]:
             return error.code, json.load(error)
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff\xfe", b'"text"', b"[" * 10_000])
-def test_bodies_that_are_no_request_get_a_400(base_url: str, data: bytes) -> None:
-    """In the form clients understand, and the server goes on."""
+SURROGATES = [rb'{"messages": [], "\ud800": 1}', rb'{"messages": [{"role": "user", "content": "\ud800"}]}']
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff\xfe", b'"text"', b"[" * 10_000, *SURROGATES])
+def test_malformed_bodies_get_a_400(base_url: str, data: bytes) -> None:
+    """In the form that clients understand; JSON may also carry characters that UTF-8 cannot."""
     status, body = post(f"{base_url}/chat/completions", data)
     assert status == 400
     assert body["error"]["type"] == "BadRequestError"
@@ -190,32 +190,16 @@ def test_a_body_too_large_gets_a_400(base_url: str) -> None:
     assert "larger than" in body["error"]["message"]
 
 
-def test_an_engine_error_is_a_500(base_url: str, engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its words."""
-    monkeypatch.setattr(engine, "_forward", lambda *args: 1 / 0)
-    status, body = post(f"{base_url}/chat/completions", json.dumps({"messages": MESSAGES}).encode())
-    assert status == 500
-    assert "ZeroDivisionError" in body["error"]["message"]
-
-
-def test_a_failed_batch_is_told_to_every_caller(
+def test_every_caller_gets_the_error_of_a_failed_batch(
     base_url: str, engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over HTTP all of them get the same JSON error: they are strangers to each other."""
+    """A 500 with the error's text."""
     monkeypatch.setattr(engine, "_forward", lambda *args: 1 / 0)
     data = json.dumps({"messages": MESSAGES}).encode()
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: post(f"{base_url}/chat/completions", data), range(4)))
     assert [status for status, _ in answers] == [500] * 4
     assert all("ZeroDivisionError" in body["error"]["message"] for _, body in answers)
-
-
-def test_lone_surrogates_get_a_400(base_url: str) -> None:
-    """In names and in values: what JSON may carry and UTF-8 cannot."""
-    for data in (rb'{"messages": [], "\ud800": 1}', rb'{"messages": [{"role": "user", "content": "\ud800"}]}'):
-        status, body = post(f"{base_url}/chat/completions", data)
-        assert status == 400, body
-        assert body["error"]["type"] == "BadRequestError"
 
 
 def test_health_and_models(base_url: str) -> None:
@@ -235,11 +219,7 @@ def test_the_server_listens_on_loopback_only() -> None:
     listener.close()
     with pytest.raises(InputError, match="port 70000 does not exist"):
         bind(70000)
-
-
-def test_bind_refuses_a_port_of_another_program() -> None:
-    """Also one that listens on all addresses."""
-    with socket.socket() as other:
+    with socket.socket() as other:  # also of a program that listens on all addresses
         other.bind(("0.0.0.0", 0))
         other.listen()
         with pytest.raises(InputError, match="Address already in use"):

@@ -1,4 +1,4 @@
-"""What a vLLM server is asked over HTTP, against real local servers that are something else."""
+"""Requests to a vLLM server over HTTP, against real local servers that are something else."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rg_env.errors import ServerError
-from rg_env.inference.vllm.client import BREAKS_OFF, VllmServer, serve_command, start_hint, vllm_command
+from rg_env.inference.vllm.client import BREAKS_OFF, ServerInfo, VllmServer, serve_command, start_hint, vllm_command
 
 MODELS = {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 64}]}
 
@@ -59,7 +59,7 @@ def test_no_server_is_one_clear_error() -> None:
     assert caught.value.exit_code == 2
 
 
-def test_waiting_ends_when_nobody_wants_to_wait_any_more() -> None:
+def test_waiting_ends_when_the_server_is_not_wanted_any_more() -> None:
     """As when the server's process has died."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -69,7 +69,7 @@ def test_waiting_ends_when_nobody_wants_to_wait_any_more() -> None:
     assert time.monotonic() - start < 5
 
 
-def test_a_sick_server_is_not_waited_for_longer_than_asked(serve: Any) -> None:
+def test_an_unhealthy_server_is_not_awaited_beyond_the_timeout(serve: Any) -> None:
     """It listens, and answers with an error."""
     with pytest.raises(ServerError, match="answers /health with 500"):
         serve(health=(500, {})).wait(timeout_s=0.1)
@@ -78,24 +78,23 @@ def test_a_sick_server_is_not_waited_for_longer_than_asked(serve: Any) -> None:
 @pytest.mark.parametrize(
     "answer", [(200, b"<html>"), (200, []), (200, {"data": []}), (200, {"data": [{"id": "gpt"}]}), (404, {})]
 )
-def test_what_is_no_vllm_server(serve: Any, answer: tuple[int, Any]) -> None:
+def test_other_servers_are_not_vllm(serve: Any, answer: tuple[int, Any]) -> None:
     """A web site, another program, another kind of server."""
-    with pytest.raises(ServerError, match="is no vLLM server"):
-        serve(models=answer).model()
-
-
-def test_what_it_serves(serve: Any) -> None:
-    served = serve(models=(200, MODELS)).model()
-    assert (served.name, served.max_model_len) == ("m", 64)
+    with pytest.raises(ServerError, match="is not a vLLM server"):
+        serve(models=answer).info()
 
 
 def test_a_plain_vllm_server_takes_no_weights(serve: Any) -> None:
     """It was started without its development mode."""
     with pytest.raises(ServerError, match="takes no weights"):
-        serve(models=(200, MODELS)).world_size()
+        serve(models=(200, MODELS)).info()
+    whole = {"get_world_size": (200, {"world_size": 2}), "version": (200, {"version": "0.32.1"})}
+    assert serve(models=(200, MODELS), **whole).info() == ServerInfo("m", 64, 2)
+    with pytest.raises(ServerError, match=r"is vLLM 0\.11\.0: 0\.32 or later is needed"):
+        serve(models=(200, MODELS), **{**whole, "version": (200, {"version": "0.11.0"})}).info()
 
 
-def test_a_hung_server_is_not_waited_for_ever() -> None:
+def test_a_hung_server_is_not_awaited_forever() -> None:
     """It accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = VllmServer("127.0.0.1", listener.getsockname()[1])
@@ -107,7 +106,7 @@ def test_a_hung_server_is_not_waited_for_ever() -> None:
 
 
 @pytest.mark.parametrize("spoken", [b"SSH-2.0-OpenSSH_9.2\r\n\r\n", b""])
-def test_what_speaks_no_http_is_not_taken_for_nobody(spoken: bytes) -> None:
+def test_a_program_that_does_not_speak_http_is_not_taken_for_a_free_port(spoken: bytes) -> None:
     """The user would look for a server that did not start, where another program holds the port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -149,7 +148,7 @@ def test_a_body_without_end_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("host", ["", "a b", "a\nb", "...", "x" * 300, "http://x"])
-def test_a_host_that_can_be_none_is_one_line(host: str) -> None:
+def test_an_impossible_host_is_one_line(host: str) -> None:
     problem = VllmServer(host, 8000).health_problem(timeout_s=1)
     assert problem
     assert "\n" not in problem
@@ -160,7 +159,7 @@ def test_an_ipv6_address_is_written_as_urls_have_it() -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"tokens": None}, {"choices": []}, {"choices": [{"prompt_logprobs": [None]}]}])
-def test_answers_of_another_shape_are_told(serve: Any, body: dict[str, Any]) -> None:
+def test_malformed_answers_are_reported(serve: Any, body: dict[str, Any]) -> None:
     """As those of a server of another version."""
     server = serve(tokenize=(200, body), completions=(200, body))
     with pytest.raises(ServerError, match="answers /tokenize with"):

@@ -406,7 +406,7 @@ def test_what_listens_at_the_servers_port(serve: Callable[..., int]) -> None:
     is_like(check(good), "ok", "serves 'served', 512 tokens, 2 workers")
     is_like(check(good, model="mine"), "failed", "serves 'served', not 'mine'", "rg-env vllm mine")
     is_like(check(good, tokens=600), "failed", "takes 512 tokens", "--max-model-len 600")
-    is_like(check(serve(owner="rg-env")), "failed", "no vLLM server", "another --vllm-port")
+    is_like(check(serve(owner="rg-env")), "failed", "is not a vLLM server", "another --vllm-port")
     is_like(check(serve(world=False)), "failed", "takes no weights", "another --vllm-port")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

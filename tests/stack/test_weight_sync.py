@@ -42,7 +42,7 @@ def sync_of(server: Any) -> Iterator[Callable[..., WeightSync]]:
 
 
 def difference(server: VllmServer, model: Any) -> float:
-    theirs = torch.tensor(server.logprobs(server.model().name, PROMPT))
+    theirs = torch.tensor(server.logprobs(server.info().name, PROMPT))
     return float((model_logprobs(model, PROMPT, CPU) - theirs).abs().max())
 
 
@@ -146,7 +146,7 @@ def test_another_model_is_refused(server: Any, model: Any, sync_of: Any) -> None
 def test_reported_logprobs_are_those_sampled_from(server: Any, model: Any, sync_of: Any) -> None:
     """With a temperature: `--logprobs-mode processed_logprobs`, as `rg-env vllm` has it."""
     sync_of(model).run()
-    body = {"model": server.model().name, "prompt": PROMPT, "max_tokens": 8, "temperature": 0.5, "logprobs": 0}
+    body = {"model": server.info().name, "prompt": PROMPT, "max_tokens": 8, "temperature": 0.5, "logprobs": 0}
     body |= {"return_tokens_as_token_ids": True, "seed": 1}
     answer = server.post("/v1/completions", body)["choices"][0]["logprobs"]
     ids = [int(token.split(":")[1]) for token in answer["tokens"]]

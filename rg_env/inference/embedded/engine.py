@@ -4,10 +4,10 @@
     completions = engine.generate(prompts, Sampling(temperature=1.0, max_tokens=256))    # token ids in, token ids out
     [[generation]] = engine.chat([ChatRequest(model=engine.model_name, messages=[...])])  # for OpenAI's protocol
 
-Weights are shared with whoever trains the model, so there is nothing to synchronise. Requests of one call are generated
+Weights are shared with the trainer, so there is nothing to synchronise. Requests of one call are generated
 as one batch: each distinct prompt is prefilled once however many completions it gets, and finished sequences leave the
-batch. It runs wherever torch runs (CPU, CUDA, Apple MPS) and needs no vLLM. It is no server for many users: no paging,
-no continuous refill, no sharding over devices.
+batch. It runs wherever torch runs (CPU, CUDA, Apple MPS) and needs no vLLM. It is not a server for many users: no
+paging, no continuous refill, no sharding over devices.
 """
 
 import json
@@ -81,7 +81,7 @@ class EmbeddedEngine:
         """The request's prompt as token ids, through the chat template.
 
         Raises:
-            BadRequest: another model was asked for, the template refuses the messages, or the context is too short.
+            BadRequest: it names another model, the template refuses the messages, or the context is too short.
         """
         if request.model and request.model != self.model_name:
             raise BadRequest(
@@ -158,7 +158,7 @@ class EmbeddedEngine:
         return min(max_tokens or self.max_context, self.max_context - prompt_tokens)
 
     def _run_all(self, jobs: "list[_Job]") -> None:
-        # Neighbours in length share a turn: less padding. Within equal lengths, equal prompts stand together.
+        # Prompts of similar length share a turn, for less padding; within equal lengths, equal prompts are adjacent.
         order = sorted(range(len(jobs)), key=lambda i: (len(jobs[i].prompt), jobs[i].prompt))
         with self._weights, self._evaluating(), self._threads():
             for start in range(0, len(order), self.max_batch_size):
@@ -256,7 +256,7 @@ class EmbeddedEngine:
     def _forward(
         self, ids: torch.Tensor, valid: torch.Tensor, positions: torch.Tensor, cache: GrowingCache, fast: bool
     ) -> torch.Tensor:
-        """Logits `(B, V)` of the position after `ids (B, L)`; `valid (B, total) bool` marks what is no padding."""
+        """Logits `(B, V)` of the position after `ids (B, L)`; `valid (B, total) bool` marks everything but padding."""
         mask = valid
         if fast:  # transformers takes a ready 4-D mask as it is, and spends a millisecond a step on making one
             mask = valid[:, None, None, :]

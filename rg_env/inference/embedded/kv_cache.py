@@ -113,7 +113,7 @@ def attends_everything(config: PretrainedConfig) -> bool:
 
 @contextmanager
 def decoding_attention(config: PretrainedConfig) -> Iterator[bool]:
-    """Within: the model decodes with grouped attention where that is exact. Gives whether 4-D masks may be passed."""
+    """Decode with grouped attention where that is exact. Yields whether 4-D masks may be passed."""
     before = config._attn_implementation
     fast = before == "sdpa" and attends_everything(config)
     try:

@@ -46,7 +46,7 @@ class Sampler:
                 self.in_prompt[row, list(ids)] = True
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Go on with only `rows` (indices into the current ones)."""
+        """Keep only `rows` (indices into the current ones)."""
         for name in (
             "greedy",
             "temperature",

@@ -3,7 +3,7 @@
     rg-env serve --model outputs/my-run/checkpoint-25 --port 8000
     OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="EMPTY").chat.completions.create(model=..., messages=[...])
 
-It listens on the loopback address alone: there are no keys, no limits and no other users here.
+It listens on the loopback address only, because it has no keys, no limits and no isolation of users.
 
 `AsyncOpenAI`'s surface over the embedded engine, with no sockets: HTTP was measured to double a training step.
 
@@ -94,7 +94,7 @@ class Batcher:
 
 
 class InProcessClient:
-    """Stands where an `openai.AsyncOpenAI` is expected. Bad requests raise `openai.BadRequestError`, as over HTTP."""
+    """Replaces an `openai.AsyncOpenAI`. Bad requests raise `openai.BadRequestError`, as over HTTP."""
 
     api_key = "EMPTY"
 
@@ -153,7 +153,7 @@ def make_app(engine: EmbeddedEngine) -> Starlette:
             parsed = parse_request(body)
             generations = await batcher.submit(parsed)
             return JSONResponse(response(parsed, generations, len(engine.prompt_ids(parsed)), engine.token_text))
-        except ClientDisconnect:  # in mid-request: nobody reads the answer, but something must be returned
+        except ClientDisconnect:  # the answer is not read, but something must be returned
             return Response(status_code=400)
         except BadRequest as error:
             return JSONResponse(error.body(), status_code=error.status)
@@ -194,10 +194,10 @@ def bind(port: int) -> socket.socket:
     """A listening socket on the loopback address; port 0 takes any free one.
 
     Raises:
-        InputError: the port cannot be had.
+        InputError: the port cannot be used.
     """
     if not 0 <= port <= 65535:
-        raise InputError(f"port {port} does not exist: ports go from 1 to 65535")
+        raise InputError(f"port {port} does not exist: ports are 1 to 65535")
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -33,7 +33,7 @@ class SharedMemoryUpdateInfo(WeightTransferUpdateInfo):
     start: int
     """Offset of the bucket in the file, in bytes."""
     tensors: list[tuple[str, str, list[int]]]
-    """Name, type and shape of each, in the order in which they lie in the bucket."""
+    """Name, type and shape of each, in the order of the bucket."""
 
 
 class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemoryUpdateInfo]):
@@ -66,7 +66,7 @@ class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemory
 
     def receive_weights(self, update_info: SharedMemoryUpdateInfo) -> None:
         if self._memory is None:
-            raise RuntimeError("no trainer has said where its weights are: /init_weight_transfer_engine comes first")
+            raise RuntimeError("no trainer has named its memory: /init_weight_transfer_engine comes first")
         entries = [Entry(name, dtype, tuple(shape)) for name, dtype, shape in update_info.tensors]
         self.model.load_weights(unpack(entries, self._memory[update_info.start :]))
         self._copy_pending()

@@ -1,4 +1,4 @@
-"""A vLLM server: how it is started, and what a trainer asks of it over HTTP."""
+"""A vLLM server: the command that starts it, and a trainer's requests to it over HTTP."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ PROGRAM = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
 REQUEST_S = 120.0
 """Generous: the first request to a fresh server on a CPU was seen to take 40 s."""
 POLL_S = 0.5
-NOBODY = "nothing listens there"
+NOT_LISTENING = "nothing listens there"
 BREAKS_OFF = "it does not answer as a web server does, or breaks off"
 _DIRECT: Any = {"trust_env": False, "verify": False}
 """A server on this machine or in this cluster is not behind the proxy that the environment may name; without TLS no
@@ -56,11 +56,11 @@ def serve_command(
 
 
 def vllm_command(model: str, options: Sequence[str], gpus: int) -> tuple[dict[str, str], list[str]]:
-    """Environment and arguments of vLLM itself behind `rg-env vllm`, on a machine with so many GPUs.
+    """Environment and arguments of vLLM itself behind `rg-env vllm`, on a machine with `gpus` GPUs.
 
     `--logprobs-mode processed_logprobs` makes the server report the log-probabilities of the distribution that it
     samples from; `--generation-config vllm` keeps the model's own file from changing that distribution. Weights travel
-    by NCCL where there are several GPUs, otherwise through memory. What `options` say comes last, and so wins.
+    by NCCL between several GPUs, otherwise through shared memory. `options` come last, and so win.
     """
     model = str(POLICY_DIR) if model == "tiny" else model
     arguments = [*PROGRAM, "--model", model, "--host", "127.0.0.1"]
@@ -74,20 +74,12 @@ def vllm_command(model: str, options: Sequence[str], gpus: int) -> tuple[dict[st
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """What a server says of itself to who may send it weights."""
+    """What a trainer must know of a server."""
 
     name: str
-    """Of the model, in requests."""
+    """Name of the model in requests."""
     max_model_len: int
     workers: int
-
-
-@dataclass(frozen=True)
-class ServedModel:
-    """What the server says it serves."""
-
-    name: str
-    max_model_len: int
 
 
 class VllmServer:
@@ -100,7 +92,7 @@ class VllmServer:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def wait(self, timeout_s: float, still_wanted: Callable[[], bool] = lambda: True) -> None:
-        """Return once the server answers `/health`; asks at least once, and as long as it is `still_wanted`.
+        """Return once the server answers `/health`; tries at least once, and then only while it is `still_wanted`.
 
         Raises:
             ServerError: it does not within `timeout_s`.
@@ -120,58 +112,52 @@ class VllmServer:
     def health_problem(self, timeout_s: float) -> str | None:
         """Why the server is not healthy; None if it is."""
         try:
-            # Streamed, and so not read: what sends a body without end is no vLLM, and would be waited for.
+            # Streamed, so that an endless body of another program is not read.
             with httpx.stream("GET", f"http://{self}/health", timeout=timeout_s, **_DIRECT) as response:
                 status = response.status_code
         except httpx.TimeoutException:
             return f"it does not answer /health within {timeout_s:g} s"
         except httpx.ConnectError:
-            return NOBODY
+            return NOT_LISTENING
         except (httpx.NetworkError, httpx.RemoteProtocolError):
             return BREAKS_OFF
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # a host that cannot exist
             return reason_of(error)
         return None if status == 200 else f"it answers /health with {status}"
 
-    def model(self) -> ServedModel:
-        """The model it serves. Raises `ServerError` if this is no vLLM server."""
-        answer = self._json("GET", "/v1/models", "is no vLLM server")
-        try:
-            first = answer["data"][0]
-            if first["owned_by"] != "vllm":
-                raise KeyError
-            return ServedModel(str(first["id"]), int(first["max_model_len"]))
-        except (KeyError, IndexError, TypeError, ValueError):
-            raise ServerError(
-                f"what answers at {self} is no vLLM server: give the port of one started with "
-                f"`{start_hint(port=self.port)}`"
-            ) from None
-
-    def world_size(self) -> int:
-        """Number of its workers. Raises `ServerError` if this is a vLLM server that takes no weights."""
-        answer = self._json("GET", "/get_world_size", f"takes no weights: start it with `{start_hint(port=self.port)}`")
-        try:
-            return int(answer["world_size"])
-        except (KeyError, TypeError, ValueError):
-            raise self._strange("/get_world_size", answer) from None
-
     def info(self) -> ServerInfo:
         """What a trainer must know of it.
 
         Raises:
-            ServerError: it cannot take weights as it was started; the message says how to start it.
+            ServerError: this is not a vLLM server, or one that accepts no weights; the message has the command that
+                starts one.
         """
-        served, workers = self.model(), self.world_size()
-        version = str(self._json("GET", "/version", "is no vLLM server").get("version", ""))
+        start = start_hint(port=self.port)
+        served = self._json("GET", "/v1/models", "is not a vLLM server")
+        try:
+            model = served["data"][0]
+            name, length = str(model["id"]), int(model["max_model_len"])
+            if model["owned_by"] != "vllm":
+                raise KeyError
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise ServerError(
+                f"what answers at {self} is not a vLLM server: give the port of one started with `{start}`"
+            ) from None
+        size = self._json("GET", "/get_world_size", f"takes no weights: start it with `{start}`")
+        try:
+            workers = int(size["world_size"])
+        except (KeyError, TypeError, ValueError):
+            raise self._strange("/get_world_size", size) from None
+        version = str(self._json("GET", "/version", "is not a vLLM server").get("version", ""))
         if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_VLLM:
             raise ServerError(f"the server at {self} is vLLM {version}: 0.32 or later is needed")
-        return ServerInfo(served.name, served.max_model_len, workers)
+        return ServerInfo(name, length, workers)
 
     def check_logprobs(self, model: str) -> None:
         """Raise `ServerError` unless it reports log-probabilities of the distribution that it samples from. Not before
         weight transfer is set up: a trainer that was killed in the middle of an update leaves no model to compute with.
         """
-        # The likeliest token, alone: log-probabilities of what is sampled from say 0, those of the model do not.
+        # With top_k=1 the distribution that is sampled from has log-probability 0; the model's own has not.
         (probe,) = self.complete(model, [[1]], Sampling(top_k=1, max_tokens=1), REQUEST_S)
         if probe.logprobs[0] != 0:
             raise ServerError(
@@ -253,23 +239,23 @@ class VllmServer:
         except httpx.TimeoutException as error:
             raise ServerError(f"the server at {self} did not answer {path} within {timeout_s:g} s") from error
         except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
-            raise ServerError(f"the server at {self} is gone: {path} finds nobody there") from error
+            raise ServerError(f"the server at {self} is gone: nothing answers {path}") from error
         except json.JSONDecodeError as error:
-            raise ServerError(f"what answers at {self} {complaint}: {path} gives no JSON") from error
+            raise ServerError(f"what answers at {self} {complaint}: {path} does not return JSON") from error
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise ServerError(f"what answers at {self} {complaint}: {error}") from error
         if not isinstance(answer, dict):
-            given = "no JSON object" if response.is_success else _told(response)
+            given = "something other than a JSON object" if response.is_success else _reason(response)
             kind = RefusedError if response.is_client_error else ServerError
-            raise kind(f"what answers at {self} {complaint}: {path} gives {given}")
+            raise kind(f"what answers at {self} {complaint}: {path} returns {given}")
         return answer
 
     def _strange(self, path: str, answer: Any) -> ServerError:
         return ServerError(f"the server at {self} answers {path} with {str(answer)[:100]!r}")
 
 
-def _told(response: httpx.Response) -> str:
-    """The status of an answer, and what a worker of vLLM said."""
+def _reason(response: httpx.Response) -> str:
+    """The status of an answer, and the error of vLLM's worker in it."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         text = str(response.json()["error"]["message"])
         found = re.search(r"failed with error '(.*)', please check", text, re.DOTALL)

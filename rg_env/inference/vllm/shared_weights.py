@@ -1,4 +1,4 @@
-"""Tensors in memory that two processes of one machine share: how they lie in it, and the file that it is.
+"""Tensors in memory that two processes of one machine share: their layout, and the file behind it.
 
 The file is in the machine's memory file system and unlinked as soon as both sides have it: nothing is left of it,
 however they end.
@@ -18,18 +18,18 @@ import torch
 MEMORY = Path("/dev/shm")
 PREFIX = "rg-env-"
 HEADER = 4096
-"""Bytes at the beginning of the file, for what the worker says of itself (JSON)."""
+"""Bytes at the beginning of the file for the worker's description of itself (JSON)."""
 ALIGNMENT = 16
 """Bytes: every tensor begins at a multiple, so that it can be viewed as any type."""
 
 
 SHAPE = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-"""Sizes in a model's configuration that tell one model from another."""
+"""Sizes in a model's configuration that distinguish models."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one tensor lies in a bucket: behind those before it."""
+    """One tensor of a bucket; tensors follow one another."""
 
     name: str
     dtype: str
@@ -38,7 +38,7 @@ class Entry:
 
     @property
     def num_bytes(self) -> int:
-        """What it takes, up to the next one."""
+        """Bytes up to the next tensor."""
         return _aligned(math.prod(self.shape) * _torch_type(self.dtype).itemsize)
 
 
@@ -57,7 +57,7 @@ def pack(tensors: Sequence[tuple[str, torch.Tensor]], flat: torch.Tensor, widest
 
 
 def unpack(entries: Sequence[Entry], flat: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-    """The tensors in a bucket, as views. ValueError for what is no tensor in `flat`."""
+    """The tensors in a bucket, as views. ValueError for entries that `flat` does not hold."""
     if sum(each.num_bytes for each in entries) > _aligned(len(flat)):
         raise ValueError(f"the tensors of this bucket take more than its {len(flat)} bytes")
     found, start = [], 0
@@ -70,7 +70,7 @@ def unpack(entries: Sequence[Entry], flat: torch.Tensor) -> list[tuple[str, torc
 
 
 def reserve(name: str, num_bytes: int) -> Path:
-    """A file of so many bytes of memory, for this user alone. OSError if there are too few, or no such file system."""
+    """A file of `num_bytes` of memory, for this user alone. OSError if there is too little, or no such file system."""
     path = MEMORY / f"{PREFIX}{name}"
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
@@ -84,8 +84,8 @@ def reserve(name: str, num_bytes: int) -> Path:
 
 
 def mapped(path: str | Path) -> torch.Tensor:
-    """The memory of such a file, (bytes,) uint8. ValueError for any other file: whoever reaches a server's port may
-    name one."""
+    """The memory of such a file, (bytes,) uint8. ValueError for any other file, because anyone who reaches the
+    server's port may name one."""
     status = os.lstat(path)
     named = Path(path).parent == MEMORY and Path(path).name.startswith(PREFIX)
     if not (named and stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()):
@@ -94,13 +94,13 @@ def mapped(path: str | Path) -> torch.Tensor:
 
 
 def write_header(memory: torch.Tensor, values: dict[str, Any]) -> None:
-    """Say something to the other side."""
+    """Write `values` for the other side."""
     text = json.dumps(values).encode()[:HEADER].ljust(HEADER)
     memory[:HEADER] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
 def read_header(memory: torch.Tensor) -> dict[str, Any]:
-    """What the other side said. ValueError if it said nothing."""
+    """The values that the other side wrote. ValueError if it wrote none."""
     values: dict[str, Any] = json.loads(bytes(memory[:HEADER].tolist()).strip(b" \0"))
     return values
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from rg_env.core.run_folder import OUTPUTS, RunFolder
 from rg_env.errors import OutputFolderError, ServerError
 from rg_env.inference.machine import port_problem
-from rg_env.inference.vllm.client import NOBODY, VllmServer, start_hint
+from rg_env.inference.vllm.client import NOT_LISTENING, VllmServer, start_hint
 from rg_env.jobs.doctor.checks import Check, PlannedRun, gigabytes
 
 LAUNCH_PORT = 29500
@@ -34,7 +34,7 @@ def check_server(planned: PlannedRun, model: str | None, tokens: int) -> tuple[C
     server = VllmServer(engine.host, engine.port)
     start = f"`{start_hint(model or 'MODEL', engine.port)}`"
     problem = server.health_problem(timeout_s=5.0)
-    if problem == NOBODY:
+    if problem == NOT_LISTENING:
         return _no_server(planned, server, start), False
     another = f"choose another {planned.setting('engine.port')}, and start {start} with it"
     if problem:

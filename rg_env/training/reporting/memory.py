@@ -19,7 +19,7 @@ LOGIT_BYTES = 12
 LOGITS_PER_CHUNK = 2**27
 """As many logits at once, whatever the batch (`lm_head`): enough positions to keep a GPU busy."""
 HEAD_BYTES = 8
-"""A trained weight of the LM head, besides: in float32, its gradient from one chunk, and that from those before."""
+"""A trained weight of the LM head, in addition: its float32 gradients of one chunk and of the chunks before it."""
 KEPT_PER_LAYER = 17
 """Numbers a token and hidden unit that a layer keeps for the backward pass without checkpointing, attention scores left
 out (Korthikanti et al., 2022, arXiv:2205.05198, section 4.1: 34 bytes at 2 bytes each)."""
@@ -96,7 +96,7 @@ def estimate(
         checkpointing: only the layers' inputs are kept, and the rest is computed again.
         bf16: numbers of 2 bytes in the passes, else of 4.
         reference: a second model for the KL term (`beta` above 0).
-        adapter_parameters: LoRA: only so many are trained, beside the weights, which are frozen.
+        adapter_parameters: LoRA: number of trained parameters; the weights are frozen.
         frozen_bytes: of such a weight: 4 in float32, 2 in bfloat16 (see `load_policy`).
         cached_tokens: of all rollouts that the embedded engine decodes at once; 0 with a server.
     """
