@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import rg_env
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.environment import Environment, ReasoningGym
 from rg_env.core.grading import rollout as rollout_module
@@ -20,12 +19,6 @@ from rg_env.core.rewards.builtin import Rollout
 from rg_env.errors import InputError, RewardError, UnknownNameError
 
 CHAT = [{"role": "user", "content": "1 + 1?"}]
-
-
-def test_public_names() -> None:
-    """From rg_env itself."""
-    assert rg_env.Environment is Environment
-    assert rg_env.ReasoningGym is ReasoningGym
 
 
 def test_rows_of_every_form() -> None:

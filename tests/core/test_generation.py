@@ -58,16 +58,6 @@ def test_any_number_of_processes_gives_the_same_rows(started: list[Drawer], monk
     assert len(started) == 4
 
 
-@pytest.mark.slow
-def test_codeio_does_not_depend_on_what_was_drawn_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Snippets leave nothing behind that another snippet sees: chunks in other processes give the same rows."""
-    one = build_rows("codeio", "train", 60, seed=3, cache=False, processes=1)
-    monkeypatch.setattr(generation, "_WORTH_A_PROCESS_S", 1e-9)
-    monkeypatch.setattr(generation, "_MAX_CHUNK", 7)
-    monkeypatch.setattr(generation, "_FIRST_CHUNK", 3)
-    assert build_rows("codeio", "train", 60, seed=3, cache=False, processes=2) == one
-
-
 def test_a_terminal_sees_a_bar_only_when_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is printed in the first three seconds; then a terminal shows how many rows there are, a file nothing."""
     outputs = []

@@ -149,13 +149,6 @@ def test_errors_are_one_line(write: Write, tmp_path: Path, name: str, text: str 
     assert "bad" not in sys.modules
 
 
-def test_a_folder_with_the_name_of_a_python_file_is_no_source(write: Write, tmp_path: Path) -> None:
-    write("part/__init__.py", "")
-    (tmp_path / "part" / "folder.py").mkdir()
-    import_user_code(["part/__init__.py"], base=tmp_path)
-    assert len(sources()) == 1
-
-
 def test_a_module_that_raises_is_told_with_its_line(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last line of the user's, also where another file of theirs raised."""
     write("broken_pkg/__init__.py", "")

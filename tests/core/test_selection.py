@@ -111,15 +111,6 @@ def test_copies_of_the_question_are_one_row_in_five(task: str, question: str, co
     assert [row["answer"] == copied for row in chosen.rows("train")] == [i % 5 == 0 for i in range(13)]
 
 
-def test_an_island_that_is_all_the_land_is_one_row_in_five() -> None:
-    """There the ones need only be counted."""
-    chosen = Selection("largest_island", "{}", ("train",))
-    entry = json.dumps({"metadata": {"grid": [[1, 1, 0], [0, 0, 1]]}})
-    for item, gold in zip(_items("y" * 13), [*"333", *"2222222222"], strict=True):
-        chosen.offer(item._replace(entry=entry, gold=gold))
-    assert [row["answer"] == "3" for row in chosen.rows("train")] == [i % 5 == 0 for i in range(13)]
-
-
 def test_graphs_with_few_edges_are_rare() -> None:
     """One row in ten of graph_color has a graph that a fixed colouring fits by chance."""
     entries = []

@@ -34,22 +34,6 @@ def test_one_value_a_problem_gives_the_plain_standard_error(values: list[float])
     assert error == pytest.approx(statistics.stdev(values) / math.sqrt(len(values)), abs=1e-9)
 
 
-@given(st.lists(st.lists(st.floats(0, 1), min_size=4, max_size=4), min_size=2, max_size=20))
-def test_with_equally_many_answers_only_the_problems_means_count(values: list[list[float]]) -> None:
-    """Then the clustered error is the plain one of the means."""
-    mean, error = mean_and_error(values)
-    means = [statistics.fmean(each) for each in values]
-    assert mean == pytest.approx(statistics.fmean(means), abs=1e-9)
-    assert error == pytest.approx(statistics.stdev(means) / math.sqrt(len(means)), abs=1e-9)
-
-
-@given(Values, st.integers(2, 4))
-def test_repeating_answers_makes_nothing_surer(values: list[list[float]], times: int) -> None:
-    """The same answers several times over say no more about other problems."""
-    once, repeated = mean_and_error(values), mean_and_error([each * times for each in values])
-    assert repeated == pytest.approx(once, abs=1e-9)
-
-
 @given(Values, st.randoms(use_true_random=False), st.floats(-5, 5), st.floats(0.1, 5))
 def test_order_shift_and_scale(values: list[list[float]], rng: random.Random, shift: float, scale: float) -> None:
     """Order is of no account, a shift moves the mean alone, a scale multiplies both; empty problems do not count."""
@@ -95,26 +79,6 @@ def test_pass_at_k_counts_all_choices(n: int) -> None:
         assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, choices)) / len(choices), abs=1e-12)
 
 
-@given(st.integers(1, 12), st.integers(1, 12), st.floats(0, 1))
-@settings(max_examples=50)
-def test_pass_at_k_is_unbiased(n: int, k: int, chance: float) -> None:
-    """Its mean over all outcomes of n answers is the chance that one of k is right."""
-    k = min(k, n)
-    mean = sum(math.comb(n, c) * chance**c * (1 - chance) ** (n - c) * pass_at_k(n=n, c=c, k=k) for c in range(n + 1))
-    assert mean == pytest.approx(1 - (1 - chance) ** k, abs=1e-9)
-
-
-@given(st.integers(1, 2000), st.data())
-def test_pass_at_k_grows(n: int, data: st.DataObject) -> None:
-    """With k and with c; pass@1 is the accuracy."""
-    c, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
-    value = pass_at_k(n, c, k)
-    assert 0 <= value <= 1
-    assert pass_at_k(n, c, 1) == pytest.approx(c / n)
-    assert c == n or pass_at_k(n, c + 1, k) >= value
-    assert k == n or pass_at_k(n, c, k + 1) >= value
-
-
 @pytest.mark.parametrize(("n", "c", "k"), [(4, 5, 1), (4, -1, 1), (4, 2, 0), (4, 2, 5), (0, 0, 1)])
 def test_counts_that_cannot_be(n: int, c: int, k: int) -> None:
     """More right answers than answers, or no or more choices than answers."""
@@ -131,34 +95,6 @@ def test_t_is_that_of_the_printed_tables(degrees: int, t95: float, t99: float) -
     """Two-sided 95 % and 99 %: Abramowitz and Stegun, table 26.10."""
     assert t_critical(degrees) == pytest.approx(t95, abs=5e-4)
     assert t_critical(degrees, 0.99) == pytest.approx(t99, abs=5e-4)
-
-
-@given(st.integers(1, 60), st.floats(0.05, 0.99))
-@settings(max_examples=40)
-def test_t_encloses_so_much_of_the_density(degrees: int, confidence: float) -> None:
-    """By Simpson's rule over Student's density, of which the series knows nothing."""
-    t, parts = t_critical(degrees, confidence), 2000
-    scale = math.gamma((degrees + 1) / 2) / math.gamma(degrees / 2) / math.sqrt(degrees * math.pi)
-    # Over the angle: for one degree of freedom t reaches far out.
-    end = math.atan(t)
-    heights = [
-        scale * (1 + math.tan(a) ** 2 / degrees) ** (-(degrees + 1) / 2) / math.cos(a) ** 2
-        for a in (end * i / parts for i in range(parts + 1))
-    ]
-    weights = [1, *[4, 2] * (parts // 2 - 1), 4, 1]
-    area = sum(weight * height for weight, height in zip(weights, heights, strict=True))
-    assert 2 * area * end / parts / 3 == pytest.approx(confidence, abs=1e-6)
-
-
-def test_the_interval_holds_the_true_mean_as_often_as_it_says() -> None:
-    """Of 4,000 samples of three: 95 in a hundred, where the normal distribution's would hold it 82 times."""
-    rng = random.Random(0)
-    held = 0
-    for _ in range(4000):
-        mean, half = mean_and_interval([rng.gauss(5, 2) for _ in range(3)])
-        assert half is not None
-        held += abs(mean - 5) <= half
-    assert held / 4000 == pytest.approx(0.95, abs=0.011)  # three standard errors
 
 
 def test_one_value_has_no_interval_and_chances_must_be_some() -> None:
@@ -281,18 +217,6 @@ def test_equal_models_differ_rarely_and_better_ones_always() -> None:
     assert better.p_value < 0.001
     assert better.value == 1
     assert 0.7 < better.interval[0] < better.interval[1] == 1
-
-
-def test_pairs_are_sharper_than_two_samples() -> None:
-    """Where both find the same problems hard: the interval is smaller than that of unrelated answers."""
-    rng = random.Random(3)
-    hard = [float(rng.random() < 0.5) for _ in range(80)]
-    first = _by_problem([[each] for each in hard])
-    second = _by_problem([[each if number % 10 else 0.0] for number, each in enumerate(hard)])
-    shuffled = _by_problem([[each] for each in rng.sample([value[0] for value in second.values()], 80)])
-    paired, unrelated = paired_difference([(first, second)]), paired_difference([(first, shuffled)])
-    assert paired.value == pytest.approx(unrelated.value)
-    assert paired.interval[1] - paired.interval[0] < 0.6 * (unrelated.interval[1] - unrelated.interval[0])
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import statistics
-import threading
 import time
 from typing import Any
 
@@ -72,17 +71,6 @@ def test_a_thousand_calls_at_once() -> None:
         before += 3 * 3  # a log and two pipes for each process
         assert [value_of(outcome) for outcome in asyncio.run(main(pool))] == [[i] for i in range(1000)]
     assert len(os.listdir(fd_folder)) <= before - 9
-
-
-def test_many_threads(pool: WorkerPool) -> None:
-    """`call` may come from any thread."""
-    values: dict[int, Any] = {}
-    threads = [threading.Thread(target=lambda i=i: values.update({i: pool.call("echo", i).value})) for i in range(50)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert values == {i: [i] for i in range(50)}
 
 
 def test_the_event_loop_runs_on(pool: WorkerPool) -> None:
