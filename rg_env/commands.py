@@ -1,4 +1,4 @@
-"""What commands and example scripts share: errors as one line, keys from `.env`, quiet libraries."""
+"""Shared by commands and example scripts: errors in one line, keys from `.env`, quiet libraries."""
 
 import argparse
 import errno
@@ -24,9 +24,9 @@ _NO_BUG = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 def run_command(main: Callable[[], Any]) -> None:
     """Run `main` as a program: its result is the exit code; an `RGEnvError` or Ctrl-C is one line on standard error.
 
-    Where whoever reads standard output goes away (`| head`), the program ends quietly with 141, as if by SIGPIPE. What
-    cannot be written (a full disk) is one line and the exit code 1. Keys (`WANDB_API_KEY`, `HF_TOKEN`) are read from
-    `.env` in the working folder, where the environment has none.
+    If the reader of standard output goes away (`| head`), the program ends quietly with 141, as if by SIGPIPE. A failed
+    write (a full disk) is one line and exit code 1. Keys (`WANDB_API_KEY`, `HF_TOKEN`) that the environment lacks are
+    read from `.env` in the working folder.
     """
     try:
         load_keys()
@@ -34,7 +34,7 @@ def run_command(main: Callable[[], Any]) -> None:
         try:
             code = main()
         finally:  # also after --help
-            sys.stdout.flush()  # here, where it can be told: at exit it would be a message and the exit code 120
+            sys.stdout.flush()  # an error at exit would be a traceback and exit code 120
     except (Exception, KeyboardInterrupt) as error:
         if isinstance(error, BrokenPipeError) and _output_is_closed():
             code = 128 + signal.SIGPIPE
@@ -45,8 +45,8 @@ def run_command(main: Callable[[], Any]) -> None:
             print("interrupted", file=sys.stderr)
             code = 130
         elif isinstance(error, RGEnvError):
-            if not (isinstance(error, StoppedTogether) and os.environ.get("RANK", "0") != "0"):  # said once
-                print(f"error: {without_controls(str(error))}", file=sys.stderr)  # it may quote what others wrote
+            if not (isinstance(error, StoppedTogether) and os.environ.get("RANK", "0") != "0"):  # one rank reports it
+                print(f"error: {without_controls(str(error))}", file=sys.stderr)  # it may quote foreign text
             code = error.exit_code
         else:
             raise
@@ -54,14 +54,13 @@ def run_command(main: Callable[[], Any]) -> None:
 
 
 def say(line: str) -> None:
-    """Print a line at once. It may quote what others wrote: what a terminal would obey is shown as its number."""
+    """Print a line at once; it may quote foreign text."""
     print(without_controls(line), flush=True)
 
 
 @contextmanager
 def end_signals_as_ctrl_c() -> Iterator[None]:
-    """What clusters, and terminals that are closed, end a job by ends it in good order too: servers are ended, half
-    files go, and how to go on is told."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C: servers are stopped, partial files removed, the resume command printed."""
 
     def interrupt(number: int, frame: Any) -> None:
         signal.getsignal(signal.SIGINT)(signal.SIGINT, frame)  # type: ignore[misc, operator]
@@ -79,11 +78,11 @@ def end_signals_as_ctrl_c() -> Iterator[None]:
 
 
 def _output_is_closed() -> bool:
-    """Whether nobody reads standard output any more; what is still to be written there is dropped then."""
+    """Whether the reader of standard output is gone; unwritten output is dropped then."""
     poll = select.poll()
     try:
         poll.register(sys.stdout.fileno(), 0)
-    except OSError:  # no file, but something in its place
+    except OSError:  # replaced by something that is not a file
         return False
     closed = any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
     if closed:
@@ -92,9 +91,9 @@ def _output_is_closed() -> bool:
 
 
 def _unwritable(error: OSError) -> str | None:
-    """What could not be written, in words; empty if that cannot be told, None if `error` is another one."""
+    """What could not be written, for the message; empty if unknown, None if `error` is not a failed write."""
     try:
-        sys.stdout.flush()  # what could not be written is still to be
+        sys.stdout.flush()  # fails again if standard output is the cause
     except OSError as again:
         _drop_output()
         if again.errno == error.errno:
@@ -105,7 +104,7 @@ def _unwritable(error: OSError) -> str | None:
 
 
 def _drop_output() -> None:
-    """What is still to be written on standard output leads nowhere: Python would try again at exit."""
+    """Drop unwritten standard output: Python would try again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -124,8 +123,8 @@ def seed(text: str) -> int:
 
 
 def take_overrides_anywhere(parser: argparse.ArgumentParser) -> None:
-    """Make `section.key=value` words belong to its positional `overrides` wherever they stand: argparse takes them
-    beside the first positional only, and not after options."""
+    """Accept `section.key=value` overrides anywhere on the command line: argparse takes them right after the first
+    positional only, and not after options."""
     parse = parser.parse_known_args
 
     def parse_known_args(*given: Any) -> tuple[argparse.Namespace, list[str]]:
@@ -137,10 +136,10 @@ def take_overrides_anywhere(parser: argparse.ArgumentParser) -> None:
 
 
 def require(package: str, extra: str) -> None:
-    """Tell how to install `package`, of an extra of ours, where it is missing: before anything is read.
+    """Check early that `package`, of one of our extras, is installed.
 
     Raises:
-        MissingExtraError: it is.
+        MissingExtraError: it is not; with the command that installs it.
     """
     if find_spec(package) is None:
         raise MissingExtraError(f"this needs {package}, which is not installed: `pip install 'rg-env[{extra}]'`")
@@ -161,25 +160,23 @@ def load_keys() -> None:
         for name, value in dotenv_values(".env").items():
             if value:
                 os.environ.setdefault(name, value)
-    except (OSError, ValueError) as error:  # somebody else's, or no text
-        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
-        raise InputError(
-            f".env in this folder cannot be read ({reason}): mend it, or work in another folder"
-        ) from error
+    except (OSError, ValueError) as error:  # no permission, or not text
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InputError(f".env in this folder cannot be read ({reason}): fix it, or work in another folder") from error
 
 
 def prepare_process() -> None:
     """Set what must be set before torch, transformers and verifiers are imported.
 
-    Threads spin shortly while they wait, and libraries keep what they say of themselves out of a program's output.
-    Where there is no standard output (`>&-`), one leads nowhere: Python's None would be an error later. Characters that
-    its encoding lacks are shown as on standard error, by their numbers.
+    Threads spin briefly while they wait, and libraries keep their notices out of a program's output. A closed standard
+    output (`>&-`) is replaced by one that drops everything: Python's None would be an error later. Characters that the
+    output's encoding lacks are shown as escapes, as on standard error.
     """
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="backslashreplace")
-    # OpenMP's threads spin for milliseconds by default, and hold cores that others wait for: beside one busy process a
+    # OpenMP's threads spin for milliseconds by default, and hold cores that others wait for: next to one busy process a
     # parallel matrix product was measured at 16 ms, and at 0.3 ms with a short spin.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     # Its parts, not "verifiers" itself: that one's level is set again whenever verifiers is imported.

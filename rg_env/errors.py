@@ -3,7 +3,7 @@
     RGEnvError
     ├── InputError          (ValueError)       what the user gave cannot work; exit code 2
     │   ├── UnknownNameError (LookupError)     a task, option, reward or column that does not exist; names the nearest
-    │   ├── TooFewQuestionsError               a task has fewer distinct questions than were asked for; says how many
+    │   ├── TooFewQuestionsError               a task has fewer distinct questions than requested; with the number
     │   ├── ConfigError                        a config with wrong keys or values: all of them, a line each
     │   └── OutputFolderError (OSError)        the output folder cannot be written, or holds another run
     ├── RewardError         (RuntimeError)     a reward function raised or returned no finite number; exit code 2
@@ -11,13 +11,13 @@
     ├── EngineError         (RuntimeError)     generation failed inside the embedded engine
     ├── ServerError         (ConnectionError)  the inference server is missing, or is not what it should be; exit code 2
     │   └── RefusedError                       it refuses a request (HTTP 4xx), and would refuse it again
-    ├── ExportError         (RuntimeError)     what was or would be exported is not the trained model; nothing is left
+    ├── ExportError         (RuntimeError)     the export is not the trained model; nothing is left of it
     ├── HubError            (ConnectionError)  an upload did not finish; the same command resumes it
-    ├── TrainingError       (RuntimeError)     a run cannot go on
+    ├── TrainingError       (RuntimeError)     a run cannot continue
     │   └── StoppedTogether                    the same, on all processes of a run at the same point
     └── MissingExtraError   (ImportError)      an optional dependency is not installed; gives the command; exit code 2
 
-Messages are one line (`ConfigError`: one a mistake): what is wrong, where, how to mend it. Commands print that and exit
+Messages are one line (`ConfigError`: one per mistake): what is wrong, where, how to fix it. Commands print it and exit
 with `exit_code`.
 """
 
@@ -37,10 +37,10 @@ class InputError(RGEnvError, ValueError):
 
     exit_code = 2
     keys: tuple[str, ...] = ()
-    """Where in a mapping that was given: from its top down to the value that is wrong. Empty: it is about the whole."""
+    """Keys of the wrong value in the given mapping, from the top down. Empty: the error is about the whole."""
 
     def at(self, *keys: str) -> Self:
-        """The same error, with where it is."""
+        """The same error, with its place."""
         self.keys = keys
         return self
 
@@ -50,7 +50,7 @@ class UnknownNameError(InputError, LookupError):
 
 
 class TooFewQuestionsError(InputError):
-    """A task has fewer distinct questions than were asked for: `found`."""
+    """A task has fewer distinct questions than requested: `found`."""
 
     def __init__(self, message: str, found: int = 0):
         super().__init__(message)
@@ -66,7 +66,7 @@ class OutputFolderError(InputError, OSError):
 
 
 class RewardError(RGEnvError, RuntimeError):
-    """A reward function raised, or returned something that is no finite number."""
+    """A reward function raised, or returned something other than a finite number."""
 
     exit_code = 2
 
@@ -90,7 +90,7 @@ class RefusedError(ServerError):
 
 
 class ExportError(RGEnvError, RuntimeError):
-    """What was exported, or would be, is not the trained model; nothing is left of it."""
+    """The export is not the trained model; nothing is left of it."""
 
 
 class HubError(RGEnvError, ConnectionError):
@@ -98,11 +98,11 @@ class HubError(RGEnvError, ConnectionError):
 
 
 class TrainingError(RGEnvError, RuntimeError):
-    """A training run cannot go on."""
+    """A training run cannot continue."""
 
 
 class StoppedTogether(TrainingError):
-    """A run cannot go on for what happened on its main process. All processes raise it at the same point."""
+    """A run cannot continue because its main process failed. All processes raise it at the same point."""
 
     def __init__(self, message: str, exit_code: int = 1):
         super().__init__(message)

@@ -187,7 +187,7 @@ def test_an_env_file_that_is_no_text_is_told(
     with pytest.raises(SystemExit) as caught:
         run_command(lambda: 0)
     assert caught.value.code == 2
-    told = "error: .env in this folder cannot be read (it is no text in UTF-8): mend it, or work in another folder\n"
+    told = "error: .env in this folder cannot be read (it is not UTF-8 text): fix it, or work in another folder\n"
     assert capsys.readouterr().err == told
 
 

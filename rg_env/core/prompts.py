@@ -25,7 +25,7 @@ def build_messages(
     """The chat that puts `question`: `system_prompt` in a system message, or in the user turn before or after it.
 
     Without one (None or empty) it is the question alone. `preamble`: a system message, whatever the placement; a system
-    prompt that stands there comes after it. Raises `UnknownNameError` for another `placement`.
+    prompt in the system message comes after it. Raises `UnknownNameError` for another `placement`.
     """
     if placement not in get_args(Placement):
         raise unknown_name("prompt placement", placement, get_args(Placement))

@@ -7,7 +7,7 @@
     pass_at_k(n=4, c=3, k=2)                                      # 1.0: of four answers, three were right
     paired_difference([(first, second)])                          # by problem: difference, interval, p-value
 
-What is no interval or test needs the standard library only; those take scipy, of the extras "eval" and "train".
+Intervals and tests need scipy, of the extras "eval" and "train"; the rest needs the standard library only.
 """
 
 import math
@@ -30,7 +30,7 @@ def mean_and_error(values_by_problem: Sequence[Sequence[float]]) -> tuple[float,
     Answers to one problem resemble each other: counting them as independent makes the error too small. The clustered
     error (Liang and Zeger, 1986) adds the deviations within a problem before it squares them, with the usual
     correction problems / (problems - 1). With one value a problem it is the sample deviation / sqrt(problems); with one
-    problem there is no telling, and it is 0.
+    problem it is unknown, and 0 is returned.
 
     Raises:
         InputError: there are no values.
@@ -59,7 +59,7 @@ def mean_and_interval(values: Sequence[float], confidence: float = 0.95) -> tupl
 
 
 def t_critical(degrees: int, confidence: float = 0.95) -> float:
-    """Student's t, with so many degrees of freedom, that lies within +- the result by the chance `confidence`.
+    """The two-sided critical value of Student's t with these degrees of freedom at `confidence`.
 
     Raises:
         InputError: there are no degrees of freedom, or the chance is not between 0 and 1.

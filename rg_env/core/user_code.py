@@ -4,7 +4,7 @@
 
 A config names them under `imports:`, a script calls this itself. Nothing else of the user's is ever imported. What was
 imported is kept, with a hash of its source, so that the processes that draw and grade can import the very same
-(`import_same`), and rows kept on disk are never those of an older source (`core.data.row_cache`).
+(`import_same`), and cached rows are never those of an older source (`core.data.row_cache`).
 
 A .py file becomes a module under its own name. Its folder is not put on `sys.path`: code that several files share
 belongs into a package that is installed, or on PYTHONPATH. A file that is loaded already, such as the script that runs,
@@ -38,7 +38,7 @@ def import_user_code(names: Sequence[str], base: str | Path = ".") -> None:
     note of the tasks that they register with Reasoning Gym.
 
     Raises:
-        InputError: there is no such module or file, it raises (told with file and line), or it registers a task that
+        InputError: there is no such module or file, it raises (with file and line), or it registers a task that
             cannot be one.
     """
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):

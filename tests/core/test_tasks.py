@@ -73,8 +73,8 @@ def test_unknown_names_are_told_with_the_nearest(gym: Any, message: str) -> None
         ({"name": "maze", "weight": "2"}, "weight must be a number"),
         ({"name": "maze", "weight": True}, "weight must be a number"),
         ({"name": "maze", "config": "x"}, "config must be a mapping"),
-        ({"name": "maze", "config": {"seed": 1}}, "'seed' is no option here"),
-        ({"name": "maze", "config": {"size": 1}}, "'size' is no option here"),
+        ({"name": "maze", "config": {"seed": 1}}, "'seed' is not an option here"),
+        ({"name": "maze", "config": {"size": 1}}, "'size' is not an option here"),
     ],
 )
 def test_bad_input_is_told_in_one_line(gym: Any, message: str) -> None:

@@ -49,7 +49,7 @@ def test_names_options_and_levels_are_known(own_sums: Path) -> None:
         Mixture.parse("own_sum")
     with pytest.raises(InputError, match="level must be a whole number from 0 to 2, not 3"):
         Mixture.parse({"name": "own_sums", "level": 3})
-    with pytest.raises(InputError, match="'size' is no option here"):
+    with pytest.raises(InputError, match="'size' is not an option here"):
         Mixture.parse({"name": "own_sums", "config": {"size": 9}})
 
 

@@ -1,9 +1,9 @@
-"""Typed configs, and errors that tell where to look: path, value, file and line, remedy.
+"""Typed configs, whose errors give path, value, file and line, and a fix.
 
-document = read_config("configs/train/tiny.yaml", ["training.learning_rate=2e-6"])    # see `config_files`
-config = parse_config(document, TrainConfig)                                          # a frozen pydantic model
+    document = read_config("configs/train/tiny.yaml", ["training.learning_rate=2e-6"])    # see `core.config.files`
+    config = parse_config(document, TrainConfig)                                          # a frozen pydantic model
 
-Sections that configs of training and of evaluation share, and the types of their fields.
+Also the sections and types of fields that configs of training and evaluation share.
 """
 
 import json
@@ -28,17 +28,17 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True)
     renamed: ClassVar[Mapping[str, str]] = {}
-    """Keys that other releases and other tools have here, and what replaces each."""
+    """Keys that other releases and other tools use here, and the replacement of each."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with one value, and how to mend it."""
+    """What is wrong with one value, and how to fix it."""
 
     path: Keys
     message: str
     secret: bool = False
-    """Whether the value is not to be shown."""
+    """Whether the value must not be shown."""
 
 
 def parse_config(document: Document, schema: type[_Section]) -> _Section:
@@ -48,7 +48,7 @@ def parse_config(document: Document, schema: type[_Section]) -> _Section:
         ConfigError: keys or values that the schema refuses, all of them at once.
     """
     try:
-        # By way of JSON, where lists pass for tuples although nothing else is converted.
+        # Through JSON, lists are valid tuples although nothing else is converted.
         return schema.model_validate_json(json.dumps(document.values))
     except ValidationError as error:
         problems = list(problems_in(schema, error))
@@ -81,7 +81,7 @@ def _shown(value: Any) -> str:
 
 
 def problems_in(schema: type[BaseModel], error: ValidationError, *, kind: str = "section") -> Iterator[Problem]:
-    """What `schema` refuses. `kind`: what its own fields are called where one does not exist."""
+    """The problems that `schema` found. `kind`: the name of its own fields in the error for an unknown one."""
     for found in error.errors(include_url=False):
         path = tuple(str(key) for key in found["loc"] if key != "[key]")
         if found["type"] == "extra_forbidden":
@@ -111,7 +111,7 @@ def _section_at(schema: Any, path: Keys) -> type[BaseModel] | None:
 
 
 def problem_of(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:
-    """What `check` raises, as the problem of the value at `path`; nothing if it does not."""
+    """The error of `check`, if it raises one, as the problem of the value at `path`."""
     try:
         check()
     except InputError as error:
@@ -121,7 +121,7 @@ def problem_of(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:
 def problems_within(
     path: Keys, spec: Mapping[str, Any], check: Callable[[Any], Any], hint: str = ""
 ) -> Iterator[Problem]:
-    """All that `check` raises of `spec`, each at its own key: it is asked again without what was wrong."""
+    """All errors of `check` about `spec`, each at its own key: it is called again without the wrong keys."""
     while True:
         try:
             check(spec)
@@ -178,7 +178,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 def _path(text: str) -> str:
     if "\0" in text:
-        raise ValueError("holds a null character, which no name and no path has")
+        raise ValueError("holds a null character, which is not allowed in names and paths")
     return text
 
 
@@ -186,20 +186,20 @@ Text = Annotated[str, Field(min_length=1), AfterValidator(_path)]
 
 
 class TaskOptions(Section):
-    """How hard a task's questions are."""
+    """Difficulty of a task's questions."""
 
     config: dict[str, Any] = Field(default_factory=dict)
-    """Options of the task (`rg-env tasks NAME` lists them)."""
+    """Options of the task; `rg-env tasks NAME` lists them."""
     level: Count | None = None
     """Level of difficulty of all attributes of the task's curriculum."""
     levels: dict[str, Count] = Field(default_factory=dict)
-    """Levels of single attributes."""
+    """Levels of single attributes; they override `level`."""
 
 
 def named(example: str, remedy: str) -> Callable[[Any], Any]:
-    """What takes a name, or a list of names and of mappings with a name, for the mapping of names that it stands for.
+    """A validator that reads a name, or a list of names and of mappings with a name, as a mapping by name.
 
-    `example` of such a mapping, and the `remedy` for a name that stands twice, are for its errors.
+    Its errors show `example` of such a mapping, and `remedy` for a name that appears twice.
     """
 
     def read(value: Any) -> Any:
@@ -214,7 +214,7 @@ def named(example: str, remedy: str) -> Callable[[Any], Any]:
             if not isinstance(name, str):
                 raise ValueError(f"a list of tasks holds names, or mappings with a name: [a, {example}]")
             if name in entries:
-                raise ValueError(f"task {name!r} stands twice: {remedy}")
+                raise ValueError(f"task {name!r} appears twice: {remedy}")
             entries[name] = rest
         return entries
 
@@ -222,31 +222,31 @@ def named(example: str, remedy: str) -> Callable[[Any], Any]:
 
 
 class PromptConfig(Section):
-    """How a question is put."""
+    """How a question is prompted."""
 
     system_prompt: str = SYSTEM_PROMPT
-    """How to answer; the answer is read from the last <answer>...</answer> outside of thinking. Empty: the question
-    alone."""
+    """Instructions for the answer, which is read from the last <answer>...</answer> outside of thinking. Empty: the
+    prompt is the question alone."""
     placement: Placement = "system"
-    """Where `system_prompt` stands: "system" message, or in the "user" turn before ("user") or after the question
-    ("user_after")."""
+    """Where `system_prompt` goes: the "system" message, or the user turn before ("user") or after ("user_after") the
+    question."""
     preamble: str = ""
-    """A system message besides, before a `system_prompt` that stands there; empty: none."""
+    """Additional system message, before a `system_prompt` in the system message. Empty: none."""
 
 
 class RewardConfig(Section):
-    """One reward, under its name. A number alone is its weight."""
+    """One reward, under its name. A plain number is its weight."""
 
     weight: Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)] = 1.0
-    """In the sum; below 0 it is a penalty."""
+    """Weight in the sum of rewards. Below 0 it is a penalty, 0 only measures."""
     when: Literal["answered", "correct", "not_correct"] | None = None
-    """Pays for such completions alone."""
+    """Restricts the reward to completions that are answered, correct or not correct. Null: all completions."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the reward function."""
 
 
 def _weighted(value: Any) -> Any:
-    """A number alone is a reward's weight."""
+    """A plain number is a reward's weight."""
     if not isinstance(value, Mapping):
         return value
     return {name: {"weight": each} if type(each) in (int, float) else each for name, each in value.items()}
@@ -257,5 +257,5 @@ Rewards = Annotated[dict[str, RewardConfig], BeforeValidator(_weighted)]
 
 
 def default_rewards() -> dict[str, RewardConfig]:
-    """The format is worth little, so that no form pays more than being right."""
+    """The format is worth little, so that it never pays more than a correct answer."""
     return {"correctness": RewardConfig(weight=1.0), "format": RewardConfig(weight=0.1)}

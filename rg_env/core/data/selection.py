@@ -1,7 +1,7 @@
 """Which of the items drawn become rows: distinct questions, each in its split, balanced where it matters.
 
 A `Selection` is offered the items of one task in the order of their index and decides by that order alone, so that the
-rows do not depend on who drew the items, or on how many were asked for: more rows begin with the same ones.
+rows depend neither on the process that drew an item nor on the number of rows: more rows begin with the same ones.
 
 In the tasks of `BALANCED` a constant answer would be right on up to nine rows in ten, as the library draws them. There
 a row waits while its answer has its share, until others have caught up: tasks with two answers have both equally often.
@@ -46,8 +46,8 @@ BALANCED = {
     "string_manipulation": 5,
     "syllogism": 2,
 }
-"""Tasks where no answer is right on more than one row in so many (rounded up): the gold answer; in propositional_logic
-a variable or a negated one, of which several can be right. In graph_color any colouring fits a graph with few edges:
+"""Tasks where no answer is right on more than one row in N (rounded up): the gold answer; in propositional_logic a
+variable or a negated one, of which several can be right. In graph_color any colouring fits a graph with few edges:
 no more than one row in ten has a graph that a fixed one fits by chance with more than `_CHANCE`. In modulo_grid it is
 the sign that fills all gaps: the library's one gap wants the rarer sign one time in ten. In string_insertion (93
 draws in 100), string_manipulation and pool_matrix it is the question's own text or grid, to which no rule applies, and
@@ -109,7 +109,7 @@ class Selection:
         return len(self._problems[split])
 
     def exhausted(self, split: Split) -> bool:
-        """Whether there is no use in drawing on for `split`. Call it after `offer`."""
+        """Whether further draws for `split` are useless. Call it after `offer`."""
         return self._takers[split].exhausted()
 
 
@@ -186,7 +186,7 @@ def _answers(task: str, item: Item) -> tuple[str, ...]:
 
 
 def _numbers(cells: list[str]) -> list[float] | str:
-    """Values of the cells; their text where one is no number."""
+    """Values of the cells; their text if one is not a number."""
     try:
         return [float(cell) for cell in cells]
     except ValueError:

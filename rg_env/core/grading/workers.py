@@ -54,7 +54,7 @@ class Outcome:
     """What became of one call."""
 
     status: Status
-    """ok: the target returned; raised: it raised, or its value is no JSON or too large; timed_out: it was killed at
+    """ok: the target returned; raised: it raised, or its value is not JSON or too large; timed_out: it was killed at
     the wall limit; died: the worker ended or broke the protocol during the call (twice, if it was killed from outside),
     or none could be started for it."""
     value: Any
@@ -207,13 +207,13 @@ class WorkerPool:
     def call(self, *args: Any) -> Outcome:
         """The outcome of `target(*args)`; blocks until a worker is free and done. Any thread may call it.
 
-        Raises `InputError` if `args` are no JSON or larger than `MAX_REQUEST_BYTES`, and `RGEnvError` if the pool is
+        Raises `InputError` if `args` are not JSON or larger than `MAX_REQUEST_BYTES`, and `RGEnvError` if the pool is
         closed, is closed meanwhile, or was made before this process was forked.
         """
         future = self._submit(args)
         try:
             return future.result()
-        except BaseException:  # Ctrl-C: nobody wants the result any more
+        except BaseException:  # Ctrl-C: the result is not wanted any more
             future.cancel()
             raise
 
@@ -225,7 +225,7 @@ class WorkerPool:
 
     def close(self) -> None:
         """Kill and reap all workers. Calls that wait or run raise `RGEnvError`. May be called more than once."""
-        if os.getpid() != self._pid:  # a forked child, where the locks may be held for ever
+        if os.getpid() != self._pid:  # a forked child, where the locks may be held forever
             return
         with self._start_lock, self._lock:
             if self._closed:
@@ -254,7 +254,7 @@ class WorkerPool:
         try:
             request = json.dumps(args).encode()  # pure ASCII, so that lone surrogates and null bytes pass
         except (TypeError, ValueError, RecursionError) as error:
-            raise InputError(f"arguments for {self.target} are no JSON: {error}") from error
+            raise InputError(f"arguments for {self.target} are not JSON: {error}") from error
         if len(request) > MAX_REQUEST_BYTES:
             size = f"{len(request)} bytes, more than {MAX_REQUEST_BYTES}"
             raise InputError(f"arguments for {self.target} are too large: {size}")

@@ -87,7 +87,7 @@ def curriculum_levels(task: str) -> dict[str, list[dict[str, Any]]]:
         return {}
     levels: dict[str, list[dict[str, Any]]] = {}
     for name, attribute in module.create_curriculum(task).attributes.items():
-        assert attribute.default_level == 0, "rg_env.core.tasks.levels takes 0 for what is not named"
+        assert attribute.default_level == 0, "rg_env.core.tasks.task_table takes 0 for attributes not named"
         fields = (
             [attribute.field_name]
             if hasattr(attribute, "field_name")

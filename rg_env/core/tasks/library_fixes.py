@@ -80,11 +80,11 @@ LEFT_OUT = {
     "tsumego": "no move captures a white stone",
     "syllogism": "the answer depends on existential import: whether every term has a member",
 }
-"""By task, why some of the library's entries are no questions."""
+"""By task, why some of the library's entries are left out."""
 
 
 def left_out(task: str, entry: Mapping[str, Any]) -> str:
-    """Why the drawn `entry` is no question, as `LEFT_OUT` says; empty if it is one."""
+    """Why the drawn `entry` is left out (see `LEFT_OUT`); empty if it is a question."""
     metadata = entry["metadata"]
     match task:
         case "aiw":

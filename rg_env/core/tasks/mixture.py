@@ -4,7 +4,7 @@
     Mixture.parse(["leg_counting", {"name": "chain_sum", "weight": 2, "config": {"max_terms": 3}}])
     Mixture.parse([{"name": "maze", "level": 2}, {"name": "spell_backward", "levels": {"word_len": 3}}])
 
-Names of tasks, options and levels are checked against the shipped table, so a typo is told before anything heavy is
+Names of tasks, options and levels are checked against the shipped table, so a typo is reported before anything heavy is
 imported. The values of options are checked by the library when rows are built.
 """
 
@@ -45,9 +45,9 @@ class TaskSpec(BaseModel):
     """Share of the rows, relative to the other tasks of the mixture; above 0."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Options of the task in JSON form (dates as ISO text), those that the levels set among them; explicit options win.
-    What is not named keeps the library's default."""
+    Other options keep the library's default."""
     level: int | None = None
-    """Level of difficulty of all attributes of the task's curriculum, from 0 up (see `core.tasks.levels`)."""
+    """Level of difficulty of all attributes of the task's curriculum, from 0 up (see `core.tasks.task_table`)."""
     levels: dict[str, int] = Field(default_factory=dict)
     """Levels of single attributes; they win over `level`."""
 
@@ -167,7 +167,7 @@ def _config(name: str, config: object) -> dict[str, Any]:
     for option in config:
         if option in SET_BY_ROWS:
             raise InputError(
-                f"task {name!r}: {option!r} is no option here; seed and numbers of examples are set outside"
+                f"task {name!r}: {option!r} is not an option here; seed and numbers of examples are set outside"
             ).at("config", option)
         if option not in options:
             raise unknown_name(f"option of task {name!r}", option, options).at("config", str(option))

@@ -2,9 +2,9 @@
 
     register_dataset("robots", RobotsDataset, RobotsConfig, RobotsCurriculum)     # reasoning_gym.factory
 
-What such a task is asked for: a config that is a dataclass with defaults, `seed` and `size` among its fields; items
-that depend on (config, seed + index) only, so that the same spec gives the same rows everywhere (a dataset that makes
-its items when it is built makes 20,000 of them: better make them when they are asked for); and a
+Such a task needs a config that is a dataclass with defaults, with fields `seed` and `size`; items that depend on
+(config, seed + index) only, so that the same spec gives the same rows everywhere (a dataset that makes its items when
+it is built makes 20,000 of them: better make each on request); and a
 `score_answer(answer, entry)` that takes the entry as JSON has it: tuples are lists there, and keys are text. It runs in
 a worker process, within `core.grading.scoring.UPSTREAM_WALL_S`, the dataset's `__init__` at its first call too.
 """
@@ -26,10 +26,10 @@ _NAME = re.compile(r"\w[\w.-]{0,79}")
 
 
 def register_new_tasks(source: str) -> None:
-    """Put what the user's code in `source` has registered with the library into the table of tasks.
+    """Add the tasks that the user's code in `source` has registered with the library to the table of tasks.
 
     Raises:
-        InputError: a task with the name of a shipped one, a name that is none, or a config or curriculum that cannot
+        InputError: a task with the name of a shipped one, an invalid name, or a config or curriculum that cannot
             be read.
     """
     factory = sys.modules.get("reasoning_gym.factory")
@@ -64,7 +64,7 @@ def checked_entry(task: str, entry: object) -> dict[str, Any]:
     """An item of the user's dataset as an entry with question, answer and metadata, in JSON form.
 
     Raises:
-        InputError: it is none; names the task and its class.
+        InputError: it is not; names the task and its class.
     """
     cls = library.dataset_class(task)[0]
     where = f"task {task!r} ({cls.__module__}.{cls.__qualname__})"
