@@ -175,7 +175,7 @@ def main() -> int:
 
     from rg_env import ReasoningGym
     from rg_env.evaluation.models import LocalModel
-    from rg_env.evaluation.plots.run import plot_run
+    from rg_env.evaluation.plots.curves import plot_run
     from rg_env.evaluation.questions import Questions
     from rg_env.inference.prompts import PromptEncoder
     from rg_env.inference.protocol import Sampling

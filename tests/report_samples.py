@@ -6,13 +6,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from result_files import run_evaluation
+from result_files import all_results, run_evaluation
 
 from rg_env.core.data.splits import question_hash
 from rg_env.core.statistics import mean_and_error
 from rg_env.evaluation.results import (
     ModelResult,
-    ModelSummary,
     Paired,
     Questions,
     Results,
@@ -173,28 +172,6 @@ def task_results(records: Sequence[Mapping[str, Any]], task: str = "leg_counting
     )
 
 
-def results_file(task: TaskResults, created: str = "2025-01-01") -> Results:
-    """The results of a file of one task."""
-    models = {
-        name: ModelSummary(
-            accuracy=model.scores.accuracy,
-            accuracy_interval=model.scores.accuracy_interval,
-            guess_adjusted=None,
-            categories={"arithmetic": model.scores.accuracy or 0.0},
-            usage=model.usage,
-            failed=0,
-        )
-        for name, model in task.models.items()
-    }
-    return Results(
-        created=created,
-        versions={"rg-env": "0.1.0"},
-        tasks={task.task: task},
-        models=models,
-        comparisons=task.comparisons,
-    )
-
-
 def evaluation_records() -> list[dict[str, Any]]:
     """Two models, four questions, two answers each."""
     right = {"base": [(0, 0), (1, 0), (0, 0), (1, 1)], "trained": [(1, 1), (1, 0), (1, 1), (0, 1)]}
@@ -206,15 +183,22 @@ def evaluation_records() -> list[dict[str, Any]]:
     ]
 
 
+def results_of_records(
+    records: Sequence[Mapping[str, Any]], task: str = "leg_counting", created: str = "2025-01-01"
+) -> Results:
+    """The results of one task that these rollouts make."""
+    made = task_results(records, task)
+    return all_results([made], created=created, comparisons=made.comparisons)
+
+
 def write_evaluation(folder: Path, records: Sequence[Mapping[str, Any]] | None = None) -> Path:
     """Results of all tasks, those of the one task, and the rollouts."""
     records = evaluation_records() if records is None else records
     folder.mkdir(parents=True, exist_ok=True)
-    task = task_results(records)
-    every = results_file(task)
-    single = every.of_task("leg_counting")
+    results = results_of_records(records)
+    single = results.of_task("leg_counting")
     (folder / "results_leg_counting_20250101-000000.json").write_text(single.model_dump_json())
-    (folder / "results_all_tasks_20250101-000000.json").write_text(every.model_dump_json())
+    (folder / "results_all_tasks_20250101-000000.json").write_text(results.model_dump_json())
     write_lines(folder / "rollouts.jsonl", records)
     return folder
 

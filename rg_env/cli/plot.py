@@ -1,4 +1,4 @@
-"""`rg-env plot`: its options. What it does stands in `rg_env.evaluation.plots.files`."""
+"""`rg-env plot`: its options. The work is done by `rg_env.evaluation.plots.files`."""
 
 import argparse
 from pathlib import Path
@@ -11,17 +11,17 @@ def add(commands: Any) -> None:
     """Add the subcommand to those of `rg-env`."""
     plot = commands.add_parser(
         "plot",
-        help="a picture of results files, or of the learning curves of runs",
+        help="plot results files, or the learning curves of runs",
         usage="rg-env plot FILE... [--title T] [--rename A=B ...] [--rename-file m.json] [--output f.png|svg|pdf]",
-        epilog="Several files go into one picture: results of other models on the same questions, or other runs.",
+        epilog="Several files make one plot: results of other models on the same questions, or other runs.",
         allow_abbrev=False,
     )
     plot.add_argument(
         "files", nargs="+", type=Path, metavar="FILE", help="results_*.json, or outputs/*/metrics.jsonl of runs"
     )
-    plot.add_argument("--title", metavar="T", help="default: what is drawn; '': none")
+    plot.add_argument("--title", metavar="T", help="default: a description; '': none")
     plot.add_argument(
-        "--rename", nargs="+", action="extend", default=[], metavar="A=B", help="show the model, or the run, A as B"
+        "--rename", nargs="+", action="extend", default=[], metavar="A=B", help="show the model or run A as B"
     )
     plot.add_argument("--rename-file", type=Path, metavar="m.json", help='the same: {"A": "B"}')
     plot.add_argument(
@@ -33,8 +33,7 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run it; returns the exit code."""
     require("matplotlib", "eval")
-    from rg_env.evaluation.plots.files import Renames, plot_files
+    from rg_env.evaluation.plots.files import plot_files
 
-    renames = Renames(tuple(options.rename), options.rename_file)
-    print(plot_files(options.files, options.output, options.title, renames))
+    print(plot_files(options.files, options.output, options.title, options.rename, options.rename_file))
     return 0

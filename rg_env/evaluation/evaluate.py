@@ -168,14 +168,13 @@ def _print_notes(outcome: Outcome) -> None:
 
 
 def _draw(results: Results, files: dict[str, Path]) -> None:
-    from rg_env.evaluation.plots.summary import summary_picture
-    from rg_env.evaluation.plots.task import comparison_picture
+    from rg_env.evaluation.plots.results import plot_results
 
-    for name, task in results.tasks.items():
+    for name in results.tasks:
         stem = files[name].name.removeprefix("results_").removesuffix(".json")
-        comparison_picture(task, files[name].with_name(f"comparison_{stem}.png"))
+        plot_results(results.of_task(name), files[name].with_name(f"comparison_{stem}.png"))
     stem = files[""].name.removeprefix("results_").removesuffix(".json")
-    summary_picture(results, files[""].with_name(f"summary_{stem}.png"))
+    plot_results(results, files[""].with_name(f"summary_{stem}.png"))
 
 
 class Progress:

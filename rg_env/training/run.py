@@ -22,7 +22,7 @@ from transformers import TrainerCallback
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import InputError, StoppedTogether, TrainingError, from_interrupt
-from rg_env.evaluation.plots.run import plot_run
+from rg_env.evaluation.plots.curves import plot_run
 from rg_env.evaluation.results import Results, read_results
 from rg_env.inference.models import TINY
 from rg_env.tiny import POLICY_DIR

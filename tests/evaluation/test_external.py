@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from chat_server import ChatServer
-from result_files import all_results, task_results
 from starlette.responses import JSONResponse
 
 from rg_env.cli.main import run
@@ -21,7 +20,7 @@ from rg_env.errors import ConfigError, InputError, MissingExtraError, RGEnvError
 from rg_env.evaluation.config import eval_config_of
 from rg_env.evaluation.lm_eval import client
 from rg_env.evaluation.lm_eval.client import Harness, include_folders
-from rg_env.evaluation.plots.merging import checked, merged, renamed
+from rg_env.evaluation.plots.files import plot_files
 from rg_env.evaluation.report.results import results_page
 from rg_env.evaluation.results import ExternalResult, Results, read_results
 from rg_env.evaluation.tables import markdown, print_results
@@ -303,17 +302,11 @@ def test_no_error_is_no_interval() -> None:
     assert client._interval(21.5, 1.0) == pytest.approx((19.54, 23.46), abs=1e-4)
 
 
-def test_figures_of_several_files_stand_together() -> None:
-    """Under other names too; there is no picture of them alone."""
-    task = task_results({"a": 0.5})
-    one = all_results([task]).model_copy(update={"external": [_external("a", 0.25)]})
-    other = all_results([task_results({"b": 0.5})]).model_copy(update={"external": [_external("b", 0.75)]})
-    both = renamed(merged({"1": one, "2": other, "3": one}), {"a": "ours"})
-    assert [(each.model, each.scores[0].value) for each in both.external] == [("ours", 0.25), ("b", 0.75)]
-    with pytest.raises(
-        InputError, match=r"^f.json has no models but those of external benchmarks, of which there is no"
-    ):
-        checked(_only(_external("a", 0.25)), "f.json")
+def test_figures_of_benchmarks_are_not_drawn(tmp_path: Path) -> None:
+    file = tmp_path / "results_all_tasks_1.json"
+    file.write_text(_only(_external("a", 0.25)).model_dump_json())
+    with pytest.raises(InputError, match="has no answers but those of external benchmarks, which are not drawn"):
+        plot_files([file])
 
 
 def test_results_of_nothing_are_refused(tmp_path: Path) -> None:

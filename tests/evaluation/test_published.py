@@ -15,7 +15,6 @@ from rich.console import Console
 
 from rg_env.errors import ConfigError
 from rg_env.evaluation.config import PublishedTable, eval_config_of, load_eval_config
-from rg_env.evaluation.plots.merging import merged, renamed
 from rg_env.evaluation.results import PublishedFigure, Results, read_results
 from rg_env.evaluation.summary import compare
 from rg_env.evaluation.tables import markdown, print_results
@@ -144,14 +143,6 @@ def test_the_tables_have_it() -> None:
         assert any(line.removeprefix("- ") == "paper: arXiv [1]" for line in lines)
     assert "## Beside published figures" in markdown(results)
     assert "published" not in markdown(all_results([*results.tasks.values()]))
-
-
-def test_files_that_are_merged_and_renamed_keep_it() -> None:
-    """Each figure once, under the model's new name."""
-    results = _results()
-    again = merged({"a": results, "b": results, "c": all_results([*results.tasks.values()])})
-    assert again.published == results.published
-    assert [each.model for each in renamed(again, {"base": "new", "new": "base"}).published] == ["new", "base"]
 
 
 def test_the_papers_figures_are_within_their_sources_resolution() -> None:

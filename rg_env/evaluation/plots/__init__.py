@@ -1,1 +1,1 @@
-"""Pictures of runs and results, and what may stand together in one."""
+"""Plots of training runs and of evaluations."""

@@ -1,4 +1,4 @@
-"""What pictures share: colours and markers, names as labels, legends, and writing the file."""
+"""What plots share: colors and markers, short names, legends, and writing the file."""
 
 import math
 import textwrap
@@ -15,36 +15,35 @@ from rg_env.core.run_folder import written_aside
 from rg_env.core.text import one_line
 from rg_env.errors import InputError, OutputFolderError
 
-# Okabe and Ito's palette, told apart by colour-blind readers too, without the yellow, which is faint on white.
+# The palette of Okabe and Ito, which color-blind readers can tell apart, without yellow, which is faint on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-"""One a colour, for those who see none."""
+"""One for each color, for readers who see no colors."""
 GREY = "#777777"
 SUFFIXES = (".png", ".svg", ".pdf")
-_MOST_LABEL = 48
-"""Characters."""
 
 
 def label_whole_steps(axes: Axes) -> None:
-    """Numbers on the x axis at round steps: there are no halves, and evaluations are rarely made every third."""
+    """Put the numbers of the x axis at round steps: integers, and not every third."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share as text, without the sign."""
+    """A share as text, without the percent sign."""
     return f"{100 * share:.{digits}f}"
 
 
-def short_names(names: Sequence[str], most: int = _MOST_LABEL) -> dict[str, str]:
-    """A label of at most `most` characters (and a number, if need be) for each of the different `names`, all different.
+def short_names(names: Sequence[str], most: int = 48) -> dict[str, str]:
+    """A different label for each of the different `names`, of at most `most` characters (and a number if necessary).
 
-    Long names lose their middle; where that makes them alike, what they begin with in common.
+    Long names lose their middle; if that makes them alike, also the beginning that they share.
     """
-    labels = {name: _middle_out(one_line(name), most) for name in names}
+    labels = {name: _without_middle(one_line(name, len(name)), most) for name in names}
     for label in dict.fromkeys(labels[name] for name in _alike(labels)):
         alike = [name for name in names if labels[name] == label]
         shared = next((n for n, each in enumerate(zip(*alike, strict=False)) if len(set(each)) > 1), 0)
-        labels |= {name: _middle_out("..." + one_line(name[max(0, shared - most // 4) :]), most) for name in alike}
+        begin = max(0, shared - most // 4)
+        labels |= {name: _without_middle("..." + one_line(name[begin:], len(name)), most) for name in alike}
     taken = set(labels.values())
     for name in _alike(labels):
         number = next(n for n in range(1, len(names) + 2) if f"{labels[name]} #{n}" not in taken)
@@ -54,23 +53,23 @@ def short_names(names: Sequence[str], most: int = _MOST_LABEL) -> dict[str, str]
 
 
 def _alike(labels: dict[str, str]) -> list[str]:
-    """Names whose labels others have too."""
+    """Names that share their label."""
     times = Counter(labels.values())
     return [name for name, label in labels.items() if times[label] > 1]
 
 
-def _middle_out(text: str, most: int) -> str:
+def _without_middle(text: str, most: int) -> str:
     half = (most - 5) // 2
     return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
 
 
 def label_width(labels: Sequence[str], points: float) -> float:
-    """Inches that the longest of the labels may take."""
+    """Width in inches that the longest label may take."""
     return max(map(len, labels), default=0) * points * 0.6 / 72
 
 
 def legend(axes: Axes, handles: Sequence[Any], labels: Sequence[str], **options: Any) -> None:
-    """A legend that shows the labels as they are: no formulas, and also those that begin with an underscore."""
+    """Add a legend that shows labels to the letter: no formulas, and no label is dropped for its underscore."""
     made = axes.legend(handles, ["-"] * len(handles), frameon=False, **options)
     for text, label in zip(made.get_texts(), labels, strict=True):
         text.set_parse_math(False)
@@ -78,44 +77,40 @@ def legend(axes: Axes, handles: Sequence[Any], labels: Sequence[str], **options:
 
 
 def bare(axes: Axes, grid: Literal["x", "y", "both"]) -> None:
-    """A frame on two sides only, and a faint grid along `grid`."""
+    """Leave a frame on two sides only, and a faint grid along `grid`."""
     axes.grid(alpha=0.25, axis=grid)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def error_bars(middle: Sequence[float], intervals: Sequence[tuple[float, float]]) -> list[list[float]]:
-    """Distances (2, N) to the ends of intervals. Those that stop short of the middle by rounding are 0."""
+    """Distances (2, N) to the ends of intervals, at least 0 in spite of rounding."""
     lower = [max(0.0, each - low) for each, (low, _) in zip(middle, intervals, strict=True)]
     upper = [max(0.0, high - each) for each, (_, high) in zip(middle, intervals, strict=True)]
     return [lower, upper]
 
 
 def titled(figure: Figure, title: str) -> None:
-    """Put `title` on top, in as many lines as the width asks for, each of which adds to the height."""
-    if text := one_line(title):
+    """Put `title` on top, in as many lines as it needs, each of which adds to the height."""
+    if text := one_line(title, len(title)):
         width, height = figure.get_size_inches()
         lines = textwrap.wrap(text, max(20, math.floor(width / label_width(["-"], 12))))
         figure.set_size_inches(width, height + 0.2 * (len(lines) - 1))
-        figure.suptitle("\n".join(lines), parse_math=False, fontsize=12)  # two dollar signs would make a formula
+        figure.suptitle("\n".join(lines), parse_math=False, fontsize=12)  # two dollar signs would be a formula
 
 
 def check_suffix(output: Path) -> Path:
-    """`output`, if its name says which kind of picture it is to be.
-
-    Raises:
-        InputError: it does not.
-    """
+    """`output`. Raises `InputError` unless it ends in one of `SUFFIXES`."""
     if output.suffix.lower() not in SUFFIXES:
-        raise InputError(f"{output} has to end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+        raise InputError(f"{output} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
     return output
 
 
 def save(figure: Figure, output: Path) -> None:
-    """Write the picture.
+    """Write the plot; the suffix decides the format.
 
     Raises:
-        InputError: its name ends otherwise than in one of `SUFFIXES`.
+        InputError: the suffix is not one of `SUFFIXES`.
         OutputFolderError: it cannot be written.
     """
     kind = check_suffix(output).suffix[1:].lower()

@@ -1,31 +1,30 @@
-"""A report: one HTML file about a training run or an evaluation, to be opened in any browser, without a network.
+"""A report: one HTML file about a training run or an evaluation, for any browser, without a network.
 
-    report = write_report(Path("outputs/RUN"))        # or a folder or file of results; outputs/RUN/report.html
+    report = write_report(Path("outputs/RUN"))        # or the folder or a file of results; outputs/RUN/report.html
 
-It shows curves, tables and each task's accuracy with intervals, and lets the reader browse the rollouts.
+It shows curves, tables and accuracies with intervals, and lets the reader browse the rollouts.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from rg_env.core.run_folder import written_aside
+from rg_env.core.run_folder import RunFolder, written_aside
 from rg_env.errors import InputError, OutputFolderError
-from rg_env.evaluation.report.html import render
-from rg_env.evaluation.report.parts import Page
+from rg_env.evaluation.report.page import Page, render
 from rg_env.evaluation.report.results import ROLLOUTS, is_evaluation, results_page
-from rg_env.evaluation.report.run import is_run, run_page
+from rg_env.evaluation.report.run import run_page
 
 ROLLOUTS_KEPT = 10_000
-"""In a page, where nothing else is said."""
+"""Default number of rollouts in a page."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was written."""
+    """The page that was written."""
 
     file: Path
     notes: list[str]
-    """What is damaged, missing or left out."""
+    """What is missing or left out."""
 
 
 def write_report(source: Path, output: Path | None = None, limit: int = ROLLOUTS_KEPT) -> Report:
@@ -36,13 +35,16 @@ def write_report(source: Path, output: Path | None = None, limit: int = ROLLOUTS
         output: the page; default: `report.html` in the folder.
 
     Raises:
-        InputError: there is nothing to report, or a file cannot be read.
+        InputError: there is nothing to report, or a file is damaged or unreadable.
         OutputFolderError: the page cannot be written.
     """
-    page = collect(source, limit)
+    try:
+        page = _page(source, limit)
+    except OSError as error:
+        raise InputError(f"{source} cannot be read: {error.strerror}") from error
     output = output or (source if source.is_dir() else source.parent) / "report.html"
     if output.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"{output} does not end in .html: it could be one of the files that the report is made of")
+        raise InputError(f"{output} does not end in .html, and could be one of the files of the run")
     try:
         with written_aside(output) as aside:
             aside.write_text(render(page), encoding="utf-8", errors="replace", newline="\n")
@@ -51,23 +53,19 @@ def write_report(source: Path, output: Path | None = None, limit: int = ROLLOUTS
     return Report(output, page.notes)
 
 
-def collect(source: Path, limit: int) -> Page:
-    """What the report of `source` shows. Raises as `write_report`."""
+def _page(source: Path, limit: int) -> Page:
     if source.is_file():
-        if source.name == ROLLOUTS and is_run(source.parent):
-            raise InputError(f"{source} is of a training run: give its folder, {source.parent}")
+        if source.name == ROLLOUTS and RunFolder.is_run(source.parent):
+            raise InputError(f"{source} is part of a training run: give its folder, {source.parent}")
         return results_page(source, limit)
     if not source.is_dir():
         raise InputError(f"{source} does not exist: give the folder of a run or an evaluation, or a results file")
-    try:
-        if is_run(source):
-            return run_page(source, limit)
-        if is_evaluation(source):
-            return results_page(source, limit)
-        if (source / "sweep.yaml").is_file():
-            raise InputError(f"{source} is a sweep: give the folder of one of its runs, or `rg-env compare {source}`")
-    except OSError as error:  # a folder that may not be read
-        raise InputError(f"{source} cannot be read: {error.strerror}") from error
+    if RunFolder.is_run(source):
+        return run_page(source, limit)
+    if is_evaluation(source):
+        return results_page(source, limit)
+    if (source / "sweep.yaml").is_file():
+        raise InputError(f"{source} is a sweep: give the folder of one of its runs, or use `rg-env compare {source}`")
     raise InputError(
         f"{source} holds neither a training run (metrics.jsonl, eval_results/) nor an evaluation (results_*.json, "
         f"{ROLLOUTS})"

@@ -1,137 +1,160 @@
 """The page of a training run, from the files in its folder (see `RunFolder`)."""
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from rg_env.core.config import yaml12
-from rg_env.core.json_values import dict_of, json_lines, number_of, read_json, whole_of
 from rg_env.core.run_folder import RunFolder
+from rg_env.core.text import is_number
 from rg_env.errors import InputError
-from rg_env.evaluation.report.curves import Evaluation, add_curves, add_tables
-from rg_env.evaluation.report.parts import Metrics, Page, Text
-from rg_env.evaluation.report.rollouts import Record, Source, evaluation_records, gather, line_source
+from rg_env.evaluation.report.page import Chart, Estimate, Metrics, Page, Series, Table, Text, figure
+from rg_env.evaluation.report.results import accuracy_of, add_tasks
+from rg_env.evaluation.report.rollouts import file_source, gather, step_source
+from rg_env.evaluation.results import Results, Scores, read_results
+from rg_env.evaluation.summary import together
 
 POINTS = 1_000
 """Of a metric in a page; of more, evenly spaced ones."""
-
-
-def is_run(folder: Path) -> bool:
-    """Whether a training run, or an evaluation of a checkpoint alone, has left anything there to look at."""
-    names = ("metrics.jsonl", "train_results.json")
-    return any((folder / name).is_file() for name in names) or any(folder.glob("eval_results/eval_step_*.json"))
+_LABELS_DRAWN = 5
+_CHARTS = {
+    "Training batches": {"reward": "reward", "accuracy": "accuracy"},
+    "Completion length, tokens": {"completions/mean_length": "mean", "completions/max_length": "longest"},
+}
+"""Metrics and their labels; the second one is dotted."""
+_PARTS = {"held_out": "held out", "labelled": "label"}
 
 
 def run_page(folder: Path, limit: int) -> Page:
-    """The report of the run in `folder`, with at most so many rollouts.
+    """The report of the run in `folder`, with at most `limit` rollouts.
 
     Raises:
-        InputError: a file cannot be read, or there is nothing in them.
+        InputError: a file is damaged or unreadable, or there is nothing to show.
     """
-    page = Page(folder.resolve().name, "training run")
-    evaluations = _evaluations(folder, page.notes)
-    _add_facts(page, folder, evaluations)
-    _add_metrics(page, folder)
-    add_curves(page, evaluations)
+    run, page = RunFolder(folder), Page(folder.resolve().name, "training run")
+    evaluations = [read_results(run.evaluation_file(step)) for step in run.evaluation_steps()]
+    _add_facts(page, run, evaluations)
+    _add_metrics(page, run)
+    _add_charts(page, evaluations)
     if evaluations:
-        add_tables(page, evaluations)
-    prompt = _add_texts(page, folder)
-    sources = [Source(each.file.name, partial(_rollouts_of, each)) for each in evaluations]
-    if (file := folder / "rollouts.jsonl").is_file():
-        sources.append(line_source(file, training=True))
+        _add_tables(page, evaluations)
+    files = [file for file in (run.config_file, run.arguments_file) if file.is_file()]
+    page.texts = [Text(file.name, file.read_text(encoding="utf-8")) for file in files]
+    settings = run.arguments() if files else {}
+    prompt = (settings.get("environment") or {}).get("system_prompt")
+    sources = [step_source(each.rollouts, each.step or 0) for each in evaluations]
+    if run.rollouts_file.is_file():
+        sources.append(file_source(run.rollouts_file, "training"))
     gathered = gather(sources, limit, system_prompt=lambda _: prompt)
     page.rollouts = gathered.rollouts
     page.notes += gathered.notes
     if not (evaluations or page.metrics.values or page.rollouts.found):
-        damaged = f" ({'; '.join(page.notes)})" if page.notes else ""
-        raise InputError(f"{folder} holds a training run with no metrics, evaluations or rollouts to show{damaged}")
+        raise InputError(f"{folder} holds a training run without metrics, evaluations or rollouts")
     return page
 
 
-def _rollouts_of(evaluation: Evaluation) -> Iterator[Record | None]:
-    yield from evaluation_records(RunFolder(evaluation.file.parents[1]).evaluation(evaluation.step), evaluation.step)
-
-
-def _evaluations(folder: Path, notes: list[str]) -> list[Evaluation]:
-    run, found = RunFolder(folder), []
-    for step in run.evaluation_steps():
-        try:
-            values = run.evaluation(step)
-        except InputError as error:
-            notes.append(f"left out: {error}")
-        else:
-            kept = {name: value for name, value in values.items() if name != "rollouts"}
-            found.append(Evaluation(step, run.evaluation_file(step), kept))
-    return found
-
-
-def _add_facts(page: Page, folder: Path, evaluations: list[Evaluation]) -> None:
+def _add_facts(page: Page, run: RunFolder, evaluations: Sequence[Results]) -> None:
     facts: list[tuple[str, object]] = []
-    if (file := folder / "train_results.json").is_file():
-        if (results := read_json(file)) is None:
-            page.notes.append(f"{file.name} is damaged: left out")
-            results = {}
+    if (results := run.results()) is not None:
+        state = "interrupted" if results.get("interrupted") else "finished"
+        if rule := results.get("stopped_by"):
+            state = f"stopped by monitor {rule}"
         facts += [(name, results.get(name)) for name in ("model", "engine", "steps")]
-        if (seconds := number_of(results.get("seconds"))) is not None:
-            facts.append(("time", f"{seconds:,.0f} s"))
-        if results:
-            stopped, ended = results.get("stopped_by"), "interrupted" if results.get("interrupted") else "finished"
-            facts += [("state", f"stopped by monitor {stopped}" if stopped else ended), ("error", results.get("error"))]
-    elif (folder / "metrics.jsonl").is_file():
+        facts += [("time", f"{results['seconds']:,.0f} s"), ("state", state), ("error", results.get("error"))]
+    elif run.metrics_file.is_file():
         facts.append(("state", "not finished"))
     if evaluations:
-        last = evaluations[-1].values
-        asked = last.get("questions")
-        n = sum(whole_of(dict_of(entry).get("n")) or 0 for entry in asked) if isinstance(asked, list) else 0
+        last = evaluations[-1]
+        n = sum(each.n for each in last.environments)
+        sampling = last.sampling
         facts.append(("evaluations", f"{len(evaluations)}, on {n} frozen problems"))
-        sampling = dict_of(last.get("sampling"))
-        names = {"rollouts_per_example": "answers a problem", "temperature": "temperature", "max_tokens": "max. tokens"}
-        told = [f"{label} {sampling[name]}" for name, label in names.items() if sampling.get(name) is not None]
-        facts.append(("sampling", ", ".join(told)))
+        answers = f"answers a problem {sampling.rollouts_per_example}, temperature {sampling.temperature:g}"
+        facts.append(("sampling", f"{answers}, max. tokens {sampling.max_tokens}"))
     page.facts = [(name, str(value)) for name, value in facts if value not in (None, "")]
 
 
-def _add_metrics(page: Page, folder: Path) -> None:
-    file, damaged = folder / "metrics.jsonl", 0
-    if not file.is_file():
-        return
+def _add_metrics(page: Page, run: RunFolder) -> None:
     found: dict[str, tuple[list[float], list[float]]] = {}
-    for line in json_lines(file):
-        if (step := number_of(dict_of(line).get("step"))) is None:
-            damaged += 1
-            continue
-        for name, value in dict_of(line).items():
-            if name != "step" and (number := number_of(value)) is not None:
+    for record in run.metrics():
+        for name, value in record.items():
+            if name != "step" and is_number(value):
                 steps, values = found.setdefault(name, ([], []))
-                steps.append(step)
-                values.append(number)
-    if damaged:
-        page.notes.append(f"{file.name}: {damaged} damaged {'line' if damaged == 1 else 'lines'} left out")
+                steps.append(record["step"])
+                values.append(value)
     every = max((-(-len(steps) // POINTS) for steps, _ in found.values()), default=1)
     page.metrics = Metrics(
         {name: (steps[::every], values[::every]) for name, (steps, values) in sorted(found.items())},
-        f"every {every}th value" if every > 1 else "",
+        f"1 of {every} values" if every > 1 else "",
     )
 
 
-def _add_texts(page: Page, folder: Path) -> str | None:
-    """The configuration; returns the system prompt, where it is told."""
-    prompt: Any = None
-    for name in ("config.yaml", "arguments.yaml"):
-        try:
-            text = (folder / name).read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise InputError(f"{folder / name} cannot be read: {error.strerror}") from error
-        page.texts.append(Text(name, text))
-        try:
-            values = yaml12.load(text)
-        except (yaml.YAMLError, ValueError):
-            page.notes.append(f"{name} is damaged: it is shown as it is")
-            continue
-        prompt = prompt or dict_of(dict_of(values).get("environment")).get("system_prompt")
-    return prompt if isinstance(prompt, str) else None
+def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
+    """Accuracy on the frozen problems; reward and length in training."""
+    lines: dict[str, list[tuple[float, Estimate]]] = {}
+    for each in evaluations:
+        found = {
+            "sampled": accuracy_of(each.overall()),
+            "greedy": _estimate(each.overall(), "greedy_accuracy"),
+            "held-out tasks": accuracy_of(each.overall("held_out")),
+        }
+        labels = list(each.scores("labelled").items())[:_LABELS_DRAWN]
+        found |= {f"{name} (label)": accuracy_of(scores) for name, scores in labels}
+        for name, estimate in found.items():
+            if estimate:
+                lines.setdefault(name, []).append((each.step or 0, estimate))
+    if lines:
+        drawn = [Series(name, points, name not in ("sampled", "greedy")) for name, points in lines.items()]
+        note = "Mean and 95 % interval, clustered by problem"
+        page.charts.append(Chart("Accuracy on the frozen problems", drawn, note, share=True))
+    for title, names in _CHARTS.items():
+        drawn = [
+            Series(label, [(x, Estimate(y)) for x, y in zip(*page.metrics.values[name], strict=True)], number > 0)
+            for number, (name, label) in enumerate(names.items())
+            if name in page.metrics.values
+        ]
+        if drawn:
+            page.charts.append(Chart(title, drawn, page.metrics.note))
+
+
+def _estimate(scores: Scores | None, name: str) -> Estimate | None:
+    """A figure of `scores`, or a "pass@k" of them."""
+    if scores is None:
+        return None
+    share = name != "mean_completion_tokens"
+    if "@" in name:
+        return Estimate.of_error(scores.pass_at_k.get(name), scores.pass_at_k_se.get(name), scores.n, share=share)
+    return Estimate.of_error(getattr(scores, name), getattr(scores, f"{name}_se"), scores.n, share=share)
+
+
+def _by_step(evaluations: Sequence[Results]) -> Table:
+    passes = dict.fromkeys(k for each in evaluations if (found := each.overall()) for k in list(found.pass_at_k)[1:])
+    columns: dict[str, list[str]] = {}
+    for each in evaluations:
+        overall = each.overall()
+        row = {
+            "step": str(each.step),
+            "accuracy": figure(accuracy_of(overall)),
+            "greedy accuracy": figure(_estimate(overall, "greedy_accuracy")),
+            "reward": figure(None if overall is None else Estimate.of(overall.reward, overall.reward_interval)),
+            "tokens": figure(_estimate(overall, "mean_completion_tokens"), 1),
+            "cut off": figure(_estimate(overall, "truncated")),
+            **{k: figure(_estimate(overall, k)) for k in passes},
+            "held-out accuracy": figure(accuracy_of(each.overall("held_out"))),
+        }
+        for head, cell in row.items():
+            columns.setdefault(head, []).append(cell)
+    columns = {head: cells for head, cells in columns.items() if set(cells) != {figure(None)}}
+    note = "Of the training tasks' problems: mean and 95 % interval, clustered by problem."
+    return Table("Evaluations", list(columns), [list(row) for row in zip(*columns.values(), strict=True)], note)
+
+
+def _add_tables(page: Page, evaluations: Sequence[Results]) -> None:
+    """All evaluations; and the tasks in the first and the last one, compared if the questions are the same."""
+    page.tables.append(_by_step(evaluations))
+    first, last = evaluations[0], evaluations[-1]
+    shown = {f"step {last.step}": last}
+    if first.step != last.step and first.environments == last.environments:
+        shown = {f"step {first.step}": first, **shown}
+    elif first.step != last.step:
+        page.notes.append("the first and the last evaluation had different questions, and are not compared")
+    results = together(shown)
+    kinds = {name: _PARTS.get(task.part or "") for name, task in results.tasks.items()}
+    add_tasks(page, results, {name: f"{name} ({kind})" for name, kind in kinds.items() if kind}, "step")

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rg_env.core.json_values import number_of
 from rg_env.core.run_folder import RunFolder, checkpoint_step
 from rg_env.errors import InputError
 from rg_env.publish.export.adapters import AdapterReader
@@ -159,7 +158,7 @@ def _best(run: Path, checkpoints: list[Path]) -> Path:
     for folder in checkpoints:
         step = checkpoint_step(folder)
         recorded = step in RunFolder(run).evaluation_steps()
-        accuracy = number_of(RunFolder(run).evaluation(step or 0)["accuracy"]) if recorded else None
+        accuracy = RunFolder(run).evaluation(step or 0)["accuracy"] if recorded else None
         if accuracy is not None:
             found.append((accuracy, step, folder))
     if not found:

@@ -9,19 +9,20 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from rg_env.core.json_values import dict_of, read_json, whole_of
-from rg_env.core.text import one_line
+from rg_env.core.run_folder import read_json
+from rg_env.core.text import is_count, one_line
 from rg_env.errors import InputError
 
 
 def saved_step(folder: Path) -> int | None:
-    """The step in the trainer_state.json of `folder`; None: there is none, or the file is damaged.
+    """The step in the trainer_state.json of `folder`; None without such a file or step.
 
     Raises:
-        InputError: the file cannot be read.
+        InputError: the file is damaged or unreadable.
     """
     file = folder / "trainer_state.json"
-    return whole_of(dict_of(read_json(file)).get("global_step")) if file.is_file() else None
+    step = read_json(file).get("global_step") if file.is_file() else None
+    return step if is_count(step) else None
 
 
 WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"

@@ -1,4 +1,4 @@
-"""Pictures of results, as they are read back: who stands where, how long bars and intervals are, what the texts say."""
+"""Plots of results, read back from SVG: places of models, lengths of bars and intervals, and texts."""
 
 import itertools
 import tempfile
@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.image import imread
-from result_files import all_results, model_result, task_results
+from result_files import all_results, model_result, of_task, task_results
 from svg_pictures import Picture
 
-from rg_env.errors import InputError, OutputFolderError
+from rg_env.evaluation.plots.results import plot_results
 from rg_env.evaluation.plots.style import COLORS, short_names
-from rg_env.evaluation.plots.summary import summary_picture
-from rg_env.evaluation.plots.task import comparison_picture
 from rg_env.evaluation.results import Results, TaskResults
 
 SHARE = st.floats(0, 1)
@@ -23,10 +21,9 @@ BAR = "#a8d5f0"
 NAMES = [f"model {letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
 
 
-def drawn(results: TaskResults | Results, folder: Path, title: str | None = None) -> Picture:
-    if isinstance(results, Results):
-        return Picture(lambda file: summary_picture(results, file, title), folder)
-    return Picture(lambda file: comparison_picture(results, file, title), folder)
+def drawn(results: Results | TaskResults, folder: Path, title: str | None = None) -> Picture:
+    results = of_task(results) if isinstance(results, TaskResults) else results
+    return Picture(lambda file: plot_results(results, file, title), folder)
 
 
 def scale(picture: Picture) -> Any:
@@ -69,8 +66,8 @@ def test_a_caption_says_what_was_asked(tmp_path: Path) -> None:
     words = drawn(task_results(models, n=100, rollouts_per_example=3, temperature=0.7), tmp_path).words
     assert "n = 100 questions, 3 rollouts each, temperature 0.7" in words
     assert "the best constant answer: 25.0 %" in words
-    assert "50.0  (40.2 to 59.8, 7 failed calls)" in words
-    assert "25.0  (16.0 to 34.0, n = 88)" in words
+    assert "50.0 (40.2 to 59.8, 7 failed calls)" in words
+    assert "25.0 (16.0 to 34.0, n = 88)" in words
     assert "no question counts: trained on all" in words
     assert "maze" in words
     words = drawn(task_results({"base": 0.5}, grading="upstream", floor=None), tmp_path, "").words
@@ -167,7 +164,7 @@ def test_names_are_shown_as_they_are(name: str, tmp_path: Path) -> None:
     many = {**several, **dict.fromkeys(NAMES[:9], 0.3)}
     assert label in drawn(task_results(several, task=name), tmp_path).words
     for models in (several, many):
-        words = drawn(all_results([task_results(models, task=name)]), tmp_path, name).words
+        words = drawn(all_results([task_results(models, task=task) for task in (name, "x")]), tmp_path, name).words
         assert label in words
         assert set(short_names([name], 36).values()) & set(words)
 
@@ -200,22 +197,12 @@ def test_short_names_keep_what_tells_them_apart() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf", ".PNG"])
-def test_the_suffix_says_which_kind(suffix: str, tmp_path: Path) -> None:
-    for results in (task_results({"a": 0.5}), all_results([task_results({"a": 0.5})])):
-        picture = tmp_path / f"picture{suffix}"
-        (comparison_picture if isinstance(results, TaskResults) else summary_picture)(results, picture)  # type: ignore[operator]
-        begin = picture.read_bytes()[:5]
-        assert begin == {".svg": b"<?xml", ".pdf": b"%PDF-"}.get(suffix, b"\x89PNG\r")
+def test_the_suffix_decides_the_format(suffix: str, tmp_path: Path) -> None:
+    for number, tasks in enumerate((["a"], ["a", "b"])):
+        file = tmp_path / f"{number}{suffix}"
+        plot_results(all_results([task_results({"a": 0.5}, task) for task in tasks]), file)
+        assert file.read_bytes()[:5] == {".svg": b"<?xml", ".pdf": b"%PDF-"}.get(suffix, b"\x89PNG\r")
         if suffix == ".png":
-            pixels = imread(picture)
+            pixels = imread(file)
             assert min(pixels.shape[:2]) > 100
-            assert 0.02 < (pixels[..., :3] < 0.9).any(axis=-1).mean() < 0.6  # something is drawn, and not all over
-
-
-def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
-    results = task_results({"a": 0.5})
-    with pytest.raises(InputError, match=r"picture\.jpg has to end in \.png, \.svg or \.pdf"):
-        comparison_picture(results, tmp_path / "picture.jpg")
-    with pytest.raises(OutputFolderError, match=r"cannot write .*nowhere/a\.png: No such file or directory"):
-        comparison_picture(results, tmp_path / "nowhere" / "a.png")
-    assert list(tmp_path.iterdir()) == []
+            assert 0.02 < (pixels[..., :3] < 0.9).any(axis=-1).mean() < 0.6  # something is drawn, but not everywhere

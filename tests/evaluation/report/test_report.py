@@ -13,9 +13,8 @@ from report_samples import (
     evaluation_record,
     evaluation_records,
     page_data,
-    results_file,
+    results_of_records,
     table,
-    task_results,
     training_record,
     write_evaluation,
     write_lines,
@@ -25,7 +24,7 @@ from report_samples import (
 from rg_env.core.statistics import mean_and_error, t_critical
 from rg_env.evaluation.report import rollouts as report_rollouts
 from rg_env.evaluation.report import write_report
-from rg_env.evaluation.report.parts import Estimate, figure
+from rg_env.evaluation.report.page import Estimate, figure
 from rg_env.evaluation.report.run import POINTS
 
 
@@ -48,14 +47,12 @@ def test_a_runs_page_has_its_figures(tmp_path: Path, report: Callable[..., tuple
         "accuracy": [[1, 2, 3, 4], [0.125, 0.25, 0.375, 0.5]],
         "reward": [[1, 2, 3, 4], [0.25, 0.5, 0.75, 1.0]],
     }
-    mean, error = mean_and_error([[0.5], [0.5], [0.0]])  # of the problems of chain_sum, after minus before
-    half = t_critical(2) * error
-    tasks = {row["task"]: row for row in table(data, "Tasks")}
-    assert tasks["chain_sum"]["change"] == f"+{mean:.2f} [{mean - half:+.2f}, {mean + half:+.2f}]".replace(
-        "-", "\u2212"
-    )
-    assert tasks["chain_sum"]["accuracy, step 4"].startswith("0.50 [0.00, 1.00]")
-    assert tasks["maze (held out)"]["accuracy, step 0"] == "0.00", "one problem: no interval"
+    tasks = {(row["task"], row["step"]): row for row in table(data, "Tasks")}
+    assert tasks["chain_sum", "step 4"]["accuracy"].startswith("0.50 [")
+    assert tasks["maze (held out)", "step 0"]["accuracy"].startswith("0.00 [")
+    changes = {row["task"]: row["difference in accuracy"] for row in table(data, "Steps compared, by task")}
+    assert changes["chain_sum"].startswith("+0.33 [")
+    assert changes["maze (held out)"].startswith("+0.50 [")
     groups = {
         group["name"]: [(bar["name"], bar["estimate"]["value"]) for bar in group["bars"]] for group in data["bars"]
     }
@@ -67,10 +64,9 @@ def test_a_runs_page_has_its_figures(tmp_path: Path, report: Callable[..., tuple
 def test_labels_may_be_called_as_anything(tmp_path: Path) -> None:
     """As a curve of another kind, too: each has its own."""
     evaluations = []
-    for step in (0, 4):
-        found = evaluated(step, [[True], [False], [True]])
-        label = found.tasks["chain_sum"].model_copy(update={"part": "labelled"})
-        evaluations.append(found.model_copy(update={"tasks": {**found.tasks, "greedy": label, "sampled": label}}))
+    for each in (evaluated(step, [[True], [False], [True]]) for step in (0, 4)):
+        labels = {n: each.tasks["chain_sum"].model_copy(update={"part": "labelled"}) for n in ("greedy", "sampled")}
+        evaluations.append(each.model_copy(update={"tasks": {**each.tasks, **labels}}))
     data = page_data(write_report(write_run(tmp_path / "run", evaluations)).file)
     curves = [(series["name"], len(series["points"])) for series in data["charts"][0]["series"]]
     names = ["sampled", "greedy", "held-out tasks", "greedy (label)", "sampled (label)"]
@@ -86,15 +82,10 @@ def test_a_runs_rollouts(tmp_path: Path) -> None:
     assert rollouts["found"] == len(records) == 2 * (8 + 4) + 4
     assert [sum(r["source"] == source for r in records) for source in ("evaluation", "training")] == [24, 4]
     assert len(rollouts["texts"]) == len(set(rollouts["texts"])) == 4 + 4 + 1
-    (greedy,) = [
-        r
-        for r in records
-        if r.get("draw") == "greedy" and r["step"] == 4 and r["task"] == "chain_sum" and r["problem"] == 0
-    ]
+    (greedy,) = [r for r in records if r.get("draw") == "greedy" and r["step"] == 4 and r["problem"] == 1]
     assert (greedy["completion"], greedy["correct"], greedy["variant"]) == ("greedy at 4", False, 1)
-    assert "extracted" not in greedy
-    second = [r for r in records if r.get("draw") == "sampled" and r["step"] == 4 and r["task"] == "chain_sum"][1]
-    assert (second["rollout"], second["extracted"], second["status"]) == (1, "2", "correct")
+    second = [r for r in records if r.get("draw") == "sampled" and r["step"] == 4 and r["problem"] == 1][1]
+    assert (second["rollout"], second["status"]) == (1, "wrong")
     assert {rollouts["texts"][r["system"]] for r in records} == {"Think first."}
 
 
@@ -113,7 +104,7 @@ def test_an_evaluations_page(tmp_path: Path, report: Callable[..., tuple[int, st
         ("base", "0.38", "1,000", "–"),
         ("trained", "0.75", "1,000", "–"),
     ]
-    (compared,) = table(data, "Models compared, all tasks")
+    (compared,) = table(data, "Models compared, by task")
     assert compared["models"] == "trained − base"
     assert (compared["difference in accuracy"], compared["p"]) == ("+0.50 [+0.10, +0.90]", "0.0300")
     rollouts = data["rollouts"]
@@ -135,33 +126,31 @@ def test_a_single_tasks_file_and_another_output(tmp_path: Path, report: Callable
     assert not (folder / "report.html").exists()
 
 
-def test_the_newest_results_are_shown_and_said(tmp_path: Path) -> None:
-    """Of several, and damaged ones are named."""
+def test_the_newest_results_are_shown(tmp_path: Path) -> None:
+    """Of several, with a note; and rollouts that they do not count are noted."""
     folder = write_evaluation(tmp_path / "eval")
     for name in folder.glob("results_all_tasks_*"):
         name.unlink()
-    (folder / "results_z.json").write_text('{"format": "rg_env.evaluation/2"}')
-    newer = results_file(task_results(evaluation_records()[:8]), created="2025-01-02")
+    newer = results_of_records(evaluation_records()[:8], created="2025-01-02")
     (folder / "results_leg_counting_20250102-000000.json").write_text(newer.model_dump_json())
     report = write_report(folder)
-    assert any("results_z.json is damaged: it is not results of this version" in note for note in report.notes)
-    assert "several results: results_leg_counting_20250102-000000.json is shown, the newest" in report.notes
-    assert any(
-        "also has rollouts that the results do not count: trained on leg_counting" in note for note in report.notes
-    )
+    assert report.notes == [
+        "several results: results_leg_counting_20250102-000000.json shown, the newest",
+        "rollouts.jsonl also has rollouts that the results do not count: trained on leg_counting",
+    ]
     data = page_data(report.file)
     assert [row["model"] for row in table(data, "Tasks")] == ["base"]
     assert data["notes"] == report.notes
 
 
-def test_tasks_without_a_summary_stand_together(tmp_path: Path) -> None:
-    """Those of an evaluation that ended before it."""
-    records = evaluation_records()
+def test_tasks_without_a_summary_are_shown_together(tmp_path: Path) -> None:
+    """As an evaluation leaves them that ended before it."""
     for task in ("leg_counting", "maze"):
-        (tmp_path / f"results_{task}_1.json").write_text(results_file(task_results(records, task)).model_dump_json())
+        results = results_of_records(evaluation_records(), task)
+        (tmp_path / f"results_{task}_1.json").write_text(results.model_dump_json())
     data = page_data(write_report(tmp_path).file)
     assert [group["name"] for group in data["bars"]] == ["leg_counting", "maze"]
-    assert data["notes"] == ["there is no rollouts.jsonl beside the results: no rollouts to show"]
+    assert data["notes"] == ["no rollouts.jsonl: there are no rollouts to show"]
 
 
 def test_rollouts_alone_give_figures(tmp_path: Path) -> None:
@@ -181,7 +170,7 @@ def test_rollouts_alone_give_figures(tmp_path: Path) -> None:
         r for r in data["rollouts"]["records"] if r["model"] == "base" and r["problem"] == 0 and r["rollout"] == 0
     )
     assert first["correct"] is True
-    assert any("1 rollouts were written again later" in note for note in data["notes"])
+    assert any("1 rollouts were made again later" in note for note in data["notes"])
     assert any("no results file" in note for note in data["notes"])
 
 
@@ -193,14 +182,11 @@ def test_results_that_count_other_rollouts_are_told(tmp_path: Path) -> None:
 
 
 def test_evaluations_that_asked_otherwise_are_not_paired(tmp_path: Path) -> None:
-    """There is no change to tell, and the table says why."""
-    first, last = evaluated(0, [[True], [True]]), evaluated(4, [[True], [False]])
-    other = [each.model_copy(update={"prompts_sha256": "other"}) for each in last.environments]
-    last = last.model_copy(update={"environments": other})
-    data = page_data(write_report(write_run(tmp_path / "run", [first, last])).file)
-    (found,) = [each for each in data["tables"] if each["title"] == "Tasks"]
-    assert "change" not in found["columns"]
-    assert "were not asked the same questions" in found["note"]
+    """The last one is shown, with a note."""
+    evaluations = evaluated(0, [[True], [True]]), evaluated(4, [[True], [False], [True]])
+    report = write_report(write_run(tmp_path / "run", evaluations))
+    assert report.notes == ["the first and the last evaluation had different questions, and are not compared"]
+    assert {row["step"] for row in table(page_data(report.file), "Tasks")} == {"step 4"}
 
 
 def test_long_runs_are_thinned_and_say_so(tmp_path: Path) -> None:
@@ -209,7 +195,7 @@ def test_long_runs_are_thinned_and_say_so(tmp_path: Path) -> None:
     data = page_data(write_report(run).file)
     steps, values = data["metrics"]["values"]["reward"]
     assert len(steps) == len(values) <= POINTS
-    assert data["metrics"]["note"] == "every 3th value"
+    assert data["metrics"]["note"] == "1 of 3 values"
 
 
 def test_too_many_rollouts_keep_whole_questions(tmp_path: Path, report: Callable[..., tuple[int, str, str]]) -> None:
@@ -238,6 +224,7 @@ def test_intervals_are_those_of_the_statistics(values: list[list[float]]) -> Non
     """Student's t over problems; a share's stays between 0 and 1, and one problem has none."""
     estimate = Estimate.of_values(values, share=True)
     mean, error = mean_and_error(values)
+    assert estimate is not None
     assert estimate.value == mean
     if len(values) == 1:
         assert (estimate.low, estimate.high) == (None, None)

@@ -13,7 +13,7 @@ from report_samples import (
     evaluated,
     evaluation_record,
     evaluation_records,
-    task_results,
+    results_of_records,
     training_record,
     write_evaluation,
     write_lines,
@@ -182,7 +182,8 @@ def test_curves_and_bars_say_the_figures(browser: Browser, run_page: Path) -> No
     WebDriverWait(browser.driver, 10).until(lambda _: len(browser.texts("#charts .plot svg")) == 3)
     labels = browser.run("return [...document.querySelectorAll('.plot svg')].map((e) => e.getAttribute('aria-label'))")
     assert "sampled from 0.17 at step 0 to 0.50 at step 4" in labels[0]
-    assert "chain_sum: step 0 0.17 [0.00, 0.88], step 4 0.50" in labels[-1]
+    assert "chain_sum: step 0 0.17 [" in labels[-1]
+    assert ", step 4 0.50 [" in labels[-1]
     browser.choose(".metric select", "reward")
     WebDriverWait(browser.driver, 10).until(
         lambda _: (
@@ -456,7 +457,7 @@ def test_ten_thousand_rollouts_are_a_few_rows(in_browser: Callable[..., Browser]
 def test_many_steps_are_a_range_and_no_choice(browser: Browser, tmp_path: Path) -> None:
     """A list of all steps of a long run would help nobody."""
     write_lines(tmp_path / "rollouts.jsonl", [training_record(step, f"1 + {step}") for step in range(1, 2001)])
-    (tmp_path / "metrics.jsonl").touch()
+    (tmp_path / "metrics.jsonl").touch()  # of a training run
     browser.open(write_report(tmp_path).file)
     assert browser.texts("[data-facet=step]") == []
     assert browser.run("return document.querySelectorAll('*').length") < 1000
@@ -475,7 +476,7 @@ def test_many_tasks_and_models_fit(browser: Browser, tmp_path: Path) -> None:
     ]
     for number in range(30):
         name = f"a_task_with_a_long_name_{number:02}"
-        (tmp_path / f"results_{name}_1.json").write_text(task_results(records, name).model_dump_json())
+        (tmp_path / f"results_{name}_1.json").write_text(results_of_records(records, name).model_dump_json())
     browser.open(write_report(tmp_path).file)
     WebDriverWait(browser.driver, 10).until(lambda _: len(browser.texts("#bars rect.bar")) == 600)
     assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
@@ -498,7 +499,7 @@ def test_a_run_with_evaluations_alone(browser: Browser, tmp_path: Path) -> None:
 
 def test_without_rollouts_the_rest_is_shown(browser: Browser, tmp_path: Path) -> None:
     """Results alone."""
-    (tmp_path / "results_x.json").write_text(task_results(evaluation_records()).model_dump_json())
+    (tmp_path / "results_x.json").write_text(results_of_records(evaluation_records()).model_dump_json())
     browser.open(write_report(tmp_path).file)
     assert browser.text("#detail") == "No rollout matches."
     browser.press("j", "k", "G", "]")

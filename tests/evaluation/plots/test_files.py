@@ -1,4 +1,4 @@
-"""`rg-env plot`, as it is typed."""
+"""`rg-env plot` as it is typed: what is drawn, which files belong together, other names, and mistakes."""
 
 import json
 import subprocess
@@ -11,6 +11,8 @@ import matplotlib
 import pytest
 from result_files import all_results, model_result, of_task, task_results
 
+from rg_env.errors import InputError
+from rg_env.evaluation.plots.files import merged, new_names
 from rg_env.evaluation.results import Results, TaskResults
 
 Run = Callable[..., tuple[int, str, str]]
@@ -50,9 +52,7 @@ def test_the_picture_stands_beside_the_first_file(rg_env: Run) -> None:
     Path("eval").mkdir()
     one = write("eval/results_maze_1.json", task_results({"a": 0.5, "b": 0.25}))
     other = write("results_maze_2.json", task_results({"c": 0.5}))
-    every = write(
-        "eval/results_all_tasks_1.json", all_results([task_results({"a": 0.5}), task_results({"a": 0.5}, "gcd")])
-    )
+    every = write("eval/results_all_tasks_1.json", all_results([task_results({"a": 0.5}, t) for t in ("maze", "gcd")]))
     curves = [write_run(f"outputs/run-{number}/metrics.jsonl") for number in range(3)]
     for files in ([one, other], [every], curves, [one]):
         picture = Path(files[0]).with_suffix(".png")
@@ -93,42 +93,27 @@ def test_names_that_the_font_lacks_are_no_mistake(rg_env: Run) -> None:
     assert rg_env("plot", file, "--title", "\udce4\x00 t")[0] == 0
 
 
-def _damaged(**scores: Any) -> str:
-    return of_task(task_results({"a": model_result(0.5, **scores)})).model_dump_json()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["none.json"], "none.json cannot be read: No such file or directory"),
-        (["."], ". is a folder: name the files in it, metrics.jsonl of a run"),
-        (["a.json", "run"], "run is a folder: name the files in it, run/metrics.jsonl of a run"),
-        (["odd.svg", "--output", "./odd.svg"], "odd.svg is one of the files: the picture needs another name"),
-        (["empty.json"], "empty.json is empty"),
-        (["empty.jsonl"], "empty.jsonl is empty: the run has logged nothing yet"),
-        (["half.json"], "half.json is damaged: it is not results of this version:  Invalid JSON"),
-        (["other.json"], "other.json is damaged: it is not results of this version"),
-        (["new.json"], "new.json is damaged: it is not results of this version: format must be one of"),
-        (["more.json"], "more.json is damaged: it is not results of this version: tasks.maze.surprise unknown key"),
-        (["models.json"], "models.json has no models: there is nothing to draw"),
-        (["zero.json"], "zero.json has no answers: there is nothing to draw"),
-        (["outside.json"], "outside.json: the macro average of 'a', 0.5, is not in its interval, 0.6 to 0.7"),
-        (
-            ["a.json", "run/metrics.jsonl"],
-            "run/metrics.jsonl and a.json: results and metrics of runs do not go into one",
-        ),
-        (
-            ["run/metrics.jsonl", "a.json"],
-            "a.json and run/metrics.jsonl: results and metrics of runs do not go into one",
-        ),
-        (["a.json", "all.json"], "all.json has all tasks and a.json one: they do not go into one picture"),
+        (["."], ". is a folder: give the files in it, such as metrics.jsonl of a run"),
+        (["odd.svg", "--output", "./odd.svg"], "odd.svg is one of the files: give the plot another name with --output"),
+        (["empty.json"], "empty.json is damaged: "),
+        (["empty.jsonl"], "empty.jsonl is empty: the run has not logged anything yet"),
+        (["half.json"], "half.json is damaged: "),
+        (["new.json"], "new.json is damaged: it is not results of this version: format"),
+        (["zero.json"], "zero.json has no answers"),
+        (["a.json", "run/metrics.jsonl"], "run/metrics.jsonl has metrics of a run and a.json results: they do not"),
+        (["run/metrics.jsonl", "a.json"], "run/metrics.jsonl has metrics of a run and a.json results: they do not"),
+        (["a.json", "all.json"], "all.json cannot be compared with a.json: only all.json has the task 'gcd'"),
         (
             ["a.json", "asked.json"],
             "asked.json cannot be compared with a.json on 'maze': other questions: seed is 1, not 0",
         ),
         (["a.json", "again.json"], "a.json both have a model 'a', with different results"),
-        (["a.json", "--output", "a.jpg"], "a.jpg has to end in .png, .svg or .pdf"),
-        (["a.json", "--output", "a"], "a has to end in .png, .svg or .pdf"),
+        (["a.json", "--output", "a.jpg"], "a.jpg must end in .png, .svg or .pdf"),
+        (["a.json", "--output", "a"], "a must end in .png, .svg or .pdf"),
         (["a.json", "--output", "no/a.png"], "cannot write no/a.png: No such file or directory"),
         (["a.json", "--output", "run.png"], "cannot write run.png: Is a directory"),
         (["a.json", "--rename", "aa=b"], "--rename aa=b: unknown model 'aa': "),
@@ -139,7 +124,7 @@ def _damaged(**scores: Any) -> str:
         (["--rename", "a=b", "a.json"], "the following arguments are required: FILE"),
         (
             ["a.json", "--rename", "a=b", "two.json"],
-            "--rename two.json: give it as OLD=NEW (files stand before the options)",
+            "--rename two.json: give it as OLD=NEW (files come before the options)",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -150,7 +135,7 @@ def test_mistakes_are_one_line(arguments: list[str], message: str, rg_env: Run, 
     write("again.json", task_results({"a": 0.75}))
     write("asked.json", task_results({"b": 0.5}, seed=1))
     write("two.json", task_results({"a": 0.5, "b": 0.5}))
-    write("all.json", all_results([task_results({"a": 0.5}), task_results({"a": 0.5}, "gcd")]))
+    write("all.json", all_results([task_results({"a": 0.5}, task) for task in ("maze", "gcd")]))
     write_run("run/metrics.jsonl")
     for name in ("empty.json", "empty.jsonl"):
         Path(name).touch()
@@ -158,12 +143,8 @@ def test_mistakes_are_one_line(arguments: list[str], message: str, rg_env: Run, 
     for name, text in {
         "odd.svg": whole,
         "half.json": whole[: len(whole) // 2],
-        "other.json": '{"step": 5}',
         "new.json": whole.replace("evaluation/1", "evaluation/2"),
-        "more.json": whole.replace('"task"', '"surprise": 1, "task"'),
-        "models.json": json.dumps({**json.loads(whole), "models": {}}),
-        "zero.json": _damaged(n=0, answers=0),
-        "outside.json": _damaged(accuracy_interval=(0.6, 0.7)),
+        "zero.json": of_task(task_results({"a": model_result(0.5, n=0)})).model_dump_json(),
     }.items():
         Path(name).write_text(text)
     Path("run.png").mkdir()
@@ -193,3 +174,95 @@ finally:
     assert done.returncode == 2
     assert done.stderr == "error: this needs matplotlib, which is not installed: `pip install 'rg-env[eval]'`\n"
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"prompts_sha256": "x" * 64}, f"other questions: prompts_sha256 is {'x' * 24}..., not p-maze"),
+        ({"n": 30}, "other questions: n is 30, not 20"),
+        ({"temperature": 0.5}, "other sampling: temperature is 0.5, not 1.0"),
+        ({"grading": "upstream"}, "other grading: upstream, not hardened"),
+        ({"system_prompt": "Guess."}, "other system_prompt: Guess., not Think."),
+        ({"spec": {"name": "gcd"}}, "other spec: {'name': 'gcd'}, not {'name': 'maze'}"),
+        ({"floor": 0.5}, "other floor: 0.5, not 0.25"),
+    ],
+    ids=str,
+)
+def test_models_that_were_evaluated_differently_are_not_compared(change: dict[str, Any], reason: str) -> None:
+    one, other = (all_results([task_results({"a": 0.5}, "gcd"), task_results({"a": 0.5}, **more)])
+                  for more in ({}, change))  # fmt: skip
+    with pytest.raises(InputError) as raised:
+        merged({"x.json": one, "y.json": other})
+    assert str(raised.value) == f"y.json cannot be compared with x.json on 'maze': {reason}"
+
+
+def test_models_of_all_files_are_there_once() -> None:
+    """In the order of the files."""
+    files = [all_results([task_results(dict.fromkeys(names, 0.5), task) for task in ("maze", "gcd")])
+             for names in ("ba", "a", "ca")]  # fmt: skip
+    results = merged({str(number): each for number, each in enumerate(files)})
+    assert list(results.models) == [*"bac"]
+    assert {name: list(task.models) for name, task in results.tasks.items()} == {"maze": [*"bac"], "gcd": [*"bac"]}
+
+
+KNOWN = ["base", "outputs/run/checkpoint-100", "lr=1e-5_seed=0", "lr=1e-5"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ([], {}),
+        (["base=Base = 1", "base=Base = 1"], {"base": "Base = 1"}),
+        (["lr=1e-5_seed=0=first"], {"lr=1e-5_seed=0": "first"}),
+        (["lr=1e-5_seed=0=a=b"], {"lr=1e-5_seed=0": "a=b"}),
+        (["base=lr=1e-5", "lr=1e-5=base"], {"base": "lr=1e-5", "lr=1e-5": "base"}),
+        (["base=lr=1e-5", "lr=1e-5=c"], {"base": "lr=1e-5", "lr=1e-5": "c"}),
+    ],
+)
+def test_names_may_contain_equals_signs_and_swap(typed: list[str], expected: dict[str, str]) -> None:
+    assert new_names(typed, None, KNOWN, "run") == expected
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (["lr=1e-5_sed=0=x"], "--rename lr=1e-5_sed=0=x: unknown model 'lr=1e-5_sed=0': did you mean 'lr=1e-5_seed=0'"),
+        (["=b"], "--rename =b: unknown model ''"),
+        (["lr=1e-5_seed=0=x", "lr=1e-5=base=y", "base"], "--rename base: give it as OLD=NEW"),
+        (["base= "], "the new name of 'base' is empty"),
+        (["base=a", "base=b"], "--rename base=b: 'base' is already renamed to 'a'"),
+        (["base=lr=1e-5"], "'base' and 'lr=1e-5' would both be 'lr=1e-5': the names in a plot must differ"),
+        (["base=x", "outputs/run/checkpoint-100=x"], "'base' and 'outputs/run/checkpoint-100' would both be 'x'"),
+    ],
+)
+def test_wrong_names_are_refused(typed: list[str], message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        new_names(typed, None, KNOWN, "model")
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_name_that_can_mean_two_is_refused() -> None:
+    with pytest.raises(InputError, match="can mean the model 'a' or 'a=b'; use --rename-file"):
+        new_names(["a=b=c"], None, ["a", "a=b"], "model")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not JSON: "),
+        ("[" * 100_000, "is not JSON: "),
+        ('{"base": "x", "base": "y"}', "is not JSON: it has a key twice"),
+        ("[]", 'must have new names by old ones: {"OLD": "NEW"}'),
+        ('{"base": 3}', "must have new names by old ones"),
+        ('{"bse": "x"}', "unknown model 'bse': did you mean 'base'?"),
+    ],
+)
+def test_mistakes_in_the_file_of_names_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "names.json"
+    file.write_text(text)
+    with pytest.raises(InputError) as raised:
+        new_names([], file, KNOWN, "model")
+    assert str(raised.value).startswith(f"--rename-file {file}")
+    assert message in str(raised.value)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from svg_pictures import Picture
 
 from rg_env.errors import InputError
-from rg_env.evaluation.plots.curves import Curve, curves_picture, read_curve, smoothed
+from rg_env.evaluation.plots.curves import Curve, plot_curves, read_curve, smoothed
 from rg_env.evaluation.plots.style import COLORS, GREY
 
 
@@ -40,43 +40,26 @@ def test_reward_and_accuracy_are_read_by_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is empty: the run has logged nothing yet"),
-        (" \n\n", "is empty: the run has logged nothing yet"),
+        ("", "is empty: the run has not logged anything yet"),
+        ('{"step": 1, "rew', "is empty"),
         ('{"step": 1}\n', "has nothing to draw: no line has a value of reward or eval/accuracy"),
-        ('{"step": 1, "rew', "line 1 holds no metrics of a step"),
-        ('{"step": 1, "reward": 1}\n{"st\n{"step": 2, "reward": 1}\n', "line 2 holds no metrics of a step"),
-        ('{"reward": 1}\n', "line 1 holds no metrics of a step"),
-        ('{"step": "1", "reward": 1}\n', "line 1 holds"),
-        ('{"step": true, "reward": 1}\n', "line 1 holds"),
-        ('{"step": -1, "reward": 1}\n', "line 1 holds"),
-        ('{"step": 1' + "0" * 400 + ', "reward": 1}\n', "line 1 holds"),
         ('{"step": 1, "reward": 1' + "0" * 400 + "}\n", "has nothing to draw"),
-        ('{"step": 1, "reward": -1e308}\n{"step": 2, "reward": 1e308}\n', "has nothing to draw"),
-        ("[1]\n[2]\n", "line 1 holds"),
-        ("[" * 100_000 + "\n", "line 1 holds"),
-        (
-            '{"step": 1, "reward": 0.1, "completion": "<answer>0</answer>"}\n',
-            "is no metrics.jsonl of a run, or damaged",
-        ),
-        ("\x89\x00", "line 1 holds"),
+        ('{"step": 1, "reward": 1}\n{"st\n{"step": 2, "reward": 1}\n', "is damaged: line 2"),
+        ('{"reward": 1}\n', "is not a metrics.jsonl of a run"),
+        ('{"step": -1, "reward": 1}\n', "is not a metrics.jsonl of a run"),
+        ('{"step": 1, "reward": 0.1, "completion": "<answer>0</answer>"}\n', "is not a metrics.jsonl of a run"),
+        (None, "cannot be read: No such file"),
     ],
 )
-def test_what_is_no_curve_is_refused(text: str, message: str, tmp_path: Path) -> None:
-    """Rollouts, which have steps and rewards, among them."""
+def test_other_files_are_refused(text: str | None, message: str, tmp_path: Path) -> None:
+    """Such as rollouts, which have steps and rewards too."""
     file = tmp_path / "metrics.jsonl"
-    file.write_text(text)
+    if text is not None:
+        file.write_text(text)
     with pytest.raises(InputError) as raised:
         read_curve(file, "run")
-    assert str(raised.value).startswith(str(file))
-    assert message in str(raised.value)
+    assert str(raised.value).startswith(f"{file} {message}")
     assert "\n" not in str(raised.value)
-
-
-def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "bytes.jsonl").write_bytes(b"\xff\xfe{}")
-    for name, words in (("none.jsonl", "No such file"), (".", "Is a directory"), ("bytes.jsonl", "is no text file")):
-        with pytest.raises(InputError, match=words):
-            read_curve(tmp_path / name, "run")
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=40), st.integers(0, 8).map(lambda n: 2 * n + 1))
@@ -105,7 +88,7 @@ def runs(count: int, steps: int = 10) -> list[Curve]:
 
 
 def drawn(curves: list[Curve], folder: Path, title: str | None = None) -> Picture:
-    return Picture(lambda file: curves_picture(curves, file, title), folder)
+    return Picture(lambda file: plot_curves(curves, file, title), folder)
 
 
 def test_each_of_a_few_runs_has_a_colour(tmp_path: Path) -> None:
@@ -170,5 +153,5 @@ def test_figures_of_a_run_that_diverged_are_drawn(tmp_path: Path) -> None:
     """As far as anything can be seen of them."""
     rows = [{"step": 0, "reward": -1e100}, {"step": 2**53, "reward": 1e100}]
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    curves_picture([read_curve(tmp_path / "metrics.jsonl", "run")], tmp_path / "run.png")
+    plot_curves([read_curve(tmp_path / "metrics.jsonl", "run")], tmp_path / "run.png")
     assert (tmp_path / "run.png").stat().st_size > 1000

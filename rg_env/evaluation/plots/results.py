@@ -1,0 +1,256 @@
+"""Plots of results: all models on one task, or on all tasks.
+
+    plot_results(read_results("results_all_tasks_20250101-120000.json"), Path("summary.png"))
+
+One task: bars with intervals. Several tasks: for few models dots with intervals, one row per task; for many models or
+tasks a table, one row per model, with intervals of the macro averages. Figures are those of the results.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from rg_env.evaluation.plots.style import (
+    COLORS,
+    GREY,
+    MARKERS,
+    bare,
+    error_bars,
+    label_width,
+    legend,
+    percent,
+    save,
+    short_names,
+    titled,
+)
+from rg_env.evaluation.results import Accuracy, ModelSummary, Results, Scores, TaskResults
+
+_MOST_DOTS = 100
+"""Models x tasks that are drawn as dots."""
+_MOST_COLUMNS = 40
+"""Tasks in a row of tables; more tasks are in tables below."""
+_MACRO, _FLOOR = "macro average", "the best constant answer"
+_BAR = "#A8D5F0"  # light, so that lines on it are visible in grey too
+_TICKS = {0: "0", 0.25: "25", 0.5: "50", 0.75: "75", 1: "100"}
+Models = list[tuple[str, ModelSummary]]
+Tasks = list[tuple[str, TaskResults]]
+
+
+def plot_results(results: Results, output: Path, title: str | None = None) -> None:
+    """Draw the models' accuracies: models sorted by (macro average) accuracy, tasks by their mean over models.
+
+    Args:
+        output: the plot; its suffix decides the format.
+        title: default: the task, or the number of tasks; empty: none.
+
+    Raises:
+        InputError: the suffix is not one of `style.SUFFIXES`, or an accuracy was not measured.
+        OutputFolderError: it cannot be written.
+    """
+    models = sorted(results.models.items(), key=lambda item: -(item[1].accuracy or 0.0))
+    tasks = sorted(results.tasks.items(), key=lambda item: -_mean(item[1]))
+    if len(tasks) == 1:
+        figure, caption = _bars(tasks[0][1]), tasks[0][0]
+    else:
+        few = len(models) <= len(COLORS) and len(models) * len(tasks) <= _MOST_DOTS
+        figure, caption = (_dots if few else _table)(models, tasks), f"{len(tasks)} tasks"
+    titled(figure, caption if title is None else title)
+    save(figure, output)
+
+
+def _mean(task: TaskResults) -> float:
+    found = [model.scores.measured[0] for model in task.models.values() if model.scores.n]
+    return fmean(found) if found else 0.0
+
+
+def _in_words(found: Accuracy, notes: Sequence[str], failed: int) -> str:
+    """Accuracy and interval, and what sets a model apart from the others."""
+    accuracy, (low, high) = found.measured
+    apart = [f"{percent(low)} to {percent(high)}", *notes, *([f"{failed} failed calls"] if failed else [])]
+    return f"{percent(accuracy)} ({', '.join(apart)})"
+
+
+def _intervals(axes: Axes, rows: Sequence[tuple[float, Accuracy]], **look: object) -> None:
+    """Accuracies with their intervals, at heights."""
+    means, intervals = zip(*(found.measured for _, found in rows), strict=True)
+    axes.errorbar(
+        means,
+        [place for place, _ in rows],
+        xerr=error_bars(means, intervals),
+        **{"markersize": 4.5, "linestyle": "none", **look},  # type: ignore[arg-type]
+    )
+
+
+def _bars(task: TaskResults) -> Figure:
+    """One row for each model, the best on top, and the best constant answer as a dashed line."""
+    models = sorted(task.models.items(), key=lambda item: -item[1].scores.measured[0] if item[1].scores.n else 1.0)
+    labels = list(short_names([name for name, _ in models]).values())
+    scores, n = [model.scores for _, model in models], task.questions.n
+    notes = [
+        _in_words(each, [f"n = {each.n}"] if each.n != n else [], each.failed)
+        if each.n
+        else "no question counts: trained on all"
+        for each in scores
+    ]
+    width = label_width(labels, 9) + 4.5 + label_width(notes, 9)
+    figure = Figure(figsize=(width, 1.5 + 0.3 * len(models)), layout="constrained")
+    axes = figure.subplots()
+    for row, (each, note) in enumerate(zip(scores, notes, strict=True)):
+        axes.text(1.03, row, note, transform=axes.get_yaxis_transform(), va="center", fontsize=9)
+        if each.n:
+            axes.barh(row, each.measured[0], height=0.66, color=_BAR)
+            _intervals(axes, [(row, each)], fmt="k.", markersize=6, elinewidth=1.2, capsize=3, clip_on=False)
+    if task.floor is not None:
+        axes.axvline(task.floor, color=COLORS[1], linestyle="--", linewidth=1.4, zorder=3)
+        line, text = Line2D([], [], color=COLORS[1], linestyle="--"), f"{_FLOOR}: {percent(task.floor)} %"
+        legend(axes, [line], [text], loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, fontsize=9)
+    axes.set_yticks(range(len(models)), labels, fontsize=9, parse_math=False)
+    axes.set_ylim(len(models) - 0.4, -0.6)
+    axes.set_xlim(0, 1)
+    axes.set_xticks([0, 0.2, 0.4, 0.6, 0.8, 1], ["0", "20", "40", "60", "80", "100"])
+    graded = "" if task.grading == "hardened" else f", {task.grading} grading"
+    how = f"{_rollouts(str(task.sampling.rollouts_per_example))}, temperature {task.sampling.temperature:g}{graded}"
+    axes.set_xlabel(f"accuracy in %, with 95 % intervals\nn = {n} questions, {how}", fontsize=9)
+    bare(axes, "x")
+    return figure
+
+
+def _scores(task: TaskResults, model: str) -> Scores | None:
+    """None if the model was not asked, or no question counts."""
+    found = task.models.get(model)
+    return found.scores if found and found.scores.n else None
+
+
+def _notes(models: Models, tasks: Tasks) -> list[str]:
+    """Each model's macro average in words."""
+    texts = []
+    for name, summary in models:
+        count = sum(_scores(task, name) is not None for _, task in tasks)
+        apart = [] if count == len(tasks) else [f"{count} task{'' if count == 1 else 's'}"]
+        texts.append(_in_words(summary, apart, summary.failed))
+    return texts
+
+
+def _dots(models: Models, tasks: Tasks) -> Figure:
+    """One row for each task, the macro average on top."""
+    labels = [_MACRO, *short_names([name for name, _ in tasks]).values()]
+    short, notes = short_names([name for name, _ in models], 36).values(), _notes(models, tasks)
+    names = [f"{label}\n{note}" for label, note in zip(short, notes, strict=True)]
+    legend_width = label_width([*short, *notes], 8) + 0.5
+    width = label_width(labels, 9) + 5.5 + legend_width
+    row = max(0.26, 0.115 * len(models) + 0.1)  # inches
+    height = max(1.1 + row * len(labels), 0.8 + 0.32 * (len(models) + 1))
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    for place in range(0, len(labels), 2):
+        axes.axhspan(place - 0.5, place + 0.5, color="black", alpha=0.05, linewidth=0)
+    handles = []
+    for number, (name, summary) in enumerate(models):
+        found = [(0, summary), *((place, _scores(task, name)) for place, (_, task) in enumerate(tasks, 1))]
+        shift = (number - (len(models) - 1) / 2) * 0.8 / len(models)
+        rows = [(place + shift, each) for place, each in found if each]
+        look = {"color": COLORS[number], "marker": MARKERS[number]}
+        _intervals(axes, rows, **look, elinewidth=1.2, capsize=2)
+        handles.append(Line2D([], [], **look, markersize=5))  # type: ignore[arg-type]
+    floors = [(place, task.floor) for place, (_, task) in enumerate(tasks, 1) if task.floor is not None]
+    for place, floor in floors:
+        axes.plot([floor, floor], [place - 0.45, place + 0.45], color=GREY, linestyle="--", linewidth=1.2, zorder=1)
+    if floors:
+        handles.append(Line2D([], [], color=GREY, linestyle="--"))
+        names.append(_FLOOR)
+    axes.axhline(0.5, color="black", linewidth=0.8)
+    axes.set_yticks(range(len(labels)), labels, fontsize=9, parse_math=False)
+    axes.get_yticklabels()[0].set_fontweight("bold")
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_xticks(list(_TICKS), list(_TICKS.values()))
+    axes.set_xlabel(f"accuracy in %, with 95 % intervals\n{_caption(tasks)}", fontsize=9)
+    bare(axes, "x")
+    legend(axes, handles, names, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, fontsize=8)
+    return figure
+
+
+def _table(models: Models, tasks: Tasks) -> Figure:
+    """One row for each model, one column for each task; several tables below each other if there are many."""
+    bands = math.ceil(len(tasks) / _MOST_COLUMNS)
+    size = math.ceil(len(tasks) / bands)
+    has_floor = any(task.floor is not None for _, task in tasks)
+    labels = [*short_names([name for name, _ in models]).values(), *([_FLOOR] if has_floor else [])]
+    columns = list(short_names([name for name, _ in tasks], 36).values())
+    notes = _notes(models, tasks)
+    cells, rows = max(0.34 * size, 2.0), len(models) + 1.3 * has_floor  # inches; rows
+    width = label_width(labels, 9) + cells + 2.6 + label_width(notes, 8)
+    height = 0.8 + bands * (label_width(columns, 8) + 0.26 * rows + 0.1)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    panels = figure.subplots(bands, 2, squeeze=False, width_ratios=[cells, 2.2])
+    places = [*range(len(models)), *([len(models) + 0.3] if has_floor else [])]
+    for band, (axes, aside) in enumerate(panels):
+        part = slice(band * size, (band + 1) * size)
+        _cells(axes, [name for name, _ in models], tasks[part])
+        axes.set_xlim(-0.5, size - 0.5)
+        axes.set_ylim(rows - 0.5, -0.5)
+        axes.set_yticks(places, labels, fontsize=9, parse_math=False)
+        axes.xaxis.tick_top()
+        axes.set_xticks(range(len(columns[part])), columns[part], rotation=90, fontsize=8, parse_math=False)
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        if band:
+            aside.set_axis_off()
+        else:
+            aside.set_ylim(rows - 0.5, -0.5)
+            _macro(aside, models, notes)
+    axes.set_xlabel(f"accuracy in %\n{_caption(tasks)}", fontsize=9)
+    axes.xaxis.set_label_position("bottom")
+    return figure
+
+
+def _cells(axes: Axes, models: list[str], tasks: Tasks) -> None:
+    """The cells of a table, and below them the best constant answers; a dash without an accuracy."""
+    found = [[each.measured[0] if (each := _scores(task, name)) else None for _, task in tasks] for name in models]
+    shades = [[math.nan if each is None else 0.02 + 0.9 * each for each in row] for row in found]
+    places = [[place - 0.5 for place in range(count + 1)] for count in (len(tasks), len(models))]
+    axes.pcolormesh(*places, shades, cmap="Blues", vmin=0, vmax=1, edgecolors="white", linewidth=1.2)
+    numbers: list[tuple[int, float, float | None, str]] = [
+        (column, row, share, "white" if share and share > 0.75 else "black")  # white is more readable on dark cells
+        for row, shares in enumerate(found)
+        for column, share in enumerate(shares)
+    ]
+    numbers += [(n, len(models) + 0.3, task.floor, GREY) for n, (_, task) in enumerate(tasks) if task.floor is not None]
+    for column, row, share, color in numbers:
+        text = "-" if share is None else percent(share, 0)
+        # Not part of the layout: there may be hundreds, each within its cell.
+        axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color, in_layout=False)
+
+
+def _macro(axes: Axes, models: Models, notes: list[str]) -> None:
+    """The macro averages with their intervals, one row for each model, next to the table."""
+    rows = [(row, summary) for row, (_, summary) in enumerate(models)]
+    _intervals(axes, rows, color=COLORS[0], marker="o", markersize=5, elinewidth=1.4, capsize=3)
+    for row, note in enumerate(notes):
+        axes.text(1.04, row, note, transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_xticks(list(_TICKS), list(_TICKS.values()), fontsize=8)
+    axes.set_yticks([])
+    axes.set_xlabel(f"{_MACRO} in %,\nwith 95 % intervals", fontsize=9)
+    bare(axes, "x")
+    axes.spines["left"].set_visible(False)
+
+
+def _caption(tasks: Tasks) -> str:
+    """The number of questions and rollouts, as ranges if tasks differ."""
+
+    def span(numbers: set[int]) -> str:
+        return "-".join(str(each) for each in sorted({min(numbers), max(numbers)}))
+
+    questions = span({task.questions.n for _, task in tasks})
+    rollouts = span({task.sampling.rollouts_per_example for _, task in tasks})
+    return f"n = {questions} questions a task, {_rollouts(rollouts)}"
+
+
+def _rollouts(count: str) -> str:
+    return f"{count} rollout{'' if count == '1' else 's'} each"
