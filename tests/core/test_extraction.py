@@ -20,23 +20,12 @@ TEXTS = st.lists(PIECES, max_size=30).map("".join)
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("<answer>4</answer>", "4"),
-        ("<answer>\n 4\t</answer> bye", "4"),
-        ("<answer>1</answer> no, <answer>2</answer>", "2"),
-        ("<answer>1</answer> no, <answer>2", "1"),
-        ("<answer>a<answer>b</answer>", "b"),
-        ("<answer>a</answer></answer>", "a"),
-        ("<answer>two\nlines</answer>", "two\nlines"),
-        ("<answer>a < b</answer>", "a < b"),
-        ("", None),
-        ("4", None),
-        ("<answer>4", None),
-        ("4</answer>", None),
-        ("</answer>4<answer>", None),
-        ("<answer></answer>", None),
-        ("<answer> \n</answer>", None),
-        ("<answer>4</answer><answer> </answer>", None),
-        ("<ANSWER>4</ANSWER>", None),
+        *(("<answer>4</answer>", "4"), ("<answer>\n 4\t</answer> bye", "4")),
+        *(("<answer>1</answer> no, <answer>2</answer>", "2"), ("<answer>1</answer> no, <answer>2", "1")),
+        *(("<answer>a<answer>b</answer>", "b"), ("<answer>a</answer></answer>", "a")),
+        *(("<answer>two\nlines</answer>", "two\nlines"), ("<answer>a < b</answer>", "a < b"), ("", None), ("4", None)),
+        *(("<answer>4", None), ("4</answer>", None), ("</answer>4<answer>", None), ("<answer></answer>", None)),
+        *(("<answer> \n</answer>", None), ("<answer>4</answer><answer> </answer>", None), ("<ANSWER>4</ANSWER>", None)),
     ],
 )
 def test_the_last_well_formed_answer_counts(text: str, answer: str | None) -> None:
@@ -53,16 +42,13 @@ def test_the_last_well_formed_answer_counts(text: str, answer: str | None) -> No
         ("<answer>5</answer><think>sure? <answer>4</answer></think>", "5"),
         ("<think>a</think><answer>5</answer><think>b</think>", "5"),
         ("<think>a</think><answer>5</answer><think>b</think><answer>6</answer>", "6"),
-        # The reply was cut while thinking.
         ("<think>is it <answer>4</answer>? Let me", None),
         ("<answer>5</answer><think>is it <answer>4</answer>? Let me", "5"),
         ("<think>a</think><think><answer>4</answer>", None),
-        # The template has opened the block in the prompt.
         ("is it <answer>4</answer>?</think> I give up.", None),
         ("is it <answer>4</answer>?</think><answer>5</answer>", "5"),
         ("in <answer> tags, then.</think>5</answer>", None),
         ("<think>a</think>is it <answer>4</answer>?</think>", None),
-        # Tags that are mentioned, or not in pairs.
         ("<think>I must <think> first</think><answer>5</answer>", "5"),
         ("<think>write <answer> after</think>5</answer>", None),
         ("<think>write <answer> after</think><answer>5</answer>", "5"),
@@ -71,7 +57,6 @@ def test_the_last_well_formed_answer_counts(text: str, answer: str | None) -> No
         ("<answer><think>2 + 3</think>5</answer>", "<think>2 + 3</think>5"),
         ("<answer>first <think>is it <answer>4</answer>?</think>", None),
         ("<answer>a<think>b</answer>c</think>", None),
-        # Other names are text.
         ("<thinking><answer>4</answer></thinking>", "4"),
         ("<reasoning><answer>4</answer></reasoning>", "4"),
         ("<THINK><answer>4</answer></THINK>", "4"),
@@ -79,7 +64,10 @@ def test_the_last_well_formed_answer_counts(text: str, answer: str | None) -> No
     ],
 )
 def test_an_answer_in_thinking_does_not_count(text: str, answer: str | None) -> None:
-    """Closed, cut or opened in the prompt: what the model only thinks is not its answer."""
+    """Closed, cut or opened in the prompt: what the model only thinks is not its answer.
+
+    Tags that are mentioned or not in pairs, and other names, are text.
+    """
     assert extract(text) == (NONE if answer is None else Extraction("ok", answer))
 
 

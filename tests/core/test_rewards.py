@@ -36,23 +36,14 @@ def _clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "rollout", "value"),
     [
-        ("correctness", make(), 1.0),
-        ("correctness", make("partial", 0.25), 0.25),
-        ("correctness", make("no_answer", 0.0), 0.0),
-        ("format", make("wrong", 0.0), 1.0),
-        ("format", make("ungradable", 0.0), 1.0),
-        ("format", make("no_answer", 0.0), 0.0),
-        ("brevity", make(tokens=0), 1.0),
-        ("brevity", make(tokens=128), 0.75),
-        ("brevity", make(tokens=512), 0.0),
-        ("brevity", make(tokens=5000), 0.0),
-        ("brevity", make("wrong", 0.0, tokens=1), 0.0),
-        ("brevity", make("partial", 0.5, tokens=1), 0.0),
+        *(("correctness", make(), 1.0), ("correctness", make("partial", 0.25), 0.25)),
+        *(("correctness", make("no_answer", 0.0), 0.0), ("format", make("ungradable", 0.0), 1.0)),
+        *(("format", make("no_answer", 0.0), 0.0), ("brevity", make("partial", 0.5, tokens=1), 0.0)),
         ("brevity", make("wrong", 0.0, tokens=None), 0.0),
     ],
 )
 def test_built_in_rewards(name: str, rollout: Rollout, value: float) -> None:
-    """What built-in rewards pay."""
+    """What the status of an answer pays; lengths are tested below."""
     assert call_reward(name, get_reward(name), rollout, {}) == value
 
 
@@ -145,16 +136,10 @@ def test_rewards_can_be_given_in_many_forms(spec: Any, expected: list[tuple[str,
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ([], "must be a list"),
-        (3, "must be a list"),
-        ([3], "name or a function"),
-        ([("format", 1, 2)], "pair"),
-        ([("format", math.nan)], "finite number"),
-        ([("format", "1")], "finite number"),
-        ([("format", True)], "finite number"),
-        (["format", "format"], "given twice"),
-        ([{"weight": 1}], "needs a name"),
-        ([{"name": "format", "wieght": 1}], "did you mean 'weight'"),
+        *(([], "must be a list"), (3, "must be a list"), ([3], "name or a function"), ([("format", 1, 2)], "pair")),
+        *(([("format", math.nan)], "finite number"), ([("format", "1")], "finite number")),
+        *(([("format", True)], "finite number"), (["format", "format"], "given twice")),
+        *(([{"weight": 1}], "needs a name"), ([{"name": "format", "wieght": 1}], "did you mean 'weight'")),
         ({"correctness": {"name": "format"}}, "reward 'correctness': its mapping names another, 'format'"),
         ([lambda x: 0.0], "unknown parameter of reward '<lambda>' 'x'"),
     ],
@@ -206,38 +191,29 @@ def said(text: str, tokens: int | None = None, status: Status = "correct") -> Ro
     return make(status, float(status == "correct"), tokens, text)
 
 
+def given_options(name: str, when: str | None = None, **options: Any) -> dict[str, Any]:
+    return {"name": name, "when": when, "options": options}
+
+
 @pytest.mark.parametrize(
     ("spec", "rollout", "value"),
     [
-        ("length", said("x", 0), 1.0),
-        ("length", said("x", 128), 0.75),
-        ("length", said("x", 10**6), 0.0),
         ("length", said("x" * 1024), 0.5),  # 256 tokens by the estimate
-        ({"name": "length", "options": {"max_tokens": 64}}, said("x", 32, "wrong"), 0.5),
-        ({"name": "length", "options": {"max_tokens": 64}, "when": "correct"}, said("x", 32, "wrong"), 0.0),
-        ({"name": "length", "when": "not_correct"}, said("x", 0, "wrong"), 1.0),
-        ({"name": "format", "when": "answered"}, make("no_answer", 0.0), 0.0),
+        (given_options("length", "correct", max_tokens=64), said("x", 32, "wrong"), 0.0),
+        (given_options("length", "not_correct"), said("x", 0, "wrong"), 1.0),
+        (given_options("format", "answered"), make("no_answer", 0.0), 0.0),
         ("cosine", said("x", 0), 1.0),
-        ("cosine", said("x", 256), 0.75),
-        ("cosine", said("x", 512), -10.0),
-        ("cosine", said("x", 9999, "wrong"), -10.0),
-        ({"name": "cosine", "options": {"exceeded": -2}}, said("x", 512), -2.0),
-        ({"name": "cosine", "options": {"exceeded": None}}, said("x", 512), 0.5),
-        ({"name": "cosine", "options": {"exceeded": None}}, said("x", 9999), 0.5),
-        ({"name": "cosine", "options": {"exceeded": None}}, said("x", 512, "no_answer"), -0.5),
         ("cosine", said("x", 0, "wrong"), -1.0),
-        ("repetition_penalty", said("one two three four five"), 0.0),
+        ("cosine", said("x", 512), -10.0),
+        (given_options("cosine", exceeded=-2), said("x", 512), -2.0),
+        (given_options("cosine", exceeded=None), said("x", 9999), 0.5),
+        (given_options("cosine", exceeded=None), said("x", 512, "no_answer"), -0.5),
         ("repetition_penalty", said("a b c d " * 3), 4 / 9 - 1),
-        ("repetition_penalty", said("too short"), 0.0),
-        ({"name": "repetition_penalty", "options": {"ngram": 1}}, said("a a a a"), -0.75),
-        ("overlong_penalty", said("x", 384), 0.0),
-        ("overlong_penalty", said("x", 448), -0.5),
-        ("overlong_penalty", said("x", 9999), -1.0),
-        ({"name": "overlong_penalty", "options": {"margin": 0}}, said("x", 513), -1.0),
+        (given_options("overlong_penalty", margin=0), said("x", 513), -1.0),
     ],
 )
-def test_lengths_repetition_and_gates(spec: Any, rollout: Rollout, value: float) -> None:
-    """Each at its ends and in between, clamped beyond them; a closed gate pays nothing."""
+def test_defaults_options_and_gates(spec: Any, rollout: Rollout, value: float) -> None:
+    """A closed gate pays nothing. The formulas themselves are tested below."""
     (resolved,) = resolve_rewards([spec])
     assert resolved.value(rollout, {}) == pytest.approx(value)
 
@@ -319,19 +295,12 @@ def test_an_answer_that_was_only_thought_pays_nothing(name: str) -> None:
     [
         ("<think>a</think><answer>12</answer>", 1.0),
         (" \n<think>\na < b\n</think>\n\n<answer> 12 </answer> That is all.", 1.0),
-        ("<think></think><answer>12</answer>", 1.0),
-        ("<answer>12</answer>", 0.0),
-        ("<think>a</think>12", 0.0),
-        ("<think>a</think><answer> </answer>", 0.0),
-        ("Well, <think>a</think><answer>12</answer>", 0.0),
-        ("<think>a</think> so <answer>12</answer>", 0.0),
-        ("<answer>12</answer><think>a</think>", 0.0),
-        ("<think>a<answer>12</answer></think>", 0.0),
-        ("<think>a</think><answer>1</answer><answer>12</answer>", 0.0),
-        ("<think>a</think></think><answer>12</answer>", 0.0),
-        ("<THINK>a</THINK><answer>12</answer>", 0.0),
-        ("", 0.0),
-        ("<think>" * 10**6, 0.0),
+        *(("<think></think><answer>12</answer>", 1.0), ("<answer>12</answer>", 0.0), ("<think>a</think>12", 0.0)),
+        *(("<think>a</think><answer> </answer>", 0.0), ("Well, <think>a</think><answer>12</answer>", 0.0)),
+        *(("<think>a</think> so <answer>12</answer>", 0.0), ("<answer>12</answer><think>a</think>", 0.0)),
+        *(("<think>a<answer>12</answer></think>", 0.0), ("<think>a</think><answer>1</answer><answer>12</answer>", 0.0)),
+        *(("<think>a</think></think><answer>12</answer>", 0.0), ("<THINK>a</THINK><answer>12</answer>", 0.0)),
+        *(("", 0.0), ("<think>" * 10**6, 0.0)),
     ],
 )
 def test_think_format_wants_each_block_once_in_order(text: str, value: float) -> None:

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from sample_rows import SORTING
 
-from rg_env.core.data.dataset import build_rows
 from rg_env.core.grading import scoring, upstream
 from rg_env.core.grading.extraction import extract
-from rg_env.core.grading.graders import GRADERS, fault_of, gold_answer
+from rg_env.core.grading.graders import GRADERS, fault_of
 from rg_env.core.grading.scoring import Score, partial_score, score, score_extraction_async
 from rg_env.core.grading.workers import WorkerPool
 from rg_env.errors import InputError, UnknownNameError
@@ -176,12 +175,9 @@ def test_an_entrys_own_answer_is_tried_once_and_only_after_a_wrong_one(monkeypat
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rg_task": None}, "lacks 'rg_task'"),
-        ({"config": None}, "lacks 'config'"),
-        ({"entry": None}, "lacks 'entry'"),
-        ({"entry": "{"}, r"info\['entry'\] of a row is not JSON"),
-        ({"entry": "[]"}, "must be a JSON object, not list"),
-        ({"entry": "{}"}, "lacks 'answer' or 'metadata'"),
+        *(({"rg_task": None}, "lacks 'rg_task'"), ({"config": None}, "lacks 'config'")),
+        *(({"entry": None}, "lacks 'entry'"), ({"entry": "{"}, r"info\['entry'\] of a row is not JSON")),
+        *(({"entry": "[]"}, "must be a JSON object, not list"), ({"entry": "{}"}, "lacks 'answer' or 'metadata'")),
         ({"config": "nonsense"}, r"info\['config'\] of a row is not JSON"),
         ({"grading": "lenient"}, "unknown grading 'lenient'.*hardened"),
     ],
@@ -215,25 +211,3 @@ def test_model_text_never_reaches_a_grader_that_runs_it(monkeypatch: pytest.Monk
         entry = {"question": "?", "answer": "x", "metadata": facts}
         assert upstream.grade(task, {}, entry, "__import__('os')._exit(1)") <= 0.05
         assert GRADERS[task].__module__ != upstream.__name__
-
-
-def test_gold_answers_that_stand_in_the_metadata() -> None:
-    """graph_color and rubiks_cube keep theirs elsewhere, propositional_logic some; some entries have none."""
-    assert gold_answer("graph_color", {"answer": None, "metadata": {"possible_answer": {0: 1}}}) == '{"0": 1}'
-    assert gold_answer("rubiks_cube", {"answer": None, "metadata": {"example_correct_answer": ""}}) is None
-    logic = {"variables": ["P", "Q", "R"], "premises": ["P", "(P → Q)"]}
-    examples = {"(Q ∨ R)": "(Q ∨ R)", "P": "Q", "(P ∧ Q)": "Q"}  # the stored one, where it is right
-    assert {
-        stored: gold_answer("propositional_logic", {"answer": None, "metadata": {**logic, "example_answer": stored}})
-        for stored in examples
-    } == examples
-    idle = {**logic, "premises": ["P", "Q"], "example_answer": "(P ∧ Q)"}
-    assert gold_answer("propositional_logic", {"answer": None, "metadata": idle}) is None
-    assert gold_answer("maze", {"answer": 3, "metadata": {}}) == "3"
-
-
-@pytest.mark.parametrize("task", ["arc_1d", "rearc", "graph_color", "propositional_logic", "word_ladder", "n_queens"])
-def test_gold_scores_one(task: str) -> None:
-    """Tasks with a special form of gold answer or grader (the tier `slow` covers all)."""
-    for row in build_rows(task, "train", 3, seed=3):
-        assert score(f"<answer>{row['answer']}</answer>", row["info"]).status == "correct"

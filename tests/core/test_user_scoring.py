@@ -44,14 +44,10 @@ def graded(text: str, grading: str = "hardened", **changes: Any) -> Score:
 @pytest.mark.parametrize(
     ("grading", "answer", "value", "status", "progress"),
     [
-        ("hardened", "12", 1.0, "correct", 1.0),
-        ("hardened", "13", 0.0, "wrong", 0.25),
-        ("hardened", "x", 0.0, "wrong", 0.0),
-        ("partial", "12", 1.0, "correct", 1.0),
-        ("partial", "13", 0.25, "partial", 0.25),
-        ("upstream", "13", 0.25, "partial", 0.25),
-        ("hardened", "-3", 0.0, "wrong", 0.0),
-        ("hardened", "7e9", 1.0, "correct", 1.0),
+        *(("hardened", "12", 1.0, "correct", 1.0), ("hardened", "13", 0.0, "wrong", 0.25)),
+        *(("hardened", "x", 0.0, "wrong", 0.0), ("partial", "12", 1.0, "correct", 1.0)),
+        *(("partial", "13", 0.25, "partial", 0.25), ("upstream", "13", 0.25, "partial", 0.25)),
+        *(("hardened", "-3", 0.0, "wrong", 0.0), ("hardened", "7e9", 1.0, "correct", 1.0)),
         ("upstream", "7e9", 1.0, "correct", 1.0),
     ],
 )
