@@ -16,7 +16,7 @@ from rg_env.core.grading.graders.common import (
     Entry,
     Grader,
     exact_number,
-    prefix,
+    in_order,
     progress,
     squeezed,
     too_long,
@@ -96,13 +96,9 @@ def number_filtering(answer: str, entry: Entry, config: Config) -> float:
 
 def number_sorting(answer: str, entry: Entry, config: Config) -> float:
     """The numbers of the question, all of them and no others, in order; in part, how far the list is right."""
-    gold = _exact(entry["metadata"]["sorted_numbers"])
-    given = _numbers(answer, len(gold))
-    if given == gold:
-        return 1.0
-    if given is None or sorted(given) != sorted(gold):
-        return 0.0
-    return progress(prefix(given, gold), prefix(_exact(entry["metadata"]["original_numbers"]), gold), len(gold))
+    metadata = entry["metadata"]
+    gold = _exact(metadata["sorted_numbers"])
+    return in_order(_numbers(answer, len(gold)) or [], gold, lambda: _exact(metadata["original_numbers"]))
 
 
 def counts(answer: str, entry: Entry, config: Config) -> float:
@@ -130,7 +126,6 @@ def _exact(texts: Sequence[str]) -> list[Fraction]:
     return [Fraction(text) for text in texts]
 
 
-_TRUTH = {"true": True, "yes": True, "false": False, "no": False}
 _ROUNDING = 0.005 + 1e-9
 """Half of the last of the two decimal places that pool_matrix asks for."""
 _DECIMAL = re.compile(r"[+-]?(?:\d{1,9}(?:\.\d{0,20})?|\.\d{1,20})", re.ASCII)
@@ -162,7 +157,7 @@ def game_of_life(answer: str, entry: Entry, config: Config) -> float:
 
 def game_of_life_halting(answer: str, entry: Entry, config: Config) -> float:
     """The right one of True and False, or yes and no, in any letter case."""
-    return float(_TRUTH.get(answer.strip(" \t\r\n'\"").lower()) is _TRUTH[entry["answer"].lower()])
+    return truth(answer.strip(" \t\r\n'\""), entry, config)
 
 
 def pool_matrix(answer: str, entry: Entry, config: Config) -> float:
@@ -177,7 +172,7 @@ def pool_matrix(answer: str, entry: Entry, config: Config) -> float:
         for cell, value in zip(cells, values, strict=True)
     )
     given = arc.flat(entry["metadata"]["matrix"])  # as many cells for a kernel size of 1 only
-    return arc.progress(right, arc.trivially_right(values, given), len(values))
+    return progress(right, arc.trivially_right(values, given), len(values))
 
 
 def spiral_matrix(answer: str, entry: Entry, config: Config) -> float:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from rg_env.core.grading.graders.common import Config, Entry, Grader
+from rg_env.core.grading.graders.common import Config, Entry, Grader, progress
 from rg_env.core.grading.parsing import forms
 
 _DIGITS = [str(digit) for digit in range(10)]
@@ -138,13 +138,6 @@ def trivially_right(gold: Sequence[object], given: Sequence[object]) -> int:
     """How many cells are right in the better of two answers without thought: one value everywhere, or `given`."""
     copied = sum(a == b for a, b in zip(given, gold, strict=True)) if len(given) == len(gold) else 0
     return max(copied, max(Counter(gold).values()))
-
-
-def progress(right: int, trivial: int, total: int) -> float:
-    """`right` cells of `total` as a share of the way from `trivial` to all of them."""
-    if right == total:
-        return 1.0
-    return (right - trivial) / (total - trivial) if right > trivial else 0.0
 
 
 def flat(grid: Sequence[Sequence[T]]) -> list[T]:

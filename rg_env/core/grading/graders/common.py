@@ -63,6 +63,13 @@ def prefix(given: Sequence[object], gold: Sequence[object]) -> int:
     return min(len(given), len(gold))
 
 
+def in_order(given: Sequence[Any], gold: Sequence[Any], start: Callable[[], Sequence[Any]]) -> float:
+    """How far a list is right beyond `start`, the list that the question has; 0.0 if it has other items than `gold`."""
+    if given == gold:
+        return 1.0
+    return progress(prefix(given, gold), prefix(start(), gold), len(gold)) if sorted(given) == sorted(gold) else 0.0
+
+
 def too_long(answer: str, entry: Entry) -> bool:
     """Longer than any way of writing the stored answer: not worth the time that parsing takes."""
     return len(answer) > 4 * len(entry["answer"]) + 200

@@ -227,6 +227,7 @@ def _neighbours(point: Point, size: int) -> Iterator[Point]:
 
 
 _TARGET_24 = 24
+_FOUR_OPERATIONS = (Number, Negative, Inverse, Sum, Product)
 _OPERATORS = re.compile(r"operators ([-+*/, ]+)\.")
 
 
@@ -241,8 +242,11 @@ def _made_of(answer: str, numbers: Collection[int], target: int) -> Node | None:
     node = parse(left)
     if node is None:
         return None
-    used = list(_numbers(node))
-    if None in used or sorted(number for number in used if number is not None) != sorted(numbers):
+    parts = list(_parts(node))
+    used = [part.text for part in parts if isinstance(part, Number)]
+    if not all(isinstance(part, _FOUR_OPERATIONS) for part in parts) or not all(map(_is_plain, used)):
+        return None
+    if sorted(map(int, used)) != sorted(numbers):
         return None
     try:
         return node if exact(node) == target else None
@@ -250,35 +254,36 @@ def _made_of(answer: str, numbers: Collection[int], target: int) -> Node | None:
         return None
 
 
-def _numbers(node: Node) -> Iterator[int | None]:
-    """The whole numbers of the expression; None for what is neither that nor one of the four operations."""
+def _parts(node: Node) -> Iterator[Node]:
+    """The node and all that is in it; of powers and functions nothing more."""
+    yield node
     match node:
-        case Number(text):
-            yield int(text) if text.isdecimal() and text == str(int(text)) else None
         case Negative(operand) | Inverse(operand):
-            yield from _numbers(operand)
+            yield from _parts(operand)
         case Sum(nodes) | Product(nodes):
             for part in nodes:
-                yield from _numbers(part)
-        case _:
-            yield None
+                yield from _parts(part)
+
+
+def _is_plain(number: str) -> bool:
+    """A whole number without a point or zeros before it."""
+    return number.isdecimal() and number == str(int(number))
 
 
 def _operators(node: Node) -> set[str]:
     """The operations that the expression needs."""
-    match node:
-        case Negative(operand):
-            return {"-"} | _operators(operand)
-        case Inverse(operand):
-            return {"/"} | _operators(operand)
-        case Sum(nodes):
-            used = {"+"} if any(not isinstance(part, Negative) for part in nodes[1:]) else set()
-            return used.union(*map(_operators, nodes))
-        case Product(nodes):
-            used = {"*"} if any(not isinstance(part, Inverse) for part in nodes[1:]) else set()
-            return used.union(*map(_operators, nodes))
-        case _:
-            return set()
+    used = set()
+    for part in _parts(node):
+        match part:
+            case Negative():
+                used.add("-")
+            case Inverse():
+                used.add("/")
+            case Sum((_, *rest)) if not all(isinstance(each, Negative) for each in rest):
+                used.add("+")
+            case Product((_, *rest)) if not all(isinstance(each, Inverse) for each in rest):
+                used.add("*")
+    return used
 
 
 def countdown(answer: str, entry: Entry, config: Config) -> float:

@@ -10,7 +10,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from rg_env.core.grading.graders.common import Config, Entry, Grader, prefix, progress, squeezed, too_long, word
+from rg_env.core.grading.graders.common import Config, Entry, Grader, in_order, progress, squeezed, too_long, word
 
 _LADDER_LENGTHS = (3, 4, 5)
 _QUOTES = "'\"`‘’“”"
@@ -130,12 +130,7 @@ def word_sorting(answer: str, entry: Entry, config: Config) -> float:
     Letter case counts: the order depends on it.
     """
     metadata = entry["metadata"]
-    gold, given = metadata["sorted_words"], _words(answer)
-    if given == gold:
-        return 1.0
-    if sorted(given) != sorted(gold):
-        return 0.0
-    return progress(prefix(given, gold), prefix(metadata["transformed_words"], gold), len(gold))
+    return in_order(_words(answer), metadata["sorted_words"], lambda: metadata["transformed_words"])
 
 
 def _unbracketed(text: str) -> str:
