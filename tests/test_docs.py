@@ -3,7 +3,6 @@
 import argparse
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +21,6 @@ from rg_env.training.config.load import load_train_config
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = check_words.documents()
 PARSERS = {name: parser for name, parser, _ in reference_docs.parsers()}
-MKDOCS = shutil.which("mkdocs")
 
 
 def name_of(document: Path) -> str:
@@ -170,12 +168,3 @@ def test_documents_are_in_plain_english(document: Path) -> None:
 def test_other_wording_is_found(sentence: str) -> None:
     assert list(check_words.findings(sentence))
     assert not list(check_words.findings(check_words.prose(f"`{sentence}`\n\n```text\n{sentence}\n```\n")))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(MKDOCS is None, reason="mkdocs is not installed: uv sync --only-group docs")
-def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
-    command = [str(MKDOCS), "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "site" / "reference" / "api" / "index.html").is_file()

@@ -1,0 +1,23 @@
+"""The documentation site, built by mkdocs in an environment of its own."""
+
+import re
+from pathlib import Path
+
+import pytest
+from release_environments import uv
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+
+def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    """No fonts, scripts, styles or pictures of another host: it works without a network."""
+    environment, site = str(tmp_path / "environment"), tmp_path / "site"
+    run = ("run", "-q", "--frozen", "--only-group", "docs", "mkdocs", "build", "--strict", "-q", "-d", site)
+    uv(*run, UV_PROJECT_ENVIRONMENT=environment, NO_MKDOCS_2_WARNING="1")
+    assert "GRPOTrainer" in (site / "reference" / "api" / "index.html").read_text(encoding="utf-8")
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert not re.findall(r"""<(?:script|img|iframe)[^>]* src=["']?(?:https?:)?//""", text), page
+        assert not re.findall(
+            r"""<link[^>]* rel=["']?(?:stylesheet|preconnect)[^>]* href=["']?(?:https?:)?//""", text
+        ), page
