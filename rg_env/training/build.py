@@ -1,6 +1,6 @@
-"""What `rg-env train` does with a config: make the trainer that it describes, and train or evaluate.
+"""What `rg-env train` does with a config: build the trainer that it describes, and train or evaluate.
 
-Heavy libraries are imported once the config has been read.
+Heavy libraries are imported after the config has been read.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     from rg_env.training.run import train
 
     given, config = config, config.in_updates()
-    run_folder(config.output.dir, "check", resume)  # told before the model is loaded
+    run_folder(config.output.dir, "check", resume)  # raises before the model is loaded
     check_hub(config.hub)
     if line := without_effect(given):
         print_once(line)
@@ -57,24 +57,26 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
 
     run_folder(config.output.dir, "check")
     is_tiny = config.model.name == TINY
-    changes: dict[str, Any] = {"lora": None, "curriculum": None}
-    no_reference = {"beta": 0.0, "kl_reference": "initial"}
-    changes["training"] = config.training.model_copy(update=no_reference)
     adapters = checkpoint if checkpoint and (Path(checkpoint) / "adapter_config.json").is_file() else None
-    if checkpoint and not adapters:
-        changes["model"] = config.model.model_copy(update={"name": checkpoint})
-    config = config.model_copy(update=changes)
-    policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
-    policy = replace(policy, is_tiny=is_tiny)  # a checkpoint of the tiny policy is asked what that one was
+    name = config.model.name if checkpoint is None or adapters else checkpoint
+    config = config.model_copy(
+        update={
+            "model": config.model.model_copy(update={"name": name}),
+            "training": config.training.model_copy(update={"beta": 0.0, "kl_reference": "initial"}),  # no reference
+            "lora": None,
+            "curriculum": None,
+        }
+    )
+    policy = load_policy(name, attention=config.model.attention, dtype=config.model.dtype)
+    policy = replace(policy, is_tiny=is_tiny)  # a checkpoint of the tiny policy gets the tiny policy's questions
     if adapters:
         policy = with_adapters(policy, adapters)
-    name = run_name(list(config.tasks), f"{policy.label}-evaluation")
-    folder = run_folder(config.output.dir, name)
+    folder = run_folder(config.output.dir, run_name(list(config.tasks), f"{policy.label}-evaluation"))
     trainer = make_trainer(config, policy, folder=folder)
     plan = evaluation_plan(config, policy)
     result = evaluate_only(trainer, folder, plan, step=step_of_model(checkpoint or ""))
     run = RunFolder(folder)
-    run.write_config(config.resolved(), {"evaluated": checkpoint or config.model.name})
+    run.write_config(config.resolved(), {"evaluated": checkpoint or name})
     run.write_manifest(trainer.env.manifest, plan.manifests(trainer.env))
     return result
 

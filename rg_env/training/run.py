@@ -1,9 +1,10 @@
 """A whole run: evaluate, train, evaluate again, and leave everything in the output folder.
 
-results = train(trainer, settings={"task": "leg_counting"})
-results = train(trainer, resume="auto")    # the same trainer in a new process: goes on from the newest checkpoint
+    results = train(trainer, settings={"task": "leg_counting"})
+    results = train(trainer, resume="auto")    # the same trainer in a new process: resumes from the newest checkpoint
 
-Watches a training run: evaluates on the frozen problems, writes the run's files, shows a live progress line.
+`Recorder` evaluates on the frozen problems, writes the run's files and shows progress; `_Interruption` ends a run on
+Ctrl-C; monitors, uploads and trackers are callbacks of their own modules.
 """
 
 import contextlib
@@ -41,14 +42,14 @@ from rg_env.training.trainer import GRPOTrainer
 
 
 class Recorder(TrainerCallback):
-    """A callback for `GRPOTrainer`.
+    """Evaluates, writes the run's files, and shows progress.
 
     Args:
-        evaluation: what is asked, and when.
+        evaluation: the questions, and when they are asked.
         interrupted: whether the run is being ended early, without the last evaluation.
-        resumed: whether the run goes on from a checkpoint.
+        resumed: whether the run resumes from a checkpoint.
         stream: where progress goes (see `console`).
-        logging: which questions and answers are shown, and how many kept in `rollouts.jsonl`.
+        logging: which questions and answers are shown, and how many are kept in `rollouts.jsonl`.
     """
 
     def __init__(
@@ -71,24 +72,21 @@ class Recorder(TrainerCallback):
         """Whether there has been one, on all processes."""
         self._evaluated_at: int | None = None
         self._written: Any = None
-        trainer.guard.say = self._line
+        trainer.guard.say = self.console.line
         if trainer.curriculum is not None:
-            trainer.curriculum.say = self._line
+            trainer.curriculum.say = self.console.line
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._examples_at = state.global_step
         if self._resumed:
-            on_main(self.trainer.accelerator, lambda: self._take_up(state.global_step))
-            self._evaluated_at = on_main(self.trainer.accelerator, self._last_evaluated)
+            self._evaluated_at = on_main(self.trainer.accelerator, lambda: self._resume(state.global_step))
         self._evaluate_if_due(state)
 
-    def _take_up(self, step: int) -> None:
-        """Read what the run had written until `step`; the rest is made again."""
+    def _resume(self, step: int) -> int | None:
+        """Read what the run had written until `step`; the rest is made again. Returns the last evaluation's step."""
         self.folder.cut_after(step)
         self.evaluations = _evaluations(self.folder, step)
-        self._line(f"resuming after step {step}")
-
-    def _last_evaluated(self) -> int | None:
+        self.console.line(f"resuming after step {step}")
         return self.evaluations[-1].step if self.evaluations else None
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -97,11 +95,10 @@ class Recorder(TrainerCallback):
         self._evaluate_if_due(state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        outputs = self.trainer.rollouts
-        if self._writes and outputs is not None and outputs is not self._written:  # a batch can serve several steps
-            self._written = outputs
-            records = outputs.records(self.logging.rollouts_kept)
-            self.folder.add_rollouts(state.global_step, records)
+        rollouts = self.trainer.rollouts
+        if self._writes and rollouts is not None and rollouts is not self._written:  # a batch can serve several steps
+            self._written = rollouts
+            self.folder.add_rollouts(state.global_step, rollouts.records(self.logging.rollouts_kept))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         logs = dict(logs or {})
@@ -136,10 +133,10 @@ class Recorder(TrainerCallback):
         seconds = time.monotonic() - start
         self.evaluations.append(result)
         self.folder.write_evaluation(step, result.model_dump(mode="json"))
-        self._line(f"evaluation after step {step:>3}: {headline(result)}")
-        found = {**metrics_of(result), "time/evaluation": round(seconds, 3)}
-        self.trainer.report({**found, "rollouts": self.trainer.rollouts_so_far})
-        return found
+        self.console.line(f"evaluation after step {step:>3}: {headline(result)}")
+        metrics = {**metrics_of(result), "time/evaluation": round(seconds, 3)}
+        self.trainer.report({**metrics, "rollouts": self.trainer.rollouts_so_far})
+        return metrics
 
     def before_and_after(self, first: int) -> tuple[Results | None, Results | None]:
         """The evaluation before step `first + 1`, and the last one since, where there are such."""
@@ -152,13 +149,10 @@ class Recorder(TrainerCallback):
         return bool(self.trainer.accelerator.is_main_process)
 
     def _show_examples(self, step: int) -> None:
-        every, outputs = self.logging.examples_every, self.trainer.rollouts
-        if every and outputs is not None and step // every > self._examples_at // every:
+        every, rollouts = self.logging.examples_every, self.trainer.rollouts
+        if every and rollouts is not None and step // every > self._examples_at // every:
             self._examples_at = step
-            self.console.examples(step, spread(outputs.records(), self.logging.num_examples))
-
-    def _line(self, text: str) -> None:
-        self.console.line(text)
+            self.console.examples(step, spread(rollouts.records(), self.logging.num_examples))
 
 
 def train(
@@ -172,32 +166,32 @@ def train(
     monitors: MonitorsConfig | None = None,
     hub: HubConfig | None = None,
 ) -> dict[str, Any]:
-    """Train, with an evaluation on frozen problems before, now and then, and after.
+    """Train, with an evaluation on frozen problems before, during and after.
 
-    On Ctrl-C or SIGTERM, and on an error, the weights and the results so far are saved first, unless an update was
-    broken off in the middle: by an error, or by a second Ctrl-C.
+    On Ctrl-C or SIGTERM, and on an error, the weights and the results so far are saved first, unless an error or a
+    second Ctrl-C came in the middle of an update.
 
     Args:
         trainer: ready to train; `trainer.args.output_dir` is where the files go (see `RunFolder`).
-        config: what the trainer was made from; it is kept as `config.yaml`, from which the run can be repeated.
-        settings: without a config, what `config.yaml` says besides what the trainer's arguments came to.
-        evaluation: what is asked, how and when; default: the evaluation rows of the trainer's environment, each once
+        config: the config that the trainer was made from, kept as `config.yaml`: the run can be repeated from it.
+        settings: without a config, what `config.yaml` holds in addition to the trainer's arguments.
+        evaluation: the questions, how and when; default: the evaluation rows of the trainer's environment, each once
             sampled and once greedily, every fifth of the run.
-        resume: a checkpoint to go on from as if the run had never stopped; "auto": the newest whole one in the output
-            folder, if there is one.
+        resume: a checkpoint to continue from as if the run had never stopped; "auto": the newest complete one in the
+            output folder, if any.
         logging: what the console shows, and the services that the run reports to (see `trackers`).
-        monitors: when the run speaks up, or ends itself (see `monitors`); default: all rules, and none ends it.
-        hub: where it is published (see `hub.background`); default: nowhere.
+        monitors: rules that warn, or end the run (see `monitors`); default: all rules, and none ends it.
+        hub: where the run is published (see `hub_uploads`); default: nowhere.
 
     Returns:
         What `train_results.json` holds; empty in all processes but the first.
 
     Raises:
-        InputError: `resume` is no checkpoint that this trainer can go on from; a service cannot be started; the
-            evaluation cannot be made.
+        InputError: this trainer cannot continue from `resume`; a service cannot be started; the evaluation cannot be
+            made.
         TrainingError: no step was made, though nothing interrupted the run.
         KeyboardInterrupt: the run was interrupted before it had anything to save, and leaves no files; or twice.
-        Exception: whatever ended the run, once what there is has been saved.
+        Exception: whatever ended the run, once the results so far have been saved.
     """
     checkpoint = None if resume is None else on_main(trainer.accelerator, lambda: _checkpoint(trainer, resume))
     first = 0 if checkpoint is None else step_of(checkpoint)
@@ -217,12 +211,15 @@ def train(
         resumed=checkpoint is not None,
         logging=logging,
     )
-    trainer.add_callback(recorder)
-    watch = _monitors(trainer, monitors, recorder)
+    own = [each for each in trainer.callbacks if isinstance(each, MonitorCallback)]
+    watch = own[0] if own and monitors is None else MonitorCallback(monitors)
+    watch.say = recorder.console.line
     uploads = Uploads(hub or HubConfig(), folder.path, main=main, say=recorder.console.line)
-    trainer.add_callback(uploads)
     trackers = Trackers(trainer, logging or LoggingConfig(), folder.path)
-    trainer.add_callback(trackers)
+    callbacks = trainer.callbacks
+    # Monitors after the recorder: a step's line comes before what is reported of it.
+    others = [each for each in callbacks if not isinstance(each, MonitorCallback)]
+    trainer.callbacks = [*others, recorder, watch, uploads, trackers, interruption]
     start = time.monotonic()
     failure: Exception | None = None
     together = True
@@ -240,7 +237,7 @@ def train(
         finally:
             recorder.console.close()
             trackers.finish(failed=failure is not None)
-            trainer.remove_callback(trackers)
+            trainer.callbacks = callbacks
     if failure is None and not interruption.happened and trainer.state.global_step <= first:
         failure = TrainingError("the run ended without a single optimizer step: are there rows to train on, and steps?")
     seconds = time.monotonic() - start
@@ -252,7 +249,7 @@ def train(
     if interruption.happened and not (together and trainer.consistent):
         raise KeyboardInterrupt
     if together and trainer.consistent:  # alone, no process could save a sharded model
-        with _kept_going(failure):
+        with _noting_with(failure):
             if trainer.state.global_step > first:  # else it would be what the run began with
                 trainer.save_checkpoint()
     if not main:
@@ -273,21 +270,20 @@ def train(
         "eval_before": before.summary() if before else None,
         "eval_after": after.summary() if after else None,
     }
-    with _kept_going(failure):
+    with _noting_with(failure):
         folder.write_results(results)
-    with _kept_going(failure):
+    with _noting_with(failure):
         plot_run(folder.path)
         print_summary(folder.path, results, before, after)
     uploads.finish(complete=failure is None and not interruption.happened and not watch.stopped_by)
-    trainer.remove_callback(uploads)
     if failure:
         raise failure
     return results
 
 
 @contextmanager
-def _kept_going(failure: Exception | None) -> Iterator[None]:
-    """Where the run has failed already, what cannot be saved is noted with that failure, and does not hide it."""
+def _noting_with(failure: Exception | None) -> Iterator[None]:
+    """After a failure, what cannot be saved is a note to that failure, and does not hide it."""
     try:
         yield
     except Exception as error:
@@ -297,14 +293,14 @@ def _kept_going(failure: Exception | None) -> Iterator[None]:
 
 
 def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
-    """What to go on from, checked; None: nothing is there yet."""
+    """The checkpoint to resume from, checked; None: there is none yet."""
     folder = trainer.output_dir
     checkpoint, passed_over = chosen(resume, folder)
     for line in passed_over:
         print(f"passing over a damaged checkpoint: {line}", flush=True)
     if checkpoint is None:
-        if passed_over:  # starting anew would throw away what a person may still rescue
-            raise InputError(f"{folder} has no whole checkpoint ({passed_over[0]}): give a new output folder")
+        if passed_over:  # starting over would delete what a person may still rescue
+            raise InputError(f"{folder} has no complete checkpoint ({passed_over[0]}): give a new output folder")
         print(f"no checkpoint in {folder}: starting from the beginning", flush=True)
         if folder.is_dir():
             RunFolder(folder).cut_after(-1)
@@ -345,25 +341,13 @@ def _describe(
     folder.write_manifest(getattr(env, "manifest", None), evaluation.plan.manifests(env), hardware(processes))
 
 
-def _monitors(trainer: GRPOTrainer, config: MonitorsConfig | None, recorder: Recorder) -> MonitorCallback:
-    """Those of this run: its `config`'s, else those that the trainer has, else all. After the recorder: a step's line
-    comes before what is said of it."""
-    callbacks = trainer.callbacks
-    own = [each for each in callbacks if isinstance(each, MonitorCallback)]
-    if config is not None or not own:
-        own = [MonitorCallback(config), *own]
-    own[0].say = recorder.console.line
-    trainer.callbacks = [*(each for each in callbacks if not isinstance(each, MonitorCallback)), own[0]]
-    return own[0]
-
-
 def _model_name(trainer: GRPOTrainer) -> str:
     name = trainer.model_name
     return TINY if name == str(POLICY_DIR) else name
 
 
 def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str, Any]:
-    """What `config.yaml` says: the caller's settings, and what they came to."""
+    """The contents of `config.yaml`: the caller's settings, and what they resolve to."""
     trainer, plan = evaluation.trainer, evaluation.plan
     env = trainer.env
     resolved: dict[str, Any] = {
@@ -393,7 +377,7 @@ class _Interruption(TrainerCallback):
     """Ends a run on SIGINT and SIGTERM: by `KeyboardInterrupt`, but never in the middle of an update.
 
     A second signal ends it at once; in the middle of an update, nothing is saved then. Several processes end together
-    after the step: each would stop somewhere else, and wait for the others for ever.
+    after the step: otherwise each would stop somewhere else, and wait for the others forever.
     """
 
     def __init__(self, trainer: GRPOTrainer) -> None:
@@ -404,16 +388,14 @@ class _Interruption(TrainerCallback):
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Within: signals are handled so."""
-        # Python gives signals to the main thread only.
+        """Handle signals so within this context."""
+        # Python delivers signals to the main thread only.
         here = threading.current_thread() is threading.main_thread()
         kinds = [signal.SIGINT, signal.SIGTERM] if here else []
         before = {kind: signal.signal(kind, self._interrupt) for kind in kinds}
-        self.trainer.add_callback(self)
         try:
             yield
         finally:
-            self.trainer.remove_callback(self)
             for kind, handler in before.items():
                 signal.signal(kind, handler)
 
@@ -427,6 +409,6 @@ class _Interruption(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._several:
             accelerator = self.trainer.accelerator
-            asked = torch.tensor(float(self._waiting), device=accelerator.device)
-            if accelerator.reduce(asked, reduction="sum").item() > 0:
+            waiting = torch.tensor(float(self._waiting), device=accelerator.device)
+            if accelerator.reduce(waiting, reduction="sum").item() > 0:
                 self.happened = control.should_training_stop = True

@@ -9,6 +9,7 @@ import yaml
 from rich.console import Console
 
 from rg_env.core.run_folder import RunFolder
+from rg_env.evaluation.results import read_results
 from rg_env.training import GRPOConfig, train
 from rg_env.training.config.schema import EngineConfig, LoggingConfig
 from rg_env.training.evaluation.plan import EvaluationPlan
@@ -76,7 +77,7 @@ def test_model_text_reaches_the_terminal_as_data(make_trainer: Any, tmp_path: Pa
     """No markup, no escape sequences; a blank question breaks nothing."""
     trainer = make_trainer(max_steps=1)
     train(trainer)
-    evaluation = next(callback.evaluations[0] for callback in trainer.callbacks if isinstance(callback, Recorder))
+    evaluation = read_results(RunFolder(tmp_path / "run").evaluation_file(0))
     evaluation.rollouts[0].update(question=" ", completion="[bold]x[/bold]\x1b]0;title\x07\x1b[2J")
     out = io.StringIO()
     results = {"interrupted": False, "steps": 1, "seconds": 1.0, "model": "m", "engine": "embedded"}
