@@ -44,7 +44,9 @@ from typing import Any
 
 from long_answers import answers
 
-from rg_env.core.data.generation import Draws
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+from draws import Draws
+
 from rg_env.core.grading import scoring
 from rg_env.core.grading.extraction import Extraction
 from rg_env.core.grading.graders import gold_answer

@@ -14,9 +14,9 @@ from functools import cache
 from typing import Any
 
 from disagreements import explanation, why
+from draws import Draws
 from dresses import taken
 
-from rg_env.core.data.generation import Draws
 from rg_env.core.data.problem_keys import problem_key
 from rg_env.core.grading.audit import Audit
 from rg_env.core.grading.graders import gold_answer, grade

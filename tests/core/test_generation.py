@@ -13,11 +13,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from draws import Draws
 from worker_pools import is_running, until
 
 from rg_env.core.data import generation, items
 from rg_env.core.data.dataset import build_rows, build_splits
-from rg_env.core.data.generation import Drawer, Draws, Request, generate
+from rg_env.core.data.generation import Drawer, Request, generate
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import GenerationError, InputError
 

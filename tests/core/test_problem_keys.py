@@ -16,11 +16,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from draws import Draws
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rg_env.core.data.dataset import build_splits
-from rg_env.core.data.generation import Draws
 from rg_env.core.data.problem_keys import DIGITS, KEPT, KEYS, WHOLE, problem_key
 from rg_env.core.data.problem_keys.forms import Bag, Name, canonical, equation, expression
 from rg_env.core.data.splits import question_hash

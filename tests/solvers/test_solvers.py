@@ -8,8 +8,8 @@ import json
 from functools import cache
 
 import pytest
+from draws import Draws
 
-from rg_env.core.data.generation import Draws
 from rg_env.core.grading.graders import grade
 from rg_env.core.grading.parsing import forms
 from rg_env.core.tasks.task_table import load_table

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from draws import Draws
 from grader_cases import entries
 
-from rg_env.core.data.generation import Draws
 from rg_env.core.grading.extraction import Extraction
 from rg_env.core.grading.graders import gold_answer
 from rg_env.core.grading.scoring import MAX_ANSWER_CHARS, score, score_extraction

@@ -1,0 +1,58 @@
+"""Items of tasks as rows are made of them, before any are selected: for the graders' audit, tests and benchmarks."""
+
+import atexit
+import select
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from rg_env.core.data.generation import DRAW_LIMIT_S, Drawer
+from rg_env.core.data.items import Item
+from rg_env.errors import GenerationError, InputError
+
+
+class Draws:
+    """Draws items. Questions may repeat, and come from both splits.
+
+    One process, kept until the program ends: it takes a second to start, and tenths of a second for a task's imports.
+    """
+
+    def __init__(self) -> None:
+        self._drawer = Drawer({})
+        self._replies: list[Any] = []
+        self.passed_over: Counter[str] = Counter()
+        """By task, the number of draws that gave no question; `core.tasks.library_fixes.LEFT_OUT` has the reasons."""
+        atexit.register(self._drawer.process.kill)
+        self._reply("the start of a process")
+
+    def items(self, task: str, n: int, seed: int = 0, config: Mapping[str, Any] | None = None) -> list[Item]:
+        """The first `n` items of `task` under a user's `seed`; draws that give no question are passed over.
+
+        Raises `InputError` for options that the library refuses, and `GenerationError` for a draw that takes too long.
+        """
+        found: list[Item] = []
+        first = 0
+        while len(found) < n:
+            count = n - len(found)
+            job = {"task": task, "config": dict(config or {}), "seed": seed, "first": first, "count": count}
+            self._drawer.send({**job, "splits": ["train", "eval"], "by": "problem"})
+            replies = [self._reply(f"a draw of {task!r}") for _ in range(count)]
+            questions = [Item(*reply) for reply in replies if isinstance(reply, list)]
+            self.passed_over[task] += count - len(questions)
+            found += questions
+            first += count
+            if not found and first > 1000:
+                raise InputError(f"task {task!r} gives no question in {first} draws")
+        return found
+
+    def _reply(self, what: str) -> Any:
+        deadline = time.monotonic() + DRAW_LIMIT_S
+        while not self._replies:
+            if not select.select([self._drawer.process], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise GenerationError(f"{what} takes more than {DRAW_LIMIT_S:g} s")
+            self._replies += self._drawer.replies()
+        reply = self._replies.pop(0)
+        if isinstance(reply, dict) and "error" in reply:
+            raise InputError(reply["error"])
+        return reply
