@@ -43,28 +43,14 @@ def test_rows_of_every_form() -> None:
     assert (env.manifest, env.mixture, env.system_prompt) == (None, None, SYSTEM_PROMPT)
 
 
-def test_prompts_are_put_as_asked() -> None:
-    """In the user's turn, after examples; the same as Reasoning Gym's own."""
-    options: dict[str, Any] = {
-        "system_prompt": "Add!", "prompt_placement": "user", "preamble": "Be brief.",
-        "few_shot": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<answer>1</answer>"}],
-    }  # fmt: skip
-    gym = ReasoningGym("leg_counting", 2, 0, **options)
-    own = Environment([{"question": row["question"]} for row in gym.train_rows], **options)
-    assert [row["prompt"] for row in own.train_rows] == [row["prompt"] for row in gym.train_rows]
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
         ("text", r"train_rows\[1\] must be a mapping with a question or a prompt, not 'text'"),
         ({}, r"train_rows\[1\] has neither a prompt nor a question; it has nothing"),
         ({"answer": "1", "task": "x"}, r"train_rows\[1\] has neither a prompt nor a question; it has answer, task"),
-        ({"question": "  "}, "neither a prompt nor a question"),
         ({"question": 5}, "neither a prompt nor a question"),
         ({"prompt": []}, r"train_rows\[1\]: prompt must be text, or a list of messages"),
-        ({"prompt": ""}, "prompt must be text, or a list of messages"),
-        ({"prompt": [{"role": "user"}]}, "prompt must be text, or a list of messages"),
         ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "prompt must be text, or a list of messages"),
         ({"prompt": 5}, "prompt must be text, or a list of messages .*, not 5"),
         ({"prompt": "\ud800"}, r"train_rows\[1\]: prompt holds characters that cannot be written as UTF-8"),
@@ -85,7 +71,6 @@ def test_bad_rows_are_named_by_index(row: Any, message: str) -> None:
     [
         ({}, "train_rows and eval_rows are both empty"),
         ({"train_rows": "rows.csv"}, "train_rows must be a list of rows, not 'rows.csv'"),
-        ({"eval_rows": {"question": "?"}}, "eval_rows must be a list of rows"),
         ({"eval_rows": 3}, "eval_rows must be a list of rows, not 3"),
         ({"train_rows": [{"question": "?"}], "rewards": ["corectness"]}, "did you mean 'correctness'"),
         ({"train_rows": [{"question": "?"}], "rewards": [lambda state: 0.0]}, "asks for 'state', which this env"),

@@ -36,11 +36,7 @@ def test_dates_in_a_config_become_text() -> None:
     [
         ("leg_countin", "unknown task 'leg_countin': did you mean 'leg_counting'"),
         ("arithmetic_basic", "'basic_arithmetic'"),
-        ("algebra_linear_1var", "'simple_equations'"),
-        ("game_of_24", "'puzzle24'"),
         ("missing_letter", "never had it.*'letter_counting'"),
-        ("fizzbuzz", "never had it.*'number_filtering'"),
-        ("chess_notation", "never had it.*'n_queens'"),
         ("composite", "give a list of tasks"),
         ({"name": "maze", "wieght": 1}, "unknown key of a task 'wieght': did you mean 'weight'"),
         (
@@ -61,15 +57,12 @@ def test_unknown_names_are_told_with_the_nearest(gym: Any, message: str) -> None
     [
         ([], "empty list"),
         (None, "not NoneType"),
-        (7, "not int"),
         ([7], "a task must be a name or a mapping"),
         ({}, "needs a name"),
         ({"name": 7}, "name must be text"),
         (["maze", "maze"], "'maze' is named 2 times"),
         ({"name": "maze", "weight": 0}, "above 0"),
-        ({"name": "maze", "weight": -1}, "above 0"),
         ({"name": "maze", "weight": math.nan}, "above 0 and finite"),
-        ({"name": "maze", "weight": math.inf}, "above 0 and finite"),
         ({"name": "maze", "weight": "2"}, "weight must be a number"),
         ({"name": "maze", "weight": True}, "weight must be a number"),
         ({"name": "maze", "config": "x"}, "config must be a mapping"),

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 from user_code import TASK
 
-from rg_env.core.data import generation
 from rg_env.core.data.dataset import build_rows, build_splits
 from rg_env.core.data.manifest import check_manifest
-from rg_env.core.data.splits import split_of
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table, shipped_table
 from rg_env.core.user_code import import_user_code, sources
@@ -51,23 +49,6 @@ def test_names_options_and_levels_are_known(own_sums: Path) -> None:
         Mixture.parse({"name": "own_sums", "level": 3})
     with pytest.raises(InputError, match="'size' is not an option here"):
         Mixture.parse({"name": "own_sums", "config": {"size": 9}})
-
-
-def test_any_number_of_processes_gives_the_same_rows(own_sums: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside a task of the library; in the split of their questions, with the whole entry."""
-    gym = [{"name": "own_sums", "config": {"terms": 3}}, "leg_counting"]
-    one = build_splits(gym, 60, 20, seed=3, cache=False, processes=1)
-    train, evaluation, _ = one
-    monkeypatch.setattr(generation, "_WORTH_A_PROCESS_S", 1e-9)
-    monkeypatch.setattr(generation, "_MAX_CHUNK", 7)
-    assert build_splits(gym, 60, 20, seed=3, cache=False, processes=2) == one
-    own = [row for row in train if row["info"]["rg_task"] == "own_sums"]
-    assert len(own) == 30
-    assert {split_of(row["info"]["problem"]) for row in train} == {"train"}
-    assert {split_of(row["info"]["problem"]) for row in evaluation} == {"eval"}
-    for row in own:
-        terms = json.loads(row["info"]["entry"])["metadata"]["t"]
-        assert (len(terms), row["answer"]) == (3, str(sum(terms)))
 
 
 def test_children_have_a_fixed_hash_seed_and_no_secrets(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,10 +121,7 @@ ITEM = '{"question": " + ".join(map(str, terms)) + " = ?", "answer": str(sum(ter
     ("item", "message"),
     [
         ('{"question": "?", "metadata": {}}', r"an item lacks 'answer'; it has \['metadata', 'question'\]"),
-        ('{"answer": "1"}', r"an item lacks 'question'; it has \['answer'\]"),
         ("None", "an item must be a dict with question and answer, not None"),
-        ('("q", "a")', "an item must be a dict"),
-        ('{"question": " ", "answer": "1"}', "a question must be text, not ' '"),
         ('{"question": 3, "answer": "1"}', "a question must be text, not 3"),
         ('{"question": "?", "answer": 3}', "an answer must be text, or None where there is none: 3"),
         ('{"question": "?", "answer": "1", "metadata": [1]}', r"metadata of an item must be a dict, not \[1\]"),

@@ -1,14 +1,25 @@
-"""Odd values for arguments: one line that says what is wrong."""
+"""Text for people: one-line errors, foreign text, values in few characters; and odd values for arguments."""
 
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.grading.scoring import score
 from rg_env.core.rewards.builtin import checked_value, resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
-from rg_env.core.text import shortened
+from rg_env.core.text import (
+    described,
+    one_line,
+    reason_of,
+    short_keys,
+    shortened,
+    shown,
+    visible_line,
+    without_controls,
+)
 from rg_env.errors import InputError, RewardError
 
 LOOP: dict[str, Any] = {}
@@ -49,3 +60,53 @@ def test_long_values_are_shortened() -> None:
     assert shortened("x") == "'x'"
     assert len(shortened(list(range(1000)))) <= 80
     assert shortened(10**5000) == "a int too long to write"
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("one\n\n two\x1b[31m"), "one two [31m"),
+        (FileNotFoundError(2, "No such file", "/path"), "No such file"),
+        (KeyError(), "KeyError"),
+        (ValueError("x" * 999), "x" * 300 + "..."),
+    ],
+)
+def test_errors_of_libraries_are_one_line(error: Exception, text: str) -> None:
+    assert reason_of(error) == text
+
+
+def test_foreign_text_is_data() -> None:
+    """Nothing that a terminal obeys, or that hides or turns text; languages and emoji stay."""
+    text = "größe 語\t👩\u200d👧\x1b[31m\u202e\u200b\ud800\nend"
+    assert without_controls(text) == "größe 語\t👩\u200d👧\\x1b[31m\\u202e\\u200b\\ud800\nend"
+    assert visible_line(" a\r\nb\tc ") == "a ⏎ b c"
+    assert one_line("a\nb\x07c", 3) == "a b..."
+
+
+keys = st.lists(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=3).map(".".join), unique=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1e-6, "1e-06"), (0.5, "0.5"), (-3, "-3"), (True, "true"), (None, "null"), ("a\nb", "a b"), ("", ""), ([], ""),
+     (["a", [1, None]], "a+1+null"), ({"x": 1, "y": ["a", "b"]}, "x-1+y-a+b")],
+)  # fmt: skip
+def test_values_are_shown_as_yaml_has_them(value: object, text: str) -> None:
+    assert shown(value) == text
+
+
+@given(keys)
+def test_a_key_is_as_short_as_it_can_be_told_from_the_others(keys: list[str]) -> None:
+    """An end of it, whole parts of it, no other key's; one part less would be another's too, or the key itself."""
+    short = short_keys(keys)
+    assert list(short) == keys
+    assert len(set(short.values())) == len(keys)
+    for key, label in short.items():
+        assert f".{key}".endswith(f".{label}")
+        shorter = label.partition(".")[2]
+        assert not shorter or any(f".{other}".endswith(f".{shorter}") for other in keys if other != key)
+
+
+def test_values_by_key_are_one_line() -> None:
+    values: dict[str, Any] = {"training.learning_rate": 1e-6, "tasks.a.level": 1, "tasks.b.level": 2}
+    assert described(values) == "learning_rate=1e-06 a.level=1 b.level=2"
