@@ -15,7 +15,7 @@ from rg_env.tiny import POLICY_DIR
 
 
 def test_tasks_lists_all(rg_env: Callable[..., tuple[int, str, str]]) -> None:
-    """By category, with what is known of each."""
+    """By category, with the figures of each."""
     code, listing, _ = rg_env("tasks")
     assert code == 0
     assert sum(line.startswith("  ") for line in listing.splitlines()) == 105
@@ -57,10 +57,7 @@ def test_the_audit_is_shown(rg_env: Callable[..., tuple[int, str, str]]) -> None
         (["tasks", "--show", "2"], "need the name of a task"),
         (["tasks", "--audit", "--measure"], "unrecognized arguments: --measure"),
         (["tasks", "leg_counting", "--level", "99"], "level"),
-        (["tasks", "leg_counting", "--show", "0"], "not at least 1"),
-        (["tasks", "nothing", "--audit"], "unknown task 'nothing'"),
         (["report", "/nowhere/at/all"], "/nowhere/at/all does not exist: give the folder of a run or an evaluation"),
-        (["report", "/", "--rollouts", "0"], "not at least 1"),
         (["nonsense"], "invalid choice"),
         ([], "required"),
     ],
@@ -68,7 +65,7 @@ def test_the_audit_is_shown(rg_env: Callable[..., tuple[int, str, str]]) -> None
 def test_mistakes_exit_with_code_2(
     rg_env: Callable[..., tuple[int, str, str]], arguments: list[str], words: str
 ) -> None:
-    """And a line that tells."""
+    """And one line with the reason."""
     code, _, errors = rg_env(*arguments)
     assert code == 2
     assert words in errors
@@ -77,7 +74,7 @@ def test_mistakes_exit_with_code_2(
 def test_a_folder_without_a_chat_template_is_refused(
     rg_env: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
-    """With what to do."""
+    """With the remedy."""
     for file in POLICY_DIR.iterdir():
         if file.name != "chat_template.jinja":
             (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -86,7 +83,7 @@ def test_a_folder_without_a_chat_template_is_refused(
     assert "has no chat template" in errors
 
 
-CHECKOUT = Path(__file__).parents[1]
+CHECKOUT = Path(__file__).parents[2]
 TINY_RUN = str(CHECKOUT / "configs/train/tiny.yaml")
 
 
@@ -125,8 +122,8 @@ def test_no_command_ends_in_a_traceback_where_its_output_cannot_be_written(
     assert done.stderr.count("\n") == 1
 
 
-def test_an_output_of_few_characters_is_no_mistake(tmp_path: Path) -> None:
-    """What it lacks is shown by number."""
+def test_an_output_of_few_characters_is_not_an_error(tmp_path: Path) -> None:
+    """Characters that it lacks are shown by number."""
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     arguments = ["train", TINY_RUN, "prompt.system_prompt=\u2713", "--dry-run"]
     done = call(*arguments, stdout=subprocess.PIPE, env=environment, cwd=tmp_path)
@@ -136,10 +133,10 @@ def test_an_output_of_few_characters_is_no_mistake(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("WORLD_SIZE", "x"), ("WORLD_SIZE", ""), ("WORLD_SIZE", "0"), ("RANK", "a"), ("LOCAL_RANK", "b")],
+    [("WORLD_SIZE", ""), ("WORLD_SIZE", "0"), ("RANK", "a"), ("LOCAL_RANK", "b")],
 )
-@pytest.mark.parametrize("options", [[], ["--dry-run"], ["--eval-only"], ["--sweep", "seed=0,1"]], ids=str)
-def test_variables_of_a_launcher_that_are_no_numbers_are_one_line(
+@pytest.mark.parametrize("options", [[], ["--sweep", "seed=0,1"]], ids=str)
+def test_malformed_variables_of_a_launcher_are_one_line(
     rg_env: Callable[..., tuple[int, str, str]],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -159,7 +156,7 @@ def test_variables_of_a_launcher_that_are_no_numbers_are_one_line(
 
 @pytest.mark.slow
 def test_serve_answers_and_ends_on_ctrl_c() -> None:
-    """The line it prints tells where; Ctrl-C ends it without a traceback."""
+    """It prints its address; Ctrl-C ends it without a traceback."""
     server = subprocess.Popen(
         [sys.executable, "-m", "rg_env.cli.main", "serve", "--model", "tiny", "--port", "0"],
         stdout=subprocess.PIPE,
@@ -179,3 +176,16 @@ def test_serve_answers_and_ends_on_ctrl_c() -> None:
         server.communicate()
     assert "Traceback" not in errors
     assert server.returncode in (0, 130)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """So that it takes a tenth of a second."""
+    code = """
+import contextlib, sys
+from rg_env.cli.main import run
+with contextlib.suppress(SystemExit):
+    run(["--help"])
+print(sorted({"torch", "pydantic", "numpy", "psutil", "httpx", "verifiers"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

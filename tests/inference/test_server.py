@@ -1,6 +1,5 @@
-"""The in-process client and the HTTP server answer alike, to the clients people use."""
+"""The embedded engine's HTTP server, as OpenAI's client and others use it."""
 
-import asyncio
 import json
 import logging
 import socket
@@ -18,9 +17,9 @@ import openai
 import pytest
 import uvicorn
 
-from rg_env.errors import EngineError, InputError
+from rg_env.errors import InputError
 from rg_env.inference.embedded.engine import EmbeddedEngine
-from rg_env.inference.embedded.server import HOST, MAX_BODY_BYTES, InProcessClient, bind, make_app
+from rg_env.inference.embedded.server import HOST, MAX_BODY_BYTES, bind, make_app
 
 MESSAGES = [{"role": "user", "content": "Now, how many legs if you have 2 dogs?"}]
 
@@ -38,26 +37,16 @@ def base_url(engine: EmbeddedEngine) -> Iterator[str]:
     listener.close()
 
 
-@pytest.fixture(params=["in process", "http"])
-def ask(request: pytest.FixtureRequest, engine: EmbeddedEngine) -> Callable[..., Any]:
-    """Makes one chat request, through either client."""
-    url = request.getfixturevalue("base_url") if request.param == "http" else None
-
-    def call(**body: Any) -> Any:
-        async def run() -> Any:
-            client: Any = openai.AsyncOpenAI(base_url=url, api_key="EMPTY") if url else InProcessClient(engine)
-            try:
-                fields = {"model": "tiny", "messages": MESSAGES, "max_tokens": 16, **body}
-                return await client.chat.completions.create(**fields)
-            finally:
-                await client.close()
-
-        return asyncio.run(run())
-
-    return call
+@pytest.fixture
+def ask(base_url: str) -> Iterator[Callable[..., Any]]:
+    """Makes one chat request, through OpenAI's own client."""
+    with openai.OpenAI(base_url=base_url, api_key="EMPTY", max_retries=0) as client:
+        yield lambda **body: client.chat.completions.create(
+            **{"model": "tiny", "messages": MESSAGES, "max_tokens": 16, **body}
+        )
 
 
-def test_the_answer_is_what_the_trainer_reads(ask: Callable[..., Any], engine: EmbeddedEngine) -> None:
+def test_a_response_has_text_usage_and_token_ids(ask: Callable[..., Any], engine: EmbeddedEngine) -> None:
     """Text, finish reason, usage, and per token `token_id:<int>` with its log-probability."""
     answer = ask(
         logprobs=True, extra_body={"return_tokens_as_token_ids": True, "skip_special_tokens": False, "top_k": -1}
@@ -91,8 +80,8 @@ def test_tokens_come_as_text_unless_asked_for_ids(ask: Callable[..., Any]) -> No
         ({"model": "gpt-4"}, openai.NotFoundError, "this engine serves 'tiny'"),
     ],
 )
-def test_refusals_are_the_same_exceptions(ask: Callable[..., Any], body: Any, error: type, words: str) -> None:
-    """In process as over HTTP."""
+def test_refusals_are_openais_exceptions(ask: Callable[..., Any], body: Any, error: type, words: str) -> None:
+    """As from other OpenAI servers."""
     with pytest.raises(error, match=words):
         ask(**body)
 
@@ -122,47 +111,6 @@ def test_clients_that_disconnect_do_not_disturb_others(
     assert caplog.text == ""
 
 
-def test_requests_are_gathered_into_one_batch(engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that wait together, even if some need a few turns of the loop to get there."""
-    sizes = []
-    chat = engine.chat
-    monkeypatch.setattr(engine, "chat", lambda batch: sizes.append(len(batch)) or chat(batch))
-
-    async def one(client: InProcessClient, delay: int) -> None:
-        for _ in range(delay):
-            await asyncio.sleep(0)
-        await client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=2)
-
-    async def run() -> None:
-        client = InProcessClient(engine)
-        await asyncio.gather(*(one(client, i % 3) for i in range(30)))
-        await client.close()
-
-    asyncio.run(run())
-    assert sizes == [30]
-
-
-def test_an_engine_error_reaches_one_caller_and_cancels_the_rest(
-    engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No caller waits forever, and a hundred rollouts do not report it a hundred times."""
-    monkeypatch.setattr(engine, "_forward", lambda *args: 1 / 0)
-
-    async def run() -> list[Any]:
-        client = InProcessClient(engine)
-        calls = [client.chat.completions.create(model="tiny", messages=MESSAGES) for _ in range(5)]
-        results = await asyncio.gather(*(asyncio.ensure_future(call) for call in calls), return_exceptions=True)
-        await client.close()
-        return results
-
-    first, *others = asyncio.run(run())
-    assert isinstance(first, EngineError)
-    assert all(isinstance(other, asyncio.CancelledError) for other in others)
-
-
-# --- over HTTP only
-
-
 def post(url: str, data: bytes) -> tuple[int, Any]:
     try:
         with urllib.request.urlopen(urllib.request.Request(url, data=data, method="POST"), timeout=30) as answer:
@@ -188,6 +136,26 @@ def test_a_body_too_large_gets_a_400(base_url: str) -> None:
     status, body = post(f"{base_url}/chat/completions", b" " * (MAX_BODY_BYTES + 2**16))
     assert status == 400
     assert "larger than" in body["error"]["message"]
+
+
+def test_requests_that_wait_together_are_one_batch(
+    base_url: str, engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    chat = engine.chat
+
+    def counted(batch: Any) -> Any:
+        sizes.append(len(batch))
+        time.sleep(0.5)  # the others arrive meanwhile
+        return chat(batch)
+
+    monkeypatch.setattr(engine, "chat", counted)
+    data = json.dumps({"messages": MESSAGES, "max_tokens": 2}).encode()
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: post(f"{base_url}/chat/completions", data), range(8)))
+    assert [status for status, _ in answers] == [200] * 8
+    assert sum(sizes) == 8
+    assert len(sizes) <= 4
 
 
 def test_every_caller_gets_the_error_of_a_failed_batch(
