@@ -1,11 +1,9 @@
-"""What an evaluation is, as a typed config: the schema of the files in `configs/eval/`.
+"""The typed config of an evaluation: the schema of the files in `configs/eval/`.
 
     config = load_eval_config("configs/eval/tiny.yaml", ["num_examples=50"])
     config = eval_config_of(["models=tiny", "tasks=leg_counting"])
 
-All that can be known without a model is checked here; neither torch nor reasoning_gym is imported for it.
-
-Sections of an evaluation's config: how it is made, whatever is asked. Models and tasks stand in `config`.
+Everything that can be known without a model is checked here, without importing torch or reasoning_gym.
 """
 
 import os
@@ -53,54 +51,54 @@ TopP = Annotated[float, Field(gt=0, le=1)]
 
 
 class SamplingConfig(Section):
-    """How answers are drawn."""
+    """How answers are sampled."""
 
     temperature: From0 = 1.0
-    """0: the likeliest token each time."""
+    """0 takes the most likely token each time."""
     top_p: TopP = 1.0
-    """Tokens are drawn from the likeliest ones that have so much of the probability together."""
+    """Nucleus sampling: tokens are sampled from the most likely ones that together have this probability."""
     max_tokens: Positive = 1024
-    """New tokens at most."""
+    """Maximum number of new tokens of an answer."""
 
 
 class TaskSampling(Section):
-    """What is another for one task; the rest is as in `sampling`."""
+    """Sampling of one task; keys left out are as in `sampling`."""
 
     temperature: From0 | None = None
-    """As there."""
+    """As `sampling.temperature`."""
     top_p: TopP | None = None
-    """As there."""
+    """As `sampling.top_p`."""
     max_tokens: Positive | None = None
-    """As there."""
+    """As `sampling.max_tokens`."""
 
 
 class RequestsConfig(Section):
-    """How endpoints are asked."""
+    """Calls to endpoints."""
 
     concurrency: Positive = 64
-    """Calls under way at once, of each model."""
+    """Concurrent calls of each model."""
     timeout_s: Above0 = 600.0
-    """For one call."""
+    """Timeout of one call, in seconds."""
     tries: Positive = 6
-    """Of a call that was refused for now (429, 5xx), timed out or came back damaged; then it counts as failed."""
+    """Attempts of a call that is refused for now (429, 5xx), times out or comes back damaged, before it has failed."""
 
 
 class ServingConfig(Section):
-    """What serves the models that have no `url`."""
+    """How models without a `url` are served."""
 
     kind: Literal["auto", "embedded", "vllm"] = "auto"
-    """"vllm": a server of its own for each, one a GPU; "embedded": transformers, in this process; "auto": vLLM where it
+    """"vllm": a server for each, one per GPU; "embedded": transformers, in this process; "auto": vLLM where it
     is installed and there is a GPU."""
     gpus: list[Count] | None = None
-    """Default: all. Each serves one model at a time; the next one takes what is left."""
+    """GPUs to use; default: all. Each serves one model at a time."""
     vllm_args: list[Text] = Field(default_factory=list)
-    """More arguments for vLLM's server."""
+    """Additional arguments for vLLM's server."""
     start_timeout_s: Above0 = 900.0
-    """Until a server must answer."""
+    """Seconds until a server must be ready."""
 
 
 class ExternalConfig(Section):
-    """Benchmarks of lm-evaluation-harness, beside the tasks or alone."""
+    """Benchmarks of lm-evaluation-harness, in addition to the tasks or alone."""
 
     tasks: list[Text] = Field(default_factory=list)
     """Names of its tasks and groups, or of those in `configs/lm_eval`, which rg_env comes with, and in `include`; all
@@ -108,20 +106,20 @@ class ExternalConfig(Section):
     include: Text | None = None
     """Folder of more task files, in lm-eval's form. Code that they name (`!function`) is run."""
     num_examples: Positive | None = None
-    """So many, the first ones, of each task that a benchmark is made of; default: all."""
+    """The first N examples of each task of a benchmark; default: all."""
     temperature: From0 | None = None
     """As `sampling.temperature`; default, like the next two: the task's own."""
     top_p: TopP | None = None
     """As `sampling.top_p`."""
     max_tokens: Positive | None = None
-    """New tokens at most; where the task says nothing: `sampling.max_tokens`."""
+    """Maximum number of new tokens; if the task gives none: `sampling.max_tokens`."""
 
 
 class EvalOutputConfig(Section):
-    """Where the files go."""
+    """Where files are written."""
 
     dir: Text | None = None
-    """Default: a fresh folder under outputs/."""
+    """Output folder; default: a fresh one under outputs/."""
 
 
 TINY = "tiny"
@@ -172,27 +170,27 @@ def check_url(url: str) -> None:
 
 
 class Price(Section):
-    """What a million tokens cost, in any currency."""
+    """Price of a million tokens, in any currency."""
 
     input: From0
-    """Of prompts."""
+    """Price of a million tokens of prompts."""
     output: From0
-    """Of answers."""
+    """Price of a million tokens of answers."""
 
 
 class EvalModel(Section):
-    """One model, under the name that it has in tables and pictures."""
+    """One model, under its name in tables and pictures."""
 
     model: Text
     """A folder (checkpoints and LoRA adapters too), a name on the model hub, "tiny", or the model's name at `url`."""
     url: Text | None = None
-    """Of an OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1; without one, the model is served here."""
+    """URL of an OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1; without one, the model is served here."""
     key_variable: Text | None = None
     """Environment variable that holds the endpoint's key; default: OPENAI_API_KEY, except on this machine."""
     system_prompt: str | None = None
-    """Its own, instead of the prompt's; empty: none."""
+    """The model's own system prompt, instead of `prompt.system_prompt`; empty: none."""
     price: Price | None = None
-    """For the sum of costs."""
+    """To compute costs."""
 
     @property
     def prices(self) -> tuple[float, float] | None:
@@ -208,7 +206,7 @@ class EvalTask(TaskOptions):
     num_examples: Positive | None = None
     """Distinct questions; default: `num_examples`."""
     sampling: TaskSampling = TaskSampling()
-    """Of this task alone."""
+    """Sampling of this task."""
 
 
 class PublishedRow(Section):
@@ -243,32 +241,32 @@ class EvalConfig(Section):
     imports: list[Text] = Field(default_factory=list)
     """Modules, or .py files (relative to the config that names them), that register tasks or rewards of your own."""
     models: Annotated[dict[str, EvalModel], Field(min_length=1)]
-    """What is asked."""
+    """Models to evaluate."""
     tasks: dict[str, EvalTask] = Field(default_factory=dict)
-    """What it is asked. May be left out where there are external benchmarks."""
+    """Tasks to evaluate on. Optional if there are external benchmarks."""
     num_examples: Positive = 100
-    """Distinct questions of each task that does not say how many."""
+    """Distinct questions of each task without `num_examples` of its own."""
     rollouts_per_example: Positive = 1
     """Answers to each question; above 1, pass@k is reported."""
     eval_seed: Seed = 0
-    """Which questions: runs of training evaluate on those of 0."""
+    """Seed that picks the questions; training runs evaluate on those of seed 0."""
     split_by: SplitBy = "problem"
     """What decides which questions are for evaluation, as `splits.by` of training. Problems (questions) that a
     checkpoint of ours was trained on are left out for it, and counted."""
     seed: Seed = 0
-    """Of the sampling, where models are served here by the embedded engine."""
+    """Sampling seed of models served by the embedded engine."""
     grading: Literal["hardened", "partial", "upstream"] = "hardened"
-    """As in training."""
+    """As in training; default: that of the run of a checkpoint of ours, otherwise hardened."""
     prompt: PromptConfig = PromptConfig()
     rewards: Rewards = Field(default_factory=default_rewards)
-    """What the mean reward is of."""
+    """Rewards whose weighted sum is the reported reward."""
     sampling: SamplingConfig = SamplingConfig()
     external: ExternalConfig = ExternalConfig()
     requests: RequestsConfig = RequestsConfig()
     serving: ServingConfig = ServingConfig()
     output: EvalOutputConfig = EvalOutputConfig()
     published: dict[str, PublishedTable] = Field(default_factory=dict)
-    """What the accuracies are set beside."""
+    """Published figures to compare accuracies with."""
 
     _tasks_named = field_validator("tasks", mode="before")(
         named("{name: b, num_examples: 20}", "give the second one a label: {name: LABEL, task: NAME}")

@@ -29,6 +29,7 @@ from rg_env.core.text import one_line, reason_of
 from rg_env.errors import InputError, OutputFolderError, ServerError
 from rg_env.evaluation.config import EvalConfig
 from rg_env.evaluation.lm_eval.client import Benchmark, Harness
+from rg_env.evaluation.questions import as_trained
 from rg_env.evaluation.results import Results
 from rg_env.evaluation.runner import ROLLOUTS, Outcome, TaskWork, Work, ask_all, make_works
 from rg_env.evaluation.servers import can_serve
@@ -54,6 +55,7 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
         RGEnvError: lm-eval cannot grade the answers: they are kept for `resume`.
         ServerError: a model could not be asked to the end: the answers so far are kept for `resume`.
     """
+    config, notes = as_trained(config)
     folder = _folder(config, resume)
     works = make_works(config)
     with ExitStack() as stack:
@@ -65,6 +67,8 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
         if harness:
             stack.callback(harness.keep_log, folder)
             stack.enter_context(harness.answer_file(folder, benchmarks))
+        for note in notes:
+            print(note, flush=True)
         outcome = _ask(config, folder, [*works, *benchmarks])
         stack.callback(_print_notes, outcome)  # after the files: standard output may be closed
         _check_complete(outcome, folder)
@@ -76,6 +80,7 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
             published=config.published,
             external=[harness.score(each, folder) for each in benchmarks] if harness else [],
             lm_eval=harness.version if harness else "",
+            notes=notes,
         )
         with _writing(folder):
             files = write_results(results, folder)

@@ -18,14 +18,17 @@ from rg_env.core.data.splits import question_hash
 from rg_env.core.environment import Environment, ReasoningGym, Row
 from rg_env.core.grading.rollout import UNNAMED_TASK
 from rg_env.core.grading.scoring import score
+from rg_env.core.run_folder import RunFolder
+from rg_env.core.text import shortened
 from rg_env.errors import InputError
 from rg_env.evaluation import results
-from rg_env.evaluation.config import EvalConfig
+from rg_env.evaluation.config import EvalConfig, EvalModel
 from rg_env.evaluation.results import Part
 
 _CONSTANTS = 3
 """How many of the most frequent gold answers are tried as a constant one."""
 _MANIFEST = "manifest.json"
+_OPTIONS = ("config", "level", "levels")
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +125,86 @@ def _floor(env: Environment) -> float:
         for gold, _ in golds.most_common(_CONSTANTS)
     ]
     return max(shares, default=0.0)
+
+
+def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
+    """The config with what it leaves open taken from the training run of its first model that has one: prompt, grading,
+    token limit, and the options of tasks. A run's folder stands for its last checkpoint.
+
+    All models are asked the same, for comparison; the notes say what was taken, and what other runs had otherwise.
+
+    Raises:
+        InputError: a file of a run is damaged.
+    """
+    models = {name: model.model_copy(update={"model": _checkpoint(model)}) for name, model in config.models.items()}
+    config, notes = config.model_copy(update={"models": models}), []
+    runs = {name: run for name, each in models.items() if not each.url and (run := run_of(each.model))}
+    settings = {name: _settings(RunFolder(run)) for name, run in runs.items()}
+    for number, (name, trained) in enumerate(settings.items()):
+        if number == 0:
+            config = _with(config, trained)
+        asked = _settings_of(config, trained)
+        shown = ", ".join(f"{key}={shortened(value)}" for key, value in trained.items() if asked[key] == value)
+        other = ", ".join(f"{key}={shortened(value)}" for key, value in trained.items() if asked[key] != value)
+        notes += [f"{name}: asked as it was trained: {shown}"] if number == 0 and shown else []
+        notes += [f"{name}: asked otherwise than it was trained, which was with {other}"] if other else []
+    return config, notes
+
+
+def _checkpoint(model: EvalModel) -> str:
+    folder = Path(model.model)
+    if model.url or (folder / "config.json").is_file() or not RunFolder.is_run(folder):
+        return model.model
+    return str(RunFolder(folder).last_checkpoint() or folder)
+
+
+def _settings(run: RunFolder) -> dict[str, Any]:
+    """What a run asked its model, by the key of an evaluation's config."""
+    if not run.config_file.is_file():
+        return {}
+    config, arguments = run.config(), run.arguments()
+    environment, training = (arguments.get(name) or {} for name in ("environment", "training"))
+    prompt = config.get("prompt") or environment
+    found = {f"prompt.{key}": prompt.get(key) for key in ("system_prompt", "placement", "preamble")}
+    found |= {"grading": environment.get("grading"), "sampling.max_tokens": training.get("max_tokens")}
+    for task in environment.get("gym") or []:
+        options = {key: task[key] for key in _OPTIONS if task.get(key)}
+        found |= {f"tasks.{task['name']}": options} if options else {}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _with(config: EvalConfig, settings: dict[str, Any]) -> EvalConfig:
+    """The config with these settings, except for those that it gives itself."""
+    update: dict[str, Any] = {}
+    for section in ("prompt", "sampling"):
+        values: Any = getattr(config, section)
+        given = values.model_fields_set
+        new = {key: settings[f"{section}.{key}"] for key in type(values).model_fields if f"{section}.{key}" in settings}
+        update[section] = values.model_copy(update={key: value for key, value in new.items() if key not in given})
+    if "grading" in settings and "grading" not in config.model_fields_set:
+        update["grading"] = settings["grading"]
+    update["tasks"] = {
+        name: entry
+        if entry.task not in (None, name) or set(_OPTIONS) & entry.model_fields_set
+        else entry.model_copy(update=settings.get(f"tasks.{name}", {}))
+        for name, entry in config.tasks.items()
+    }
+    return config.model_copy(update=update)
+
+
+def _settings_of(config: EvalConfig, like: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a config that `like` names; tasks that are not asked count as alike."""
+    values = config.model_dump()
+    found: dict[str, Any] = {}
+    for key, value in like.items():
+        section, _, name = key.partition(".")
+        if section != "tasks":
+            found[key] = values[section][name] if name else values[section]
+        elif name in values["tasks"]:
+            found[key] = {option: values["tasks"][name][option] for option in value}
+        else:
+            found[key] = value
+    return found
 
 
 @dataclass(frozen=True)

@@ -275,6 +275,8 @@ class Results(Record):
     """In a training run: optimizer steps before this evaluation."""
     environments: list[Environment] = Field(default_factory=list)
     """What was asked."""
+    notes: list[str] = Field(default_factory=list)
+    """What was taken from the training runs of models, and which model was asked otherwise than it was trained."""
     tasks: dict[str, TaskResults]
     """Empty, like `models` and `comparisons`, if only external benchmarks were asked."""
     models: dict[str, ModelSummary]

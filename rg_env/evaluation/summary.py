@@ -116,6 +116,7 @@ def results_of(
     lm_eval: str = "",
     step: int | None = None,
     rollouts: Sequence[dict[str, Any]] = (),
+    notes: Sequence[str] = (),
 ) -> Results:
     """The results of answers that are complete.
 
@@ -139,6 +140,7 @@ def results_of(
         published=compare(published or {}, tasks),
         external=list(external),
         rollouts=list(rollouts),
+        notes=list(notes),
     )
 
 

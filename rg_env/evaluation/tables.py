@@ -107,6 +107,7 @@ def markdown(results: Results) -> str:
             *_markdown(*_accuracies(results)),
             "",
             _about(results),
+            *(f"\n{note}" for note in results.notes),
         ]
     else:
         lines += [f"{what}."]

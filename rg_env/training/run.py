@@ -350,10 +350,13 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
     """The contents of `config.yaml`: the caller's settings, and what they resolve to."""
     trainer, plan = evaluation.trainer, evaluation.plan
     env = trainer.env
+    options = getattr(env, "prompt_options", None)  # None for environments of Verifiers
+    prompt = {"placement": options.placement, "preamble": options.preamble or ""} if options else {}
     resolved: dict[str, Any] = {
         "model": _model_name(trainer),
         "environment": {
             "system_prompt": env.system_prompt,
+            **prompt,
             "first_prompt": (env.train_rows or env.eval_rows)[0]["prompt"],
             "rewards": env.reward_weights,
         },

@@ -186,7 +186,7 @@ def test_mmlu_pro_takes_the_letter_of_the_answer_tag(probed: dict[str, Any]) -> 
         ("gsm8k_gr", r"external.tasks: there is no task 'gsm8k_gr' in lm-eval .*: did you mean gsm8k_rg"),
         ("bad_choice", r"bad_choice is scored by the likelihood of given answers \(multiple_choice\)"),
         ("bad_code", r"bad_code: Attempted to run task: bad_code which is marked as unsafe"),
-        ("bad_prefix", r"bad_prefix begins the answer \(gen_prefix\)"),
+        ("bad_prefix", r"bad_prefix sets gen_prefix"),
     ],
 )
 def test_what_cannot_be_asked_is_told(probed: dict[str, Any], name: str, told: str) -> None:

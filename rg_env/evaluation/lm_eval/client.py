@@ -121,10 +121,10 @@ class Harness:
         self._config = config
         # Models with the same system prompt are asked the same.
         self._prompts = list(dict.fromkeys(model.system_prompt for model in config.models.values()))
-        self._scratch = tempfile.TemporaryDirectory(prefix="rg-env-external-")
-        self._log = Path(self._scratch.name) / _LOG
 
     def __enter__(self) -> "Harness":
+        self._scratch = tempfile.TemporaryDirectory(prefix="rg-env-external-")
+        self._log = Path(self._scratch.name) / _LOG
         self._log.touch()
         keys = {DEFAULT_KEY, *(model.key_variable for model in self._config.models.values() if model.key_variable)}
         environment = environment_without(*keys) | {
@@ -170,22 +170,11 @@ class Harness:
         ]
         with file.open(encoding="utf-8") as lines:
             for record in map(json.loads, lines):
-                request = Request(record["chat"], self._sampling(record["sampling"]))
+                request = Request(record["chat"], sampling_of(self._config, record["sampling"]))
                 for each in benchmarks:
                     if (each.name, each.prompt) == (record["benchmark"], record["prompt"]):
                         each.requests[record["key"]] = request
         return benchmarks
-
-    def _sampling(self, of_task: dict[str, Any]) -> Sampling:
-        """The task's own settings, unless the config overrides them; greedy by default."""
-        external = self._config.external
-        lengths = [of_task[each] for each in ("max_gen_toks", "max_tokens", "max_new_tokens") if each in of_task]
-        temperature = 0.0 if of_task.get("do_sample") is False else of_task.get("temperature", 0.0)
-        return Sampling(
-            max_tokens=external.max_tokens or int(next(iter(lengths), self._config.sampling.max_tokens)),
-            temperature=temperature if external.temperature is None else external.temperature,
-            top_p=external.top_p or of_task.get("top_p", 1.0),
-        )
 
     @contextlib.contextmanager
     def answer_file(self, folder: Path, benchmarks: list[Benchmark]) -> Iterator[None]:
@@ -262,6 +251,18 @@ class Harness:
 
 class _Refused(Exception):
     """Error that lm-eval's process sent instead of a result."""
+
+
+def sampling_of(config: EvalConfig, of_task: dict[str, Any]) -> Sampling:
+    """A task's own settings, unless the config overrides them; greedy by default."""
+    external = config.external
+    lengths = [of_task[each] for each in ("max_gen_toks", "max_tokens", "max_new_tokens") if each in of_task]
+    temperature = 0.0 if of_task.get("do_sample") is False else of_task.get("temperature", 0.0)
+    return Sampling(
+        max_tokens=external.max_tokens or int(next(iter(lengths), config.sampling.max_tokens)),
+        temperature=temperature if external.temperature is None else external.temperature,
+        top_p=external.top_p or of_task.get("top_p", 1.0),
+    )
 
 
 def include_folders(given: str | None) -> list[Path]:

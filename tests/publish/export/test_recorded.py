@@ -108,7 +108,7 @@ def no_greedy(run: Path) -> None:
 
 def other_rows(run: Path) -> None:
     record = json.loads((run / "eval_results" / "eval_step_1.json").read_text())
-    edit(run, questions=[{**record["questions"][0], "prompts_sha256": "0" * 64}])
+    edit(run, environments=[{**record["environments"][0], "prompts_sha256": "0" * 64}])
 
 
 @pytest.mark.parametrize("run", ["config"], indirect=True)
