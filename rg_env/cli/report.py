@@ -1,4 +1,4 @@
-"""`rg-env report`: its options, and what is printed."""
+"""`rg-env report`: its options and its output."""
 
 import argparse
 import sys
@@ -14,13 +14,13 @@ def add(commands: Any) -> None:
         "report",
         help="one HTML page about a run or an evaluation: curves, tables, rollouts",
         usage="rg-env report RUN_OR_RESULTS [--output FILE] [--rollouts N]",
-        epilog="The page needs no network. What is damaged or left out is told in it, and on standard error.",
+        epilog="The page needs no network. Notes on missing or omitted data are in the page and on standard error.",
     )
     report.add_argument(
         "source", metavar="RUN_OR_RESULTS", type=Path, help="folder of a run or an evaluation, or a results file"
     )
     report.add_argument("--output", metavar="FILE", type=Path, help="the page; default: report.html in the folder")
-    report.add_argument("--rollouts", type=positive, metavar="N", help="in the page at most; default: 10000")
+    report.add_argument("--rollouts", type=positive, metavar="N", help="maximum number of rollouts in the page; default: 10000")
     report.set_defaults(run=_report)
 
 
