@@ -6,20 +6,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from result_files import all_results, run_evaluation
+from result_files import all_results, model_result, run_evaluation, task_results
 
 from rg_env.core.data.splits import question_hash
 from rg_env.core.statistics import mean_and_error
-from rg_env.evaluation.results import (
-    ModelResult,
-    Paired,
-    Questions,
-    Results,
-    Sampling,
-    Scores,
-    TaskResults,
-    Usage,
-)
+from rg_env.evaluation.results import Paired, Results
 
 HOSTILE = (
     "<script>document.title = 'owned'</script>",
@@ -126,50 +117,24 @@ def evaluation_record(model: str, problem: int, rollout: int, correct: bool, **c
     return {**record, **changes}
 
 
-def task_results(records: Sequence[Mapping[str, Any]], task: str = "leg_counting") -> TaskResults:
-    """The results that these rollouts make."""
-    models: dict[str, ModelResult] = {}
+def results_of_records(
+    records: Sequence[Mapping[str, Any]], task: str = "leg_counting", created: str = "2025-01-01"
+) -> Results:
+    """The results of one task that these rollouts make."""
+    models = {}
     for model in dict.fromkeys(record["model"] for record in records):
-        correct: dict[str, list[bool]] = {}
+        correct: dict[str, list[float]] = {}
         for record in records:
             if record["model"] == model:
-                correct.setdefault(record["row"], []).append(record["correct"])
-        accuracy, error = mean_and_error([[float(each) for each in answers] for answers in correct.values()])
-        scores = Scores(
-            **dict.fromkeys(("accuracy_se", "greedy_accuracy", "greedy_accuracy_se", "reward_se", "greedy_reward")),
-            **dict.fromkeys(("greedy_reward_se", "mean_completion_tokens_se", "truncated_se")),
-            pass_at_k_se={},
-            n=len(correct),
-            answers=sum(map(len, correct.values())),
-            accuracy=accuracy,
-            accuracy_interval=(max(0.0, accuracy - 2 * error), min(1.0, accuracy + 2 * error)),
-            guess_adjusted=None,
-            reward=accuracy + 0.1,
-            reward_interval=(accuracy, accuracy + 0.2),
-            pass_at_k={"pass@2": accuracy},
-            mean_completion_tokens=10.0,
-            truncated=0.0,
-            status={"correct": accuracy},
-            failed=0,
-            left_out=0,
-        )
-        usage = Usage(prompt_tokens=1000, completion_tokens=None, cost=None)
-        own = "Answer as a cat." if model == "trained" else None
-        models[model] = ModelResult(
-            source=model, kind="hub", engine="embedded", system_prompt=own, scores=scores, usage=usage, correct=correct
-        )
-    return TaskResults(
-        task=task,
-        spec={"name": task},
-        category="arithmetic",
-        questions=Questions(n=4, seed=0, manifest_sha256="ab", prompts_sha256="cd"),
-        sampling=Sampling(rollouts_per_example=2, temperature=0.6, top_p=0.95, max_tokens=512),
-        system_prompt="Think step by step.",
-        grading="hardened",
-        floor=0.25,
-        models=models,
-        comparisons=[Paired(a="trained", b="base", n=4, difference=0.5, interval=(0.1, 0.9), p_value=0.03)],
-    )
+                correct.setdefault(record["row"], []).append(float(record["correct"]))
+        accuracy, error = mean_and_error(list(correct.values()))
+        interval = (max(0.0, accuracy - 2 * error), min(1.0, accuracy + 2 * error))
+        answers = sum(map(len, correct.values()))
+        made = model_result(accuracy, len(correct), answers=answers, accuracy_interval=interval)
+        models[model] = made.model_copy(update={"system_prompt": "Answer as a cat." if model == "trained" else None})
+    pair = Paired(a="trained", b="base", n=4, difference=0.5, interval=(0.1, 0.9), p_value=0.03)
+    made_task = task_results(models, task, n=4, rollouts_per_example=2, comparisons=[pair])
+    return all_results([made_task], created=created, comparisons=[pair])
 
 
 def evaluation_records() -> list[dict[str, Any]]:
@@ -181,14 +146,6 @@ def evaluation_records() -> list[dict[str, Any]]:
         for problem, answers in enumerate(problems)
         for rollout, each in enumerate(answers)
     ]
-
-
-def results_of_records(
-    records: Sequence[Mapping[str, Any]], task: str = "leg_counting", created: str = "2025-01-01"
-) -> Results:
-    """The results of one task that these rollouts make."""
-    made = task_results(records, task)
-    return all_results([made], created=created, comparisons=made.comparisons)
 
 
 def write_evaluation(folder: Path, records: Sequence[Mapping[str, Any]] | None = None) -> Path:

@@ -20,7 +20,7 @@ def add(commands: Any) -> None:
         "source", metavar="RUN_OR_RESULTS", type=Path, help="folder of a run or an evaluation, or a results file"
     )
     report.add_argument("--output", metavar="FILE", type=Path, help="the page; default: report.html in the folder")
-    report.add_argument("--rollouts", type=positive, metavar="N", help="maximum number of rollouts in the page; default: 10000")
+    report.add_argument("--rollouts", type=positive, metavar="N", help="maximum rollouts in the page; default: 10000")
     report.set_defaults(run=_report)
 
 

@@ -110,7 +110,7 @@ def test_an_evaluations_page(tmp_path: Path, report: Callable[..., tuple[int, st
     rollouts = data["rollouts"]
     assert (rollouts["variants"], rollouts["found"]) == (["base", "trained"], 16)
     prompts = {(r["model"], rollouts["texts"][r["system"]]) for r in rollouts["records"]}
-    assert prompts == {("base", "Think step by step."), ("trained", "Answer as a cat.")}
+    assert prompts == {("base", "Think."), ("trained", "Answer as a cat.")}
 
 
 def test_a_single_tasks_file_and_another_output(tmp_path: Path, report: Callable[..., tuple[int, str, str]]) -> None:
