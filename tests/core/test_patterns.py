@@ -30,7 +30,7 @@ LENGTHS = (24, 400, 6_000)
 GROWTH = 8
 IGNORED_S = 2e-3
 BUILT = {
-    ("rg_env.core.grading.parsing.polynomials", "token"): (
+    ("rg_env.core.grading.graders.algebra", "token"): (
         r"\s*(?:(?P<sign>[+-])|(?P<times>\*)(?!\*)|(?P<number>\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)"
         r"|(?P<name>x|y)(?:\s*(?:\*\*|\^)\s*(?:(\d{1,4})(?!\d)|\(\s*(\d{1,4})\s*\)))?)"
     ),

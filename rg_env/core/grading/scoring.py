@@ -66,7 +66,7 @@ class Score:
 def score(completion: object, info: Mapping[str, Any] | str) -> Score:
     """The score of `completion` (any form that `extraction.completion_text` takes) for the row that `info` is of.
 
-    Raises `InputError` if `info` is not the `info` of a row that `core.dataset` built.
+    Raises `InputError` if `info` is not the `info` of a row that `core.data.dataset` built.
     """
     return score_extraction(extract(completion), info)
 
@@ -74,34 +74,30 @@ def score(completion: object, info: Mapping[str, Any] | str) -> Score:
 def score_extraction(extraction: Extraction, info: Mapping[str, Any] | str) -> Score:
     """`score` for callers that have extracted the answer already."""
     task, config, entry, grading = parse_info(info)
-    early = _ungraded(extraction, task, entry)
-    if early:
+    if early := _ungraded(extraction, task, entry):
         return early
     answer = extraction.answer or ""
-    if in_worker(task, grading):
-        pool, steps = _worker_pool(task), _steps(task, config, entry, answer, grading)
-        try:
-            text = next(steps)
-            while True:
-                text = steps.send(pool.call(task, config, entry, text))
-        except StopIteration as end:
-            return end.value
-    return _graded(task, config, entry, answer, grading == "partial")
+    if not in_worker(task, grading):
+        return _graded(task, config, entry, answer, grading == "partial")
+    pool, steps = _worker_pool(task), _steps(task, config, entry, answer, grading)
+    try:
+        text = next(steps)
+        while True:
+            text = steps.send(pool.call(task, config, entry, text))
+    except StopIteration as end:
+        return end.value
 
 
 async def score_extraction_async(extraction: Extraction, info: Mapping[str, Any] | str) -> Score:
     """`score_extraction` that leaves the event loop free while a worker grades."""
     task, config, entry, grading = parse_info(info)
-    if not in_worker(task, grading):
-        return score_extraction(extraction, info)
-    answer = extraction.answer or ""
     early = _ungraded(extraction, task, entry)
-    if early:
-        return early
+    if early or not in_worker(task, grading):
+        return early or score_extraction(extraction, info)
     pool = _pools.get(_pool_key(task))
     if pool is None:
         pool = await asyncio.to_thread(_worker_pool, task)
-    steps = _steps(task, config, entry, answer, grading)
+    steps = _steps(task, config, entry, extraction.answer or "", grading)
     try:
         text = next(steps)
         while True:

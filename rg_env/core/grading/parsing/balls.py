@@ -81,26 +81,11 @@ def power(a: Ball, exponent: Fraction) -> Ball:
     return middle, spread + _LIBRARY * (abs(middle) + spread) + _UNDERFLOW
 
 
-def exp(a: Ball) -> Ball:
-    x, r = _finite(a)
-    return _value(math.exp(x), math.exp(x) * math.expm1(r))
-
-
 def log(a: Ball) -> Ball:
     x, r = _finite(a)
     if x - r <= 0:
         raise ValueError("the ball holds what has no logarithm")
     return _value(math.log(x), r / (x - r))
-
-
-def sin(a: Ball) -> Ball:
-    x, r = _finite(a)
-    return _value(math.sin(x), r)
-
-
-def cos(a: Ball) -> Ball:
-    x, r = _finite(a)
-    return _value(math.cos(x), r)
 
 
 def tan(a: Ball) -> Ball:
@@ -119,35 +104,6 @@ def sqrt(a: Ball) -> Ball:
         raise ValueError("the ball holds what has no square root")
     middle = math.sqrt(x)
     return _value(middle, r / middle if r else 0.0)
-
-
-def asin(a: Ball) -> Ball:
-    return _value(math.asin(a[0]), _arc_spread(a))
-
-
-def acos(a: Ball) -> Ball:
-    return _value(math.acos(a[0]), _arc_spread(a))
-
-
-def _arc_spread(a: Ball) -> float:
-    x, r = _finite(a)
-    end = abs(x) + r
-    return r / math.sqrt(1 - end * end) if r else 0.0
-
-
-def atan(a: Ball) -> Ball:
-    x, r = _finite(a)
-    return _value(math.atan(x), r)
-
-
-def sinh(a: Ball) -> Ball:
-    x, r = _finite(a)
-    return _value(math.sinh(x), r * math.cosh(abs(x) + r))
-
-
-def cosh(a: Ball) -> Ball:
-    x, r = _finite(a)
-    return _value(math.cosh(x), r * math.cosh(abs(x) + r))
 
 
 def absolute(a: Ball) -> Ball:
@@ -170,6 +126,31 @@ def _finite(a: Ball) -> Ball:
     if not is_finite(a):
         raise OverflowError("too large for a float")
     return a
+
+
+def _lifted(function: Callable[[float], float], spread: Callable[[float, float], float]) -> Callable[[Ball], Ball]:
+    """The function of balls; `spread` bounds its change from the midpoint, given that and the radius."""
+
+    def lifted(a: Ball) -> Ball:
+        x, r = _finite(a)
+        return _value(function(x), spread(x, r))
+
+    return lifted
+
+
+def _arc_spread(x: float, r: float) -> float:
+    end = abs(x) + r
+    return r / math.sqrt(1 - end * end) if r else 0.0
+
+
+def _hyperbolic_spread(x: float, r: float) -> float:
+    return r * math.cosh(abs(x) + r)
+
+
+sin, cos, atan = (_lifted(function, lambda x, r: r) for function in (math.sin, math.cos, math.atan))
+asin, acos = (_lifted(function, _arc_spread) for function in (math.asin, math.acos))
+sinh, cosh = (_lifted(function, _hyperbolic_spread) for function in (math.sinh, math.cosh))
+exp = _lifted(math.exp, lambda x, r: math.exp(x) * math.expm1(r))
 
 
 def _arc_slope(u: Ball, v: Ball) -> Ball:
