@@ -84,10 +84,10 @@ from rg_env.commands import prepare_process
 prepare_process()
 import json, sys, time
 from pathlib import Path
-from rg_env.publish.export.job import Asked, export
+from rg_env.publish.export.job import ExportRequest, export
 path, out, asked = sys.argv[1:]
 start = time.monotonic()
-export(Asked(Path(path), Path(out), **json.loads(asked)))
+export(ExportRequest(Path(path), Path(out), **json.loads(asked)))
 print(time.monotonic() - start)
 """
 COPY = """

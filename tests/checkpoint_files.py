@@ -1,6 +1,6 @@
 """Checkpoints in the formats of the field's trainers, written without them: as they write them, but by one process.
 
-`tests/publish/export/test_real_shards.py` compares what is read of these with what is read of the real ones.
+`tests/publish/export/test_real_shards.py` reads files that the trainers really wrote.
 """
 
 import contextlib
@@ -146,9 +146,10 @@ def write_zero(
         for rank in range(processes):
             optimizer: dict[str, Any] = {"zero_stage": stage_enum(stage), "loss_scaler": loss_scaler()}
             if stage == 3:
-                mine = torch.cat([_split(trained[name].flatten(), processes)[rank] for name in names])
-                flat = list(mine.tensor_split(sub_groups))
-                optimizer |= {"partition_count": processes, "fp32_flat_groups": [part.clone() for part in flat]}
+                mine = [_split(trained[name].flatten(), processes)[rank] for name in names]
+                size = -(-len(mine) // sub_groups)
+                flat = [torch.cat(mine[first : first + size]) for first in range(0, len(mine), size)]
+                optimizer |= {"partition_count": processes, "fp32_flat_groups": flat}
             else:
                 flat = [_vector([trained[name] for name in group], processes, padding) for group in grouped]
                 optimizer |= {

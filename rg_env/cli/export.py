@@ -11,9 +11,9 @@ def add(commands: Any) -> None:
     """Add `rg-env export` to the subcommands."""
     export = commands.add_parser(
         "export",
-        help="a checkpoint of any kind as a model folder, proven to be the trained model",
+        help="turn a checkpoint of any kind into a model folder, verified to be the trained model",
         usage="rg-env export CHECKPOINT [--out DIR] [--dtype bf16|fp16|fp32] [--merge-lora] [options]",
-        epilog="Exit code 1: a check failed, and nothing was left. Nothing in a checkpoint is executed.",
+        epilog="Exit code 1: a check failed, and nothing is left. Nothing in a checkpoint is executed.",
     )
     export.add_argument(
         "checkpoint",
@@ -22,10 +22,10 @@ def add(commands: Any) -> None:
         help="a model folder, a run (its last checkpoint), DeepSpeed or FSDP shards, adapters",
     )
     export.add_argument("--out", metavar="DIR", type=Path, help="a new folder; default: CHECKPOINT-export")
-    export.add_argument("--dtype", choices=["bf16", "fp16", "fp32"], help="default: as the weights were loaded")
-    export.add_argument("--merge-lora", action="store_true", help="adapters: the whole model, not the adapters alone")
-    export.add_argument("--best", action="store_true", help="of a run the checkpoint with the best accuracy")
-    export.add_argument("--base", metavar="MODEL", help="trained from; where the checkpoint has no config or tokenizer")
+    export.add_argument("--dtype", choices=["bf16", "fp16", "fp32"], help="default: the run's or the configuration's")
+    export.add_argument("--merge-lora", action="store_true", help="adapters: merge them into the base model")
+    export.add_argument("--best", action="store_true", help="for a run: its checkpoint with the best accuracy")
+    export.add_argument("--base", metavar="MODEL", help="base model, if the checkpoint has no config or tokenizer")
     export.add_argument(
         "--verify",
         action=argparse.BooleanOptionalAction,
@@ -37,9 +37,9 @@ def add(commands: Any) -> None:
 
 def _export(options: argparse.Namespace) -> int:
     require("torch", "train")
-    from rg_env.publish.export.job import Asked, export
+    from rg_env.publish.export.job import ExportRequest, export
 
-    asked = Asked(
+    request = ExportRequest(
         path=options.checkpoint,
         out=options.out,
         dtype=options.dtype,
@@ -49,5 +49,5 @@ def _export(options: argparse.Namespace) -> int:
         base=options.base,
     )
     with end_signals_as_ctrl_c():
-        print(export(asked, say))
+        print(export(request, say))
     return 0

@@ -15,7 +15,7 @@ import torch
 from stack_server import REPOSITORY, RunningServer, cpu_environment
 from transformers import AutoModelForCausalLM
 
-from rg_env.publish.export.job import Asked, export
+from rg_env.publish.export.job import ExportRequest, export
 
 PYTHON = Path(sys.executable)
 # As examples/train_ultra_minimal.py, with fewer problems to evaluate on: two cores serve and train here.
@@ -92,7 +92,7 @@ def test_two_processes_with_shards_learn(
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "checkpoint-6", dtype=torch.float32)
     assert all(parameter.numel() for parameter in saved.parameters())
     told: list[str] = []
-    exported = AutoModelForCausalLM.from_pretrained(export(Asked(tmp_path / "run"), told.append))
+    exported = AutoModelForCausalLM.from_pretrained(export(ExportRequest(tmp_path / "run"), told.append))
     assert told[0].endswith(f"checkpoint-6: {exported_from}")
     assert told[-1].startswith("verified: ")
     assert " of 8 frozen problems right" in told[-1]

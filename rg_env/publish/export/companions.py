@@ -1,20 +1,20 @@
-"""What a model folder has besides weights: configuration, tokenizer, chat template, generation settings."""
+"""What a model folder has in addition to weights: configuration, tokenizer, chat template, generation settings."""
 
+import contextlib
 import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.utils import logging
 
-from rg_env.core.config.yaml12 import load as load_yaml
+from rg_env.core.run_folder import RunFolder, read_json
 from rg_env.core.text import reason_of
 from rg_env.errors import InputError
 from rg_env.inference.models import TINY, describe_model
-from rg_env.publish.export.formats import Checkpoint
+from rg_env.publish.export.locate import Checkpoint
 from rg_env.tiny import POLICY_DIR
 
 _TOKENIZER = (
@@ -30,7 +30,7 @@ _TOKENIZER = (
     "chat_template.json",
 )
 _NEEDED = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
-"""One of them is there where a tokenizer is."""
+"""Every tokenizer has one of them."""
 
 
 class Companions:
@@ -68,20 +68,20 @@ class Companions:
 
     @property
     def base_name(self) -> str:
-        """What `from_pretrained` takes for the base model."""
+        """The base model as `from_pretrained` takes it."""
         return str(POLICY_DIR) if self.base == TINY else str(self.base)
 
     def config(self) -> Any:
-        """The configuration of transformers. Raises `InputError` where there is none that can be read."""
+        """The configuration of transformers. Raises `InputError` if it cannot be read."""
         if self._config is None:
             return describe_model(self.base_name).config
         try:
             return AutoConfig.from_pretrained(self._config, local_files_only=True, trust_remote_code=False)
-        except Exception as error:  # damaged files raise whatever their parser raises
+        except Exception as error:  # damaged files raise anything
             raise InputError(f"{self._config / 'config.json'} cannot be read: {reason_of(error)}") from error
 
     def dtype_name(self) -> str | None:
-        """What the run says that weights were loaded in, else what the configuration says: "bfloat16"."""
+        """The dtype that the run loaded the weights in, else the configuration's: "bfloat16"."""
         model = _run_config(self._checkpoint).get("model")
         asked = model.get("dtype") if isinstance(model, dict) else None
         if asked in ("float32", "bfloat16"):
@@ -89,40 +89,39 @@ class Companions:
         found = getattr(self.config(), "dtype", None)
         return None if found is None else str(found).removeprefix("torch.")
 
-    def write(self, folder: Path, dtype: str | None) -> Any:
-        """Put all of it into `folder`; returns the tokenizer, as it loads from there.
+    def tokenizer(self) -> Any:
+        """Raises `InputError` if it cannot be loaded."""
+        logging.disable_progress_bar()
+        if self._tokenizer is None:
+            return describe_model(self.base_name).tokenizer
+        try:
+            return AutoTokenizer.from_pretrained(self._tokenizer, local_files_only=True, trust_remote_code=False)
+        except Exception as error:
+            raise InputError(f"the tokenizer of {self._tokenizer} cannot be loaded: {reason_of(error)}") from error
 
-        Args:
-            dtype: what `config.json` says of the weights; None: no configuration, for adapters.
+    def write(self, folder: Path, dtype: str | None) -> None:
+        """Copy everything into `folder`; `dtype` is that of the weights for config.json, None for adapters, which have
+        no configuration.
 
         Raises:
-            InputError: they cannot be loaded.
+            InputError: the generation settings are damaged.
         """
         if dtype is not None:
             self._write_config(folder, dtype)
         if self._tokenizer is None:
             describe_model(self.base_name).tokenizer.save_pretrained(folder)
-        else:
-            for name in _TOKENIZER:
-                if (self._tokenizer / name).is_file():
-                    shutil.copyfile(self._tokenizer / name, folder / name)
-        logging.disable_progress_bar()
-        source = folder if dtype is not None else self._tokenizer or self.base_name
-        try:
-            return AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
-        except Exception as error:
-            shown = self._tokenizer or self.base
-            raise InputError(f"the tokenizer of {shown} cannot be loaded: {reason_of(error)}") from error
+            return
+        for name in _TOKENIZER:
+            if (self._tokenizer / name).is_file():
+                shutil.copyfile(self._tokenizer / name, folder / name)
 
     def _write_config(self, folder: Path, dtype: str) -> None:
         if self._config is None:
             config = self.config()
             config.dtype = dtype
             config.save_pretrained(folder)
-            try:
+            with contextlib.suppress(OSError):  # it has none
                 GenerationConfig.from_pretrained(self.base_name, local_files_only=True).save_pretrained(folder)
-            except OSError:  # it has none
-                return
             return
         values = json.loads((self._config / "config.json").read_text(encoding="utf-8"))
         keys = [key for key in ("dtype", "torch_dtype") if key in values] or ["torch_dtype"]
@@ -131,7 +130,7 @@ class Companions:
         for place in (*self._checkpoint.companions, self._config):
             file = place / "generation_config.json"
             if file.is_file():
-                try:  # transformers passes over a damaged one, and vLLM does not start
+                try:  # transformers ignores a damaged one, but vLLM does not start
                     GenerationConfig.from_pretrained(place, local_files_only=True)
                 except Exception as error:
                     raise InputError(f"{file} cannot be read: {reason_of(error)}") from error
@@ -140,13 +139,10 @@ class Companions:
 
 
 def _adapted(checkpoint: Checkpoint) -> str | None:
+    """The base model that the adapters name."""
     if checkpoint.kind != "adapter":
         return None
-    file = checkpoint.weights / "adapter_config.json"
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"{file} is missing, damaged, or names no model that the adapters belong to") from error
+    found = read_json(checkpoint.weights / "adapter_config.json").get("base_model_name_or_path")
     return str(found) if found else None
 
 
@@ -157,9 +153,8 @@ def _trained_from(checkpoint: Checkpoint) -> str | None:
 
 
 def _run_config(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What the run's config.yaml says, as plain values; empty where there is none."""
+    """The config of its run; empty if there is none that can be read."""
     try:
-        values = load_yaml(((checkpoint.run or checkpoint.folder.parent) / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        return RunFolder(checkpoint.run or checkpoint.folder.parent).config()
+    except InputError:
         return {}
-    return values if isinstance(values, dict) else {}

@@ -1,4 +1,4 @@
-"""Where an export goes: a new folder, written aside and renamed in the end, or nothing."""
+"""The folder of an export: written aside and renamed at the end, or nothing."""
 
 import errno
 import os
@@ -13,22 +13,22 @@ from rg_env.errors import OutputFolderError, RGEnvError
 
 _CANNOT_WRITE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM),
-    *(errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EBUSY, errno.EINVAL),  # what the name stands for, in the end
+    *(errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EBUSY, errno.EINVAL),  # what `out` turns out to be
 }
 _HEADROOM = 2**20
 
 
 @contextmanager
 def written_aside(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that gets its name in the end. If anything fails, nothing is left of it.
+    """A folder next to `out`, renamed to it at the end. If anything fails, nothing is left of it.
 
     Raises:
-        OutputFolderError: `out` is taken, or cannot be written.
+        OutputFolderError: `out` exists, or cannot be written.
     """
     try:
         taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
         if taken or out.is_symlink():
-            raise OutputFolderError(f"{out} is there already, and is not overwritten: name another folder by --out")
+            raise OutputFolderError(f"{out} exists already and is not overwritten: name another folder with --out")
     except OutputFolderError:
         raise
     except (OSError, ValueError) as error:
@@ -43,7 +43,7 @@ def written_aside(out: Path) -> Iterator[Path]:
             yield aside
             mask = os.umask(0)
             os.umask(mask)
-            aside.chmod(0o777 & ~mask)  # as mkdir makes them
+            aside.chmod(0o777 & ~mask)  # like mkdir
             aside.rename(out)
         except BaseException as error:
             shutil.rmtree(aside, ignore_errors=True)
@@ -55,14 +55,14 @@ def written_aside(out: Path) -> Iterator[Path]:
 
 def _unwritable(out: Path, error: OSError | ValueError) -> OutputFolderError:
     reason = error.strerror if isinstance(error, OSError) else error
-    return OutputFolderError(f"cannot write {str(out)[:200]}: {reason}; name another folder by --out")
+    return OutputFolderError(f"cannot write {str(out)[:200]}: {reason}; name another folder with --out")
 
 
 def check_space(needed: int, folder: Path) -> None:
-    """Raise `OutputFolderError` where so many bytes do not fit."""
+    """Raise `OutputFolderError` if the disk has no room for `needed` bytes."""
     free = shutil.disk_usage(folder).free
     if free < needed + _HEADROOM:
         raise OutputFolderError(
             f"{needed / 1e6:,.0f} MB are to be written to {folder.parent}, and {free / 1e6:,.0f} MB are free: make "
-            "room, or name another folder by --out"
+            "room, or name another folder with --out"
         )

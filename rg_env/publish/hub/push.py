@@ -117,8 +117,7 @@ def _exported(source: Source, say: Callable[[str], None]) -> Iterator[Source]:
     if source.kind != "export":
         yield source
         return
-    from rg_env.publish.export.job import Asked as ExportRequest
-    from rg_env.publish.export.job import export
+    from rg_env.publish.export.job import ExportRequest, export
 
     parent = source.folder.absolute().parent  # a disk with room for weights, unlike /tmp
     with tempfile.TemporaryDirectory(

@@ -1,18 +1,19 @@
-"""Files that torch saved: read without executing anything in them, a tensor at a time.
+"""Files that torch saved, read without executing anything in them.
 
-What may stand in a file besides tensors and plain values is listed here. DeepSpeed's own classes are read as inert
-objects, so DeepSpeed itself is not needed.
+torch's own reader (`weights_only=True`) is safe for tensors and for the classes listed here. The `.metadata` of
+torch.distributed.checkpoint is a plain pickle, which torch would execute: `read_metadata` has its own unpickler, which
+knows the classes of that file and nothing else.
 """
 
 import pickle
 import re
-from collections.abc import Callable
-from io import RawIOBase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
+from torch.distributed.checkpoint import filesystem, metadata
 
+from rg_env.core.text import one_line
 from rg_env.errors import InputError
 
 DEEPSPEED_TYPES = {
@@ -21,43 +22,36 @@ DEEPSPEED_TYPES = {
     "deepspeed.runtime.zero.config.ZeroStageEnum",
     "deepspeed.utils.tensor_fragment.fragment_address",
 }
-"""What DeepSpeed 0.17 to 0.19 writes besides plain values and tensors."""
+"""What DeepSpeed 0.17 to 0.19 writes in addition to plain values and tensors."""
+METADATA = ".metadata"
 
 
-class Inert:
-    """Stands for an object of a class that is not imported: `arguments` it was made with."""
+def load(file: Path) -> Any:
+    """The content of `file`, its tensors mapped.
 
-    arguments: tuple[Any, ...]
-
-    def __new__(cls, *arguments: Any) -> "Inert":
-        made = super().__new__(cls)
-        made.arguments = arguments
-        return made
-
-
-class _LossScaler(Inert):
-    """torch's reader wants a class of its own for each name."""
-
-
-class _DynamicLossScaler(Inert): ...
-
-
-class _ZeroStage(Inert): ...
+    Raises:
+        InputError: it is missing or damaged, or contains anything but tensors, plain values and known classes.
+    """
+    try:
+        with torch.serialization.safe_globals(safe_classes()):
+            return torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+    except (FileNotFoundError, PermissionError) as error:
+        raise InputError(f"{file}: {error.strerror}") from error
+    except Exception as error:  # a damaged file raises anything
+        strange = re.search(r"GLOBAL ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
+        if strange:
+            raise InputError(f"{file} contains {strange[1]}: not executed, no checkpoint needs it") from error
+        raise InputError(f"{file} is truncated, damaged, or not a file of torch: copy it again") from error
 
 
-class _Fragment(Inert): ...
-
-
-def _allowed() -> list[Any]:
+def safe_classes() -> list[Any]:
+    """Classes in checkpoints of FSDP and of DeepSpeed, for `torch.serialization.safe_globals`."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Replicate, Shard
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-    stand_ins = (_DynamicLossScaler, _LossScaler, _ZeroStage, _Fragment)
-    # Up to torch 2.4 these were in torch.distributed._tensor.
-    earlier = "torch.distributed._tensor"
-    return [
-        *zip(stand_ins, sorted(DEEPSPEED_TYPES), strict=True),
+    earlier = "torch.distributed._tensor"  # up to torch 2.4
+    classes: list[Any] = [
         *(DeviceMesh, DTensor, DTensorSpec, TensorMeta, Replicate, Shard),
         (DTensor, f"{earlier}.api.DTensor"),
         (DTensor, f"{earlier}.DTensor"),
@@ -68,100 +62,99 @@ def _allowed() -> list[Any]:
         (Replicate, f"{earlier}.placement_types.Replicate"),
         (Shard, f"{earlier}.placement_types.Shard"),
     ]
+    # DeepSpeed need not be installed: its objects are read as inert ones, the stage as a number.
+    stand_ins = {name: type(name.rpartition(".")[2], (_Inert,), {}) for name in DEEPSPEED_TYPES}
+    stand_ins["deepspeed.runtime.zero.config.ZeroStageEnum"] = _Stage
+    return [*classes, *((kind, name) for name, kind in stand_ins.items())]
 
 
-def load(file: Path) -> Any:
-    """What torch saved in `file`, its tensors mapped, not read.
+class _Inert:
+    def __new__(cls, *arguments: Any) -> "_Inert":
+        return super().__new__(cls)
+
+
+class _Stage(int):
+    """The stage of ZeRO."""
+
+
+def read_metadata(folder: Path) -> metadata.Metadata:
+    """The metadata of a folder of torch.distributed.checkpoint, whose files it checks against it.
 
     Raises:
-        InputError: it is missing, damaged, or holds something that is neither a tensor nor a plain value.
+        InputError: a file is missing or damaged, or the metadata contains anything else.
     """
-    return _load(file, file, mmap=True)
-
-
-def load_bytes(content: BinaryIO, file: Path) -> Any:
-    """The same of a part of `file`, read into memory."""
-    return _load(content, file, mmap=False)
-
-
-def _load(source: Any, file: Path, mmap: bool) -> Any:
+    file = folder / METADATA
     try:
-        with torch.serialization.safe_globals(_allowed()):
-            return torch.load(source, map_location="cpu", mmap=mmap, weights_only=True)
-    except (FileNotFoundError, PermissionError) as error:
-        raise InputError(f"{file}: {error.strerror}") from error
-    except Exception as error:  # whatever the readers of a damaged file raise
-        strange = re.search(r"GLOBAL ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
-        if strange:
-            raise InputError(
-                f"{file} holds {strange[1]}, which no checkpoint read here needs; it was not executed"
-            ) from error
-        raise InputError(f"{file} is truncated, damaged, or no file of torch: save or copy it again") from error
+        with file.open("rb") as stream:
+            found = _MetadataUnpickler(stream).load()
+        ends: dict[str, int] = {}
+        for name, entry in found.state_dict_metadata.items():
+            for chunk in getattr(entry, "chunks", ()):
+                place = found.storage_data[metadata.MetadataIndex(name, chunk.offsets)]
+                if place.offset < 0 or place.length < 0 or Path(place.relative_path).name != place.relative_path:
+                    raise ValueError(f"{name} is in {place.relative_path}, at {place.offset}")
+                ends[place.relative_path] = max(ends.get(place.relative_path, 0), place.offset + place.length)
+    except OSError as error:
+        raise InputError(f"{file}: {error.strerror}: the .distcp files cannot be read without it: copy it") from error
+    except _UnknownClass as error:
+        raise InputError(
+            f"{file} contains {one_line(error)}, which no checkpoint needs; it was not executed"
+        ) from error
+    except Exception as error:  # a damaged pickle raises anything
+        raise InputError(f"{file} is truncated, damaged, or of another format ({one_line(error)})") from error
+    for name, end in ends.items():
+        path = folder / name
+        if not path.is_file():
+            raise InputError(f"{folder} lacks {one_line(name)}, which its {METADATA} names: copy all files")
+        if path.stat().st_size < end:
+            raise InputError(f"{path} is truncated: it has {path.stat().st_size:,} of at least {end:,} bytes")
+    return found
 
 
-class Saved:
-    """A file of torch's of which a part is wanted: its tensors are described at once, and read when asked for."""
-
-    def __init__(self, path: Path, part: Callable[[Any], Any] = lambda content: content):
-        """Raises as `load`; where the part is missing, `InputError` too."""
-        self.path = path
-        try:
-            self.content = part(load(path))
-        except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"{path} is not what its name says: it lacks {error}") from error
-        self._base: int | None = None
-
-    def whole(self, tensor: torch.Tensor) -> torch.Tensor:
-        """All of a tensor of `content`."""
-        target = torch.empty(tensor.shape, dtype=tensor.dtype)
-        self.into(target.view(-1), tensor)
-        return target
-
-    def into(self, target: torch.Tensor, tensor: torch.Tensor, start: int = 0) -> None:
-        """Fill `target`, flat and contiguous, with the values of `tensor` from `start` on, as they follow one another.
-
-        They are read from the file, which takes a quarter of the time of copying them out of the mapping, and no memory
-        but the target's; where it cannot be known where in the file they stand, they are copied.
-        """
-        at = self._file_offset(tensor) if target.numel() else None
-        if at is None:
-            target.copy_(tensor.reshape(-1)[start : start + target.numel()])
-            return
-        with self.path.open("rb", buffering=0) as file:
-            file.seek(at + start * tensor.element_size())
-            read_into(file, target, self.path)
-
-    def _file_offset(self, tensor: torch.Tensor) -> int | None:
-        """The byte of the file that the mapped tensor begins at."""
-        if not tensor.is_contiguous():
-            return None
-        if self._base is None:
-            self._base = _mapping(self.path, tensor.data_ptr())
-        at = tensor.data_ptr() - self._base
-        return at if self._base >= 0 and 0 <= at < self.path.stat().st_size else None
+def non_tensors(folder: Path) -> list[str]:
+    """Names in a folder of torch.distributed.checkpoint that are pickles, which loading would execute. Raises as
+    `read_metadata`."""
+    entries = read_metadata(folder).state_dict_metadata
+    return [one_line(name) for name, entry in entries.items() if not isinstance(entry, metadata.TensorStorageMetadata)]
 
 
-def read_into(file: RawIOBase, target: torch.Tensor, path: Path) -> None:
-    """Fill `target`, flat and contiguous, from where `file` stands. Raises `InputError`: the file ends before."""
-    view = memoryview(target.view(torch.uint8).numpy())
-    while len(view):
-        count = file.readinto(view)
-        if not count:
-            raise InputError(f"{path} is truncated: copy it again")
-        view = view[count:]
+class _UnknownClass(Exception):
+    """A class that metadata does not need."""
 
 
-def _mapping(path: Path, address: int) -> int:
-    """The address that the first byte of `path` has in the mapping around `address`; -1 where that is unknown."""
-    try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:  # not Linux
-        return -1
-    for line in lines:
-        area, _, offset, _, _, *_ = line.split(maxsplit=5)
-        first, _, end = area.partition("-")
-        if int(first, 16) <= address < int(end, 16):
-            return int(first, 16) - int(offset, 16) if line.endswith(str(path.resolve())) else -1
-    return -1
+class _MetadataUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _METADATA_CLASSES:
+            return _METADATA_CLASSES[module, name]
+        kind = getattr(torch, name, None) if module == "torch" and "." not in name else None
+        if isinstance(kind, torch.dtype):
+            return kind
+        raise _UnknownClass(f"{module}.{name}")
+
+
+def _path(*parts: str) -> str:
+    return "/".join(parts)
+
+
+_METADATA_CLASSES: dict[tuple[str, str], Any] = {
+    **{
+        (metadata.__name__, kind.__name__): kind
+        for kind in (
+            metadata.Metadata,
+            metadata.MetadataIndex,
+            metadata.TensorStorageMetadata,
+            metadata.BytesStorageMetadata,
+            metadata.ChunkStorageMetadata,
+            metadata.TensorProperties,
+            metadata._MEM_FORMAT_ENCODING,
+            metadata.StorageMeta,
+        )
+    },
+    (filesystem.__name__, "_StorageInfo"): filesystem._StorageInfo,
+    ("torch", "Size"): torch.Size,
+    ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
+    ("pathlib", "PosixPath"): _path,
+    ("pathlib", "WindowsPath"): _path,
+    ("pathlib._local", "PosixPath"): _path,
+    ("collections", "OrderedDict"): dict,
+}

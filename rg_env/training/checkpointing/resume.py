@@ -20,9 +20,8 @@ from rg_env.core.data.manifest import check_manifest
 from rg_env.core.run_folder import RunFolder, checkpoint_step
 from rg_env.errors import InputError
 from rg_env.training.algorithms.policy import weights_file
-from rg_env.training.checkpointing.distcp import DistcpReader
 from rg_env.training.checkpointing.files import weights_damage, weights_problem
-from rg_env.training.checkpointing.pickles import DEEPSPEED_TYPES
+from rg_env.training.checkpointing.pickles import DEEPSPEED_TYPES, non_tensors
 from rg_env.training.checkpointing.save import CURRICULUM, FACTS, STATE, facts, state_file
 from rg_env.training.data.curriculum import read_state
 from rg_env.training.strategy import OPTIMIZER_FILE, OPTIMIZER_FOLDER, SCALER_FILE
@@ -127,8 +126,8 @@ def _damage(path: Path) -> str | None:
         if problem := weights_damage(path):
             return problem
         if sharding == "fsdp2":
-            if objects := DistcpReader(path / OPTIMIZER_FOLDER).objects:
-                return f"{OPTIMIZER_FOLDER} holds {objects[0]}, which is no tensor; it was not executed"
+            if objects := non_tensors(path / OPTIMIZER_FOLDER):
+                return f"{OPTIMIZER_FOLDER} contains {objects[0]}, which is not a tensor; it was not executed"
         elif sharding != "none":
             _check_deepspeed(path, processes)
     except InputError as error:

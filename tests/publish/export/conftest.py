@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rg_env.publish.export.job import Asked, export
+from rg_env.publish.export.job import ExportRequest, export
 
 
 @pytest.fixture
@@ -24,10 +24,10 @@ def make_model() -> Callable[..., Any]:
 
 @pytest.fixture
 def exported() -> Callable[..., tuple[Path, list[str]]]:
-    """Exports a folder: where to, and the lines that were told."""
+    """Exports a folder; returns the new folder and the progress lines."""
 
-    def call(path: Path, **asked: Any) -> tuple[Path, list[str]]:
+    def call(path: Path, **request: Any) -> tuple[Path, list[str]]:
         lines: list[str] = []
-        return export(Asked(path, **asked), lines.append), lines
+        return export(ExportRequest(path, **request), lines.append), lines
 
     return call

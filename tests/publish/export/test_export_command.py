@@ -54,10 +54,10 @@ def test_mistakes_exit_with_2_and_failed_checks_with_1(rg_env: Command, checkpoi
     before = sorted(tmp_path.rglob("*"))
     for arguments, code, words in (
         (["/nowhere/at/all"], 2, "error: /nowhere/at/all does not exist; a checkpoint is"),
-        ([str(checkpoint), "--out", str(checkpoint)], 2, "is there already, and is not overwritten"),
+        ([str(checkpoint), "--out", str(checkpoint)], 2, "exists already and is not overwritten"),
         ([str(checkpoint), "--merge-lora"], 2, "has no adapters to merge"),
         ([str(checkpoint), "--dtype", "int8"], 2, "invalid choice: 'int8'"),
-        ([str(checkpoint.parent / "x")], 2, "is no checkpoint"),
+        ([str(checkpoint.parent / "x")], 2, "is not a checkpoint"),
     ):
         found = rg_env("export", *arguments)
         assert found[0] == code
@@ -90,7 +90,7 @@ def test_a_payload_is_one_line(rg_env: Command, make_model: Callable[..., Any], 
     code, _, errors = rg_env("export", str(folder))
     assert code == 2
     assert errors.count("\n") == 1
-    assert "zero_pp_rank_1_mp_rank_00_optim_states.pt holds posix.system, which no checkpoint" in errors
+    assert "zero_pp_rank_1_mp_rank_00_optim_states.pt contains posix.system: not executed" in errors
     assert not (tmp_path / "executed").exists()
     assert not (tmp_path / "m-export").exists()
 
@@ -102,7 +102,7 @@ def test_names_in_a_checkpoint_are_shown_as_text(rg_env: Command, checkpoint: Pa
     torch.save(state, checkpoint / "pytorch_model.bin")
     code, told, _ = rg_env("export", str(checkpoint), "--no-verify")
     assert code == 0
-    assert "left out, as no part of the model: red\\x1b[31m\n" in told
+    assert "left out, not part of the model: red\\x1b[31m\n" in told
 
 
 @contextlib.contextmanager
@@ -138,9 +138,9 @@ def test_a_folder_that_may_not_be_written_is_told(rg_env: Command, checkpoint: P
 def test_a_signal_in_mid_write_leaves_nothing(checkpoint: Path, tmp_path: Path, kind: signal.Signals) -> None:
     """As clusters and terminals that are closed end programs; in a process of its own."""
     program = (
-        "import os, sys; from rg_env import cli; from rg_env.publish.export import job; finite = job._finite\n"
+        "import os; from rg_env.cli.main import main; from rg_env.publish.export import job; finite = job._finite\n"
         f"def end(*given): os.kill(os.getpid(), {kind.value}); return finite(*given)\n"
-        "job._finite = end; cli.main()"
+        "job._finite = end; main()"
     )
     before = sorted(tmp_path.rglob("*"))
     command = [sys.executable, "-c", program, "export", str(checkpoint), "--out", str(tmp_path / "new" / "out")]

@@ -41,8 +41,8 @@ def no_shards(path: Path) -> None:
     [
         (lambda path: None, "does not exist; a checkpoint is"),
         (a_file, "is a file: give the folder that it is in"),
-        (nothing, "is no checkpoint: there is none of a model folder"),
-        (only_distcp, "has .distcp files without their .metadata: it was not written to the end"),
+        (nothing, "is not a checkpoint: it has none of a model folder"),
+        (only_distcp, "has .distcp files without their .metadata: the checkpoint is incomplete"),
         (no_shards, r"lacks the folder '\.\./\.\.', which DeepSpeed's file 'latest' names"),
     ],
 )
@@ -62,7 +62,7 @@ def test_what_is_no_checkpoint_is_told(make: Any, words: str, exported: Export, 
         (lambda folder: [(folder / name).unlink() for name in TOKENIZER], "has no tokenizer .*--base NAME_OR_FOLDER"),
         (lambda folder: (folder / "config.json").unlink(), "has no config.json, .*--base NAME_OR_FOLDER"),
         (lambda folder: (folder / "config.json").write_text("{"), "config.json cannot be read"),
-        (lambda folder: (folder / "config.json").write_text('{"model_type": "t5"}'), "describes no model that can be"),
+        (lambda folder: (folder / "config.json").write_text('{"model_type": "t5"}'), "does not describe a known model"),
         (lambda folder: (folder / "tokenizer.json").write_text("{"), "the tokenizer of .* cannot be loaded"),
         (lambda folder: (folder / "generation_config.json").write_text("{"), "generation_config.json cannot be read"),
         (lambda folder: (folder / "generation_config.json").write_text("[]"), "generation_config.json cannot be read"),
@@ -88,7 +88,7 @@ def test_another_models_tokenizer_is_told(make_model: Callable[..., Any], export
     config = type(QWEN)(**{**QWEN.to_dict(), "vocab_size": 500})
     model = make_model(config)
     save_file(weights(model), with_companions(tmp_path / "m", model) / "model.safetensors")
-    with pytest.raises(ExportError, match="has 769 tokens, and the model embeddings for 500"):
+    with pytest.raises(ExportError, match="has 769 tokens, but the model has embeddings for 500"):
         exported(tmp_path / "m")
 
 
@@ -102,7 +102,7 @@ def test_nothing_is_overwritten(make_model: Callable[..., Any], exported: Export
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     for name in ("full", "file", "link", "m"):
-        with pytest.raises(OutputFolderError, match=f"{name} is there already, and is not overwritten"):
+        with pytest.raises(OutputFolderError, match=f"{name} exists already and is not overwritten"):
             exported(tmp_path / "m", out=tmp_path / name)
     with pytest.raises(OutputFolderError, match=r"cannot write .*file/out: File exists; name another"):
         exported(tmp_path / "m", out=tmp_path / "file" / "out")
@@ -139,7 +139,7 @@ def test_values_too_large_for_the_type_say_which_takes_them(
     state["model.norm.weight"][3] = 3.4e38
     save_file(state, with_companions(tmp_path / "m", model) / "model.safetensors")
     for dtype, wider in (("fp16", "bf16"), ("bf16", "fp32")):
-        with pytest.raises(ExportError, match=rf"up to 3\.4e\+38, too large for {dtype}: take {wider}"):
+        with pytest.raises(ExportError, match=rf"up to 3\.4e\+38, too large for {dtype}: use {wider}"):
             exported(tmp_path / "m", dtype=dtype, verify=False)
 
 

@@ -1,4 +1,4 @@
-"""Exports: what comes out loads everywhere and is what went in; what is not that, leaves nothing."""
+"""An export loads everywhere and is the trained model; if it is not, nothing is left."""
 
 import json
 import shutil
@@ -15,9 +15,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rg_env.errors import ExportError, InputError, OutputFolderError
-from rg_env.publish.export import verify, writer
+from rg_env.publish.export import job, verify
 from rg_env.tiny import POLICY_DIR
-from rg_env.training.checkpointing import readers
 
 Export = Callable[..., tuple[Path, list[str]]]
 QWEN = SERVED["qwen2, tied"]
@@ -131,7 +130,7 @@ def test_large_models_are_written_in_several_files(
     model = make_model(QWEN)
     folder = with_companions(tmp_path / "m", model)
     save_file(weights(model), folder / "model.safetensors")
-    monkeypatch.setattr(writer.write, "__kwdefaults__", {**writer.write.__kwdefaults__, "shard_bytes": 300_000})
+    monkeypatch.setattr(job, "SHARD_SIZE", 300_000)
     out, lines = exported(folder)
     files = sorted(path.name for path in out.glob("*.safetensors"))
     assert len(files) > 2
@@ -151,7 +150,7 @@ def test_names_that_trainers_wrap_are_found(make_model: Callable[..., Any], expo
     state = {f"_orig_mod.module.{names[name]}": value for name, value in weights(model).items()}
     torch.save({**state, "v_head.weight": torch.zeros(1, 128)}, folder / "pytorch_model.bin")
     out, lines = exported(folder)
-    assert "left out, as no part of the model: v_head.weight" in lines
+    assert "left out, not part of the model: v_head.weight" in lines
     same_model(out, model)
 
 
@@ -161,16 +160,19 @@ def test_a_run_gives_its_last_or_its_best(make_model: Callable[..., Any], export
     (tmp_path / "eval_results").mkdir()
     for step, model in models.items():
         save_file(weights(model), with_companions(tmp_path / f"checkpoint-{step}", model) / "model.safetensors")
-    with pytest.raises(InputError, match=r"recorded no accuracy at a step that it has a checkpoint of"):
+    with pytest.raises(InputError, match=r"recorded no accuracy for any of its checkpoints"):
         exported(tmp_path, best=True)
     for step, accuracy in ((2, 0.4), (4, 0.9), (6, 1.0), (10, 0.5)):
-        (tmp_path / "eval_results" / f"eval_step_{step}.json").write_text(json.dumps({"accuracy": accuracy}))
+        task = {"part": "training", "sampling": {}, "models": {"m": {"scores": {}}}}
+        results = {"step": step, "tasks": {"t": task}, "environments": [], "rollouts": []}
+        results["models"] = {"m": {"parts": {"training": {"accuracy": accuracy}}}}
+        (tmp_path / "eval_results" / f"eval_step_{step}.json").write_text(json.dumps(results))
     same_model(exported(tmp_path)[0], models[10])
     out, lines = exported(tmp_path, best=True)
     assert out.name == "checkpoint-4-export"
-    assert "not compared with the run's accuracy: eval_step_4.json or config.yaml of the run cannot be read" in lines
+    assert any("eval_step_4.json or config.yaml of the run cannot be read" in line for line in lines)
     same_model(out, models[4])
-    with pytest.raises(InputError, match="is no run with checkpoint-N to take the best of"):
+    with pytest.raises(InputError, match="is not a run with checkpoint-N to choose the best from"):
         exported(tmp_path / "checkpoint-2", best=True)
 
 
@@ -192,16 +194,22 @@ def with_large(state: dict[str, torch.Tensor]) -> dict[str, Any]:
     ("spoil", "words"),
     [
         (with_nan, "model.norm.weight has values in the checkpoint that are not finite"),
-        (with_large, r"model.norm.weight has values up to 1e\+06, too large for fp16: take bf16"),
+        (with_large, r"model.norm.weight has values up to 1e\+06, too large for fp16: use bf16"),
         (
             spoilt(**{"model.norm.weight": None}),
             r"model.norm.weight is missing in the checkpoint \(1 of \d+ that Qwen2",
         ),
         (spoilt(**{"model.norm.weight": torch.empty(0)}), r"model.norm.weight is empty .*as ZeRO-3 leaves it"),
-        (spoilt(**{"model.norm.weight": torch.ones(9)}), r"has the shape \(9,\), and \(128,\) by config.json"),
-        (spoilt(**{"model.extra.weight": torch.ones(9)}), "model.extra.weight is in the checkpoint .* has none, by"),
+        (
+            spoilt(**{"model.norm.weight": torch.ones(9)}),
+            r"has the shape \(9,\) in the checkpoint and \(128,\) in config.json",
+        ),
+        (
+            spoilt(**{"model.extra.weight": torch.ones(9)}),
+            "model.extra.weight is in the checkpoint .* does not have it by config.json",
+        ),
         (spoilt(**{"module.model.norm.weight": torch.ones(128)}), None),
-        (spoilt(**{"model._orig_mod.norm.weight": torch.ones(128)}), "model.norm.weight is there twice"),
+        (spoilt(**{"model._orig_mod.norm.weight": torch.ones(128)}), "model.norm.weight is in the checkpoint twice"),
         (spoilt(**{"lm_head.weight": torch.ones(784, 128)}), "config.json ties model.embed_tokens.weight and lm_head"),
     ],
 )
@@ -214,7 +222,7 @@ def test_what_is_not_the_model_is_refused(
     torch.save(spoil(weights(model)), folder / "pytorch_model.bin")
     before = sorted(tmp_path.rglob("*"))
     if words is None:  # beside the model: left out
-        assert "left out, as no part of the model: module.model.norm.weight" in exported(folder)[1]
+        assert "left out, not part of the model: module.model.norm.weight" in exported(folder)[1]
         return
     with pytest.raises(ExportError, match=words) as caught:
         exported(folder, dtype="fp16", verify=False, out=tmp_path / "new" / "out")
@@ -240,38 +248,23 @@ def test_a_tied_head_that_is_stored_too_is_taken_once(
         same_model(out, model)
 
 
-def test_weights_that_modules_share_are_not_read_for_each(
-    make_model: Callable[..., Any], exported: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Embeddings are a quarter of a small model: once to be written, once to be compared, once as they were written."""
-    model = make_model(QWEN)
-    folder = with_companions(tmp_path / "checkpoint-5", model)
-    save_file(weights(model), folder / "model.safetensors")
-    names: list[str] = []
-    read = readers.SafetensorsReader.read
-    monkeypatch.setattr(readers.SafetensorsReader, "read", lambda self, name: names.append(name) or read(self, name))
-    exported(folder)
-    assert {names.count(name) for name in weights(model)} == {3}
-
-
 def test_another_tensor_in_the_folder_is_found(
     make_model: Callable[..., Any], exported: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The comparison reads what was written, and the checkpoint once more: a byte that differs ends the export."""
+    """The comparison loads what was written: a byte that differs ends the export."""
     model = make_model(QWEN)
     folder = with_companions(tmp_path / "m", model)
     save_file(weights(model), folder / "model.safetensors")
     before = sorted(tmp_path.rglob("*"))
-    write = writer.write
+    save = job.save_torch_state_dict
 
-    def and_spoil(target: Path, *arguments: Any, **options: Any) -> list[Path]:
-        files = write(target, *arguments, **options)
-        with files[0].open("r+b") as file:
+    def and_spoil(tensors: dict[str, torch.Tensor], target: Path, **options: Any) -> None:
+        save(tensors, target, **options)
+        with (target / "model.safetensors").open("r+b") as file:
             file.seek(-4, 2)
             file.write(b"\x00\x00\x00\x00")
-        return files
 
-    monkeypatch.setattr(writer, "write", and_spoil)
+    monkeypatch.setattr(job, "save_torch_state_dict", and_spoil)
     with pytest.raises(ExportError, match=r"model\.norm\.weight was not exported as it is in the checkpoint"):
         exported(folder)
     assert sorted(tmp_path.rglob("*")) == before
@@ -287,14 +280,14 @@ def test_whole_weights_beside_shards_are_compared(
     whole = {name: value.bfloat16() for name, value in weights(model).items()}
     save_file(whole, folder / "model.safetensors")
     out, lines = exported(folder)
-    assert any("the trained one, and that of model.safetensors beside the shards" in line for line in lines)
+    assert any("the trained one, and that of model.safetensors next to the shards" in line for line in lines)
     shutil.rmtree(out)
     save_file({name: torch.empty(0) for name in whole}, folder / "model.safetensors")
     _, lines = exported(folder, out=tmp_path / "other")
-    assert any(line.startswith("model.safetensors beside the shards is of no use: ") for line in lines)
+    assert any(line.startswith("model.safetensors next to the shards is of no use: ") for line in lines)
     whole["model.norm.weight"][5] += 0.5
     save_file(whole, folder / "model.safetensors")
-    with pytest.raises(ExportError, match=r"model\.norm\.weight is not the same in the shards and in .*another step"):
+    with pytest.raises(ExportError, match=r"model\.norm\.weight differs between the shards and .*another step"):
         exported(folder)
     assert not out.exists()
 

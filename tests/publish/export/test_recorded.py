@@ -1,6 +1,7 @@
 """The accuracy that a run recorded: asked again of what was exported, on the same problems."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -60,7 +61,7 @@ def test_the_recorded_accuracy_is_found_again(run: Path, exported: Export) -> No
     greedy(record)[0]["correct"] ^= True
     file.write_text(json.dumps(record))
     with pytest.raises(
-        ExportError, match=f"of {n} frozen problems the export solves {right}, and the run recorded"
+        ExportError, match=f"of {n} frozen problems the export solves {right}, but the run recorded"
     ) as e:
         exported(run)
     assert "differ by rounding" not in str(e.value)
@@ -92,7 +93,7 @@ def test_other_weights_are_found(run: Path, exported: Export) -> None:
     save_file(state, file, metadata={"format": "pt"})
     right, n = answered(run)
     assert right > 0
-    with pytest.raises(ExportError, match=f"of {n} frozen problems the export solves 0, and the run recorded {right}"):
+    with pytest.raises(ExportError, match=f"of {n} frozen problems the export solves 0, but the run recorded {right}"):
         exported(run)
 
 
@@ -117,15 +118,18 @@ def other_rows(run: Path) -> None:
     [
         (lambda run: (run / "eval_results" / "eval_step_1.json").unlink(), "the run has no evaluation of step 1"),
         (lambda run: shutil.rmtree(run / "eval_results"), "the run has no evaluation of step 1"),
-        (lambda run: (run / "config.yaml").unlink(), "eval_step_1.json or config.yaml of the run cannot be read"),
+        (
+            lambda run: (run / "config.yaml").unlink(),
+            "its problems cannot be built again: .*config.yaml cannot be read",
+        ),
         (no_greedy, "the run recorded no greedy answers at step 1"),
-        (other_rows, "its problems cannot be built again: those of today are others, by their hash"),
+        (other_rows, "its problems cannot be built again: those of today have another hash"),
     ],
 )
 def test_where_nothing_can_be_compared_it_is_told(run: Path, exported: Export, spoil: Any, words: str) -> None:
     """And the rest is verified."""
     spoil(run)
-    assert f"not compared with the run's accuracy: {words}" in exported(run)[1]
+    assert re.match(f"not compared with the run's accuracy: {words}", exported(run)[1][-1])
 
 
 @pytest.mark.parametrize("run", ["script"], indirect=True)
