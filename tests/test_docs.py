@@ -1,6 +1,9 @@
 """The documentation: links lead somewhere, examples are real, generated pages are current, wording is plain."""
 
 import argparse
+import ast
+import importlib
+import pkgutil
 import re
 import shlex
 import subprocess
@@ -67,6 +70,15 @@ def anchors(document: Path) -> set[str]:
     return {re.sub(r"[^\w\s-]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
+def exists(name: str) -> bool:
+    """Whether a dotted name is a module, or an attribute of one."""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_relative_links_and_images_lead_somewhere(document: Path) -> None:
     """To a file of the repository and, in a page, to one of its headings."""
@@ -79,9 +91,22 @@ def test_relative_links_and_images_lead_somewhere(document: Path) -> None:
 
 
 @pytest.mark.parametrize("block", blocks("python"))
-def test_python_examples_compile(block: str) -> None:
-    """Each is a whole module."""
-    compile(block, "example", "exec")
+def test_python_examples_compile_and_import_what_exists(block: str) -> None:
+    """Each is a whole module; nothing in it is run."""
+    for statement in ast.walk(ast.parse(block)):
+        if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith("rg_env"):
+            module = importlib.import_module(str(statement.module))
+            assert [each.name for each in statement.names if not hasattr(module, each.name)] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_files_and_names_in_the_text_exist(document: Path) -> None:
+    """Between backticks: paths from the repository's root, and dotted names of rg_env."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for path in re.findall(r"`((?:configs|examples|tools|tests|benchmarks|docs|rg_env)/[\w./-]*)`", text):
+        assert (ROOT / path).exists(), path
+    for name in re.findall(r"`(rg_env(?:\.\w+)+)", text):
+        assert exists(name), name
 
 
 @pytest.mark.parametrize("block", blocks("yaml"))
