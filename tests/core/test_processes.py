@@ -1,5 +1,6 @@
 """Child processes: bounded, ended with all of their group, and never without their parent."""
 
+import ast
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import psutil
 import pytest
 from worker_pools import is_running, until
 
+import rg_env
 from rg_env.core.processes import (
     Command,
     JsonProcess,
@@ -147,3 +149,17 @@ def test_orphans_are_ended(tmp_path: Path) -> None:
         assert not is_running(orphan)
         assert earlier.poll() is None
         earlier.send_signal(signal.SIGKILL)
+
+
+def test_no_other_module_starts_processes() -> None:
+    """One way to start a child process: `subprocess` and the like are imported in one module of the package."""
+    package = Path(rg_env.__file__).parent
+    found = set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            is_fork = isinstance(node, ast.Attribute) and node.attr in ("fork", "posix_spawn", "system", "popen")
+            if is_fork or {"subprocess", "multiprocessing", "pty"} & {name.partition(".")[0] for name in names}:
+                found.add(str(path.relative_to(package)))
+    assert found == {"core/processes.py"}
