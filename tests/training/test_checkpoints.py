@@ -230,7 +230,7 @@ def test_shards_of_fsdp2_are_tensors_alone(run: Path, tmp_path: Path) -> None:
     dcp.save(
         {"state": {"weight": {"step": Bomb(tmp_path / "executed")}}}, checkpoint_id=path / "optimizer", no_dist=True
     )
-    assert "holds state.weight.step, which is no tensor; it was not executed" in problem()
+    assert "contains state.weight.step, which is not a tensor; it was not executed" in problem()
 
 
 def test_deepspeeds_pickles_are_not_executed_either(run: Path, tmp_path: Path) -> None:
