@@ -29,10 +29,10 @@ from rg_env.core.text import one_line, reason_of
 from rg_env.errors import InputError, OutputFolderError, ServerError
 from rg_env.evaluation.config import EvalConfig
 from rg_env.evaluation.lm_eval.client import Benchmark, Harness
+from rg_env.evaluation.models import can_serve
 from rg_env.evaluation.questions import as_trained
 from rg_env.evaluation.results import Results
 from rg_env.evaluation.runner import ROLLOUTS, Outcome, TaskWork, Work, ask_all, make_works
-from rg_env.evaluation.servers import can_serve
 from rg_env.evaluation.summary import Source, results_of, write_results
 
 CONFIG_FILE = "config.yaml"

@@ -24,12 +24,22 @@ from typing import Any, Literal
 from rg_env.core.grading.rollout import Rollout
 from rg_env.errors import EngineError, RGEnvError, ServerError
 from rg_env.evaluation.config import EvalConfig, EvalModel
-from rg_env.evaluation.models import Endpoint, LocalModel, Request, embedded, endpoint, folds_system, require_torch
+from rg_env.evaluation.models import (
+    Endpoint,
+    LocalModel,
+    Request,
+    can_serve,
+    default_gpus,
+    embedded,
+    endpoint,
+    folds_system,
+    require_torch,
+    serving,
+)
 from rg_env.evaluation.questions import Questions, Trained, draw, question_of, trained_on
 from rg_env.evaluation.records import RecordFile, record_of
 from rg_env.evaluation.requests import CallFailed, EndpointFailed, Reply
 from rg_env.evaluation.scores import FAILED, Tally
-from rg_env.evaluation.servers import can_serve, default_gpus, serving
 from rg_env.inference.protocol import Sampling
 
 _IN_A_ROW = 32

@@ -4,6 +4,7 @@ A training run prints its evaluations by the same table, before and after as two
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from rich import box
@@ -41,22 +42,40 @@ class _Console(Console):
         raise  # the error that is handled: rich would end the program here, where commands have an exit code for it
 
 
-def print_results(results: Results, console: Console | None = None) -> None:
-    """Print accuracies by task, differences between models, published figures, and external benchmarks."""
-    console = console or _Console(highlight=False)
+@dataclass(frozen=True)
+class _Part:
+    """A table with what explains it."""
+
+    title: str
+    heads: list[str]
+    rows: list[list[str]]
+    notes: list[str]
+
+
+def _parts_of(results: Results, limit: int | None = None) -> list[_Part]:
+    """Accuracies by task, differences between models, published figures, and external benchmarks."""
+    parts = []
     if results.tasks:
-        _print(console, *_accuracies(results, _TASKS_SHOWN))
-        console.print(_about(results), markup=False)
-    if results.comparisons or any(task.comparisons for task in results.tasks.values()):
-        _print(console, *_differences(results, _TASKS_SHOWN))
-        console.print(_ABOUT_DIFFERENCES, markup=False)
+        parts.append(_Part("", *_accuracies(results, limit), [_about(results), *(() if limit else results.notes)]))
+    if any(task.comparisons for task in results.tasks.values()):
+        title = "Two models on the same questions"
+        parts.append(_Part(title, *_differences(results, limit), [_ABOUT_DIFFERENCES]))
     if results.published:
-        _print(console, *_published(results))
-        for line in [*_sources(results), _ABOUT_VERDICTS]:
-            console.print(line, markup=False)
+        sources = dict.fromkeys(f"{each.table}: {each.source}" for each in results.published)
+        parts.append(_Part("Published figures", *_published(results), [*sources, _ABOUT_VERDICTS]))
     if results.external:
-        _print(console, *external_table(results))
-        console.print(EXTERNAL_NOTE, markup=False)
+        note = f"{EXTERNAL_NOTE} By lm-evaluation-harness {results.versions.get('lm-eval', '')}."
+        parts.append(_Part("External benchmarks", *external_table(results), [note]))
+    return parts
+
+
+def print_results(results: Results, console: Console | None = None) -> None:
+    """Print the tables of an evaluation."""
+    console = console or _Console(highlight=False)
+    for part in _parts_of(results, _TASKS_SHOWN):
+        _print(console, part.heads, part.rows)
+        for note in part.notes:
+            console.print(note, markup=False)
 
 
 def print_advice(advice: Mapping[str, Advice], console: Console | None = None) -> None:
@@ -97,29 +116,16 @@ def _print(console: Console, heads: list[str], rows: list[list[str]]) -> None:
 def markdown(results: Results) -> str:
     """`summary.md`."""
     what = f"{results.created}; {', '.join(f'{name} {each}' for name, each in results.versions.items())}"
-    lines = ["# Evaluation", ""]
     if first := next(iter(results.tasks.values()), None):
         times = first.sampling.rollouts_per_example
         answers = "one answer" if times == 1 else f"{times} answers"
-        lines += [
-            f"{what}; {answers} a question, {_sampled(results)}; grading {first.grading}.",
-            "",
-            *_markdown(*_accuracies(results)),
-            "",
-            _about(results),
-            *(f"\n{note}" for note in results.notes),
-        ]
-    else:
-        lines += [f"{what}."]
-    if results.comparisons:
-        lines += ["", "## Two models on the same questions", "", *_markdown(*_differences(results))]
-        lines += ["", _ABOUT_DIFFERENCES]
-    if results.published:
-        lines += ["", "## Beside published figures", "", *_markdown(*_published(results)), ""]
-        lines += [*(f"- {line}" for line in _sources(results)), "", _ABOUT_VERDICTS]
-    if results.external:
-        lines += ["", "## External benchmarks", "", *_markdown(*external_table(results))]
-        lines += ["", f"{EXTERNAL_NOTE} By lm-evaluation-harness {results.versions.get('lm-eval', '')}."]
+        what = f"{what}; {answers} a question, {_sampled(results)}; grading {first.grading}"
+    lines = ["# Evaluation", "", f"{what}."]
+    for part in _parts_of(results):
+        lines += ["", f"## {part.title}"] if part.title else []
+        lines += ["", *_markdown(part.heads, part.rows)]
+        for note in part.notes:
+            lines += ["", note]
     return "\n".join(lines) + "\n"
 
 
@@ -258,10 +264,6 @@ def _published(results: Results) -> tuple[list[str], list[list[str]]]:
         for each in results.published
     ]
     return ["published", "model", "n", "ours", "theirs", "difference", "tolerance", ""], rows
-
-
-def _sources(results: Results) -> list[str]:
-    return [*dict.fromkeys(f"{each.table}: {each.source}" for each in results.published)]
 
 
 def _p_value(value: float) -> str:

@@ -39,13 +39,7 @@ def test_models_are_named_by_what_they_are(tmp_path: Path, monkeypatch: pytest.M
     """A checkpoint by its run too: all of them are called checkpoint-25."""
     monkeypatch.chdir(tmp_path)
     Path("outputs/mine").mkdir(parents=True)
-    given = [
-        "tiny",
-        "outputs/run/checkpoint-25",
-        "outputs/mine",
-        "Qwen/Qwen2.5-3B-Instruct",
-        "gpt@https://api.x.com/v1",
-    ]
+    given = ["tiny", "outputs/run/checkpoint-25", "outputs/mine", "Qwen/Qwen2.5-3B-Instruct", "gpt@https://x.com/v1"]
     assert [name_of(each) for each in given] == [
         "tiny", "run/checkpoint-25", "mine", "Qwen/Qwen2.5-3B-Instruct", "gpt"]  # fmt: skip
 
@@ -75,18 +69,12 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         (["models=[{model: x}]", "tasks=maze"], "a list of models holds names and folders"),
         (["models.a={modle: x}", "tasks=maze"], "unknown key 'modle': did you mean 'model'?"),
         (["models.a={model: x, url: ftp://x}", "tasks=maze"], "models.a.url = 'ftp://x' @ command line: is no address"),
-        (["models.a={model: x, url: 'http://u:p@x/v1'}", "tasks=maze"], "holds a password"),
-        (["models.a={model: x, url: 'http://'}", "tasks=maze"], "is no address of an endpoint"),
         (['models.a={model: x, url: "http://x/v1\\nHost: y"}', "tasks=maze"], "is no address of an endpoint"),
-        (['models.a={model: x, url: "http://a\\u202eb/v1"}', "tasks=maze"], "is no address of an endpoint"),
         (["models.a={model: x, url: 'http://a b/v1'}", "tasks=maze"], "is no address of an endpoint"),
-        (["models.a={model: x, url: 'http://.../v1'}", "tasks=maze"], "is no address of an endpoint"),
-        (["models.a={model: x, url: 'http+unix://%2Fx/v1'}", "tasks=maze"], "is no address of an endpoint"),
         ([f"models.a={{model: {'a' * 300}}}", "tasks=maze"], "is longer than names of folders, and of models"),
         (["models=tiny", f"tasks.{'語' * 80}={{task: maze}}"], "80 at most (of 200 bytes)"),
         (["models=tiny", "tasks.all_tasks={task: maze}"], "is what the files of all tasks are called"),
         ([*LEAST, "num_examples=2000000000"], "leg_counting asks for more than 10,000,000 answers"),
-        ([*LEAST, "rollouts_per_example=2000000000"], "more than 10,000,000 answers"),
         (["models.a={model: x, url: 'http://[::1'}", "tasks=maze"], "is no address of an endpoint"),
         (["models.a={model: x, key_variable: K}", "tasks=maze"], "belongs to an endpoint"),
         (['models={" a": {model: x}}', "tasks=maze"], "begins with no space"),
@@ -101,7 +89,6 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         ([*LEAST, "sampling.temperature=0", "rollouts_per_example=2"], "all answers are the same"),
         ([*LEAST, "tasks.gcd.sampling.temperature=0", "rollouts_per_example=2"], "all answers are the same"),
         ([*LEAST, "sampling.top_p=2"], "must be at most 1"),
-        (["models=tiny", "tasks.gcd.sampling.top_p=2"], "tasks.gcd.sampling.top_p = 2 @ command line: must be at most"),
         ([*LEAST, "requests.timeout_s=.inf"], "must be a finite number"),
         ([*LEAST, "rewards={}"], "names no reward"),
         ([*LEAST, "rewards.corectness=1"], "did you mean 'correctness'"),

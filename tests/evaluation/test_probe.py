@@ -92,17 +92,8 @@ def test_levels_are_those_that_a_task_has() -> None:
 @pytest.mark.slow
 def test_a_probe_of_the_tiny_policy_gives_a_config_that_trains(tmp_path: Path) -> None:
     """As a user types it; what it writes is taken by a training config."""
-    command = [
-        sys.executable,
-        "-m",
-        "rg_env.cli.main",
-        "probe",
-        "--model",
-        "tiny",
-        "--tasks",
-        "leg_counting",
-        "spell_backward",
-    ]
+    command = [sys.executable, "-m", "rg_env.cli.main", "probe", "--model", "tiny"]
+    command += ["--tasks", "leg_counting", "spell_backward"]
     command += ["--levels", "0", "-n", "8", "--max-tokens", "60", "--output-dir", "probe"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
     assert result.returncode in (0, 1), result.stderr

@@ -2,9 +2,6 @@
 
 import io
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,15 +59,6 @@ def test_what_is_not_evaluated_cannot_be_compared(rows: str, more: str, told: st
     with pytest.raises(ConfigError) as caught:
         eval_config_of([*LEAST, f"published.p={{rows: {rows}, {more or 'source: s, tolerance: 0.1'}}}"])
     assert told in str(caught.value)
-
-
-def test_mistakes_exit_with_code_2(rg_env: Callable[..., tuple[int, str, str]]) -> None:
-    code, _, errors = rg_env("eval", str(PAPER), "published.curriculum.rows.mini_sudoku_8_10.accuracy.x=0.5")
-    assert code == 2
-    assert errors == (
-        "error: published.curriculum.rows.mini_sudoku_8_10.accuracy.x = 0.5 @ command line: unknown model 'x': there "
-        "are: base; only models that are evaluated can be compared\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -140,9 +128,9 @@ def test_the_tables_have_it() -> None:
         assert first.startswith("paper: maze base 100 0.500 [0.402, 0.598] 0.480 +0.020 [")
         assert first.endswith("] 0.050 within tolerance")
         assert second.endswith("] 0.050 beyond")
-        assert any(line.removeprefix("- ") == "paper: arXiv [1]" for line in lines)
-    assert "## Beside published figures" in markdown(results)
-    assert "published" not in markdown(all_results([*results.tasks.values()]))
+        assert "paper: arXiv [1]" in lines
+    assert "## Published figures" in markdown(results)
+    assert "ublished" not in markdown(all_results([*results.tasks.values()]))
 
 
 def test_the_papers_figures_are_within_their_sources_resolution() -> None:
@@ -157,21 +145,6 @@ def test_the_papers_figures_are_within_their_sources_resolution() -> None:
                 answers = 3 * (each.num_examples or 0) * len(row.names(name))
                 for share in row.accuracy.values():
                     assert abs(round(share * answers) / answers - share) < 0.0005 + 1e-9, (name, share)
-
-
-def test_a_dry_run_of_the_paper_imports_nothing_heavy() -> None:
-    code = f"""
-import sys
-from rg_env.cli.main import run
-code = run(["eval", {str(PAPER)!r}, "--dry-run"])
-print(code, sorted({{"torch", "reasoning_gym", "verifiers", "transformers", "openai", "scipy"}} & set(sys.modules)))
-"""
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    output = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
-    ).stdout
-    assert output.endswith("0 []\n")
-    assert "published:\n  intra_domain:\n" in output
 
 
 @pytest.mark.slow
@@ -199,23 +172,13 @@ published:
     assert code == 0, errors
     (file,) = (tmp_path / "e").glob("results_all_tasks_*.json")
     results = read_results(file)
-    assert [task.sampling.max_tokens for task in results.tasks.values()] == [90, 1]
-    lengths: dict[str, list[int]] = {"leg_counting": [], "short": []}
-    for line in (tmp_path / "e" / "rollouts.jsonl").read_text().splitlines():
-        record = json.loads(line)
-        lengths[record["task"]].append(record["completion_tokens"])
-    assert max(lengths["leg_counting"]) > 1 == max(lengths["short"])  # no room for an answer, so none is right
     accuracy, _ = results.tasks["leg_counting"].models["policy"].scores.measured
     assert [(each.row, each.ours, each.verdict) for each in results.published] == [
         ("leg_counting", accuracy, "beyond"),
         ("short", 0.0, "within_tolerance"),
         ("all", accuracy / 2, "beyond"),
     ]
-    summary = (tmp_path / "e" / "summary.md").read_text()
-    assert "at most 90 tokens (leg_counting); temperature 1, top_p 1, at most 1 tokens (short)" in summary
-    for text in (printed, summary):
-        assert "card: leg_counting" in text
-        assert "card: rg_env/tiny/README.md" in text
+    assert "card: leg_counting" in printed
     file.unlink()
     code, printed, errors = rg_env(*given, "--resume", "published.card.tolerance=1.0")
     assert (code, "beyond" in printed.split("Beyond: neither")[0], errors) == (0, False, "")

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from rg_env.errors import MissingExtraError, ServerError
-from rg_env.evaluation import servers
+from rg_env.evaluation import models
 from rg_env.evaluation.config import eval_config_of
 from rg_env.evaluation.evaluate import run_evaluation
 from rg_env.inference.machine import Machine
@@ -29,10 +29,10 @@ class Gpus:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch):
         self.folder, self._log = folder, folder / "stand_in.jsonl"
         program = Path(__file__).with_name("vllm_stand_in.py")
-        monkeypatch.setattr(servers, "PROGRAM", (sys.executable, str(program)))
+        monkeypatch.setattr(models, "PROGRAM", (sys.executable, str(program)))
         machine = Machine(("0", "1"), "0.32.0", folder)
-        monkeypatch.setattr(servers.Machine, "here", classmethod(lambda cls: machine))
-        monkeypatch.setattr(servers, "_POLL_S", 0.05)
+        monkeypatch.setattr(models.Machine, "here", classmethod(lambda cls: machine))
+        monkeypatch.setattr(models, "_POLL_S", 0.05)
         monkeypatch.setenv("STAND_IN_LOG", str(self._log))
 
     def evaluate(self, models: dict[str, Any], *overrides: str, n: int = 30) -> Any:
@@ -144,6 +144,6 @@ def test_ctrl_c_ends_the_servers(gpus: Gpus) -> None:
 
 def test_a_machine_without_vllm_is_told_how_to_have_it(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(("0",), None, gpus.folder)
-    monkeypatch.setattr(servers.Machine, "here", classmethod(lambda cls: machine))
+    monkeypatch.setattr(models.Machine, "here", classmethod(lambda cls: machine))
     with pytest.raises(MissingExtraError, match="vLLM is not installed: `uv sync --extra vllm`"):
         gpus.evaluate({"m": "tiny"}, "serving.kind=vllm", n=2)
