@@ -11,8 +11,9 @@ from pathlib import Path
 from rg_env.core.run_folder import RunFolder, written_aside
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.report.page import Page, render
-from rg_env.evaluation.report.results import ROLLOUTS, is_evaluation, results_page
+from rg_env.evaluation.report.results import is_evaluation, results_page
 from rg_env.evaluation.report.run import run_page
+from rg_env.evaluation.runner import ROLLOUTS
 
 ROLLOUTS_KEPT = 10_000
 """Default number of rollouts in a page."""

@@ -7,9 +7,9 @@ from rg_env.errors import InputError
 from rg_env.evaluation.report.page import Bar, BarGroup, Estimate, Page, Table, Text, figure
 from rg_env.evaluation.report.rollouts import Gathered, Record, file_source, gather
 from rg_env.evaluation.results import Accuracy, Paired, Results, Scores, TaskResults, read_results
+from rg_env.evaluation.runner import ROLLOUTS
 from rg_env.evaluation.tables import EXTERNAL_NOTE, external_table
 
-ROLLOUTS = "rollouts.jsonl"
 _PATTERN, _ALL = "results_*.json", "results_all_tasks_"
 
 

@@ -100,7 +100,7 @@ class Checkpoints:
             TrainingError: it cannot be written, or the weights are not finite; `StoppedTogether` on several processes.
         """
         trainer, step = self._trainer, self._trainer.state.global_step
-        final = self.folder / f"checkpoint-{step}"
+        final = RunFolder(self.folder).checkpoint(step)
         if self.saved_at == step:
             return final
         trainer.state.num_input_tokens_seen = self._noted["tokens"]  # without those of an unfinished step
