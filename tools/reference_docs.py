@@ -105,8 +105,8 @@ def _options_table(parser: argparse.ArgumentParser) -> str:
         if action.dest == "help":
             continue
         names = ", ".join(f"`{name}`" for name in action.option_strings)
-        value = _metavar(action)
-        shown = (f"{names} `{value}`" if names and value else names or f"`{value}`").replace("|", "\\|")
+        value = _code(_metavar(action)) if _metavar(action) else ""
+        shown = " ".join(filter(None, [names, value]))
         rows.append(f"| {shown} | {_sentence((action.help or '').replace('%%', '%'))} |")
     return "\n".join(rows) + "\n"
 
@@ -142,8 +142,13 @@ def _code_safe(text: str) -> str:
 
 
 def _escaped(text: str) -> Iterator[str]:
-    for number, part in enumerate(re.split(r"(`[^`]*`)", text)):
-        yield part.replace("|", "\\|") if number % 2 else re.sub(r"([|<>*_])", r"\\\1", part)
+    for number, part in enumerate(re.split(r"`([^`]*)`", text)):
+        yield _code(part) if number % 2 else re.sub(r"([|<>*_])", r"\\\1", part)
+
+
+def _code(text: str) -> str:
+    """Code in a table's cell. Code hosts and mkdocs disagree about a backslash before a bar within backticks."""
+    return f"<code>{text.replace('|', '&#124;')}</code>" if "|" in text else f"`{text}`"
 
 
 def _reference(schema: type[Section]) -> str:

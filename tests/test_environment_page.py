@@ -6,7 +6,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
 from release_environments import RELEASES
 
 from rg_env.adapters.v1 import ReasoningGymTasksetConfig
@@ -16,7 +15,6 @@ from rg_env.core.rewards.builtin import resolve_rewards
 from rg_env.core.rewards.registry import DEFAULT_REWARDS
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
 ENVIRONMENT = (ROOT / "docs" / "reference" / "environment.md").read_text()
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", ENVIRONMENT, re.MULTILINE | re.DOTALL))
 
@@ -96,8 +94,3 @@ def test_the_metrics_are_those_of_the_rubrics() -> None:
     found = {re.sub("^accuracy/.*", "accuracy/<task>", name) for name in found}
     documented = {name for metric, _ in table(SECTIONS["Metrics"]) for name in names(metric)}
     assert documented == found | {"reward"}, "reward is their weighted sum, which Verifiers makes"
-
-
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"\]\(((?!http|#)[^)#]+)", README))))
-def test_what_is_linked_exists(name: str) -> None:
-    assert (ROOT / name).exists()
