@@ -116,16 +116,14 @@ def line(result: Audit) -> str:
         f"{result.constant:8.2f}{mark} {result.exploit:8.2f} {result.partial:8.2f} {keys:>9} {result.left_out:8} "
         f"{result.corrected:9} {result.draw_ms:8.2f} {result.grade_us:8.1f}"
     ]
-    if result.dress_refused:
-        lines.append(f"         dress refused: {', '.join(result.dress_refused)}")
-    if result.constant_reply:
-        lines.append(f"         constant: {result.constant_reply}")
-    if result.exploit_reply:
-        lines.append(f"         exploit: {result.exploit_reply}")
-    if result.partial_reply not in ("", result.exploit_reply):
-        lines.append(f"         partial: {result.partial_reply}")
-    if result.solution_reply:
-        lines.append(f"         solved by ({result.solution:.2f}): {result.solution_reply}")
+    notes = {
+        "dress refused": ", ".join(result.dress_refused),
+        "constant": result.constant_reply,
+        "exploit": result.exploit_reply,
+        "partial": result.partial_reply if result.partial_reply != result.exploit_reply else "",
+        f"solved by ({result.solution:.2f})": result.solution_reply,
+    }
+    lines += [f"         {name}: {text}" for name, text in notes.items() if text]
     for kind in result.kinds.values():
         lines += [f"    {kind['count']:4} of {result.answers}: {kind['why']}", f"         so {kind['example']}"]
     return "\n".join(lines)

@@ -17,7 +17,7 @@ from grader_cases import entries
 
 from rg_env.core.grading.extraction import Extraction
 from rg_env.core.grading.graders import gold_answer
-from rg_env.core.grading.scoring import MAX_ANSWER_CHARS, score, score_extraction
+from rg_env.core.grading.scoring import MAX_ANSWER_CHARS, score_extraction
 from rg_env.core.tasks.task_table import load_table, options_at
 
 _spec = importlib.util.spec_from_file_location(
@@ -136,23 +136,3 @@ def test_a_long_value_of_codeio_is_graded_in_time() -> None:
     assert_quick("codeio", entry, {}, 150)
     for literal in ("[1," * 10_000, "['a'," * 5_000, "[" + "'a'," * 10_000 + "]", str([(0, 1, 3)] * 3_030)):
         assert cpu_s(literal, info_of("codeio", entry), LIMIT_S) < LIMIT_S
-
-
-def test_extraction_is_linear() -> None:
-    """A megabyte of tags: tens of milliseconds."""
-    info = info_of("gcd", entries("gcd")[0])
-    units = (
-        "<answer>",
-        "</answer>",
-        "<answer>1</answer>",
-        "<",
-        "<answer",
-        "<think>",
-        "</think>",
-        "<think></think>",
-        "a ",
-    )
-    for unit in units:
-        start = time.process_time()
-        score(unit * (1_000_000 // len(unit)), info)
-        assert time.process_time() - start < 0.5, unit
