@@ -80,7 +80,7 @@ def _can_be_drawn(value: Any) -> bool:
 def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None) -> None:
     """Draw reward and accuracy over the optimizer steps, side by side.
 
-    Up to 7 runs have a color each. More are thin grey lines, with their mean over the steps that all have, and the runs
+    Up to 7 runs have a color each. More are thin gray lines, with their mean over the steps that all have, and the runs
     that end highest and lowest.
 
     Args:
@@ -146,7 +146,7 @@ def _draw_line(axes: Axes, values: dict[int, float], metric: str, window: int, c
 
 
 def _draw_crowd(axes: Axes, curves: Sequence[Curve], metric: str, window: int) -> bool:
-    """All runs in grey, and their mean over common steps; whether there are any."""
+    """All runs in gray, and their mean over common steps; whether there are any."""
     smooth = window if metric == "reward" else 1
     found = [curve.values[metric] for curve in curves if metric in curve.values]
     lines = [dict(zip(each, smoothed(list(each.values()), smooth), strict=True)) for each in found]

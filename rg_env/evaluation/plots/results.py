@@ -35,7 +35,7 @@ _MOST_DOTS = 100
 _MOST_COLUMNS = 40
 """Tasks in a row of tables; more tasks are in tables below."""
 _MACRO, _FLOOR = "macro average", "the best constant answer"
-_BAR = "#A8D5F0"  # light, so that lines on it are visible in grey too
+_BAR = "#A8D5F0"  # light, so that lines on it are visible in gray too
 _TICKS = {0: "0", 0.25: "25", 0.5: "50", 0.75: "75", 1: "100"}
 Models = list[tuple[str, ModelSummary]]
 Tasks = list[tuple[str, TaskResults]]
