@@ -159,7 +159,7 @@ def main() -> int:
     parser.add_argument("--seed", type=seed, default=0)
     options = parser.parse_args()
 
-    # Checked here already: a mistake is told before libraries and model are loaded.
+    # Checked here already: a mistake is reported before libraries and model are loaded.
     from rg_env.core.processes import world_size
     from rg_env.core.run_folder import RunFolder, run_name
     from rg_env.core.tasks.mixture import Mixture
@@ -227,7 +227,7 @@ def main() -> int:
     atexit.register(console.close)  # gives a terminal its cursor back, whatever happens
 
     def evaluate(step):
-        """All frozen problems, sampled and greedily; training goes on as if they had not been asked."""
+        """All frozen problems, sampled and greedily; the engine's random numbers stay as they were."""
         with engine.aside():
             found = evaluated(asked, [Questions(env, "training")], sampling, step=step, source=policy.label)
         evaluations.append(found)

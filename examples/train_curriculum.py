@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
     parser.add_argument("--steps", type=positive, help="optimizer steps (default: by model)")
     parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
-    parser.add_argument("--resume", metavar="auto|PATH", help="go on from a checkpoint, or the newest of --output-dir")
+    parser.add_argument("--resume", metavar="auto|PATH", help="resume from a checkpoint, or the newest of --output-dir")
     parser.add_argument("--seed", type=seed, default=0)
     options = parser.parse_args()
 
@@ -52,10 +52,10 @@ def main() -> int:
         failure_threshold=0.1,
         window=32,
     )
-    run_folder(options.output_dir, "check", options.resume)  # told before the model is loaded
+    run_folder(options.output_dir, "check", options.resume)  # raises before the model is loaded
     policy = load_policy(options.model)
     env = ReasoningGym(gym=policy.mixture(tasks), seed=options.seed)
-    # `gym` are the options that were asked for: the tiny policy's own sizes do not stand in the way of the levels.
+    # `gym`: the user's own options, which win over levels; the tiny policy's sizes do not.
     curriculum = Curriculum(config, env, options.seed, gym=tasks)
     folder = run_folder(options.output_dir, f"curriculum-{run_name(tasks.names, policy.label)}", options.resume)
     args = default_config(policy, folder, max_steps=options.steps, seed=options.seed)

@@ -23,26 +23,24 @@ def main() -> int:
     parser.add_argument("--steps", type=positive, help="optimizer steps (default: by model)")
     parser.add_argument("--rollouts-per-step", type=positive, help="over all processes (default: 128)")
     parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
-    parser.add_argument("--resume", metavar="auto|PATH", help="go on from a checkpoint, or the newest of --output-dir")
+    parser.add_argument("--resume", metavar="auto|PATH", help="resume from a checkpoint, or the newest of --output-dir")
     parser.add_argument("--seed", type=seed, default=0)
     parser.add_argument("--manifest", help="manifest.json of a run: train on exactly its rows, or refuse")
     parser.add_argument("--vllm-host", default="127.0.0.1")
     parser.add_argument("--vllm-port", type=int, default=8000)
     options = parser.parse_args()
 
-    # Checked here already: a mistake is told before libraries and model are loaded.
-    from rg_env.core.data.manifest import read_manifest
+    # Checked here already: a mistake is reported before libraries and model are loaded.
     from rg_env.core.tasks.mixture import Mixture
     from rg_env.training import run_folder, run_name
 
     tasks = Mixture.parse(options.task)
-    manifest = read_manifest(options.manifest) if options.manifest is not None else None
     run_folder(options.output_dir, "check", options.resume)
     from rg_env import ReasoningGym
     from rg_env.training import EngineConfig, GRPOTrainer, default_config, load_policy, train
 
     policy = load_policy(options.model)
-    env = ReasoningGym(gym=policy.mixture(tasks), seed=options.seed, manifest=manifest)
+    env = ReasoningGym(gym=policy.mixture(tasks), seed=options.seed, manifest=options.manifest)
     folder = run_folder(options.output_dir, run_name(tasks.names, policy.label), options.resume)
     sizes = {"max_steps": options.steps, "rollouts_per_step": options.rollouts_per_step}
     args = default_config(policy, folder, seed=options.seed, **sizes)
