@@ -63,8 +63,7 @@ def main() -> int:
     options = parser.parse_args()
 
     from rg_env import Environment
-    from rg_env.training import EngineConfig, GRPOConfig, GRPOTrainer, load_policy, run_folder, train
-    from rg_env.training.data.user_rows import load_rows
+    from rg_env.training import EngineConfig, GRPOConfig, GRPOTrainer, load_policy, load_rows, run_folder, train
 
     given = sums(2200, options.seed) if options.data is None else options.data
     rows = load_rows(given, options.data_config, answer_after=options.answer_after)  # each question once

@@ -25,6 +25,7 @@ _NAMES = {
     "evaluate_config": "rg_env.training.build",
     "evaluate_only": "rg_env.training.evaluation.runner",
     "load_policy": "rg_env.inference.models",
+    "load_rows": "rg_env.training.data.user_rows",
     "load_train_config": "rg_env.training.config.load",
     "run_config": "rg_env.training.build",
     "run_folder": "rg_env.training.distributed",

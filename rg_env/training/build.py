@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, Any]:
-    """Train as `config` says. What is returned and raised: see `train`."""
+    """Train the run that `config` describes. Returns and raises as `train`."""
     from rg_env.core.processes import print_once
     from rg_env.inference.models import load_policy
     from rg_env.training.config.dry_run import without_effect
@@ -84,7 +84,7 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
 def make_trainer(
     config: TrainConfig, policy: "Policy", *, folder: Path | None = None, resume: str | None = None
 ) -> "GRPOTrainer":
-    """The trainer that `config` describes. `folder`: of its output; default: as the config says."""
+    """The trainer that `config` describes. `folder`: for its output; default: the config's."""
     from rg_env.core.environment import ReasoningGym
     from rg_env.core.run_folder import run_name
     from rg_env.training.data.curriculum import Curriculum
@@ -109,7 +109,7 @@ def make_trainer(
 
 
 def evaluation_plan(config: TrainConfig, policy: "Policy") -> "EvaluationPlan":
-    """What `evaluation:` says, with an environment for the held-out tasks and one for each label."""
+    """The section `evaluation` as a plan, with an environment for the held-out tasks and one for each label."""
     from rg_env.core.environment import ReasoningGym
     from rg_env.training.evaluation.plan import EvaluationPlan
 

@@ -73,7 +73,7 @@ def agree(accelerator: Accelerator, problem: str | None, cause: BaseException | 
 def run_folder(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:
     """`RunFolder.choose`; with several processes the first one chooses and checks for all."""
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
-        clear_stale_locks()  # before processes meet, for which DeepSpeed compiles
+        clear_stale_locks()  # before processes meet: DeepSpeed compiles for that
     if world_size() == 1:
         return RunFolder.choose(output_dir, name, resume)
     from rg_env.inference.models import processes

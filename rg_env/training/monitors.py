@@ -51,7 +51,7 @@ class Mean:
 
 
 class History:
-    """Of each metric the last two windows, and the first one; a window is so many records that have it."""
+    """The last two windows of each metric, and the first one; a window is `window` records that have the metric."""
 
     def __init__(self, window: int):
         self.window = window
@@ -124,12 +124,12 @@ TOO_EASY, TOO_HARD = 0.8, 0.2
 KL_FLOOR, RATIO_FLOOR = 0.1, 10.0
 """Below these, in nats a token and as a ratio, nothing is a spike: both are near zero and one when training begins."""
 _SURE, _NOISE = 3.0, 1.0
-"""A mean has changed for certain from so many standard errors, and has not within so many."""
+"""Standard errors from which a mean has changed for certain, and within which it has not."""
 _LENGTH = "completions/mean_length"
 _LENGTH_REWARDS = ("length", "brevity", "cosine", "overlong_penalty")
 
 Window = Callable[[str], list[float]]
-"""A metric's values in some window; empty where there is none."""
+"""A metric's values in some window; empty if it is incomplete."""
 
 
 def zero_variance(history: History, threshold: float) -> str | None:
@@ -163,7 +163,7 @@ def answer_rate(history: History, threshold: float) -> str | None:
 
 def format_rate(history: History, threshold: float) -> str | None:
     """Completions without the form that is rewarded."""
-    what = "completions had the form that is asked for"
+    what = "completions had the form that the prompt requires"
     return _rate(history, "completions/format_ratio", threshold, what, "think_format")
 
 
@@ -208,7 +208,7 @@ def length_drift(history: History, factor: float) -> str | None:
 
 
 def entropy_collapse(history: History, part: float) -> str | None:
-    """A policy that always says the same has nothing to learn from; fine where it is right."""
+    """A policy that always gives the same answer has nothing to learn from; fine where it is right."""
     before, now, accuracy = history.start("entropy"), history.mean("entropy"), history.mean("accuracy")
     solved = accuracy is not None and accuracy >= TOO_EASY
     if not before or now is None or now >= before * part or solved or _rises(history.recent("accuracy")):
@@ -277,7 +277,7 @@ def ungradable(history: History, threshold: float) -> str | None:
         return None
     return (
         f"{_percent(share)} of answers could not be graded {_over(history, 'status/ungradable')} and score 0 "
-        "(rollouts.jsonl says why): the rows are of another version, or were changed: build them anew, without "
+        "(rollouts.jsonl says why): the rows are of another version, or were changed: build them again, without "
         "splits.manifest"
     )
 
@@ -366,8 +366,8 @@ class Monitors:
         """Of the rules that have fired: for how many records in a row they have been well since."""
 
     def see(self, record: Mapping[str, Any]) -> list[Alarm]:
-        """Take up a line of metrics, and tell which rules fire now. Lines that are of no training step have no loss,
-        and are passed over."""
+        """Add a line of metrics, and return the alarms that fire now. Lines without a loss, which are not of a training
+        step, are ignored."""
         if "loss" not in record:
             return []
         self._history.add(record)

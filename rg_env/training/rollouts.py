@@ -41,7 +41,7 @@ class Generates(Protocol):
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Scored rollouts in order; those of a group stand together. On the main process only."""
+    """Scored rollouts in order; those of a group are consecutive. On the main process only."""
 
     rollouts: list[Rollout]
     scored: list[Scored]
@@ -160,7 +160,7 @@ class RolloutSampler:
             future.result()
 
     def stop(self) -> None:
-        """Forget the batches that are under way; the engine must be told separately."""
+        """Forget the batches that are under way; the engine must be cancelled separately."""
         for future in self._pending.values():
             future.cancel()
         self._pending.clear()
@@ -196,7 +196,7 @@ def fill(batch: Rollouts, num_generations: int, ask: Callable[[int, int], Rollou
     """Replace the groups of `batch` that are not mixed.
 
     Args:
-        ask: of a round (from 0) and a number of prompts, the rollouts in groups of so many, or of fewer.
+        ask: takes a round (from 0) and a number of prompts, and returns the rollouts of at most as many groups.
         rounds: at most.
     """
     places = len(batch) // num_generations

@@ -45,7 +45,7 @@ class Recorder(TrainerCallback):
     """Evaluates, writes the run's files, and shows progress.
 
     Args:
-        evaluation: the questions, and when they are asked.
+        evaluation: the questions, and when they are evaluated.
         interrupted: whether the run is being ended early, without the last evaluation.
         resumed: whether the run resumes from a checkpoint.
         stream: where progress goes (see `console`).
@@ -293,7 +293,7 @@ def _noting_with(failure: Exception | None) -> Iterator[None]:
 
 
 def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
-    """The checkpoint to resume from, checked; None: there is none yet."""
+    """The checkpoint to resume from, checked; None: not yet."""
     folder = trainer.output_dir
     checkpoint, passed_over = chosen(resume, folder)
     for line in passed_over:

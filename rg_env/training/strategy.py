@@ -317,7 +317,7 @@ class FullySharded:
             self._model.set_requires_gradient_sync(number == len(parts))
             loss = loss_of(part)
             total = total + loss.detach()
-            self._model.unshard()  # the head, which `lm_head` computes anew in the backward pass, outside of its hooks
+            self._model.unshard()  # the head, which `logprobs` runs again in the backward pass, outside of its hooks
             (loss / len(parts)).backward()
         trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         found = torch.nn.utils.clip_grad_norm_(trained, self._args.max_grad_norm or math.inf)

@@ -1,4 +1,4 @@
-"""`GRPOTrainer`: group-relative policy optimisation of a language model on an environment.
+"""`GRPOTrainer`: group-relative policy optimization of a language model on an environment.
 
     env = ReasoningGym("leg_counting")
     trainer = GRPOTrainer(model, env, GRPOConfig(output_dir="outputs/run"), tokenizer, engine="embedded")
@@ -59,7 +59,7 @@ from rg_env.training.strategy import StepGuard, make_optimizer, make_strategy
 
 
 class GRPOTrainer:
-    """Group-relative policy optimisation (Shao et al., 2024, arXiv:2402.03300).
+    """Group-relative policy optimization (Shao et al., 2024, arXiv:2402.03300).
 
     Args:
         model: a causal language model of transformers; its weights are trained in place.
@@ -489,7 +489,7 @@ def make_accelerator(args: GRPOConfig) -> Accelerator:
         InputError: the batch cannot be divided among the processes, or the process has another precision already.
     """
     state = processes(cpu=args.use_cpu)
-    precision = "bf16" if args.bf16 else None  # None: as the launcher's configuration says
+    precision = "bf16" if args.bf16 else None  # None: that of the launcher's configuration
     deepspeed = os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
     try:
         return Accelerator(

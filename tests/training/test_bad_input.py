@@ -180,9 +180,9 @@ def test_lists_are_no_text() -> None:
     from rg_env.training.data.user_rows import load_rows
 
     for row, words in (
-        ({"question": "1 + 1", "answer": ["2"]}, "row 1: its answer is no text, but list"),
-        ({"question": {"text": "1 + 1"}, "answer": "2"}, "row 1: its question is no text, but dict"),
-        ({"question": 1, "answer": "2"}, "row 1: its question is no text, but int"),
+        ({"question": "1 + 1", "answer": ["2"]}, "row 1: its answer is not text, but list"),
+        ({"question": {"text": "1 + 1"}, "answer": "2"}, "row 1: its question is not text, but dict"),
+        ({"question": 1, "answer": "2"}, "row 1: its question is not text, but int"),
     ):
         with pytest.raises(InputError, match=words):
             load_rows([row])

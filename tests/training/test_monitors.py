@@ -119,7 +119,7 @@ FIRES: list[tuple[str, list[dict[str, Any]], str]] = [
     (
         "no thinking",
         records(10, completions__format_ratio=0.1),
-        "step 10: monitor format_rate: only 10 % of completions had the form that is asked for over the last 10 "
+        "step 10: monitor format_rate: only 10 % of completions had the form that the prompt requires over the last 10 "
         "steps: the model does not keep to it: say it in prompt.system_prompt, or raise rewards.think_format.weight",
     ),
     (
@@ -225,7 +225,7 @@ FIRES: list[tuple[str, list[dict[str, Any]], str]] = [
         "bad rows",
         records(10, status__ungradable=0.05),
         "step 10: monitor ungradable: 5 % of answers could not be graded over the last 10 steps and score 0 "
-        "(rollouts.jsonl says why): the rows are of another version, or were changed: build them anew, without "
+        "(rollouts.jsonl says why): the rows are of another version, or were changed: build them again, without "
         "splits.manifest",
     ),
 ]  # fmt: skip

@@ -42,7 +42,7 @@ def chosen_logps(
         with head.in_place():
             shown = model(**inputs).logits
         logps = head.logps[0].view(-1)
-        # The model went on with log-probabilities as if they were logits. If what it did to them is not what
+        # The model treated log-probabilities as if they were logits. If what it did to them is not what
         # `_processed` does to logits, all is computed again, in the way that is right for any model.
         expected = _processed(causal, logps.detach()).float()
         shown = shown.detach().flatten().float()

@@ -25,9 +25,9 @@ def equal_rewards(groups: torch.Tensor) -> torch.Tensor:
 
 
 def group_advantages(rewards: torch.Tensor, num_generations: int, scale: Scale) -> torch.Tensor:
-    """`A = (r - mean of the group) / s`, `(N,)` for `rewards (N,)`, whose groups stand together.
+    """`A = (r - mean of the group) / s`, `(N,)` for `rewards (N,)`, in groups of consecutive rows.
 
-    `scale` says what `s` is: the standard deviation of the "group" (Shao et al., 2024, arXiv:2402.03300), that of all
+    `scale` decides on `s`: the standard deviation of the "group" (Shao et al., 2024, arXiv:2402.03300), that of all
     rewards of the "batch" (Liu et al., 2025, "Tricks or Traps?", arXiv:2508.08221: prompts that are nearly always, or
     never, answered do not weigh more than others), or "none", 1 (Liu et al., 2025, Dr. GRPO, arXiv:2503.20783).
 

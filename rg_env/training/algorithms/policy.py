@@ -49,7 +49,7 @@ def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any, *, training: 
 
 
 def reference_of(model: Any, args: GRPOConfig) -> Any:
-    """The initial model as it is now, for a KL term; None if there is none, or if turning adapters off gives it.
+    """The initial model as it is now, for a KL term; None if there is no KL term, or if turning adapters off gives it.
 
     Raises:
         InputError: the model is sharded already, and cannot be loaded a second time.
@@ -108,7 +108,7 @@ class PreviousPolicy:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        # What ZeRO-3 has gathered is given back, and gathered anew from the shards: small parameters stay gathered.
+        # What ZeRO-3 has gathered is given back, and gathered again from the shards: small parameters stay gathered.
         gathered = [each for each in self._parameters.values() if _is_gathered(each)]
         if gathered:
             gathered[0].partition(param_list=gathered)

@@ -48,7 +48,7 @@ def weight_files(folder: Path, name: str) -> list[Path]:
         files = [folder / part for part in sorted(names)]
         missing = [file.name for file in files if not file.is_file()]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f"{index} cannot be read, or is no index of weights: copy it again") from error
+        raise InputError(f"{index} cannot be read, or is not an index of weights: copy it again") from error
     if strange := [file for file in files if file.parent != folder]:
         raise InputError(f"{index} names a file elsewhere: {one_line(strange[0])}")
     if missing:
@@ -102,7 +102,7 @@ def read_shapes(folder: Path, name: str) -> tuple[Shapes, str | None]:
 def _shapes_in(folder: Path, name: str) -> Shapes:
     found: Shapes = {}
     for file in weight_files(folder, name):
-        with safe_open(file, framework="np") as weights:  # checks that the file has the length its head says
+        with safe_open(file, framework="np") as weights:  # checks that the file has the length in its header
             found |= {key: tuple(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118
     return found
 

@@ -47,7 +47,7 @@ _BLIND: dict[str, Condition] = {
 
 
 def without_effect(config: TrainConfig) -> str:
-    """One line with the keys that have no effect, and why; empty if there are none.
+    """One line with the keys that have no effect, and why; empty if all have.
 
     They are not mistakes: `engine.kind=embedded` over a config for a server must work. Reported are keys with another
     value than the default; not those that turn something off, which happens anyway.

@@ -434,7 +434,7 @@ class TrainConfig(Section):
         environments = []
         for label, names in parts:
             gym = [evaluation.gym(name) for name in names]
-            # By largest remainder each task of a mixture gets the rows that its weight says, if all weights add up.
+            # By largest remainder each task gets as many rows as its weight if the weights add up to all rows.
             rows = {"num_train_examples": 0, "num_eval_examples": sum(spec["weight"] for spec in gym), "manifest": None}
             environments.append((label, {**self.environment_arguments(), "gym": gym, **rows}))
         return environments

@@ -18,7 +18,7 @@ from rg_env.errors import InputError
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """The tokens of one batch of N rollouts, the same on all processes; groups of equal prompts stand together."""
+    """The tokens of one batch of N rollouts, the same on all processes; groups of equal prompts are consecutive."""
 
     prompt_ids: list[list[int]]
     completion_ids: list[list[int]]
@@ -112,7 +112,7 @@ class BatchOrder:
     def more(self, number: int, round_: int, prompts: int) -> list[int]:
         """Rows other than those of batch `number`, one a prompt: drawn at random, the same ones on every call.
 
-        All there are, if there are fewer; those of the batch, if there are none.
+        All others, if there are fewer; those of the batch, if there is no other.
         """
         taken = set(self.batch(number))
         others = [row for row in range(self._rows) if row not in taken] or sorted(taken)

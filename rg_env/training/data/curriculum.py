@@ -55,7 +55,7 @@ class QuestionPool:
         split_by: what decides which of them are for training (`core.splits`).
         prepare: makes rows of a training dataset from them; those that it leaves out are too long.
         end: how many there are, where that is known from an earlier run: how long it is worth to look for more depends
-            on the machine's speed, and a run that goes on must start over where the first one did.
+            on the machine's speed, and a resumed run must start over where the first one did.
         say: takes lines for the user.
     """
 
@@ -82,7 +82,7 @@ class QuestionPool:
         """Question `number`; beyond the last one they start over.
 
         Raises:
-            InputError: there is none: the library refuses the options, or all are too long.
+            InputError: no question: the library refuses the options, or all are too long.
             GenerationError: none can be generated.
         """
         while number >= len(self._questions) and len(self._known) != self.end:
@@ -126,7 +126,7 @@ class QuestionPool:
 
 
 class TaskState(BaseModel):
-    """Where one task stands."""
+    """The state of one task."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -141,7 +141,7 @@ class TaskState(BaseModel):
     """Distinct questions that there are, by level, where that is known."""
 
 
-Asked = tuple[str, NonNegativeInt, NonNegativeInt]
+CurriculumQuestion = tuple[str, NonNegativeInt, NonNegativeInt]
 """Task, level and number of a question."""
 
 
@@ -153,7 +153,7 @@ class CurriculumState(BaseModel):
     tasks: dict[str, TaskState]
     looked: NonNegativeInt = 0
     """Step of the last look at the accuracies."""
-    asked: dict[NonNegativeInt, list[Asked | None]] = {}
+    prompted: dict[NonNegativeInt, list[CurriculumQuestion | None]] = {}
     """By number of the batch: its questions, while its rollouts are awaited; None: a prompt of another task."""
 
 
@@ -207,7 +207,7 @@ class Curriculum:
         self.start()
 
     def start(self, state: CurriculumState | None = None) -> None:
-        """Begin anew, or go on from `state`. Raises `InputError` if that is of other tasks or levels."""
+        """Start over, or resume from `state`. Raises `InputError` if that is of other tasks or levels."""
         if state is not None:
             self._check_fit(state)
             self._pools = {}
@@ -219,7 +219,7 @@ class Curriculum:
         )
 
     def facts(self) -> dict[str, Any]:
-        """What has to be the same in a run that goes on from a checkpoint, as JSON values."""
+        """What has to be the same in a run that resumes from a checkpoint, as JSON values."""
         options = {
             name: {str(level): options for level, options in by_level.items()}
             for name, by_level in self._options.items()
@@ -227,10 +227,10 @@ class Curriculum:
         return {"config": self.config.model_dump(mode="json"), "seed": self.seed, "options": options}
 
     def check(self) -> None:
-        """Generate the first questions of each task: what cannot work is told before training begins.
+        """Generate the first questions of each task: what cannot work is reported before training begins.
 
         Raises:
-            InputError, GenerationError: there are none.
+            InputError, GenerationError: a task has no questions.
         """
         for name, task in self.state.tasks.items():
             self._pool(name, task.level)[0]
@@ -241,15 +241,15 @@ class Curriculum:
         Raises:
             InputError, GenerationError: a task gives no question at any level up to its present one.
         """
-        planned = self.state.asked.get(number)  # asked for already, before the run was broken off
+        planned = self.state.prompted.get(number)  # asked for already, before the run was broken off
         if planned is None:
             names = [row["info"]["rg_task"] for row in rows]
-            planned = self.state.asked[number] = [self._next(n) if n in self.state.tasks else None for n in names]
+            planned = self.state.prompted[number] = [self._next(n) if n in self.state.tasks else None for n in names]
         return [row if asked is None else self._put(row, *asked) for row, asked in zip(rows, planned, strict=True)]
 
     def measure(self, number: int, accuracies: Iterable[float]) -> None:
         """Count the accuracy of each prompt of batch `number`."""
-        for asked, accuracy in zip(self.state.asked.pop(number), accuracies, strict=True):
+        for asked, accuracy in zip(self.state.prompted.pop(number), accuracies, strict=True):
             if asked is None or asked[1] != self.state.tasks[asked[0]].level:
                 continue
             task = self.state.tasks[asked[0]]
@@ -278,7 +278,7 @@ class Curriculum:
     def _check_fit(self, state: CurriculumState) -> None:
         known = {(name, level) for name, levels in self._options.items() for level in levels}
         named = {(name, level) for name, task in state.tasks.items() for level in [task.level, *task.levels]}
-        named |= {asked[:2] for batch in state.asked.values() for asked in batch if asked}
+        named |= {asked[:2] for batch in state.prompted.values() for asked in batch if asked}
         if not named <= known or set(state.tasks) != set(self._options):
             raise InputError("the curriculum's state is of other tasks or levels")
 
@@ -299,7 +299,7 @@ class Curriculum:
             return _down(task.levels, task.level - config.step), reason
         return task.level, reason
 
-    def _next(self, name: str) -> Asked:
+    def _next(self, name: str) -> CurriculumQuestion:
         """The next question of a task, at a level that has one."""
         task = self.state.tasks[name]
         while True:
@@ -338,7 +338,7 @@ class Curriculum:
         return self._pools[name, level]
 
     def _put(self, row: dict[str, Any], name: str, level: int, number: int) -> dict[str, Any]:
-        """The question in the place of `row`, whose share of all rows it keeps."""
+        """The question instead of `row`, whose share of all rows it keeps."""
         question = self._question(name, level, number)
         return {**row, **question, "info": {**question["info"], "share": row["info"]["share"], LEVEL: str(level)}}
 

@@ -45,7 +45,7 @@ def load_rows(
             if value is None or (isinstance(value, float) and math.isnan(value)):
                 raise InputError(f"{name}: row {number} has no {column}")
             if not isinstance(value, kinds):
-                raise InputError(f"{name}: row {number}: its {column} is no text, but {type(value).__name__}")
+                raise InputError(f"{name}: row {number}: its {column} is not text, but {type(value).__name__}")
             if isinstance(value, str) and not value.strip():
                 raise InputError(f"{name}: row {number}: its {column} is blank")
     data = data.cast_column("answer", Value("string"))
