@@ -13,7 +13,7 @@ from rg_env.training import load_train_config, run_config
 
 def main() -> int:
     file, *overrides = sys.argv[1:] or ["configs/train/tiny.yaml"]
-    config = load_train_config(file, overrides)  # frozen; every mistake is reported here, before anything heavy is imported
+    config = load_train_config(file, overrides)  # frozen; mistakes are reported before heavy imports
     print(f"{config.model.name} on {', '.join(config.tasks)}: {config.training.max_steps} steps")
     results = run_config(config)  # what train_results.json holds
     before, after = results.get("eval_before"), results.get("eval_after")

@@ -48,7 +48,7 @@ def play(curriculum: Curriculum, env: Any, accuracies: Sequence[float], first: i
     for step, accuracy in enumerate(accuracies, start=first):
         curriculum.replace(step, rows_of(env, "chain_sum"))
         curriculum.measure(step, [accuracy])
-        curriculum.look(step + 1)
+        curriculum.update_levels(step + 1)
         levels.append(curriculum.state.tasks["chain_sum"].level)
     return levels
 
@@ -69,7 +69,7 @@ def test_levels_follow_the_accuracy(make: Any, env: Any) -> None:
 def test_a_schedule_goes_by_the_steps(make: Any, env: Any) -> None:
     """Whatever the accuracy; before its first step it is the start."""
     curriculum = make({"start": 2}, schedule={"2": 1, "4": 3})
-    curriculum.look(0)
+    curriculum.update_levels(0)
     assert play(curriculum, env, [1, 1, 1, 1, 0, 0]) == [2, 1, 1, 3, 3, 3]
 
 
@@ -157,7 +157,7 @@ def test_rollouts_count_at_the_level_they_were_asked_at(make: Any, env: Any) -> 
     curriculum.replace(0, row)
     ahead = curriculum.replace(1, row)
     curriculum.measure(0, [1.0])
-    curriculum.look(1)
+    curriculum.update_levels(1)
     state = read_state(curriculum.state.model_dump_json())
     assert (ahead[0]["info"]["rg_level"], state.tasks["chain_sum"].level) == ("0", 1)
 
@@ -166,7 +166,7 @@ def test_rollouts_count_at_the_level_they_were_asked_at(make: Any, env: Any) -> 
     assert again.replace(1, row) == ahead
     for each in (curriculum, again):
         each.measure(1, [0.0])
-        each.look(2)
+        each.update_levels(2)
         assert (each.state.tasks["chain_sum"].level, each.state.tasks["chain_sum"].window) == (1, [])
     assert again.replace(2, row) == curriculum.replace(2, row)
 
@@ -186,7 +186,7 @@ def test_broken_levels_are_stepped_over() -> None:
         state = {name: TaskState(level=task.level, levels=task.levels) for name, task in curriculum.state.tasks.items()}
         state["modulo_grid"] = TaskState(level=before, levels=[0, 2, 3, 4, 5], window=[accuracy])
         curriculum.start(CurriculumState(tasks=state))
-        curriculum.look(1)
+        curriculum.update_levels(1)
         assert curriculum.state.tasks["modulo_grid"].level == after
 
 
@@ -200,7 +200,7 @@ def test_a_level_without_questions_becomes_the_ceiling() -> None:
     task = curriculum.state.tasks["caesar_cipher"]
     curriculum.replace(0, [env.train_rows[0]])
     curriculum.measure(0, [1.0])
-    curriculum.look(1)
+    curriculum.update_levels(1)
     assert (task.level, task.levels) == (2, [0, 1, 2, 3])
     (row,) = curriculum.replace(1, [env.train_rows[0]])
     assert row["info"]["rg_level"] == "1"

@@ -84,11 +84,11 @@ def test_the_third_batch_without_any_ends_the_run() -> None:
 
     counter = EmptyBatches()
     for mixed in (0, 0, 1, 0, 0):
-        counter.look(filtered("11", mixed))
+        counter.count(filtered("11", mixed))
     with pytest.raises(TrainingError, match=r"left nothing of 3 batches.*accuracy 1\.00.*take harder tasks"):
-        counter.look(filtered("11", 0))
+        counter.count(filtered("11", 0))
     with pytest.raises(TrainingError, match=r"accuracy 0\.00.*take easier tasks"):
-        counter.look(filtered("00", 0))
+        counter.count(filtered("00", 0))
 
 
 def test_other_prompts_than_the_batchs_are_asked() -> None:
