@@ -112,7 +112,7 @@ def test_a_thousand_scores_while_workers_are_killed() -> None:
     def kill(pool: WorkerPool) -> None:
         for _ in range(20):
             for worker in list(pool._all):
-                worker.signal()
+                worker.process.signal_kill()
             over.wait(0.05)
 
     async def main() -> list[Score]:
