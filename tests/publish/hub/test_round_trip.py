@@ -16,6 +16,7 @@ from run_metrics import logged
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rg_env.core.hub import PushRequest
+from rg_env.core.run_folder import RunFolder
 from rg_env.errors import InputError
 from rg_env.publish.hub.push import preview
 from rg_env.tiny import POLICY_DIR
@@ -47,7 +48,7 @@ def test_a_download_answers_the_same_and_resumes_exactly(
     from rg_env.training import evaluate_config, load_train_config
 
     found = evaluate_config(load_train_config(config, [f"output.dir={tmp_path / 'again'}"]), str(folder)).summary()
-    recorded = json.loads((trained / "eval_results/eval_step_2.json").read_text())
+    recorded = RunFolder(trained).evaluation(2)
     for part in ("accuracy", "greedy_accuracy", "tasks", "held_out", "labelled", "questions"):
         assert found[part] == recorded[part], part
 
@@ -57,11 +58,8 @@ def test_a_download_answers_the_same_and_resumes_exactly(
         assert (run / "checkpoint-4" / name).read_bytes() == (trained / "checkpoint-4" / name).read_bytes()
     for name in ("metrics.jsonl", "rollouts.jsonl"):
         assert logged(run, name) == logged(trained, name)
-    for number in (2, 4):
-        ours, theirs = (
-            json.loads((each / f"eval_results/eval_step_{number}.json").read_text()) for each in (run, trained)
-        )
-        assert ours == theirs
+    for step in (2, 4):
+        assert RunFolder(run).evaluation(step) == RunFolder(trained).evaluation(step)
     pushed(run, optimizer_state="full")
     assert json.loads(hub.repos["me/legs"].files()["rg_env.json"])["step"] == 4, "it is the same run"
     card = hub.repos["me/legs"].files()["README.md"].decode()
