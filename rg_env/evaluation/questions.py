@@ -7,7 +7,7 @@ questions.by_name()                   # {"maze": [0, 1, ...]}
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -44,8 +44,8 @@ class Questions:
     """Accuracy of the best constant answer; None: not measured."""
 
     @property
-    def rows(self) -> list[Row]:
-        return list(self.env.eval_rows)
+    def rows(self) -> Sequence[Row]:
+        return self.env.eval_rows
 
     @cached_property
     def hashes(self) -> list[str]:
