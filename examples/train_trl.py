@@ -6,7 +6,7 @@
     .venv/bin/python examples/train_trl.py                          # any machine: the tiny policy
     .venv/bin/python examples/train_trl.py --model Qwen/Qwen2.5-0.5B-Instruct --task leg_counting chain_sum
 
-Outside of a clone: pip install rg-env 'trl>=1.16'.
+In another project it needs rg-env (docs/index.md: Install) and trl 1.16 or later.
 
 Measured with the first of these and seeds 0, 1 and 2, sampled accuracy on the 200 frozen problems: 0.215-0.260 before,
 0.935-0.985 after 25 steps.

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from rg_env.core.text import without_controls
-from rg_env.errors import InputError, MissingExtraError, RGEnvError, StoppedTogether, from_interrupt
+from rg_env.errors import InputError, MissingExtraError, RGEnvError, StoppedTogether, from_interrupt, install_command
 
 _NO_BUG = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """A full disk, a quota, a limit of file sizes, a device that fails."""
@@ -142,7 +142,9 @@ def require(package: str, extra: str) -> None:
         MissingExtraError: it is not; with the command that installs it.
     """
     if find_spec(package) is None:
-        raise MissingExtraError(f"this needs {package}, which is not installed: `pip install 'rg-env[{extra}]'`")
+        raise MissingExtraError(
+            f"this needs {package}, which is not installed: `{install_command(extra)}`, or `uv sync` in a clone"
+        )
 
 
 def load_keys() -> None:

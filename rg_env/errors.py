@@ -129,6 +129,19 @@ def from_interrupt(error: BaseException) -> bool:
     return False
 
 
+def install_command(extra: str) -> str:
+    """The shell command that installs rg_env with `extra`, from the repository that the package's metadata names: it is
+    on no package index."""
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    try:
+        urls = metadata("rg-env").get_all("Project-URL") or []
+    except PackageNotFoundError:  # run from its sources
+        urls = []
+    address = next((url.partition(", ")[2] for url in urls if url.startswith("Repository,")), "REPOSITORY")
+    return f"pip install 'rg-env[{extra}] @ git+{address}'"
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "") -> UnknownNameError:
     """An `UnknownNameError` that offers the nearest of the `known` names.
 

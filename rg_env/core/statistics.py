@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from statistics import NormalDist, fmean
 from typing import Any
 
-from rg_env.errors import InputError, MissingExtraError
+from rg_env.errors import InputError, MissingExtraError, install_command
 
 RESAMPLES = 9999
 """Permutations at most; with few problems, all there are."""
@@ -227,7 +227,9 @@ def _stats() -> Any:
     try:
         from scipy import stats
     except ImportError as error:
-        raise MissingExtraError("intervals need scipy, which is not installed: `pip install 'rg-env[eval]'`") from error
+        raise MissingExtraError(
+            f"intervals need scipy, which is not installed: `{install_command('eval')}`, or `uv sync` in a clone"
+        ) from error
     return stats
 
 

@@ -24,7 +24,7 @@ import openai
 from rg_env.core.processes import Command, ProcessGroup
 from rg_env.core.prompts import fold_system, rejects_system_role
 from rg_env.core.text import one_line, reason_of
-from rg_env.errors import InputError, MissingExtraError, ServerError
+from rg_env.errors import InputError, MissingExtraError, ServerError, install_command
 from rg_env.evaluation.config import TINY, EvalConfig, EvalModel, RequestsConfig
 from rg_env.evaluation.requests import Reply, ask
 from rg_env.inference.machine import Machine
@@ -228,7 +228,7 @@ def require_torch() -> None:
     for package in ("torch", "transformers", "peft"):
         if find_spec(package) is None:
             raise MissingExtraError(
-                f"a model served here needs {package}, which is not installed: `pip install 'rg-env[train]'`; or name "
+                f"a model served here needs {package}, which is not installed: `{install_command('train')}`; or name "
                 "an endpoint, MODEL@URL"
             )
 

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from rg_env.core.processes import run
-from rg_env.errors import MissingExtraError
+from rg_env.errors import MissingExtraError, install_command
 
 OLDEST_VLLM = (0, 32)
 """The first release with weight transfer."""
@@ -56,7 +56,7 @@ class Machine:
         for program in programs:
             if shutil.which(program) is None:
                 raise MissingExtraError(
-                    f"the program {program} is missing: `pip install 'rg-env[train]'`, or `uv sync`"
+                    f"the program {program} is missing: `{install_command('train')}`, or `uv sync` in a clone"
                 )
 
 

@@ -6,7 +6,7 @@ Names are resolved lazily: `import rg_env.training` costs nothing.
 from importlib import import_module
 from typing import Any
 
-from rg_env.errors import MissingExtraError
+from rg_env.errors import MissingExtraError, install_command
 
 _NAMES = {
     "Curriculum": "rg_env.training.data.curriculum",
@@ -43,7 +43,8 @@ def __getattr__(name: str) -> Any:
         if (error.name or "").startswith("rg_env"):
             raise
         raise MissingExtraError(
-            f"training needs {error.name}, which is not installed: `pip install 'rg-env[train]'`, or `uv sync`"
+            f"training needs {error.name}, which is not installed: `{install_command('train')}`, or "
+            "`uv sync` in a clone"
         ) from error
 
 

@@ -9,7 +9,7 @@ from transformers.utils import is_liger_kernel_available
 
 from rg_env.core.environment import Environment
 from rg_env.core.text import reason_of
-from rg_env.errors import InputError, MissingExtraError
+from rg_env.errors import InputError, MissingExtraError, install_command
 from rg_env.inference.prompts import PromptEncoder
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.config.load import contradictions
@@ -53,7 +53,7 @@ def check_liger(args: GRPOConfig, device: torch.device) -> None:
         return
     if not is_liger_kernel_available():
         raise MissingExtraError(
-            "use_liger_kernel=True needs liger-kernel: pip install 'rg-env[train]', or leave it out"
+            f"use_liger_kernel=True needs liger-kernel: `{install_command('train')}`, or leave it out"
         )
     if device.type != "cuda":
         raise InputError(f"use_liger_kernel=True: its kernels need a GPU, and this run is on {device.type}")

@@ -1,6 +1,9 @@
 """The error tree."""
 
 import pickle
+import re
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -23,3 +26,13 @@ def test_unknown_name_offers_the_nearest() -> None:
     """The nearest names are offered; few names are all listed."""
     assert "did you mean 'leg_counting'" in str(unknown_name("task", "leg_countin", ["leg_counting", "maze"]))
     assert "there are: a, b" in str(unknown_name("column", "zzz", ["b", "a"]))
+
+
+def test_the_command_that_installs_names_the_repository() -> None:
+    """The package is on no index: the address is the one of `[project.urls]`, which the documents show too."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    address = project["urls"]["Repository"]
+    assert f"  repository: {address}\n" in (Path(__file__).parents[2] / "mkdocs.yml").read_text()
+    command = errors.install_command("train")
+    assert command.startswith("pip install 'rg-env[train] @ git+")
+    assert set(re.findall(r"https://\S+?(?=')", command)) <= {address}

@@ -343,7 +343,9 @@ def _config(*overrides: str) -> Any:
 
 def test_an_extra_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"need lm_eval, .*: `pip install 'rg-env\[eval-external\]'`$"):
+    with pytest.raises(
+        MissingExtraError, match=r"need lm_eval, .*: `pip install 'rg-env\[eval-external\] @ git\+.+'`$"
+    ):
         Harness(_config())
 
 

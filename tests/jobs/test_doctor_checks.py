@@ -115,7 +115,7 @@ def test_package_versions() -> None:
     is_like(check(there), "ok", "all 2")
     is_like(check(there, "vllm"), "warning", "installed: vllm", "uv sync")
     outside = check({**there, "torch": "2.11.0", "vllm": "0.12", "winonly": "0"})
-    is_like(outside, "warning", "torch 2.11.0 (<2.10,>=2.8), vllm 0.12 (<0.11.1)", "rg-env[train]")
+    is_like(outside, "warning", "torch 2.11.0 (<2.10,>=2.8), vllm 0.12 (<0.11.1)", "rg-env[train] @ git+")
     assert "winonly" not in outside.finding
     is_like(check({"torch": "2.8"}), "warning", "installed: verifiers")
 
@@ -191,8 +191,8 @@ def test_a_missing_torch_fails_only_requested_training_and_a_broken_one_always()
         return software.check_torch(None, software.read_probe(finished)[1], smi(""), run)
 
     missing = run_python(30, "-c", "raise ModuleNotFoundError(\"No module named 'torch'\")")
-    is_like(check(missing, planned()), "failed", "not installed", "rg-env[train]")
-    is_like(check(missing, NOT_REQUESTED), "warning", "not installed", "rg-env[train]")
+    is_like(check(missing, planned()), "failed", "not installed", "rg-env[train] @ git+")
+    is_like(check(missing, NOT_REQUESTED), "warning", "not installed", "rg-env[train] @ git+")
     is_like(check(Finished(-11), NOT_REQUESTED), "failed", "SIGSEGV", "reinstall")
 
 

@@ -27,7 +27,7 @@ from typing import Any
 import rg_env
 from rg_env.core.processes import JsonProcess, environment_without
 from rg_env.core.text import file_part
-from rg_env.errors import InputError, MissingExtraError, RGEnvError
+from rg_env.errors import InputError, MissingExtraError, RGEnvError, install_command
 from rg_env.evaluation.config import EvalConfig
 from rg_env.evaluation.models import DEFAULT_KEY, Request
 from rg_env.evaluation.records import RecordFile
@@ -116,7 +116,7 @@ class Harness:
     def __init__(self, config: EvalConfig):
         if find_spec("lm_eval") is None:
             raise MissingExtraError(
-                "external benchmarks need lm_eval, which is not installed: `pip install 'rg-env[eval-external]'`"
+                f"external benchmarks need lm_eval, which is not installed: `{install_command('eval-external')}`"
             )
         self._config = config
         # Models with the same system prompt are asked the same.

@@ -18,12 +18,13 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from rg_env.core.processes import Finished, run, run_python
+from rg_env.errors import install_command
 from rg_env.inference.machine import transformers_misfit
 from rg_env.jobs.doctor.checks import Check, PlannedRun, gigabytes
 
 SMI_S, TORCH_S, IMPORT_S = 10.0, 60.0, 90.0
 """Deadlines."""
-INSTALL = "`pip install 'rg-env[train]'`, or ./setup.sh in a checkout"
+INSTALL = f"`{install_command('train')}`, or ./setup.sh in a clone"
 _PYTHON = "Programming Language :: Python :: "
 _EXTRA = re.compile(r'extra == "([^"]+)"')
 _FIELDS = "index,name,memory.total,memory.used,driver_version,mig.mode.current"

@@ -22,6 +22,7 @@ from rg_env.core.prompts import SYSTEM_PROMPT
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.statistics import paired_difference, share_interval
 from rg_env.core.text import one_line
+from rg_env.errors import install_command
 from rg_env.evaluation.config import TINY
 from rg_env.publish.hub.files import CURVE, publishable
 from rg_env.publish.hub.source import Licence, Source
@@ -72,7 +73,7 @@ def card(request: PushRequest, source: Source, licence: Licence, paths: Sequence
         "run": source.run,
         **(_run_values(source.run, after or before) if source.run else {}),
     }
-    return _ENVIRONMENT.get_template("card.md.jinja").render(values)
+    return _ENVIRONMENT.get_template("card.md.jinja").render(values, install=install_command("train"))
 
 
 def _metadata(name: str, source: Source, licence: Licence, after: Values | None) -> str:

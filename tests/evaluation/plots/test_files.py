@@ -11,7 +11,7 @@ import matplotlib
 import pytest
 from result_files import all_results, model_result, of_task, task_results
 
-from rg_env.errors import InputError
+from rg_env.errors import InputError, install_command
 from rg_env.evaluation.plots.files import merged, new_names
 from rg_env.evaluation.results import Results, TaskResults
 
@@ -172,7 +172,8 @@ finally:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert done.stderr == "error: this needs matplotlib, which is not installed: `pip install 'rg-env[eval]'`\n"
+    remedy = f"`{install_command('eval')}`, or `uv sync` in a clone"
+    assert done.stderr == f"error: this needs matplotlib, which is not installed: {remedy}\n"
     assert done.stdout == "[]\n"
 
 

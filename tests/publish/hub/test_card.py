@@ -17,6 +17,7 @@ from rg_env.core.data.manifest import split_hash
 from rg_env.core.hub import PushRequest
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.statistics import paired_difference, share_interval
+from rg_env.errors import install_command
 from rg_env.publish.hub.files import publishable
 from rg_env.publish.hub.push import preview
 from rg_env.publish.hub.source import Base, find_licence
@@ -124,7 +125,7 @@ def test_what_a_reader_needs(trained: Path) -> None:
         "the tiny policy that is included in rg-env",
         "Licence of the base model: `apache-2.0`",
         "![Learning curve of the run](reward_curve.png)",
-        "pip install 'rg-env[train]'\nhf download me/legs --local-dir legs\n",
+        f"{install_command('train')}\nhf download me/legs --local-dir legs\n",
         'AutoModelForCausalLM.from_pretrained("me/legs")',
         "rg-env train legs/run/config.yaml --eval-only --checkpoint legs ",
         "--resume auto output.dir=legs/run training.max_steps=MORE",
