@@ -116,7 +116,8 @@ def _published(source: Source, full: bool) -> Iterator[tuple[str, Path | bytes]]
     for file in _matching(source, run.path, _CONFIGS):
         yield f"run/{file.name}", _config_file(file)
     for file in _matching(source, run.path, (*_RECORDS, *(["rollouts.jsonl"] if full else []))):
-        yield f"run/{_inner(file, run.path)}", file.read_bytes()  # now: a live run appends to it
+        content = _evaluation_file(file) if file.parent != run.path else file.read_bytes()  # now: a live run appends
+        yield f"run/{_inner(file, run.path)}", content
     if full and source.checkpoint:
         for file in _matching(source, source.checkpoint, _STATE):
             inner = _inner(file, source.checkpoint)
@@ -154,6 +155,16 @@ def _config_file(file: Path) -> bytes:
     if file.suffix == ".json":
         return _json(publishable(read_json(file)))
     return to_yaml(publishable(read_yaml(file))).encode()
+
+
+def _evaluation_file(file: Path) -> bytes:
+    """An evaluation names the folder that its model was loaded from."""
+    values = read_json(file)
+    for task in values["tasks"].values():
+        task["models"] = {
+            name: {**each, "source": _without_paths(each["source"])} for name, each in task["models"].items()
+        }
+    return _json(values)
 
 
 def _json(values: Mapping[str, Any]) -> bytes:
