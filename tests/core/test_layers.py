@@ -69,6 +69,7 @@ def _graph() -> dict[str, set[str]]:
     for module, path in modules.items():
         named = _modules_of_ours(path)
         found = {name if name in modules else name.rpartition(".")[0] for name in named}
+        assert found <= {*modules, ""}, f"{module} imports what is not there: {found - modules.keys()}"
         graph[module] = {name for name in found if name in modules and name != module}
     return graph
 

@@ -103,6 +103,14 @@ def test_half_an_answer_is_tried_again(chat: ChatServer) -> None:
         _ask(chat)
 
 
+def test_of_several_choices_the_first_counts(chat: ChatServer) -> None:
+    first, second = completion("first")["choices"][0], completion("second")["choices"][0]
+    for choices in ([first, second], [first, first], [first, None], [first, {}]):
+        answer = JSONResponse({**completion(""), "choices": choices})
+        chat.reset(str, lambda number, body, answer=answer: answer)  # type: ignore[misc]
+        assert _ask(chat).text == "first"
+
+
 @pytest.mark.parametrize("text", ["x<answer>" * 150_000, "<answer>" + "9" * 1_000_000 + "</answer>", "\ud800\0" * 9])
 def test_answers_of_a_megabyte_or_of_no_characters_are_scored(chat: ChatServer, text: str, tmp_path: Path) -> None:
     """As any other, at once."""
