@@ -33,6 +33,7 @@ def run_command(main: Callable[[], Any]) -> None:
         prepare_process()
         try:
             code = main()
+            _leave_process_group()
         finally:  # also after --help
             sys.stdout.flush()  # an error at exit would be a traceback and exit code 120
     except (Exception, KeyboardInterrupt) as error:
@@ -51,6 +52,13 @@ def run_command(main: Callable[[], Any]) -> None:
         else:
             raise
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _leave_process_group() -> None:
+    """Join the threads of torch's process group, if any: at the interpreter's end they can abort the process."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def say(line: str) -> None:

@@ -210,6 +210,8 @@ class LocalModel:
                     truncated=each.finish_reason == "length",
                     prompt_tokens=len(prompts[number]),
                     completion_tokens=len(each.token_ids),
+                    token_ids=each.token_ids,
+                    logprobs=each.logprobs,
                 )
         return [found[number] for number in range(len(requests))]
 

@@ -42,6 +42,9 @@ class Reply:
     refusal: str | None = None
     model: str | None = None
     """Name that the server gives of the model."""
+    token_ids: Sequence[int] = ()
+    """What was sampled, and the log-probability of each token; only of models in this process."""
+    logprobs: Sequence[float] = ()
 
 
 class CallFailed(Exception):

@@ -163,8 +163,14 @@ class TaskWork(Work):
         for each in answered:
             if each.reply is not None and each.rollout is None:
                 row = self.questions.rows[each.key[0]]
-                tokens, truncated = each.reply.completion_tokens, each.reply.truncated
-                each.rollout = env.rollout(row, each.reply.text, completion_tokens=tokens, truncated=truncated)
+                each.rollout = env.rollout(
+                    row,
+                    each.reply.text,
+                    token_ids=each.reply.token_ids,
+                    logprobs=each.reply.logprobs,
+                    completion_tokens=each.reply.completion_tokens,
+                    truncated=each.reply.truncated,
+                )
         if self.in_workers:
             env.rubric.grade([each.rollout for each in answered if each.rollout is not None])
 

@@ -44,7 +44,7 @@ def test_names_to_rename_stand_once(values: Any, tmp_path: Path, rg_env: Run) ->
     file.write_text(json.dumps(values))
     names.write_text('{"a": "b", "a": "c"}')
     code, _, error = rg_env("plot", str(file), "--rename-file", str(names))
-    assert (code, error) == (2, f"error: --rename-file {names} is not JSON: the key 'a' stands twice\n")
+    assert (code, error) == (2, f"error: --rename-file {names} is not JSON: it has a key twice\n")
 
 
 @pytest.mark.parametrize("place", ["system_prompt", "key", "task"])

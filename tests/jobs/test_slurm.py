@@ -303,7 +303,7 @@ def test_an_evaluation_that_ran_out_of_time_goes_on_when_it_is_requeued(cluster:
             process.send_signal(signal.SIGTERM)
             printed, errors = process.communicate(timeout=60)
         assert (process.returncode, errors) == (130, "interrupted\n")
-        assert f"go on with --resume --output-dir outputs/evaluation-{JOB}" in printed
+        assert f"resume with --resume --output-dir outputs/evaluation-{JOB}" in printed
         before = answered(folder, "here"), answered(folder, "there")
         assert len(before[0]) == 120 > len(before[1])
         assert not [*folder.glob("results*")]

@@ -90,7 +90,7 @@ def test_what_the_command_does_not_take(config: Path) -> None:
     for arguments, words in (
         (["--checkpoint", "x"], "belongs to --eval-only"),
         (["--eval-only", "--resume", "auto"], "--resume is for training"),
-        (["--resume", "auto"], "needs an output folder"),
+        (["--resume", "auto"], "needs the output folder of the run"),
     ):
         with pytest.raises(InputError, match=words):
             run_cli(["train", str(config), *arguments])

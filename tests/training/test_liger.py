@@ -17,7 +17,7 @@ NO_KERNELS = {"rope": False, "rms_norm": False, "cross_entropy": False}
 
 def test_liger_where_it_is_not_installed(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "is_liger_kernel_available", lambda: False)
-    with pytest.raises(MissingExtraError, match="needs liger-kernel: pip install"):
+    with pytest.raises(MissingExtraError, match="needs liger-kernel: `pip install"):
         make_trainer(use_liger_kernel=True)
 
 

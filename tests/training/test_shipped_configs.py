@@ -73,6 +73,7 @@ def smaller(path: Path, model: str, output: Path) -> list[str]:
         f"output.dir={output}",
         "output.save_every=0",
         "hub.enabled=false",
+        "training.bf16=false",
         "hub.every=0",
     ]
 
