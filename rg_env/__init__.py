@@ -19,17 +19,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from rg_env.errors import (
-    EngineError,
-    InputError,
-    MissingExtraError,
-    OutputFolderError,
-    RewardError,
-    RGEnvError,
-    ServerError,
-    TrainingError,
-    UnknownNameError,
-)
+from rg_env.errors import MissingExtraError, RGEnvError
 
 if TYPE_CHECKING:
     from rg_env.adapters.v1 import ReasoningGymTaskset as ReasoningGymTaskset
@@ -43,9 +33,25 @@ if TYPE_CHECKING:
     from rg_env.core.rewards.builtin import Rollout as Rollout
     from rg_env.core.rewards.builtin import reward as reward
     from rg_env.core.user_code import import_user_code as import_user_code
+    from rg_env.errors import EngineError as EngineError
+    from rg_env.errors import InputError as InputError
+    from rg_env.errors import OutputFolderError as OutputFolderError
+    from rg_env.errors import RewardError as RewardError
+    from rg_env.errors import ServerError as ServerError
+    from rg_env.errors import TrainingError as TrainingError
+    from rg_env.errors import UnknownNameError as UnknownNameError
 
 # What the loader of Verifiers' v1 API reads: one taskset, one harness and one environment, and no other names.
 __all__ = ["ReasoningGymTaskset", "SingleTurnEnv", "SingleTurnHarness"]
+_ERRORS = (
+    "EngineError",
+    "InputError",
+    "OutputFolderError",
+    "RewardError",
+    "ServerError",
+    "TrainingError",
+    "UnknownNameError",
+)
 _LAZY = {
     "ReasoningGymTaskset": "rg_env.adapters.v1",
     "SingleTurnEnv": "rg_env.adapters.v1",
@@ -58,18 +64,8 @@ _LAZY = {
     "reward": "rg_env.core.rewards.builtin",
     "Rollout": "rg_env.core.rewards.builtin",
     "Score": "rg_env.core.grading.scoring",
+    **dict.fromkeys(_ERRORS, "rg_env.errors"),
 }
-_ERRORS = (
-    EngineError,
-    InputError,
-    MissingExtraError,
-    OutputFolderError,
-    RewardError,
-    RGEnvError,
-    ServerError,
-    TrainingError,
-    UnknownNameError,
-)
 
 
 def __getattr__(name: str) -> Any:
@@ -130,4 +126,4 @@ def _has(module: str, name: str) -> bool:
 
 
 def __dir__() -> list[str]:
-    return sorted([*_LAZY, *(error.__name__ for error in _ERRORS), "__version__", "__doc__", "__name__", "__path__"])
+    return sorted([*_LAZY, "MissingExtraError", "RGEnvError", "__version__", "__doc__", "__name__", "__path__"])

@@ -133,10 +133,6 @@ class RunFolder:
         """arguments.yaml; of a run without a config, config.yaml, which then has the same sections."""
         return read_yaml(self.arguments_file) if self.arguments_file.is_file() else self.config()
 
-    def resumed_configs(self) -> list[Path]:
-        """The files config_from_step_N.yaml and arguments_from_step_N.yaml."""
-        return sorted(self.path.glob("*_from_step_*.yaml"))
-
     def manifest(self) -> dict[str, Any]:
         """Empty if missing."""
         return read_json(self.manifest_file) if self.manifest_file.is_file() else {}

@@ -48,7 +48,10 @@ def test_what_was_written_is_read(run: RunFolder) -> None:
     run.write_config({"seed": 1}, {"training": {}}, from_step=2)
     assert run.manifest()["rows"] == {"seed": 3}
     assert run.results() == {"steps": 2}
-    assert [file.name for file in run.resumed_configs()] == ["arguments_from_step_2.yaml", "config_from_step_2.yaml"]
+    assert sorted(file.name for file in run.path.glob("*_from_step_2.yaml")) == [
+        "arguments_from_step_2.yaml",
+        "config_from_step_2.yaml",
+    ]
 
 
 def test_checkpoints_are_sorted_by_step(run: RunFolder) -> None:
