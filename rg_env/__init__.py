@@ -43,15 +43,7 @@ if TYPE_CHECKING:
 
 # What the loader of Verifiers' v1 API reads: one taskset, one harness and one environment, and no other names.
 __all__ = ["ReasoningGymTaskset", "SingleTurnEnv", "SingleTurnHarness"]
-_ERRORS = (
-    "EngineError",
-    "InputError",
-    "OutputFolderError",
-    "RewardError",
-    "ServerError",
-    "TrainingError",
-    "UnknownNameError",
-)
+_FAILURES = ("EngineError", "OutputFolderError", "RewardError", "ServerError", "TrainingError")
 _LAZY = {
     "ReasoningGymTaskset": "rg_env.adapters.v1",
     "SingleTurnEnv": "rg_env.adapters.v1",
@@ -64,7 +56,9 @@ _LAZY = {
     "reward": "rg_env.core.rewards.builtin",
     "Rollout": "rg_env.core.rewards.builtin",
     "Score": "rg_env.core.grading.scoring",
-    **dict.fromkeys(_ERRORS, "rg_env.errors"),
+    "InputError": "rg_env.errors",
+    "UnknownNameError": "rg_env.errors",
+    **dict.fromkeys(_FAILURES, "rg_env.errors"),
 }
 
 

@@ -56,7 +56,8 @@ def _parts_of(results: Results, limit: int | None = None) -> list[_Part]:
     """Accuracies by task, differences between models, published figures, and external benchmarks."""
     parts = []
     if results.tasks:
-        parts.append(_Part("", *_accuracies(results, limit), [_about(results), *(() if limit else results.notes)]))
+        about = _ABOUT_PARTS if _parts(results) else _ABOUT_ACCURACIES
+        parts.append(_Part("", *_accuracies(results, limit), [about, *(() if limit else results.notes)]))
     if any(task.comparisons for task in results.tasks.values()):
         title = "Two models on the same questions"
         parts.append(_Part(title, *_differences(results, limit), [_ABOUT_DIFFERENCES]))
@@ -146,10 +147,6 @@ def external_table(results: Results) -> tuple[list[str], list[list[str]]]:
     return ["benchmark", "metric", "filter", "n", "examples", *models], rows
 
 
-def _about(results: Results) -> str:
-    return _ABOUT_PARTS if _parts(results) else _ABOUT_ACCURACIES
-
-
 def _parts(results: Results) -> dict[str, list[Scores]]:
     """Of a training run: the scores of all models over the training tasks, and over the held-out ones."""
     titles: dict[Part, str] = {"training": "training tasks", "held_out": "held-out tasks"}
@@ -224,10 +221,10 @@ def _differences(results: Results, limit: int | None = None) -> tuple[list[str],
     overall = "training tasks" if _parts(results) else "macro average"
     pairs = [(overall, each) for each in results.comparisons] if len(results.tasks) > 1 else []
     pairs += [(name, each) for name, task in results.tasks.items() for each in task.comparisons]
-    rows = [
-        [task, f"{each.a} - {each.b}", str(each.n), _signed(each.difference, each.interval), _p_value(each.p_value)]
-        for task, each in pairs
-    ]
+    rows = []
+    for task, each in pairs:
+        p_value = "< 0.001" if each.p_value < 0.001 else f"{each.p_value:.3f}"
+        rows.append([task, f"{each.a} - {each.b}", str(each.n), _signed(each.difference, each.interval), p_value])
     return ["task", "models", "n", "difference", "p-value"], _shortened(rows, limit)
 
 
@@ -264,10 +261,6 @@ def _published(results: Results) -> tuple[list[str], list[list[str]]]:
         for each in results.published
     ]
     return ["published", "model", "n", "ours", "theirs", "difference", "tolerance", ""], rows
-
-
-def _p_value(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _markdown(heads: list[str], rows: list[list[str]]) -> list[str]:

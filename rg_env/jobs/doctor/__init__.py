@@ -93,7 +93,8 @@ def _check_run(planned: PlannedRun, smi: software.Smi, probe: dict[str, Any]) ->
     connections = min(run.config.training.rollouts_per_step, _CONNECTIONS) if run.uses_vllm else 0
     yield machine.check_open_files(connections)
     yield _guarded("wandb", lambda: machine.check_wandb(run))
-    checkpoint = models.checkpoint_bytes(run, model) if model else None
+    # Weights and Adam's moments in fp32; under ZeRO-3 bf16 weights in addition.
+    checkpoint = (14 if run.zero3 else 12) * model.shape.parameters if model else None
     yield _guarded("output folder", lambda: machine.check_output(run, checkpoint))
 
 

@@ -290,10 +290,5 @@ def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
     return Check("memory", "failed" if whole.total > free else "warning", text, fix)
 
 
-def checkpoint_bytes(planned: PlannedRun, model: Model) -> int:
-    """Weights and Adam's moments in fp32; under ZeRO-3 bf16 weights in addition."""
-    return (14 if planned.zero3 else 12) * model.shape.parameters
-
-
 def _millions(count: int) -> str:
     return f"{count / 1e9:.2f} B" if count >= 1e9 else f"{count / 1e6:.2f} M"

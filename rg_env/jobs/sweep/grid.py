@@ -230,16 +230,12 @@ def _all_of(mistakes: Mapping[str, list[str]], points: int, file: str | Path) ->
 def _names(points: Sequence[Mapping[str, Any]]) -> list[str]:
     """A name for each point; with its number in front if names are too long, or equal on some file systems."""
     labels = short_keys(points[0])
-    names = ["_".join(_safe(f"{labels[key]}={shown(each)}") for key, each in point.items()) for point in points]
-    names = [name.lstrip("-.") for name in names]
+    texts = ["_".join(f"{labels[key]}={shown(each)}" for key, each in point.items()) for point in points]
+    names = [re.sub(r"[^A-Za-z0-9._=+-]+", "-", text).lstrip("-.") for text in texts]
     if max(map(len, names)) <= MOST_CHARACTERS and len({name.lower() for name in names}) == len(names):
         return names
     width = len(str(len(names)))
     return [f"{number:0{width}}_{name}"[:MOST_CHARACTERS] for number, name in enumerate(names, 1)]
-
-
-def _safe(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._=+-]+", "-", text)
 
 
 def _remove(values: Any, path: Sequence[str]) -> None:

@@ -82,10 +82,6 @@ def _plain(folder: Path) -> Weights:
     return Weights("safetensors" if name == WEIGHTS else BIN, _files(folder, name))
 
 
-def _adapter(folder: Path) -> Weights:
-    return Weights("LoRA adapters", _files(folder, ADAPTER))
-
-
 def _files(folder: Path, name: str) -> Tensors:
     found: Tensors = {}
     for file in weight_files(folder, name):
@@ -242,5 +238,5 @@ _READERS: dict[Kind, Callable[[Path], Weights]] = {
     "deepspeed": _deepspeed,
     "dtensor": _dtensor,
     "distcp": _distcp,
-    "adapter": _adapter,
+    "adapter": lambda folder: Weights("LoRA adapters", _files(folder, ADAPTER)),
 }

@@ -109,7 +109,8 @@ class PreviousPolicy:
     @torch.no_grad()
     def _swap(self) -> None:
         # What ZeRO-3 has gathered is given back, and gathered again from the shards: small parameters stay gathered.
-        gathered = [each for each in self._parameters.values() if _is_gathered(each)]
+        sharded = [each for each in self._parameters.values() if hasattr(each, "ds_status")]
+        gathered = [each for each in sharded if each.ds_status.name == "AVAILABLE"]
         if gathered:
             gathered[0].partition(param_list=gathered)
         for name, parameter in self._parameters.items():
@@ -139,7 +140,3 @@ def held(parameter: Any) -> torch.Tensor:
     """What this process holds of a parameter: all, or its shard under ZeRO-3 and FSDP2."""
     found: torch.Tensor = parameter.ds_tensor if hasattr(parameter, "ds_tensor") else parameter.data
     return found.to_local() if isinstance(found, DTensor) else found
-
-
-def _is_gathered(parameter: Any) -> bool:
-    return hasattr(parameter, "ds_status") and parameter.ds_status.name == "AVAILABLE"

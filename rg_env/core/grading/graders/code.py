@@ -59,7 +59,9 @@ def _refuse(name: str) -> None:
 def _same(value: Any, gold: Any) -> bool:
     """Equal in structure; no deeper than `gold`, whatever `value` is."""
     if isinstance(gold, dict):
-        if not isinstance(value, dict) or len(value) != len(gold) or not all(map(_is_short, value)):
+        if not isinstance(value, dict) or len(value) != len(gold):
+            return False
+        if not all(isinstance(key, str) or abs(key) < 10**18 for key in value):  # Python refuses to write longer ones
             return False
         named = {str(key): item for key, item in value.items()}
         return named.keys() == gold.keys() and all(_same(named[key], item) for key, item in gold.items())
@@ -74,10 +76,6 @@ def _same(value: Any, gold: Any) -> bool:
     if isinstance(gold, float) and not gold.is_integer() and abs(value) < 1e300:
         return isclose(value, gold, rel_tol=_FLOAT_TOLERANCE)
     return value == gold
-
-
-def _is_short(key: str | int) -> bool:
-    return isinstance(key, str) or abs(key) < 10**18  # Python refuses to write much longer numbers
 
 
 _MAX_TEXT = 1_000

@@ -244,7 +244,8 @@ def _made_of(answer: str, numbers: Collection[int], target: int) -> Node | None:
         return None
     parts = list(_parts(node))
     used = [part.text for part in parts if isinstance(part, Number)]
-    if not all(isinstance(part, _FOUR_OPERATIONS) for part in parts) or not all(map(_is_plain, used)):
+    plain = all(number.isdecimal() and number == str(int(number)) for number in used)  # no point, no zeros before it
+    if not plain or not all(isinstance(part, _FOUR_OPERATIONS) for part in parts):
         return None
     if sorted(map(int, used)) != sorted(numbers):
         return None
@@ -263,11 +264,6 @@ def _parts(node: Node) -> Iterator[Node]:
         case Sum(nodes) | Product(nodes):
             for part in nodes:
                 yield from _parts(part)
-
-
-def _is_plain(number: str) -> bool:
-    """A whole number without a point or zeros before it."""
-    return number.isdecimal() and number == str(int(number))
 
 
 def _operators(node: Node) -> set[str]:

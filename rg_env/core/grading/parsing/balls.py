@@ -143,13 +143,9 @@ def _arc_spread(x: float, r: float) -> float:
     return r / math.sqrt(1 - end * end) if r else 0.0
 
 
-def _hyperbolic_spread(x: float, r: float) -> float:
-    return r * math.cosh(abs(x) + r)
-
-
 sin, cos, atan = (_lifted(function, lambda x, r: r) for function in (math.sin, math.cos, math.atan))
 asin, acos = (_lifted(function, _arc_spread) for function in (math.asin, math.acos))
-sinh, cosh = (_lifted(function, _hyperbolic_spread) for function in (math.sinh, math.cosh))
+sinh, cosh = (_lifted(function, lambda x, r: r * math.cosh(abs(x) + r)) for function in (math.sinh, math.cosh))
 exp = _lifted(math.exp, lambda x, r: math.exp(x) * math.expm1(r))
 
 
