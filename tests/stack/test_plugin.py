@@ -37,4 +37,5 @@ def test_what_the_plugin_changes() -> None:
     found = json.loads(done.stdout.splitlines()[-1])
     assert "rg-env-weight-transfer" in found["plugins"]
     assert (found["new"], found["same"], found["engine"]) == (["rg_env_shm"], True, "SharedMemoryEngine")
-    assert found["ours"] == ["rg_env.errors", "rg_env.inference", "rg_env.inference.vllm.plugin"]
+    packages = ["rg_env.errors", "rg_env.inference", "rg_env.inference.vllm"]
+    assert found["ours"] == [*packages, "rg_env.inference.vllm.plugin"]
