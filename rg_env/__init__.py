@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 # What the loader of Verifiers' v1 API reads: one taskset, one harness and one environment, and no other names.
 __all__ = ["ReasoningGymTaskset", "SingleTurnEnv", "SingleTurnHarness"]
-_FAILURES = ("EngineError", "OutputFolderError", "RewardError", "ServerError", "TrainingError")
 _LAZY = {
     "ReasoningGymTaskset": "rg_env.adapters.v1",
     "SingleTurnEnv": "rg_env.adapters.v1",
@@ -56,9 +55,13 @@ _LAZY = {
     "reward": "rg_env.core.rewards.builtin",
     "Rollout": "rg_env.core.rewards.builtin",
     "Score": "rg_env.core.grading.scoring",
+    "EngineError": "rg_env.errors",
     "InputError": "rg_env.errors",
+    "OutputFolderError": "rg_env.errors",
+    "RewardError": "rg_env.errors",
+    "ServerError": "rg_env.errors",
+    "TrainingError": "rg_env.errors",
     "UnknownNameError": "rg_env.errors",
-    **dict.fromkeys(_FAILURES, "rg_env.errors"),
 }
 
 
