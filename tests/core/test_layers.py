@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
@@ -59,6 +60,12 @@ def test_imports_point_one_way(path: Path) -> None:
         other = _layer_of(other)
         if other != layer:
             assert RANK[other] < RANK[layer], f"{path} imports {name}"
+
+
+def test_no_folder_has_too_many_modules() -> None:
+    """At most 15 modules are in one folder; `cli` has one for each command."""
+    folders = Counter(path.parent.relative_to(PACKAGE) for path in FILES)
+    assert {str(folder): n for folder, n in folders.items() if n > 15 and str(folder) != "cli"} == {}
 
 
 def _graph() -> dict[str, set[str]]:

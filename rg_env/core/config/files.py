@@ -9,7 +9,7 @@ read from it directly, and no config contains any.
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -194,3 +194,12 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read the config {shortened(str(file))}: {reason_of(error)}") from error
     return values or {}, lines
+
+
+def leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value of nested mappings with its dotted path; an empty mapping is a value."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value

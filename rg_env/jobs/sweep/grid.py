@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from rg_env.core.config import yaml12
-from rg_env.core.config.files import COMMAND_LINE, Document, overridden, read_config
+from rg_env.core.config.files import COMMAND_LINE, Document, leaves, overridden, read_config
 from rg_env.core.text import one_line, short_keys, shortened, shown
 from rg_env.errors import ConfigError, InputError
 from rg_env.training.config.load import checked_config
@@ -154,7 +154,7 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 
     Output, logging and the server's address do not count.
     """
-    one, other = dict(_leaves(there)), dict(_leaves(here))
+    one, other = dict(leaves(there)), dict(leaves(here))
     paths = [path for path in {**one, **other} if one.get(path) != other.get(path)]
     paths = [path for path in paths if not f"{path}.".startswith(tuple(f"{free}." for free in _FREE))]
 
@@ -243,11 +243,3 @@ def _remove(values: Any, path: Sequence[str]) -> None:
         values = values.get(key) if isinstance(values, dict) else None
     if isinstance(values, dict):
         values.pop(path[-1], None)
-
-
-def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from rg_env.core.config.files import leaves
 from rg_env.core.config.yaml12 import to_yaml
 from rg_env.core.processes import world_size
 from rg_env.core.tasks.mixture import Mixture
@@ -52,8 +53,8 @@ def without_effect(config: TrainConfig) -> str:
     They are not mistakes: `engine.kind=embedded` over a config for a server must work. Reported are keys with another
     value than the default; not those that turn something off, which happens anyway.
     """
-    given = [key for key, value in _flat(config.model_dump(mode="json", exclude_defaults=True)) if value]
-    values = dict(_flat(config.resolved()))
+    given = [key for key, value in leaves(config.model_dump(mode="json", exclude_defaults=True)) if value]
+    values = dict(leaves(config.resolved()))
     reasons: dict[str, list[str]] = {}
     for condition, keys in _UNUSED:
         if _holds(condition, values):
@@ -83,14 +84,6 @@ def _other_reasons(config: TrainConfig, values: Mapping[str, Any]) -> Iterator[t
     for name, condition in _BLIND.items():
         blind = name in monitors.stop_on and _holds(condition, values)
         yield f"{name} cannot fire with {_shown(condition)}", blind, "monitors.stop_on"
-
-
-def _flat(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
 
 
 def _holds(condition: Condition, values: Mapping[str, Any]) -> bool:
