@@ -18,12 +18,12 @@ class LoopbackServer:
         port: a free one, unless it was named.
     """
 
-    def __init__(self, routes: list[Route], port: int = 0):
+    def __init__(self, routes: list[Route], port: int = 0, log_level: str = "critical"):
         self._listener = bind(port)
         self.port = self._listener.getsockname()[1]
         self.address = f"http://{HOST}:{self.port}"
         self._server = uvicorn.Server(
-            uvicorn.Config(Starlette(routes=routes), log_level="critical", timeout_graceful_shutdown=1)
+            uvicorn.Config(Starlette(routes=routes), log_level=log_level, timeout_graceful_shutdown=1)
         )
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listener]}, daemon=True)
 

@@ -5,8 +5,6 @@ The processes that train together, as accelerate counts them.
 
 import importlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -69,24 +67,19 @@ def load_policy(model: str | None = None, *, attention: Attention = "auto", dtyp
     Raises:
         InputError: it cannot be loaded, or not so.
     """
-    for name, value, choices in (("attention", attention, get_args(Attention)), ("dtype", dtype, get_args(Dtype))):
-        if value not in choices:
-            raise InputError(f"{name}={value!r}: one of {', '.join(choices)}")
-    how = _Loading(attention, dtype)
-    if model == TINY:
-        return _tiny(how)
-    if model is not None:
-        return _load(model, how)
-    if not torch.cuda.is_available():
-        print_once("No GPU here: taking the tiny policy (--model NAME_OR_FOLDER takes another).")
-        return _tiny(how)
-    try:
-        policy = _load(DEFAULT_GPU_MODEL, how)
-    except InputError as error:
-        print_once(f"Taking the tiny policy: {error}.")
-        return _tiny(how)
-    print_once(f"Taking {DEFAULT_GPU_MODEL}.")
-    return policy
+    options = _options(attention, dtype)
+    if model is not None and model != TINY:
+        return _load(model, options)
+    if model is None and torch.cuda.is_available():
+        try:
+            policy = _load(DEFAULT_GPU_MODEL, options)
+            print_once(f"Using {DEFAULT_GPU_MODEL}.")
+            return policy
+        except InputError as error:
+            print_once(f"Using the tiny policy: {error}.")
+    elif model is None:
+        print_once("No GPU found: using the tiny policy that ships with rg_env.")
+    return replace(_load(str(POLICY_DIR), options), label=TINY, is_tiny=True)
 
 
 def with_adapters(policy: Policy, folder: str) -> Policy:
@@ -100,23 +93,25 @@ def with_adapters(policy: Policy, folder: str) -> Policy:
     return replace(policy, model=model)
 
 
-@dataclass(frozen=True)
-class _Loading:
-    attention: Attention
-    dtype: Dtype
+def _options(attention: Attention, dtype: Dtype) -> dict[str, Any]:
+    """The data type and attention for `from_pretrained`. Raises `InputError` for what cannot work here."""
+    for name, value, choices in (("attention", attention, get_args(Attention)), ("dtype", dtype, get_args(Dtype))):
+        if value not in choices:
+            raise InputError(f"{name}={value!r}: one of {', '.join(choices)}")
+    # Accelerate's variables are read because transformers knows of ZeRO-3 only once there are training arguments.
+    half = _is_zero3() and os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
+    weights = getattr(torch, ("bfloat16" if half else "float32") if dtype == "auto" else dtype)
+    used: str = attention
+    if attention in ("auto", "flash_attention_2"):
+        problem = flash_attention_problem(weights)
+        if problem and attention != "auto":
+            raise InputError(f"attention='flash_attention_2' cannot work here: {problem}; use 'auto' or 'sdpa'")
+        used = "sdpa" if problem else "flash_attention_2"
+    return {"dtype": weights, "attn_implementation": used}
 
-    def options(self) -> dict[str, Any]:
-        # Accelerate's own words are read: transformers knows of ZeRO-3 only once there are training arguments.
-        zero3 = os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3"
-        half = zero3 and os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
-        dtype = ("bfloat16" if half else "float32") if self.dtype == "auto" else self.dtype
-        attention: str = self.attention
-        if attention in ("auto", "flash_attention_2"):
-            problem = flash_attention_problem(getattr(torch, dtype))
-            if problem and attention != "auto":
-                raise InputError(f"attention='flash_attention_2' cannot work here: {problem}; take 'auto' or 'sdpa'")
-            attention = "sdpa" if problem else "flash_attention_2"
-        return {"dtype": getattr(torch, dtype), "attn_implementation": attention}
+
+def _is_zero3() -> bool:
+    return os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3"
 
 
 def flash_attention_problem(dtype: torch.dtype) -> str | None:
@@ -134,38 +129,25 @@ def flash_attention_problem(dtype: torch.dtype) -> str | None:
     return None if is_flash_attn_2_available() else "transformers does not take this version of flash-attn"
 
 
-def _tiny(how: _Loading) -> Policy:
-    loaded = _load(str(POLICY_DIR), how)
-    return Policy(loaded.model, loaded.tokenizer, TINY, is_tiny=True)
-
-
-def _load(name: str, how: _Loading) -> Policy:
-    chosen = how.options()
+def _load(name: str, chosen: dict[str, Any]) -> Policy:
     described = describe_model(name)
     options = {**described.options, **chosen}
-    sharding = _shard_while_loading() if os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3" else None
+    sharding = _shard_while_loading() if _is_zero3() else None
+    verbosity = logging.get_verbosity()
     try:
         # What does not fit is reported below, by name; transformers would refer to a table that it logs.
-        with _quiet():
-            loaded, info = AutoModelForCausalLM.from_pretrained(
-                name, output_loading_info=True, ignore_mismatched_sizes=True, **options
-            )
+        logging.set_verbosity_error()
+        loaded, info = AutoModelForCausalLM.from_pretrained(
+            name, output_loading_info=True, ignore_mismatched_sizes=True, **options
+        )
     except Exception as error:  # damaged files raise whatever their parser raises, plain Exception included
         raise _cannot_load(name, "weights", error, options) from error
+    finally:
+        logging.set_verbosity(verbosity)
     del sharding
     _require_weights(name, loaded, info)
     require_chat_template(described.tokenizer)
     return Policy(loaded, described.tokenizer, Path(name).name)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
 
 
 def _shard_while_loading() -> Any:

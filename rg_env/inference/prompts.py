@@ -10,8 +10,8 @@ from rg_env.core.prompts import fold_system, rejects_system_role, require_chat_t
 class PromptEncoder:
     """Encodes prompts with a model's tokenizer and chat template; remembers those it has encoded.
 
-    Chat messages go through the chat template, text is encoded as it stands. If the template cannot carry a system
-    message, its text is put at the head of the user's turn.
+    Chat messages go through the chat template, text is encoded as it is. If the template cannot carry a system message,
+    its text becomes the beginning of the user's turn.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -27,10 +27,11 @@ class PromptEncoder:
         """
         key = prompt if isinstance(prompt, str) else json.dumps(prompt, default=str)
         if key not in self._known:
-            self._known[key] = self._encode(prompt)
+            self._known[key] = self.encode(prompt)
         return self._known[key]
 
-    def _encode(self, prompt: str | Sequence[Mapping[str, Any]]) -> list[int]:
+    def encode(self, prompt: str | Sequence[Mapping[str, Any]]) -> list[int]:
+        """The same, without remembering."""
         if isinstance(prompt, str):
             ids = self.tokenizer(prompt)["input_ids"]
         else:

@@ -3,6 +3,8 @@
 import math
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -10,162 +12,174 @@ import torch
 from model_families import FAMILIES
 from transformers import AutoModelForCausalLM
 
-from rg_env.errors import EngineError
-from rg_env.inference.embedded.engine import EmbeddedEngine
+from rg_env.errors import EngineError, InputError
+from rg_env.inference.embedded.engine import EmbeddedEngine, Job
 from rg_env.inference.embedded.sampling import Sampler
-from rg_env.inference.protocol import BadRequest, ChatRequest, Generation, Sampling
+from rg_env.inference.prompts import PromptEncoder
+from rg_env.inference.protocol import Completion, Sampling
 
 QUESTIONS = ["Now, how many legs if you have 2 dogs?", "1 + 2 =", "Solve for x: 3*x + 4 = 19", "And " * 30 + "2 bees?"]
+GREEDY = Sampling(temperature=0.0, max_tokens=24)
 
 
-def request(text: str, **fields: Any) -> ChatRequest:
-    return ChatRequest("", [{"role": "user", "content": text}], **{"max_tokens": 24, **fields})
+@pytest.fixture(scope="module")
+def prompts(tokenizer: Any) -> list[list[int]]:
+    encoder = PromptEncoder(tokenizer)
+    return [encoder([{"role": "user", "content": question}]) for question in QUESTIONS]
 
 
-def direct_logprobs(
-    engine: EmbeddedEngine, asked: ChatRequest, got: Generation, temperature: float = 1.0
-) -> torch.Tensor:
+@contextmanager
+def forward_passes(model: Any, watch: Callable[[tuple[int, ...]], None]) -> Iterator[None]:
+    """Calls `watch` with the shape of the input of each forward pass."""
+    with model.register_forward_pre_hook(lambda _, __, kwargs: watch(kwargs["input_ids"].shape), with_kwargs=True):
+        yield
+
+
+def direct_logprobs(model: Any, prompt: list[int], got: Completion, temperature: float = 1.0) -> torch.Tensor:
     """Log-probabilities of the completion by one plain forward pass."""
-    prompt = engine.prompt_ids(asked)
     with torch.no_grad():
-        logits = engine.model(torch.tensor([prompt + got.ids])).logits[0, len(prompt) - 1 : -1].float() / temperature
-    return torch.log_softmax(logits, -1).gather(-1, torch.tensor(got.ids)[:, None]).squeeze(-1)
+        logits = model(torch.tensor([prompt + got.token_ids])).logits[0, len(prompt) - 1 : -1].float() / temperature
+    return torch.log_softmax(logits, -1).gather(-1, torch.tensor(got.token_ids)[:, None]).squeeze(-1)
+
+
+def check_logprobs(model: Any, prompt: list[int], got: Completion, temperature: float = 1.0) -> None:
+    expected = direct_logprobs(model, prompt, got, temperature)
+    torch.testing.assert_close(torch.tensor(got.logprobs), expected, atol=5e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logprobs_are_those_of_a_direct_forward_pass(family: str, attention: str, tokenizer: Any) -> None:
+def test_logprobs_are_those_of_a_direct_forward_pass(
+    family: str, attention: str, tokenizer: Any, prompts: list[list[int]]
+) -> None:
     """Prompts of different lengths in one batch, several completions each, for each family of models."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(FAMILIES[family], attn_implementation=attention)
     engine = EmbeddedEngine(model, tokenizer, seed=0)
-    asked = [request(question, n=3) for question in QUESTIONS]
-    for one, generations in zip(asked, engine.chat(asked), strict=True):
-        assert len(generations) == 3
-        for got in generations:
-            torch.testing.assert_close(
-                torch.tensor(got.logprobs), direct_logprobs(engine, one, got), atol=2e-4, rtol=1e-4
-            )
+    repeated = [prompt for prompt in prompts for _ in range(3)]
+    for prompt, got in zip(repeated, engine.generate(repeated, Sampling(max_tokens=24)), strict=True):
+        check_logprobs(model, prompt, got)
     assert model.config._attn_implementation == attention
 
 
-def test_logprobs_with_a_temperature(engine: EmbeddedEngine) -> None:
+def test_logprobs_with_a_temperature(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
     """They are those of the tempered distribution, which is the one sampled from."""
-    asked = request(QUESTIONS[0], sampling=Sampling(temperature=0.5))
-    ((got,),) = engine.chat([asked])
-    torch.testing.assert_close(
-        torch.tensor(got.logprobs), direct_logprobs(engine, asked, got, 0.5), atol=1e-4, rtol=1e-4
-    )
+    (got,) = engine.generate(prompts[:1], Sampling(temperature=0.5, max_tokens=24))
+    check_logprobs(engine.model, prompts[0], got, 0.5)
 
 
-def test_a_tiny_temperature_is_greedy(engine: EmbeddedEngine) -> None:
+def test_scores_are_those_of_a_direct_forward_pass(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
+    """Of each token after the first, with the likeliest tokens in its place."""
+    (got,) = engine.generate(prompts[:1], GREEDY)
+    scores = engine.score([*prompts[0], *got.token_ids], top=2)
+    assert len(scores) == len(prompts[0]) + len(got.token_ids) - 1
+    of_completion = scores[-len(got.token_ids) :]
+    assert [own for own, _ in of_completion] == pytest.approx(got.logprobs, abs=1e-4)
+    assert [next(iter(best)) for _, best in of_completion] == got.token_ids
+    assert all(len(best) == 2 and own <= max(best.values()) for own, best in scores)
+
+
+def test_a_tiny_temperature_is_greedy(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
     """Dividing by it would overflow into NaN log-probabilities."""
-    tiny, zero = (
-        engine.chat([request(QUESTIONS[0], sampling=Sampling(temperature=temperature))])[0][0]
-        for temperature in (1e-40, 0.0)
-    )
-    assert tiny.ids == zero.ids
+    (tiny,) = engine.generate(prompts[:1], Sampling(temperature=1e-40, max_tokens=24))
+    assert [tiny.token_ids] == [each.token_ids for each in engine.generate(prompts[:1], GREEDY)]
     assert all(math.isfinite(value) for value in tiny.logprobs)
 
 
-def test_megabytes_of_prompt_are_refused_at_once(engine: EmbeddedEngine) -> None:
-    """Without tokenising them."""
-    start = time.monotonic()
-    with pytest.raises(BadRequest, match="longer than the model's context length"):
-        engine.prompt_ids(request("x y " * 1_000_000))
-    assert time.monotonic() - start < 0.5
-
-
-def test_greedy_takes_the_likeliest_token(engine: EmbeddedEngine) -> None:
+def test_greedy_takes_the_likeliest_token(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
     """Each token is the argmax of a plain forward pass, also next to rows that are sampled."""
-    asked = [request(QUESTIONS[0], sampling=Sampling(temperature=0.0)), request(QUESTIONS[0], n=5)]
-    (got,), _ = engine.chat(asked)
-    prompt = engine.prompt_ids(asked[0])
+    jobs = [Job(prompts[0], GREEDY), *(Job(prompts[0], Sampling(max_tokens=24)) for _ in range(5))]
+    ids = engine.run(jobs)[0].token_ids
     with torch.no_grad():
-        logits = engine.model(torch.tensor([prompt + got.ids])).logits[0, len(prompt) - 1 : -1]
-    assert logits.argmax(-1).tolist() == got.ids
+        logits = engine.model(torch.tensor([prompts[0] + ids])).logits[0, len(prompts[0]) - 1 : -1]
+    assert logits.argmax(-1).tolist() == ids
 
 
-def test_a_batch_answers_as_each_request_alone(engine: EmbeddedEngine) -> None:
+def test_a_batch_answers_as_each_prompt_alone(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
     """Greedy completions do not depend on the rest of the batch, nor on how it is cut."""
-    asked = [request(question, sampling=Sampling(temperature=0.0)) for question in QUESTIONS]
-    alone = [engine.chat([one])[0][0].ids for one in asked]
-    assert [got[0].ids for got in engine.chat(asked)] == alone
+    alone = [engine.generate([each], GREEDY)[0].token_ids for each in prompts]
+    assert [got.token_ids for got in engine.generate(prompts, GREEDY)] == alone
     engine.max_batch_size = 3
-    assert [got[0].ids for got in engine.chat(asked)] == alone
+    assert [got.token_ids for got in engine.generate(prompts, GREEDY)] == alone
 
 
-def test_the_end_token_ends_a_completion(engine: EmbeddedEngine) -> None:
-    """It is among the ids, not in the text; without it the reason is the length."""
-    for got in engine.chat([request(QUESTIONS[1], n=40, max_tokens=8)])[0]:
-        ended = got.ids[-1] in engine.end_ids
+def test_an_end_token_or_the_limit_ends_a_completion(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
+    """The end token is among the ids; limits are kept per completion, and the others continue."""
+    for got in engine.generate(prompts[1:2] * 40, Sampling(max_tokens=8)):
+        ended = got.token_ids[-1] in engine.end_ids
         assert (got.finish_reason == "stop") == ended
-        assert ended or len(got.ids) == 8
-        assert not set(got.ids[:-1]) & engine.end_ids
-        assert "<|im_end|>" not in got.text
+        assert ended or len(got.token_ids) == 8
+        assert not set(got.token_ids[:-1]) & engine.end_ids
+    got = engine.run([Job(prompts[0], Sampling(max_tokens=limit)) for limit in [1] * 8 + [40] * 8])
+    assert {len(each.token_ids) for each in got[:8]} == {1}
+    assert max(len(each.token_ids) for each in got[8:]) > 1
 
 
-def test_limits_are_kept_per_request(engine: EmbeddedEngine) -> None:
-    """A short one leaves the batch while a long one goes on."""
-    short, long = engine.chat([request(QUESTIONS[0], n=8, max_tokens=1), request(QUESTIONS[0], n=8, max_tokens=40)])
-    assert {len(got.ids) for got in short} == {1}
-    assert max(len(got.ids) for got in long) > 1
+def test_a_watch_sees_each_token_and_can_end_a_completion(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
+    """As soon as it is drawn, in a batch that shrinks; the others continue."""
+    seen: dict[int, list[tuple[int, float]]] = {number: [] for number in range(12)}
+
+    def watch(number: int) -> Callable[[int, float], bool]:
+        def see(token: int, logprob: float) -> bool:
+            seen[number].append((token, logprob))
+            return number % 2 == 0 and len(seen[number]) == 2
+
+        return see
+
+    jobs = [Job(prompts[number % 4], Sampling(max_tokens=30), watch=watch(number)) for number in range(12)]
+    completions = engine.run(jobs)
+    for number, got in enumerate(completions):
+        assert seen[number] == list(zip(got.token_ids, got.logprobs, strict=True))
+        assert number % 2 or (len(got.token_ids) <= 2 and got.finish_reason == "stop")
+    assert max(len(got.token_ids) for got in completions) > 2
 
 
-def test_long_completions_outgrow_the_first_cache_block(model: Any, tokenizer: Any) -> None:
+def test_long_completions_outgrow_the_first_cache_block(model: Any, tokenizer: Any, prompts: list[list[int]]) -> None:
     """Log-probabilities stay right when the cache grows, several times over."""
     engine = EmbeddedEngine(model, tokenizer, seed=0)
-    engine.end_ids = {tokenizer.pad_token_id}  # never drawn: run to the limit
-    asked = request(QUESTIONS[1], max_tokens=200)
-    ((got,),) = engine.chat([asked])
-    assert len(got.ids) == 200
-    torch.testing.assert_close(torch.tensor(got.logprobs), direct_logprobs(engine, asked, got), atol=5e-4, rtol=1e-3)
+    engine.end_ids = frozenset([tokenizer.pad_token_id])  # never drawn: run to the limit
+    (got,) = engine.generate(prompts[1:2], Sampling(max_tokens=200))
+    assert len(got.token_ids) == 200
+    check_logprobs(model, prompts[1], got)
 
 
-def test_a_shared_prompt_is_prefilled_once(engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many completions a group has."""
-    widths = []
-    forward = engine.model.forward
-
-    def record(*args: Any, **kwargs: Any) -> Any:
-        widths.append(tuple(kwargs["input_ids"].shape))
-        return forward(*args, **kwargs)
-
-    monkeypatch.setattr(engine.model, "forward", record)
-    engine.chat([request(QUESTIONS[0]) for _ in range(8)] + [request(QUESTIONS[1], n=8)])
-    assert widths[0][0] == 2
-    assert widths[1] == (16, 1)
-
-
-def test_finished_sequences_leave_the_batch(engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The batch shrinks; it never decodes more rows than 1 / 0.8 of those that still run."""
-    rows = []
-    forward = engine.model.forward
-
-    def record(*args: Any, **kwargs: Any) -> Any:
-        rows.append(kwargs["input_ids"].shape[0])
-        return forward(*args, **kwargs)
-
-    monkeypatch.setattr(engine.model, "forward", record)
-    (results,) = engine.chat([request(QUESTIONS[0], n=64, max_tokens=60)])
-    lengths = [len(got.ids) for got in results]
+def test_a_shared_prompt_is_prefilled_once(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
+    """However many completions a group has; and finished sequences leave the batch, which never decodes more rows than
+    1 / 0.8 of those that still run."""
+    shapes: list[tuple[int, ...]] = []
+    with forward_passes(engine.model, shapes.append):
+        results = engine.generate(prompts[:1] * 32 + prompts[1:2] * 32, Sampling(max_tokens=60))
+    rows = [shape[0] for shape in shapes]
+    assert rows[:2] == [2, 64]
     for step, width in enumerate(rows[1:], start=1):
-        running = sum(length > step for length in lengths)
+        running = sum(len(got.token_ids) > step for got in results)
         assert running <= width <= running / 0.8 + 1
     assert rows[-1] < 64
 
 
-def test_samples_follow_the_distribution(engine: EmbeddedEngine) -> None:
+def test_samples_follow_the_distribution(engine: EmbeddedEngine, tokenizer: Any) -> None:
     """First tokens of 4,000 completions against their probabilities: every frequency within five standard errors."""
-    asked = request("4 + 5 =", n=1000, max_tokens=1)
+    prompt = PromptEncoder(tokenizer)([{"role": "user", "content": "4 + 5 ="}])
     counts = torch.zeros(engine.config.vocab_size)
-    for _ in range(4):
-        for got in engine.chat([asked])[0]:
-            counts[got.ids[0]] += 1
+    for got in engine.generate([prompt] * 4000, Sampling(max_tokens=1)):
+        counts[got.token_ids[0]] += 1
     with torch.no_grad():
-        probs = engine.model(torch.tensor([engine.prompt_ids(asked)])).logits[0, -1].softmax(-1)
+        probs = engine.model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
     error = (probs * (1 - probs) / 4000).sqrt()
     assert ((counts / 4000 - probs).abs() <= 5 * error + 1e-3).all()
+
+
+def test_seeds_decide(model: Any, tokenizer: Any, prompts: list[list[int]]) -> None:
+    """That of the engine, and that of a completion, whatever else is in the batch."""
+
+    def ids(seed: int, *seeds: int | None) -> list[list[int]]:
+        jobs = [Job(prompts[0], Sampling(max_tokens=24), each) for each in seeds]
+        return [got.token_ids for got in EmbeddedEngine(model, tokenizer, seed=seed).run(jobs)]
+
+    others = [None] * 12
+    assert ids(1, *others) == ids(1, *others) != ids(2, *others)
+    assert ids(1, 7, 8) == ids(2, *others, 7, 8)[-2:]
+    assert ids(1, 7) != ids(1, 8)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +194,7 @@ def test_samples_follow_the_distribution(engine: EmbeddedEngine) -> None:
     ],
 )
 def test_truncation_keeps_the_right_tokens(settings: Sampling, allowed: set[int]) -> None:
-    """And renormalises: the log-probabilities given are those of the truncated distribution."""
+    """And renormalizes: the log-probabilities given are those of the truncated distribution."""
     probs = torch.tensor([[0.5, 0.3, 0.15, 0.05]])
     sampler = Sampler([settings], [[]], 4, torch.device("cpu"), torch.Generator().manual_seed(0))
     drawn: dict[int, float] = {}
@@ -195,31 +209,21 @@ def test_truncation_keeps_the_right_tokens(settings: Sampling, allowed: set[int]
 
 def test_penalties_follow_their_formulas() -> None:
     """Repetition counts the prompt; presence and frequency count what was generated."""
-    sampling = Sampling(repetition_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25)
-    sampler = Sampler([sampling], [[0, 1]], 4, torch.device("cpu"), torch.Generator().manual_seed(0))
-    logits = torch.tensor([[2.0, -2.0, 1.0, 1.0]])
-    assert sampler._penalise(logits).tolist() == [[1.0, -4.0, 1.0, 1.0]]
-    sampler.counts[0, 2] = 2  # type: ignore[index]
-    assert sampler._penalise(logits).tolist() == [[1.0, -4.0, 0.5 - 0.5 - 2 * 0.25, 1.0]]
+    sampling = Sampling(0.0, repetition_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25)
+    sampler = Sampler([sampling], [[0, 1]], 4, torch.device("cpu"), None)
+    logits = torch.tensor([[2.0, -2.0, 5.0, 1.0]])
+    penalized = ([1.0, -4.0, 5.0, 1.0], [1.0, -4.0, 2.5 - 0.5 - 0.25, 1.0], [1.0, -4.0, 2.5 - 0.5 - 2 * 0.25, 1.0])
+    for expected in penalized:  # token 2 is the likeliest each time, and not in the prompt
+        token, logprob = sampler.draw(logits)
+        assert int(token) == expected.index(max(expected))
+        assert float(logprob) == pytest.approx(float(torch.tensor(expected).log_softmax(-1).max()), abs=1e-6)
 
 
-def test_the_seed_decides(model: Any, tokenizer: Any) -> None:
-    """The same seed gives the same completions, another seed others."""
-
-    def texts(seed: int) -> list[str]:
-        engine = EmbeddedEngine(model, tokenizer, seed=seed)
-        return [got.text for got in engine.chat([request(QUESTIONS[0], n=16)])[0]]
-
-    assert texts(1) == texts(1)
-    assert texts(1) != texts(2)
-
-
-def test_generation_leaves_the_model_as_it_was(model: Any, tokenizer: Any) -> None:
+def test_generation_leaves_the_model_as_it_was(model: Any, tokenizer: Any, prompts: list[list[int]]) -> None:
     """Training mode, gradients and attention implementation."""
     model.train()
     try:
-        engine = EmbeddedEngine(model, tokenizer, seed=0)
-        engine.chat([request(QUESTIONS[0])])
+        EmbeddedEngine(model, tokenizer, seed=0).generate(prompts[:1], GREEDY)
         assert model.training
         model(torch.tensor([[5, 6, 7]])).logits.sum().backward()
         model.zero_grad()
@@ -227,40 +231,30 @@ def test_generation_leaves_the_model_as_it_was(model: Any, tokenizer: Any) -> No
         model.eval()
 
 
-# --- refusals and errors
+def test_a_prompt_that_fills_the_context_is_refused(engine: EmbeddedEngine) -> None:
+    with pytest.raises(InputError, match="a prompt has 512 tokens, and the context of the model 512"):
+        engine.generate([[5] * 512], GREEDY)
 
 
-def test_too_long_for_the_context(engine: EmbeddedEngine) -> None:
-    """A prompt that fills it, and a limit that would leave it."""
-    with pytest.raises(BadRequest, match="longer than the model's context length"):
-        engine.chat([request("12 " * 2000)])
-    with pytest.raises(BadRequest, match="max_tokens=100000 is too large"):
-        engine.chat([request("hi", max_tokens=100000)])
-
-
-def test_a_template_that_refuses_is_a_bad_request(engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its words are passed on."""
-    monkeypatch.setattr(engine.tokenizer, "chat_template", "{{ raise_exception('roles must alternate') }}")
-    with pytest.raises(BadRequest, match="roles must alternate"):
-        engine.chat([request("hi")])
-
-
-def test_an_error_in_the_model_is_an_engine_error(engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_model_is_an_engine_error(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
     """It names its kind."""
-    monkeypatch.setattr(engine, "_forward", lambda *args: torch.zeros(2, 3) @ torch.zeros(2, 3))
-    with pytest.raises(EngineError, match="generation failed: RuntimeError"):
-        engine.chat([request("hi")])
+
+    def fail(_: object) -> None:
+        raise RuntimeError("no memory")
+
+    with forward_passes(engine.model, fail), pytest.raises(EngineError, match="failed: RuntimeError: no memory"):
+        engine.generate(prompts, GREEDY)
 
 
-def test_cancel_stops_within_a_token(model: Any, tokenizer: Any) -> None:
+def test_cancel_stops_within_a_token(model: Any, tokenizer: Any, prompts: list[list[int]]) -> None:
     """A long generation in another thread ends at once; after `resume` the engine works again."""
     engine = EmbeddedEngine(model, tokenizer, seed=0)
-    engine.end_ids = {tokenizer.pad_token_id}
+    engine.end_ids = frozenset([tokenizer.pad_token_id])
     errors: list[Exception] = []
 
     def generate() -> None:
         try:
-            engine.chat([request("hi", n=64, max_tokens=450)])
+            engine.generate(prompts[1:2] * 64, Sampling(max_tokens=450))
         except EngineError as error:
             errors.append(error)
 
@@ -272,4 +266,4 @@ def test_cancel_stops_within_a_token(model: Any, tokenizer: Any) -> None:
     assert not thread.is_alive()
     assert "cancelled" in str(errors[0])
     engine.resume()
-    assert engine.chat([request("hi", max_tokens=2)])[0][0].ids
+    assert engine.generate(prompts, Sampling(max_tokens=2))

@@ -1,56 +1,69 @@
-"""The embedded engine's HTTP server, as OpenAI's client and others use it."""
+"""The embedded engine's HTTP server, as OpenAI's client, lm-eval and others use it."""
 
+import contextlib
+import copy
 import json
 import logging
 import socket
 import struct
-import threading
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import openai
 import pytest
-import uvicorn
+from hypothesis import given
+from hypothesis import strategies as st
+from loopback import LoopbackServer
 
 from rg_env.errors import InputError
 from rg_env.inference.embedded.engine import EmbeddedEngine
+from rg_env.inference.embedded.openai_api import BadRequest, ChatRequest, Choice, CompletionRequest
 from rg_env.inference.embedded.server import HOST, MAX_BODY_BYTES, bind, make_app
+from rg_env.tiny import POLICY_DIR
 
 MESSAGES = [{"role": "user", "content": "Now, how many legs if you have 2 dogs?"}]
+Ask = Callable[..., Any]
 
 
 @pytest.fixture
-def base_url(engine: EmbeddedEngine) -> Iterator[str]:
-    """A real server in a thread of this process."""
-    listener = bind(0)
-    server = uvicorn.Server(uvicorn.Config(make_app(engine), log_level="warning"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    yield f"http://{HOST}:{listener.getsockname()[1]}/v1"
-    server.should_exit = True
-    thread.join(10)
-    listener.close()
+def server(engine: EmbeddedEngine) -> Iterator[LoopbackServer]:
+    with LoopbackServer(list(make_app(engine).routes), log_level="warning") as server:
+        yield server
 
 
 @pytest.fixture
-def ask(base_url: str) -> Iterator[Callable[..., Any]]:
-    """Makes one chat request, through OpenAI's own client."""
-    with openai.OpenAI(base_url=base_url, api_key="EMPTY", max_retries=0) as client:
-        yield lambda **body: client.chat.completions.create(
-            **{"model": "tiny", "messages": MESSAGES, "max_tokens": 16, **body}
-        )
+def client(server: LoopbackServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.address}/v1", api_key="EMPTY", max_retries=0) as client:
+        yield client
 
 
-def test_a_response_has_text_usage_and_token_ids(ask: Callable[..., Any], engine: EmbeddedEngine) -> None:
-    """Text, finish reason, usage, and per token `token_id:<int>` with its log-probability."""
-    answer = ask(
-        logprobs=True, extra_body={"return_tokens_as_token_ids": True, "skip_special_tokens": False, "top_k": -1}
+@pytest.fixture
+def ask(client: openai.OpenAI) -> Ask:
+    """Makes one chat request."""
+    return lambda **body: client.chat.completions.create(
+        **{"model": "tiny", "messages": MESSAGES, "max_tokens": 16, **body}
     )
+
+
+@pytest.fixture
+def complete(client: openai.OpenAI) -> Ask:
+    """Makes one request for a completion."""
+    return lambda **body: client.completions.create(**{"model": "tiny", "prompt": "1 + 2 =", "temperature": 0, **body})
+
+
+def post(server: LoopbackServer, data: bytes) -> tuple[int, Any]:
+    answer = httpx.post(f"{server.address}/v1/chat/completions", content=data, timeout=30)
+    return answer.status_code, answer.json()
+
+
+def test_a_response_has_text_usage_and_token_ids(ask: Ask, engine: EmbeddedEngine) -> None:
+    """With the extensions of vLLM that trainers use: tokens are `token_id:<int>`, each with its log-probability."""
+    extensions = {"return_tokens_as_token_ids": True, "skip_special_tokens": False, "top_k": -1, "min_p": 0.0}
+    extensions |= {"repetition_penalty": 1.0, "include_stop_str_in_output": False}
+    answer = ask(logprobs=True, extra_body=extensions, tools=None, stop=None)
     assert isinstance(answer, openai.types.chat.ChatCompletion)
     choice = answer.choices[0]
     ids = [int(item.token.removeprefix("token_id:")) for item in choice.logprobs.content]
@@ -58,124 +71,308 @@ def test_a_response_has_text_usage_and_token_ids(ask: Callable[..., Any], engine
     assert all(item.logprob <= 0 for item in choice.logprobs.content)
     kept = ids[:-1] if choice.finish_reason == "stop" else ids
     assert choice.message.content == engine.tokenizer.decode(kept)
-    assert answer.usage.prompt_tokens == len(
-        engine.tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=False)
-    )
+    prompt = engine.tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=False)
+    assert answer.usage.prompt_tokens == len(prompt)
 
 
-def test_tokens_come_as_text_unless_asked_for_ids(ask: Callable[..., Any]) -> None:
-    """As OpenAI's servers do; no log-probabilities by default; `n` numbered choices."""
-    answer = ask(logprobs=True, n=3)
+def test_tokens_come_as_text_unless_asked_for_ids(ask: Ask) -> None:
+    """As from OpenAI's servers; no log-probabilities by default; `n` numbered choices."""
+    parts = [{"type": "text", "text": MESSAGES[0]["content"][:9]}, {"type": "text", "text": MESSAGES[0]["content"][9:]}]
+    answer = ask(logprobs=True, n=3, messages=[{"role": "user", "content": parts}])
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
     assert not any(item.token.startswith("token_id:") for item in answer.choices[0].logprobs.content)
-    assert ask().choices[0].logprobs is None
+    same = ask()
+    assert same.choices[0].logprobs is None
+    assert same.usage.prompt_tokens == answer.usage.prompt_tokens
+
+
+def test_a_stream_adds_up_to_the_whole_response(ask: Ask, complete: Ask) -> None:
+    """Each token is an event; log-probabilities, finish reasons and usage come along."""
+    whole = ask(seed=5, n=2, logprobs=True)
+    chunks = list(ask(seed=5, n=2, logprobs=True, stream=True, stream_options={"include_usage": True}))
+    for choice in whole.choices:
+        parts = [each for chunk in chunks for each in chunk.choices if each.index == choice.index]
+        assert "".join(part.delta.content for part in parts) == choice.message.content
+        assert [part.delta.role for part in parts] == ["assistant", *[None] * (len(parts) - 1)]
+        assert [item for part in parts for item in part.logprobs.content] == choice.logprobs.content
+        assert [part.finish_reason for part in parts] == [*[None] * (len(parts) - 1), choice.finish_reason]
+        assert len(parts) > 2
+    assert chunks[-1].usage == whole.usage
+    assert len({chunk.id for chunk in chunks}) == 1
+    texts = [chunk.choices[0].text for chunk in complete(stream=True)]
+    assert "".join(texts) == complete().choices[0].text
+
+
+def test_stop_strings_end_a_completion(ask: Ask, engine: EmbeddedEngine) -> None:
+    """They are not part of the text, streamed or not, and may begin and end within tokens."""
+    text = ask(temperature=0).choices[0].message.content
+    for stop in (text[3:5], text[2:9], [text[6:8], text[4:6]]):
+        first = min(text.index(each) for each in ([stop] if isinstance(stop, str) else stop))
+        choice = ask(temperature=0, stop=stop).choices[0]
+        assert (choice.message.content, choice.finish_reason) == (text[:first], "stop")
+        streamed = [chunk.choices[0] for chunk in ask(temperature=0, stop=stop, stream=True)]
+        assert "".join(each.delta.content for each in streamed) == text[:first]
+    assert ask(temperature=0, stop=["no such text"]).choices[0].message.content == text
+
+
+@given(st.text(max_size=30), st.lists(st.text(min_size=1, max_size=3), max_size=3))
+def test_text_grows_to_what_the_tokens_are(tokenizer: Any, text: str, stops: list[str]) -> None:
+    """Characters of several tokens come whole; what was sent never has to be taken back."""
+    request = ChatRequest.model_validate({"messages": MESSAGES, "stop": stops})
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"] or [5]
+    expected = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    choice, sent = Choice(0, [], request, tokenizer, len(ids), set()), ""
+    for token in ids:
+        ended = choice.put(token, 0.0)
+        sent += choice.take()[0]
+        if ended:
+            break
+    first = min((at for stop in stops if (at := expected.find(stop)) >= 0), default=len(expected))
+    assert (sent, choice.text) == (expected[:first], expected[:first])
+    assert choice.finish_reason == ("stop" if first < len(expected) else "length")
+
+
+def test_a_seed_decides(ask: Ask) -> None:
+    """Whatever else the server samples; choices of one request differ."""
+    texts = [[each.message.content for each in ask(seed=seed, n=4).choices] for seed in (3, 3, 4)]
+    assert texts[0] == texts[1] != texts[2]
+    assert len(set(texts[0])) > 1
+
+
+def test_a_prompt_can_be_scored(complete: Ask, engine: EmbeddedEngine) -> None:
+    """By its log-probabilities with `echo`, as lm-eval does it: given as text, or as tokens; several at once."""
+    tokens = engine.tokenizer("1 + 2 = 3")["input_ids"]
+    answer = complete(prompt=["1 + 2 = 3", "2"], echo=True, logprobs=1, max_tokens=1)
+    assert answer.choices[0] == complete(prompt=tokens, echo=True, logprobs=1, max_tokens=1).choices[0]
+    found = answer.choices[0].logprobs
+    scores = engine.score([*tokens, *engine.tokenizer(found.tokens[-1])["input_ids"]], 1)
+    assert found.token_logprobs == [None, *(pytest.approx(own, abs=1e-4) for own, _ in scores)]
+    assert [max(best.values()) for best in found.top_logprobs[1:]] == [
+        pytest.approx(max(best.values()), abs=1e-4) for _, best in scores
+    ]
+    assert answer.choices[0].text == "".join(found.tokens)
+    assert [answer.choices[0].text[at:][:1] for at in found.text_offset] == [token[:1] for token in found.tokens]
+    alone = complete(prompt="1 + 2 = 3", logprobs=1, max_tokens=1).choices[0]
+    assert alone.logprobs.token_logprobs == found.token_logprobs[-1:]
+    assert answer.usage.prompt_tokens == len(tokens) + len(engine.tokenizer("2")["input_ids"])
+
+
+def test_lm_eval_gets_the_same_as_from_the_model_itself(server: LoopbackServer, model: Any, tokenizer: Any) -> None:
+    """Its clients for both protocols: log-likelihoods, greedy or not, and generation up to a stop string."""
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
+
+    options = {"model": "tiny", "tokenizer": str(POLICY_DIR), "tokenizer_backend": "huggingface", "max_length": 512}
+    remote = LocalCompletionsAPI(base_url=f"{server.address}/v1/completions", **options)
+    direct = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=1)
+    pairs = [("1 + 2 =", " 3"), ("2 dogs have", " 8 legs"), ("1 + 2 =", tokenizer.decode([17]))]
+    scored = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
+    for got, expected in zip(remote.loglikelihood(scored), direct.loglikelihood(scored), strict=True):
+        assert got[0] == pytest.approx(expected[0], abs=1e-3)
+        assert got[1] == expected[1]
+    until = {"until": ["\n", "</answer>"], "max_gen_toks": 20, "temperature": 0}
+    asked = [Instance("generate_until", {}, (text, until), 0) for text in ("1 + 2 =", "Solve: 3*x = 9")]
+    assert remote.generate_until(asked) == direct.generate_until(asked)
+    chat = LocalChatCompletion(base_url=f"{server.address}/v1/chat/completions", model="tiny")
+    messages = chat.apply_chat_template([MESSAGES[0]])
+    (answer,) = chat.generate_until([Instance("generate_until", {}, (messages, dict(until)), 0)])
+    assert answer
+    assert "</answer>" not in answer
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("stop", [3]),
+        ("tools", [{"type": "function"}]),
+        ("tool_choice", "required"),
+        ("response_format", {"type": "json_object"}),
+        ("logit_bias", {"5": 1}),
+        ("top_logprobs", 3),
+        ("min_tokens", 3),
+        ("guided_json", {}),
+        ("temperature", -0.1),
+        ("temperature", "hot"),
+        ("temperature", float("nan")),
+        ("temperature", True),
+        ("top_p", 0),
+        ("top_k", 1.5),
+        ("max_tokens", 0),
+        ("max_tokens", 10**12),
+        ("n", 0),
+        ("logprobs", 1),
+        ("seed", 2**70),
+        ("stream_options", {"odd": 1}),
+        ("model", 3),
+        ("messages", []),
+        ("messages", "hello"),
+        ("messages", [{"content": "no role"}]),
+        ("messages", [{"role": "user", "content": None}]),
+        ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]),
+    ],
+)
+def test_what_is_not_supported_is_refused(field: str, value: object) -> None:
+    """With a 400 that names the field; only nulls are ignored, which clients send for what they leave open."""
+    with pytest.raises(BadRequest) as caught:
+        ChatRequest.parse({"messages": MESSAGES, field: value})
+    assert (caught.value.status, caught.value.param) == (400, field)
+    assert field in caught.value.message
+    assert ChatRequest.parse({"messages": MESSAGES, "anything": None}) == ChatRequest.parse({"messages": MESSAGES})
 
 
 @pytest.mark.parametrize(
     ("body", "error", "words"),
     [
-        ({"stop": ["x"]}, openai.BadRequestError, "stop=.* is not supported"),
         ({"max_tokens": 10_000}, openai.BadRequestError, "too large"),
+        ({"max_completion_tokens": 4}, openai.BadRequestError, "max_tokens and max_completion_tokens differ"),
         ({"extra_body": {"guided_json": {}}}, openai.BadRequestError, "'guided_json' is not supported"),
         ({"model": "gpt-4"}, openai.NotFoundError, "this engine serves 'tiny'"),
+        ({"messages": [{"role": "user", "content": "12 " * 2000}]}, openai.BadRequestError, "longer than the model's"),
+        ({"messages": [{"role": "user", "content": "x y " * 10**6}]}, openai.BadRequestError, "4000000 characters"),
+        ({"stream": True, "max_tokens": 10_000}, openai.BadRequestError, "too large"),
     ],
 )
-def test_refusals_are_openais_exceptions(ask: Callable[..., Any], body: Any, error: type, words: str) -> None:
-    """As from other OpenAI servers."""
+def test_refusals_are_openais_exceptions(ask: Ask, body: Any, error: type, words: str) -> None:
+    """Megabytes are refused without tokenizing them."""
+    start = time.monotonic()
     with pytest.raises(error, match=words):
         ask(**body)
+    assert time.monotonic() - start < 5
+
+
+def test_a_template_that_refuses_is_a_bad_request(model: Any, tokenizer: Any) -> None:
+    """Its words are passed on; of system messages it may know nothing."""
+    tokenizer = copy.copy(tokenizer)
+    tokenizer.chat_template = (
+        "{% for message in messages %}{% if message.role != 'user' %}{{ raise_exception('only users may speak') }}"
+        "{% endif %}{{ message.content }}{% endfor %}"
+    )
+    engine = EmbeddedEngine(model, tokenizer, model_name="tiny", seed=0)
+    roles = {"system": 200, "assistant": 400}
+    with LoopbackServer(list(make_app(engine).routes)) as server:
+        for role, expected in roles.items():
+            messages = [{"role": role, "content": "Think."}, *MESSAGES]
+            status, answer = post(server, json.dumps({"messages": messages, "max_tokens": 1}).encode())
+            assert status == expected
+    assert "only users may speak" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "body", [{"prompt": []}, {"prompt": ""}, {"prompt": [10**6]}, {"echo": True, "stream": True}, {"suffix": "x"}]
+)
+def test_completions_that_cannot_be_made_are_refused(complete: Ask, body: Any) -> None:
+    with pytest.raises(openai.BadRequestError):
+        complete(**body)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = st.sampled_from(["messages", "prompt", "model", "temperature", "top_k", "n", "stop", "max_tokens", "odd"])
+
+
+@given(st.dictionaries(NAMES, JSON, max_size=6) | JSON, st.sampled_from([ChatRequest, CompletionRequest]))
+def test_any_json_is_parsed_or_refused(body: object, kind: type[ChatRequest]) -> None:
+    """Nothing else is raised, whatever comes over the wire."""
+    with contextlib.suppress(BadRequest):
+        assert isinstance(kind.parse(body), kind)
+
+
+SURROGATES = [rb'{"messages": [], "\ud800": 1}', rb'{"messages": [{"role": "user", "content": "\ud800"}]}']
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b"\xff\xfe", b'"text"', b"[" * 10_000, *SURROGATES, b" " * (MAX_BODY_BYTES + 2**16)]
+)
+def test_malformed_bodies_get_a_400(server: LoopbackServer, data: bytes) -> None:
+    """In the form that clients understand; one that is too large without being read to its end."""
+    status, body = post(server, data)
+    assert status == 400
+    assert body["error"]["type"] == "BadRequestError"
 
 
 @pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
 def test_clients_that_disconnect_do_not_disturb_others(
-    base_url: str, caplog: pytest.LogCaptureFixture, reset: bool
+    server: LoopbackServer, client: openai.OpenAI, caplog: pytest.LogCaptureFixture, stream: bool, reset: bool
 ) -> None:
     """In the middle of the head, of the body, of the answer, by closing or by a reset: nothing in the server's log."""
     logging.getLogger("uvicorn.error").addHandler(caplog.handler)
-    address = urllib.parse.urlsplit(base_url)
-    body = json.dumps({"model": "tiny", "messages": MESSAGES, "max_tokens": 60, "n": 4}).encode()
+    fields = {"model": "tiny", "messages": MESSAGES, "max_tokens": 60, "n": 4, "stream": stream}
+    body = json.dumps(fields).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     try:
         for sent in (b"", head[:20], head, head + body[:10], head + body):
             for wait_s in (0.0, 0.02):
-                with socket.create_connection((HOST, address.port)) as client:
-                    client.sendall(sent)
+                with socket.create_connection((HOST, server.port)) as leaving:
+                    leaving.sendall(sent)
                     time.sleep(wait_s)
                     if reset:  # close() without the usual farewell
-                        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        with openai.OpenAI(base_url=base_url, api_key="EMPTY") as asking:
-            answer = asking.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=2)
+                        leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        answer = client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=2)
     finally:
         logging.getLogger("uvicorn.error").removeHandler(caplog.handler)
     assert answer.choices
     assert caplog.text == ""
 
 
-def post(url: str, data: bytes) -> tuple[int, Any]:
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, data=data, method="POST"), timeout=30) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.load(error)
+def test_who_leaves_a_stream_leaves_the_batch(engine: EmbeddedEngine, ask: Ask) -> None:
+    """The next request does not wait for the rest of the tokens."""
+    engine.end_ids = frozenset()
+    steps = 0
+
+    def slow(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+        time.sleep(0.02)
+
+    with engine.model.register_forward_pre_hook(slow):
+        with ask(max_tokens=400, stream=True) as stream:
+            next(stream)
+        ask(max_tokens=1)
+    assert steps < 200
 
 
-SURROGATES = [rb'{"messages": [], "\ud800": 1}', rb'{"messages": [{"role": "user", "content": "\ud800"}]}']
+def test_requests_that_wait_together_are_one_batch(server: LoopbackServer, engine: EmbeddedEngine) -> None:
+    batches: list[int] = []
 
-
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff\xfe", b'"text"', b"[" * 10_000, *SURROGATES])
-def test_malformed_bodies_get_a_400(base_url: str, data: bytes) -> None:
-    """In the form that clients understand; JSON may also carry characters that UTF-8 cannot."""
-    status, body = post(f"{base_url}/chat/completions", data)
-    assert status == 400
-    assert body["error"]["type"] == "BadRequestError"
-
-
-def test_a_body_too_large_gets_a_400(base_url: str) -> None:
-    """Without being read to its end."""
-    status, body = post(f"{base_url}/chat/completions", b" " * (MAX_BODY_BYTES + 2**16))
-    assert status == 400
-    assert "larger than" in body["error"]["message"]
-
-
-def test_requests_that_wait_together_are_one_batch(
-    base_url: str, engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
-    chat = engine.chat
-
-    def counted(batch: Any) -> Any:
-        sizes.append(len(batch))
+    def slow(_: object, __: object, inputs: dict[str, Any]) -> None:
+        if inputs["input_ids"].shape[1] == 1:  # not the prompt, which all share
+            batches.append(len(inputs["input_ids"]))
         time.sleep(0.5)  # the others arrive meanwhile
-        return chat(batch)
 
-    monkeypatch.setattr(engine, "chat", counted)
+    engine.end_ids = frozenset()
     data = json.dumps({"messages": MESSAGES, "max_tokens": 2}).encode()
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: post(f"{base_url}/chat/completions", data), range(8)))
+    with engine.model.register_forward_pre_hook(slow, with_kwargs=True), ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: post(server, data), range(8)))
     assert [status for status, _ in answers] == [200] * 8
-    assert sum(sizes) == 8
-    assert len(sizes) <= 4
+    assert sum(batches) == 8
+    assert len(batches) <= 4
 
 
-def test_every_caller_gets_the_error_of_a_failed_batch(
-    base_url: str, engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A 500 with the error's text."""
-    monkeypatch.setattr(engine, "_forward", lambda *args: 1 / 0)
+def test_every_caller_gets_the_error_of_a_failed_batch(server: LoopbackServer, engine: EmbeddedEngine) -> None:
+    """A 500 with the error's text; in a stream, which has begun by then, an event."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no memory")
+
     data = json.dumps({"messages": MESSAGES}).encode()
-    with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda _: post(f"{base_url}/chat/completions", data), range(4)))
+    streaming = json.dumps({"messages": MESSAGES, "stream": True}).encode()
+    with engine.model.register_forward_pre_hook(fail), ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: post(server, data), range(4)))
+        events = httpx.post(f"{server.address}/v1/chat/completions", content=streaming, timeout=30).text
     assert [status for status, _ in answers] == [500] * 4
-    assert all("ZeroDivisionError" in body["error"]["message"] for _, body in answers)
+    assert all("no memory" in body["error"]["message"] for _, body in answers)
+    assert "no memory" in json.loads(events.removeprefix("data: "))["error"]["message"]
 
 
-def test_health_and_models(base_url: str) -> None:
+def test_health_and_models(server: LoopbackServer, client: openai.OpenAI) -> None:
     """What clients ask first."""
-    with urllib.request.urlopen(base_url.removesuffix("/v1") + "/health", timeout=30) as answer:
-        assert answer.status == 200
-    with openai.OpenAI(base_url=base_url, api_key="EMPTY") as client:
-        assert [model.id for model in client.models.list()] == ["tiny"]
+    assert httpx.get(f"{server.address}/health").status_code == 200
+    assert [model.id for model in client.models.list()] == ["tiny"]
 
 
 def test_the_server_listens_on_loopback_only() -> None:

@@ -146,23 +146,20 @@ def test_the_console_tells_the_story(main_job: tuple[Path, str]) -> None:
 def test_the_checkpoint_is_the_trained_model(main_job: tuple[Path, str]) -> None:
     """Loaded again, it gives greedy completions like those of the last evaluation."""
     from rg_env.inference.embedded.engine import EmbeddedEngine
-    from rg_env.inference.protocol import ChatRequest, Sampling
+    from rg_env.inference.prompts import PromptEncoder
+    from rg_env.inference.protocol import Sampling
     from rg_env.training import load_policy
 
     run, _ = main_job
     steps = json.loads((run / "train_results.json").read_text())["steps"]
     policy = load_policy(str(run / f"checkpoint-{steps}"))
     last = [each for each in RunFolder(run).evaluation(steps)["rollouts"] if each["draw"] == "greedy"][:20]
-    config = yaml.safe_load((run / "config.yaml").read_text())["training"]
-    system = {"role": "system", "content": SYSTEM_PROMPT}
-    requests = [
-        ChatRequest(
-            "", [system, {"role": "user", "content": row["question"]}], Sampling(temperature=0.0), config["max_tokens"]
-        )
-        for row in last
-    ]
+    max_tokens = yaml.safe_load((run / "config.yaml").read_text())["training"]["max_tokens"]
+    system, encoder = {"role": "system", "content": SYSTEM_PROMPT}, PromptEncoder(policy.tokenizer)
+    prompts = [encoder([system, {"role": "user", "content": row["question"]}]) for row in last]
     engine = EmbeddedEngine(policy.model, policy.tokenizer, seed=0)
-    texts = [generations[0].text for generations in engine.chat(requests)]
+    completions = engine.generate(prompts, Sampling(temperature=0.0, max_tokens=max_tokens))
+    texts = encoder.decode([each.token_ids for each in completions], engine.end_ids)
     # Rounding differs with the batch, and now and then a near tie falls the other way.
     assert sum(text == row["completion"] for text, row in zip(texts, last, strict=True)) >= 18
 

@@ -72,7 +72,7 @@ def test_the_default_without_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch, caps
     """In one line; also where the hub cannot be reached."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert load_policy().is_tiny
-    assert capsys.readouterr().out == "No GPU here: taking the tiny policy (--model NAME_OR_FOLDER takes another).\n"
+    assert capsys.readouterr().out == "No GPU found: using the tiny policy that ships with rg_env.\n"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr("rg_env.inference.models._hub_answers", lambda: False)
     policy = load_policy()
@@ -90,7 +90,7 @@ def test_attention_is_what_was_asked_for() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"attention": "flash_attention_2"}, "half precision, and the weights are float32; take 'auto' or 'sdpa'"),
+        ({"attention": "flash_attention_2"}, "half precision, and the weights are float32; use 'auto' or 'sdpa'"),
         ({"attention": "flash"}, "attention='flash': one of auto, flash_attention_2, sdpa, eager"),
         ({"dtype": "float16"}, "dtype='float16': one of auto, float32, bfloat16"),
     ],

@@ -10,103 +10,201 @@ arrive together are generated as one batch.
 import asyncio
 import json
 import socket
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HTTPRequest
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from rg_env.core.text import reason_of
 from rg_env.errors import InputError, RGEnvError
-from rg_env.inference.embedded.engine import EmbeddedEngine
-from rg_env.inference.protocol import BadRequest, ChatRequest, Generation, parse_request, response
-
-
-class Batcher:
-    """Gathers the requests of one event loop into batches for the engine. An error of the engine reaches every caller.
-
-    Args:
-        window_s: seconds to wait for more requests after the first: those over sockets trickle in.
-    """
-
-    def __init__(self, engine: EmbeddedEngine, window_s: float):
-        self.engine, self.window_s = engine, window_s
-        self._waiting: list[tuple[ChatRequest, asyncio.Future[list[Generation]]]] = []
-        self._runner: asyncio.Task[None] | None = None
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="embedded-engine")
-
-    async def submit(self, request: ChatRequest) -> list[Generation]:
-        """The `request.n` completions of one request. Raises what `EmbeddedEngine.chat` raises."""
-        self.engine.prompt_ids(request)  # refuse it now and alone, not with the batch it would have been in
-        future: asyncio.Future[list[Generation]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((request, future))
-        if self._runner is None or self._runner.done():
-            self._runner = asyncio.create_task(self._run())
-        return await future
-
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._waiting:
-            await asyncio.sleep(self.window_s)
-            batch, self._waiting = self._waiting, []
-            batch = [
-                (request, future) for request, future in batch if not future.done()
-            ]  # callers may have disconnected
-            try:
-                results = await loop.run_in_executor(self._executor, self.engine.chat, [r for r, _ in batch])
-            except BaseException as error:
-                for _, future in batch:
-                    if not future.done():
-                        future.set_exception(error)
-                if not isinstance(error, Exception):
-                    raise
-                continue
-            for (_, future), generations in zip(batch, results, strict=True):
-                if not future.done():
-                    future.set_result(generations)
-
+from rg_env.inference.embedded.engine import EmbeddedEngine, Job
+from rg_env.inference.embedded.openai_api import BadRequest, ChatRequest, Choice, CompletionRequest, Request
+from rg_env.inference.prompts import PromptEncoder
 
 HOST = "127.0.0.1"
 MAX_BODY_BYTES = 4 * 2**20
 _WINDOW_S = 0.005  # requests of one client trickle in over a few milliseconds
+_CHARACTERS_PER_TOKEN = 128  # more than tokens have, runs of spaces included
+
+Prepare = Callable[[list[dict[str, str]]], list[dict[str, str]]]
+"""From the messages of a chat request to those that are answered."""
 
 
-def make_app(engine: EmbeddedEngine) -> Starlette:
-    """`POST /v1/chat/completions`, `GET /v1/models`, `GET /health`."""
-    batcher = Batcher(engine, window_s=_WINDOW_S)
+class Batcher:
+    """Gathers the jobs of one event loop into batches for the engine. An error of the engine reaches every caller."""
 
-    async def chat(request: Request) -> Response:
+    def __init__(self, engine: EmbeddedEngine):
+        self.engine = engine
+        self._waiting: list[tuple[list[Job], asyncio.Future[None]]] = []
+        self._runner: asyncio.Task[None] | None = None
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="embedded-engine")
+
+    async def run(self, jobs: list[Job]) -> None:
+        """Run `jobs` to their ends. Raises what `EmbeddedEngine.run` raises."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((jobs, future))
+        if self._runner is None or self._runner.done():
+            self._runner = asyncio.create_task(self._run())
+        await future
+
+    async def score(self, tokens: Sequence[int], top: int) -> list[tuple[float, dict[int, float]]]:
+        """`EmbeddedEngine.score`, between batches."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, self.engine.score, tokens, top)
+
+    async def _run(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(_WINDOW_S)
+            batch, self._waiting = self._waiting, []
+            batch = [each for each in batch if not each[1].done()]  # callers may have disconnected
+            jobs = [job for jobs, _ in batch for job in jobs]
+            error: BaseException | None = None
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._executor, self.engine.run, jobs)
+            except BaseException as raised:
+                error = raised
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(error) if error else future.set_result(None)
+            if error and not isinstance(error, Exception):
+                raise error
+
+
+class Api:
+    """The endpoints."""
+
+    def __init__(self, engine: EmbeddedEngine, prepare: Prepare):
+        self.engine, self.prepare = engine, prepare
+        self.encoder = PromptEncoder(engine.tokenizer)
+        self.batcher = Batcher(engine)
+
+    async def answer(self, kind: type[ChatRequest | CompletionRequest], request: HTTPRequest) -> Response:
+        """The response to a request of this kind."""
         try:
-            body = await _body(request)
-            parsed = parse_request(body)
-            generations = await batcher.submit(parsed)
-            return JSONResponse(response(parsed, generations, len(engine.prompt_ids(parsed)), engine.token_text))
+            asked = kind.parse(await _body(request))
+            choices = self._choices(asked, self._prompts(asked))
+            if asked.stream:
+                return StreamingResponse(self._events(asked, choices), media_type="text/event-stream")
+            await self.batcher.run([_job(asked, each) for each in choices])
+            if isinstance(asked, CompletionRequest) and asked.logprobs is not None:
+                for each in choices:
+                    each.scores = await self.batcher.score(each.prompt + each.ids, asked.logprobs)
+            return JSONResponse(asked.response(choices))
         except ClientDisconnect:  # the answer is not read, but something must be returned
             return Response(status_code=400)
         except BadRequest as error:
             return JSONResponse(error.body(), status_code=error.status)
         except RGEnvError as error:
-            body = {"error": {"message": str(error), "type": "InternalServerError", "param": None, "code": 500}}
-            return JSONResponse(body, status_code=500)
+            return JSONResponse(_failure(error), status_code=500)
 
-    async def models(_: Request) -> JSONResponse:
-        entry = {"id": engine.model_name, "object": "model", "owned_by": "rg-env", "max_model_len": engine.max_context}
+    async def models(self, _: HTTPRequest) -> Response:
+        name, context = self.engine.model_name, self.engine.max_context
+        entry = {"id": name, "object": "model", "created": 0, "owned_by": "rg-env", "max_model_len": context}
         return JSONResponse({"object": "list", "data": [entry]})
 
-    async def health(_: Request) -> JSONResponse:
+    async def health(self, _: HTTPRequest) -> Response:
         return JSONResponse({"status": "ok"})
 
-    return Starlette(
-        routes=[
-            Route("/v1/chat/completions", chat, methods=["POST"]),
-            Route("/v1/models", models),
-            Route("/health", health),
-        ]
-    )
+    def _prompts(self, asked: ChatRequest | CompletionRequest) -> list[list[int]]:
+        """Token ids of the prompts. Raises `BadRequest` for those that have none."""
+        if isinstance(asked, ChatRequest):
+            messages = asked.chat
+            self._check_length(sum(len(each["content"]) for each in messages))
+            try:
+                return [self.encoder.encode(self.prepare(messages))]
+            except Exception as error:  # a Jinja error of whatever kind the template raises
+                reason = f"the chat template refuses these messages: {reason_of(error)}"
+                raise BadRequest(reason, param="messages") from error
+        self._check_length(max(map(len, asked.prompts)))
+        prompts = [self.encoder.encode(each) if isinstance(each, str) else each for each in asked.prompts]
+        if any(not ids or min(ids) < 0 or max(ids) >= self.engine.config.vocab_size for ids in prompts):
+            raise BadRequest("prompt: must have at least one token, and only tokens of the vocabulary", param="prompt")
+        return prompts
+
+    def _check_length(self, characters: int) -> None:
+        if characters > _CHARACTERS_PER_TOKEN * self.engine.max_context:  # tokenizing megabytes would take seconds
+            raise self._too_long(f"{characters} characters")
+
+    def _too_long(self, length: str) -> BadRequest:
+        # Verifiers recognizes these words and makes a truncated rollout of them, as of vLLM's.
+        limit = self.engine.max_context
+        return BadRequest(f"the prompt has {length}, which is longer than the model's context length {limit}")
+
+    def _choices(self, asked: Request, prompts: Sequence[list[int]]) -> list[Choice]:
+        """The completions to make, numbered. Raises `BadRequest` if they cannot be made."""
+        engine = self.engine
+        if asked.model not in ("", engine.model_name):
+            raise BadRequest(
+                f"the model {asked.model!r} does not exist; this engine serves {engine.model_name!r}", 404, "model"
+            )
+        choices: list[Choice] = []
+        for prompt in prompts:
+            room = engine.max_context - len(prompt)
+            if room <= 0:
+                raise self._too_long(f"{len(prompt)} tokens")
+            if (asked.limit or 0) > room:
+                raise BadRequest(
+                    f"max_tokens={asked.limit} is too large: the prompt has {len(prompt)} tokens and the context "
+                    f"{engine.max_context}",
+                    param="max_tokens",
+                )
+            for _ in range(asked.n):
+                limit = asked.limit or room
+                choices.append(Choice(len(choices), prompt, asked, engine.tokenizer, limit, engine.end_ids))
+        return choices
+
+    async def _events(self, asked: Request, choices: list[Choice]) -> AsyncIterator[str]:
+        """A server-sent event for each token."""
+        loop, head = asyncio.get_running_loop(), asked.head(chunk=True)
+        parts: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        is_read = True
+
+        def send(choice: Choice) -> bool:
+            loop.call_soon_threadsafe(parts.put_nowait, asked.part(choice))
+            return is_read
+
+        run = asyncio.create_task(self.batcher.run([_job(asked, each, send) for each in choices]))
+        run.add_done_callback(lambda _: parts.put_nowait(None))
+        try:
+            while (part := await parts.get()) is not None:
+                yield _event({**head, "choices": [part]})
+            if error := run.exception():
+                yield _event(_failure(error))
+                return
+            if asked.stream_options.include_usage:
+                yield _event({**head, "choices": [], "usage": asked.usage(choices)})
+            yield "data: [DONE]\n\n"
+        finally:
+            is_read = False  # a client that disconnected leaves the batch
 
 
-async def _body(request: Request) -> object:
+def _job(asked: Request, choice: Choice, send: Callable[[Choice], bool] = lambda _: True) -> Job:
+    """The job that makes `choice`; `send` is called after each token, and returns whether to go on."""
+
+    def watch(token: int, logprob: float) -> bool:
+        stops = choice.put(token, logprob)
+        return not send(choice) or stops
+
+    seed = None if asked.seed is None else asked.seed + choice.index
+    return Job(choice.prompt, asked.sampling, seed, watch)
+
+
+def _event(body: dict[str, Any]) -> str:
+    return f"data: {json.dumps(body)}\n\n"
+
+
+def _failure(error: BaseException) -> dict[str, Any]:
+    return {"error": {"message": str(error), "type": "InternalServerError", "param": None, "code": 500}}
+
+
+async def _body(request: HTTPRequest) -> object:
     """The JSON body, read only up to the limit."""
     data = b""
     async for chunk in request.stream():
@@ -117,6 +215,23 @@ async def _body(request: Request) -> object:
         return json.loads(data)
     except (ValueError, RecursionError) as error:  # the latter for ten thousand opening brackets
         raise BadRequest(f"the body is not JSON: {error}") from error
+
+
+def make_app(engine: EmbeddedEngine, prepare: Prepare = list) -> Starlette:
+    """`POST /v1/chat/completions` and `/v1/completions`, `GET /v1/models` and `/health`.
+
+    Args:
+        prepare: changes the messages of chat requests before they are answered.
+    """
+    api = Api(engine, prepare)
+    return Starlette(
+        routes=[
+            Route("/v1/chat/completions", partial(api.answer, ChatRequest), methods=["POST"]),
+            Route("/v1/completions", partial(api.answer, CompletionRequest), methods=["POST"]),
+            Route("/v1/models", api.models),
+            Route("/health", api.health),
+        ]
+    )
 
 
 def bind(port: int) -> socket.socket:
@@ -138,9 +253,9 @@ def bind(port: int) -> socket.socket:
     return listener
 
 
-def serve(engine: EmbeddedEngine, listener: socket.socket) -> None:
+def serve(engine: EmbeddedEngine, listener: socket.socket, prepare: Prepare = list) -> None:
     """Answer until interrupted."""
-    config = uvicorn.Config(make_app(engine), log_level="warning", timeout_graceful_shutdown=2)
+    config = uvicorn.Config(make_app(engine, prepare), log_level="warning", timeout_graceful_shutdown=2)
     try:
         uvicorn.Server(config).run(sockets=[listener])
     finally:

@@ -1,0 +1,311 @@
+"""OpenAI's protocol as the embedded engine's server speaks it: requests that it accepts, and its responses.
+
+Requests are the JSON bodies of `/v1/chat/completions` and `/v1/completions`, with extensions of vLLM. Whatever the
+engine does not do is refused with `BadRequest` (HTTP 400), never ignored.
+"""
+
+import time
+import uuid
+from collections.abc import Collection, Sequence
+from itertools import accumulate
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from rg_env.errors import RGEnvError
+from rg_env.inference.protocol import Sampling
+
+
+class BadRequest(RGEnvError, ValueError):
+    """A request that the engine cannot answer. `status` is the HTTP status: 400, or 404 for another model."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, status: int = 400, param: str | None = None):
+        # They may quote a request's own text, which can hold what no UTF-8 can.
+        message = message.encode("utf-8", "backslashreplace").decode()
+        param = param and param.encode("utf-8", "backslashreplace").decode()
+        super().__init__(message, status, param)
+        self.message, self.status, self.param = message, status, param
+
+    def __str__(self) -> str:
+        return self.message
+
+    def body(self) -> dict[str, Any]:
+        """The error in the form of OpenAI's servers."""
+        kind = "NotFoundError" if self.status == 404 else "BadRequestError"
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.status}}
+
+
+class Choice:
+    """One completion as it grows: its tokens, and its text up to the first stop string.
+
+    Args:
+        room: maximum number of tokens.
+        ends: tokens that end it; they are not part of the text.
+    """
+
+    def __init__(
+        self, index: int, prompt: Sequence[int], request: "Request", tokenizer: Any, room: int, ends: Collection[int]
+    ):
+        self.index, self.prompt, self.request, self.tokenizer = index, list(prompt), request, tokenizer
+        self.ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.text = ""
+        self.finish_reason: Literal["stop", "length"] | None = None
+        self.scores: Sequence[tuple[float, dict[int, float]]] = ()
+        """As `EmbeddedEngine.score` returns them, for prompt and completion; empty if not asked for."""
+        self._room, self._ends = room, ends
+        self._longest_stop = max(map(len, request.stops), default=0)
+        self._decoded = (0, 0)  # `text` has the tokens up to the second place; decoding starts at the first
+        self._taken = (0, 0)  # characters and tokens
+
+    def put(self, token: int, logprob: float) -> bool:
+        """Add a token; returns whether a stop string ends the completion."""
+        self.ids.append(token)
+        self.logprobs.append(logprob)
+        ended = token in self._ends
+        finished = "stop" if ended else "length" if len(self.ids) == self._room else None
+        self._decode(self.ids[:-1] if ended else self.ids, last=finished is not None)
+        self.finish_reason = finished  # type: ignore[assignment]
+        if (stop := self._first_stop()) is not None:
+            self.text, self.finish_reason = self.text[:stop], "stop"
+        return stop is not None
+
+    def _decode(self, ids: list[int], last: bool) -> None:
+        # A token's text depends on its neighbors, and a character may take several tokens: so as vLLM does it, the
+        # text of the new ones is what they add to that of the ones before.
+        start, end = self._decoded
+        known, text = self.decode(ids[start:end]), self.decode(ids[start:])
+        if last or not text.endswith("\N{REPLACEMENT CHARACTER}"):
+            self.text += text[len(known) :]
+            self._decoded = (end, len(ids))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self.tokenizer.decode(
+            ids, skip_special_tokens=self.request.skip_special_tokens, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    def _first_stop(self) -> int | None:
+        return min((at for stop in self.request.stops if (at := self.text.find(stop)) >= 0), default=None)
+
+    def take(self) -> tuple[str, slice]:
+        """The text and the tokens that are new since the last call. What may begin a stop string is held back."""
+        held = 0 if self.finish_reason else max(0, self._longest_stop - 1)
+        characters, tokens = self._taken
+        self._taken = (max(characters, len(self.text) - held), len(self.ids))
+        return self.text[characters : self._taken[0]], slice(tokens, len(self.ids))
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, body: Any) -> Any:
+        """Clients send null for what they leave open."""
+        return {key: value for key, value in body.items() if value is not None} if isinstance(body, dict) else body
+
+
+class _StreamOptions(_Body):
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class Request(_Body):
+    """The fields of both kinds of requests. The bounds are those of vLLM's SamplingParams."""
+
+    kinds: ClassVar[tuple[str, str, str]]
+    """Kind of a response and of a chunk of a stream, and the beginning of their ids."""
+
+    model: str = ""
+    n: int = Field(1, ge=1, le=1024)
+    max_tokens: int | None = Field(None, ge=1, le=10_000_000)
+    temperature: float = Field(1.0, ge=0, le=100)
+    top_p: float = Field(1.0, ge=1e-6, le=1)
+    top_k: int = Field(0, ge=-1, le=1_000_000)
+    min_p: float = Field(0.0, ge=0, le=1)
+    repetition_penalty: float = Field(1.0, ge=1e-6, le=100)
+    presence_penalty: float = Field(0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(0.0, ge=-2, le=2)
+    seed: int | None = Field(None, ge=-(2**62), le=2**62)
+    stop: str | list[str] = []
+    stream: bool = False
+    stream_options: _StreamOptions = _StreamOptions()
+    skip_special_tokens: bool = True
+    # Accepted at the values that change nothing.
+    logit_bias: dict[str, float] = Field({}, max_length=0)
+    spaces_between_special_tokens: bool = True
+    include_stop_str_in_output: Literal[False] = False
+    user: JsonValue = None
+    metadata: JsonValue = None
+    store: JsonValue = None
+
+    @classmethod
+    def parse(cls, body: object) -> Self:
+        """Check the JSON `body` of a request; raise `BadRequest` for anything that the engine does not do."""
+        try:
+            return cls.model_validate(body)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            field = str(first["loc"][0]) if first["loc"] else None
+            if first["type"] == "extra_forbidden":
+                raise BadRequest(f"{field!r} is not supported by the embedded engine", param=field) from error
+            raise BadRequest(f"{field or 'the body'}: {first['msg']}", param=field) from error
+
+    @property
+    def limit(self) -> int | None:
+        """Maximum number of new tokens; None: up to the end of the context."""
+        return self.max_tokens
+
+    @property
+    def stops(self) -> list[str]:
+        return [each for each in ([self.stop] if isinstance(self.stop, str) else self.stop) if each]
+
+    @property
+    def sampling(self) -> Sampling:
+        names = Sampling.__dataclass_fields__.keys() - {"max_tokens"}
+        return Sampling(**{name: getattr(self, name) for name in names}, max_tokens=self.limit)
+
+    def head(self, *, chunk: bool = False) -> dict[str, Any]:
+        """The fields that all chunks of a response share."""
+        number = f"{self.kinds[2]}-{uuid.uuid4().hex}"
+        return {"id": number, "object": self.kinds[chunk], "created": int(time.time()), "model": self.model}
+
+    def response(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        """The whole response."""
+        return {**self.head(), "choices": [self.whole(each) for each in choices], "usage": self.usage(choices)}
+
+    def usage(self, choices: Sequence[Choice]) -> dict[str, int]:
+        prompts = sum(len(each.prompt) for each in choices[:: self.n])
+        completions = sum(len(each.ids) for each in choices)
+        return {"prompt_tokens": prompts, "completion_tokens": completions, "total_tokens": prompts + completions}
+
+    def whole(self, choice: Choice) -> dict[str, Any]:
+        """A choice of the response."""
+        raise NotImplementedError
+
+    def part(self, choice: Choice) -> dict[str, Any]:
+        """A choice of a chunk: what is new of it."""
+        raise NotImplementedError
+
+
+class _TextPart(BaseModel):
+    model_config = ConfigDict(strict=True)
+    text: str
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(strict=True)
+    role: str
+    content: str | list[_TextPart]
+
+
+class ChatRequest(Request):
+    """A request to `/v1/chat/completions`."""
+
+    kinds: ClassVar = ("chat.completion", "chat.completion.chunk", "chatcmpl")
+
+    messages: list[_Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1, le=10_000_000)
+    """The new name of `max_tokens`."""
+    logprobs: bool = False
+    return_tokens_as_token_ids: bool = False
+    """vLLM's extension: tokens of `logprobs` are "token_id:N", which is unambiguous where texts of tokens are not."""
+    top_logprobs: Literal[0] = 0
+    tools: list[JsonValue] = Field([], max_length=0)
+    tool_choice: Literal["none", "auto"] = "none"
+    parallel_tool_calls: bool = False
+    response_format: dict[Literal["type"], Literal["text"]] = {}
+    modalities: list[Literal["text"]] = []
+
+    @property
+    def limit(self) -> int | None:
+        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
+            raise BadRequest("max_tokens and max_completion_tokens differ", param="max_tokens")
+        return self.max_tokens or self.max_completion_tokens
+
+    @property
+    def chat(self) -> list[dict[str, str]]:
+        """The messages, each with its text as one string."""
+
+        def text(content: str | list[_TextPart]) -> str:
+            return content if isinstance(content, str) else "".join(part.text for part in content)
+
+        return [{"role": each.role, "content": text(each.content)} for each in self.messages]
+
+    def whole(self, choice: Choice) -> dict[str, Any]:
+        message = {"role": "assistant", "content": choice.text}
+        return self._of(choice, slice(None)) | {"message": message}
+
+    def part(self, choice: Choice) -> dict[str, Any]:
+        text, tokens = choice.take()
+        delta = {"content": text} if tokens.start else {"role": "assistant", "content": text}
+        return self._of(choice, tokens) | {"delta": delta}
+
+    def _of(self, choice: Choice, tokens: slice) -> dict[str, Any]:
+        found = [self._token(choice, *each) for each in zip(choice.ids[tokens], choice.logprobs[tokens], strict=True)]
+        logprobs = {"content": found} if self.logprobs else None
+        return {"index": choice.index, "logprobs": logprobs, "finish_reason": choice.finish_reason}
+
+    def _token(self, choice: Choice, token: int, logprob: float) -> dict[str, Any]:
+        text = choice.tokenizer.decode([token])
+        name, size = (f"token_id:{token}", None) if self.return_tokens_as_token_ids else (text, list(text.encode()))
+        return {"token": name, "logprob": logprob, "bytes": size, "top_logprobs": []}
+
+
+class CompletionRequest(Request):
+    """A request to `/v1/completions`.
+
+    Its log-probabilities are those of the model itself, whatever the temperature, as other servers give them.
+    """
+
+    kinds: ClassVar = ("text_completion", "text_completion", "cmpl")
+
+    prompt: str | list[int] | list[str] | list[list[int]] = Field(min_length=1)
+    max_tokens: int | None = Field(16, ge=1, le=10_000_000)
+    echo: bool = False
+    logprobs: int | None = Field(None, ge=0, le=20)
+    """Number of the likeliest tokens to return for each token; None: no log-probabilities."""
+    best_of: Literal[1] = 1
+    suffix: Literal[""] = ""
+
+    @model_validator(mode="after")
+    def _streamed_text_only(self) -> Self:
+        if self.stream and (self.echo or self.logprobs is not None):
+            raise ValueError("echo and logprobs are not supported in a stream")
+        return self
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
+        return [self.prompt] if one else list(self.prompt)  # type: ignore[list-item, arg-type]
+
+    def whole(self, choice: Choice) -> dict[str, Any]:
+        text = choice.decode(choice.prompt) + choice.text if self.echo else choice.text
+        return self._of(choice, text) | {"logprobs": self._logprobs(choice) if choice.scores else None}
+
+    def part(self, choice: Choice) -> dict[str, Any]:
+        return self._of(choice, choice.take()[0]) | {"logprobs": None}
+
+    def _of(self, choice: Choice, text: str) -> dict[str, Any]:
+        return {"index": choice.index, "text": text, "finish_reason": choice.finish_reason}
+
+    def _logprobs(self, choice: Choice) -> dict[str, list[Any]]:
+        tokens = choice.prompt + choice.ids
+        texts = {token: choice.tokenizer.decode([token]) for token in tokens}
+        scored = [(None, None), *((own, self._likeliest(choice, best)) for own, best in choice.scores)]
+        shown = slice(0 if self.echo else len(choice.prompt), None)
+        offsets = accumulate((len(texts[token]) for token in tokens[shown]), initial=0)
+        return {
+            "tokens": [texts[token] for token in tokens[shown]],
+            "token_logprobs": [own for own, _ in scored[shown]],
+            "top_logprobs": [best for _, best in scored[shown]],
+            "text_offset": list(offsets)[:-1],
+        }
+
+    @staticmethod
+    def _likeliest(choice: Choice, best: dict[int, float]) -> dict[str, float]:
+        """By text; of tokens with the same text the likeliest one."""
+        return {choice.tokenizer.decode([token]): logprob for token, logprob in reversed(best.items())}
