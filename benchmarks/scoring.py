@@ -38,6 +38,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -308,14 +309,16 @@ HOSTILE = [
     "open('/proc/self/environ').read()", "'y' * 10**6", "(" * 9000, "+".join(["1"] * 4500), "1/0",
 ]  # fmt: skip
 """Hangs, memory, exits, system calls, a reply that is too long, deep nesting."""
+THREADS = ThreadPoolExecutor(8)
+"""As many wait for workers in `core.grading.scoring`."""
 
 
-async def overhead(pool: WorkerPool, args: list[Any], batch: int, rounds: int) -> list[float]:
+def overhead(pool: WorkerPool, args: list[Any], batch: int, rounds: int) -> list[float]:
     """Seconds per call in each round: `batch` calls at once."""
     found = []
     for _ in range(rounds):
         begin = time.perf_counter()
-        outcomes = await asyncio.gather(*(pool.acall(args) for _ in range(batch)))
+        outcomes = list(THREADS.map(pool.call, [args] * batch))
         found.append((time.perf_counter() - begin) / batch)
         assert all(outcome.status == "ok" for outcome in outcomes)
     return found
@@ -348,7 +351,7 @@ async def hostile_lateness(
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]], dict[str, int]]:
     """Lateness while `pool` evaluates all of `HOSTILE`; of an idle loop for as long; how the calls ended."""
     begin = time.perf_counter()
-    work = asyncio.gather(*(pool.acall(text) for text in HOSTILE))
+    work = asyncio.gather(*(asyncio.wrap_future(THREADS.submit(pool.call, text)) for text in HOSTILE))
     busy = await lateness(work)
     idle = await lateness(asyncio.ensure_future(asyncio.sleep(time.perf_counter() - begin)))
     statuses = [outcome.status for outcome in await work]
@@ -360,7 +363,7 @@ def measure_workers(batch: int, rounds: int) -> bool:
     task = "leg_counting"
     entry = upstream_entries(task, 1)[0]
     with WorkerPool("operator:not_", workers=2) as pool:
-        times = asyncio.run(overhead(pool, [task, {}, entry, entry["answer"]], batch, rounds))
+        times = overhead(pool, [task, {}, entry, entry["answer"]], batch, rounds)
     median, low, high = (1000 * f(times) for f in (statistics.median, min, max))
     spread = f"median of {rounds} rounds; least {low:.3f}, most {high:.3f}"
     text = f"overhead of 2 workers at batch {batch}: {median:.3f} ms per score ({spread})"

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rg_env.core.grading.parsing.formulas import Formula
+from rg_env.core.grading.graders.logic import Formula
 
 SIGNS = {"not": "¬", "and": "∧", "or": "∨", "implies": "→", "iff": "↔"}
 

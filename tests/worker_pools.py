@@ -37,6 +37,7 @@ def sleep(seconds): time.sleep(seconds)
 def fail(text): raise ValueError(text)
 def leave(): raise SystemExit(0)
 def end(code): os._exit(code)
+def die(pids): os.getpid() in pids and os.killpg(0, 9)
 def no_json(): return {1, 2}
 def huge(size): return "x" * size
 def environ(): return [dict(os.environ), os.getcwd(), os.listdir(), os.listdir(os.environ["HOME"])]

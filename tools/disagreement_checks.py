@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
+from rg_env.core.grading.graders import forms, logic
 from rg_env.core.grading.graders.common import Entry
+from rg_env.core.grading.graders.expressions import exact_value
 from rg_env.core.grading.graders.gold import corrected
 from rg_env.core.grading.graders.move_games import read_board
-from rg_env.core.grading.parsing import forms, formulas
-from rg_env.core.grading.parsing.expressions import exact_value
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
@@ -157,12 +157,12 @@ def another_candidate(answer: str, entry: Entry) -> bool:
 
 
 def no_formula(answer: str, entry: Entry) -> bool:
-    return formulas.parse(answer, entry["metadata"]["variables"]) is None
+    return logic.parse(answer, entry["metadata"]["variables"]) is None
 
 
 def restates(answer: str, entry: Entry) -> bool:
     """One of the shortest clauses that it implies is implied by one premise alone. Found by trying all clauses."""
-    table = formulas.columns(entry["metadata"]["variables"])
+    table = logic.columns(entry["metadata"]["variables"])
     always = (1 << (1 << len(table))) - 1
     value, *premises = (_column(text, table) for text in (answer, *entry["metadata"]["premises"]))
     literals = [(0, column, always ^ column) for name, column in table.items() if name in answer]
@@ -174,7 +174,7 @@ def restates(answer: str, entry: Entry) -> bool:
 
 def a_variable(answer: str, entry: Entry) -> bool:
     """A single variable that follows from the premises, and from none of them alone."""
-    table = formulas.columns(entry["metadata"]["variables"])
+    table = logic.columns(entry["metadata"]["variables"])
     name = answer.strip("() ")
     premises = [_column(text, table) for text in entry["metadata"]["premises"]]
     if name not in table or functools.reduce(operator.and_, premises) & ~table[name]:
@@ -183,9 +183,9 @@ def a_variable(answer: str, entry: Entry) -> bool:
 
 
 def _column(text: str, table: Mapping[str, int]) -> int:
-    formula = formulas.parse(text, table, 20_000)
+    formula = logic.parse(text, table, 20_000)
     assert formula is not None, text
-    return formulas.truth(formula, table)
+    return logic.truth(formula, table)
 
 
 def other_numbers(answer: str, entry: Entry) -> bool:

@@ -21,8 +21,8 @@ from rg_env.core.data.problem_keys import problem_key
 from rg_env.core.grading.audit import Audit
 from rg_env.core.grading.graders import gold_answer, grade
 from rg_env.core.grading.graders.common import prefix
+from rg_env.core.grading.graders.forms import same_text
 from rg_env.core.grading.graders.gold import NO_OPTIONS, corrected
-from rg_env.core.grading.parsing.forms import same_text
 from rg_env.core.grading.workers import WorkerPool
 
 CORRECT_FROM = 1 - 1e-9

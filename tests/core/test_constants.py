@@ -11,8 +11,7 @@ import pytest
 from rg_env.core.data.dataset import Row, build_rows
 from rg_env.core.data.selection import BALANCED
 from rg_env.core.grading.graders import grade
-from rg_env.core.grading.graders.logic import Premises
-from rg_env.core.grading.parsing.formulas import parse
+from rg_env.core.grading.graders.logic import Premises, parse
 
 ROWS = 150
 NOISE = 1.05

@@ -35,7 +35,7 @@ BUILT = {
         r"|(?P<name>x|y)(?:\s*(?:\*\*|\^)\s*(?:(\d{1,4})(?!\d)|\(\s*(\d{1,4})\s*\)))?)"
     ),
     ("rg_env.core.grading.graders.algebra", ""): r"x(?:_?\{?\d\}?)?",
-    ("rg_env.core.data.problem_keys.puzzles", "pattern"): r"orange\ juice|orange|red",
+    ("rg_env.core.data.problem_keys.tasks", "pattern"): r"orange\ juice|orange|red",
 }
 """Patterns that are put together or passed on while the program runs, as they are for the name x, by module and
 variable."""

@@ -8,21 +8,13 @@ the library, the grader or the solver is wrong.
 
 from collections.abc import Callable
 
+from rg_env.core.tasks.task_table import load_table
 from solvers import algebra, arithmetic, boards, codes, dates, games, grids, houses, numbers, people, puzzles, words
 
 Solver = Callable[[str], str]
 
+MODULES = algebra, arithmetic, boards, codes, dates, games, grids, houses, numbers, people, puzzles, words
 SOLVERS: dict[str, Solver] = {
-    **algebra.SOLVERS,
-    **arithmetic.SOLVERS,
-    **boards.SOLVERS,
-    **codes.SOLVERS,
-    **dates.SOLVERS,
-    **games.SOLVERS,
-    **grids.SOLVERS,
-    **houses.SOLVERS,
-    **numbers.SOLVERS,
-    **people.SOLVERS,
-    **puzzles.SOLVERS,
-    **words.SOLVERS,
+    task: getattr(module, task) for task in sorted(load_table()) for module in MODULES if hasattr(module, task)
 }
+"""The functions of these modules that are named as a task is."""

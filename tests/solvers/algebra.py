@@ -103,11 +103,3 @@ def polynomial_equations(question: str) -> str:
     equation = re.findall(r"(?:.*: )?([^:\n]*\d[^:\n=]*= 0)$", question, re.MULTILINE)[0]
     roots = [round(float(root), 4) + 0.0 for root in _real_roots(_terms(equation.removesuffix("= 0").strip()))]
     return ", ".join(f"{root:.4f}" for root in dict.fromkeys(roots)) or '""'
-
-
-SOLVERS = {
-    "polynomial_equations": polynomial_equations,
-    "polynomial_multiplication": polynomial_multiplication,
-    "simple_equations": simple_equations,
-    "simple_integration": simple_integration,
-}

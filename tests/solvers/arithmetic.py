@@ -101,16 +101,4 @@ def coin_flip(question: str) -> str:
     return str(Fraction(ways, 2**n))
 
 
-SOLVERS = {
-    "basic_arithmetic": exact,
-    "bitwise_arithmetic": bitwise_arithmetic,
-    "chain_sum": exact,
-    "coin_flip": coin_flip,
-    "complex_arithmetic": complex_arithmetic,
-    "decimal_arithmetic": decimal_arithmetic,
-    "decimal_chain_sum": decimal_chain_sum,
-    "dice": dice,
-    "fraction_simplification": fraction_simplification,
-    "power_function": power_function,
-    "products": exact,
-}
+basic_arithmetic = chain_sum = products = exact

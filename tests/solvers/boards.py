@@ -192,13 +192,4 @@ def rectangle_count(question: str) -> str:
     return str(cover(counts, found))
 
 
-SOLVERS = {
-    "futoshiki": futoshiki,
-    "kakurasu": kakurasu,
-    "mini_sudoku": sudoku,
-    "n_queens": n_queens,
-    "rectangle_count": rectangle_count,
-    "sudoku": sudoku,
-    "survo": survo,
-    "tsumego": tsumego,
-}
+mini_sudoku = sudoku

@@ -155,15 +155,3 @@ def string_synthesis(question: str) -> str:
         ("{B} {B}", "(C)"),
     ]
     return " ".join(map(str, _cycled(state, rules, exhausting=False)))
-
-
-SOLVERS = {
-    "ab": ab,
-    "bf": bf,
-    "binary_alternation": binary_alternation,
-    "emoji_mystery": emoji_mystery,
-    "string_insertion": string_insertion,
-    "string_manipulation": string_manipulation,
-    "string_splitting": string_splitting,
-    "string_synthesis": string_synthesis,
-}

@@ -60,6 +60,3 @@ def calendar_arithmetic(question: str) -> str:
     days = int(offset[1]) if offset else 0
     back = re.search(r"\b(ago|before|prior|back|backward|earlier|preceding)\b", text)
     return DAYS[(dates[0] + timedelta(days=-days if back else days)).weekday()]
-
-
-SOLVERS = {"calendar_arithmetic": calendar_arithmetic}

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Hashable, Iterable
-from itertools import pairwise, product
+from itertools import product
 from string import ascii_uppercase
 
 from reasoning_gym.data import read_data_file
@@ -157,7 +157,6 @@ def mahjong_puzzle(question: str) -> str:
 def color_cube_rotation(question: str) -> str:
     cube = {side: color for color, side in re.findall(r"- an? (\w+) (\w+) side", question)}
     rings = [("top", "front", "bottom", "back"), ("top", "left", "bottom", "right")]
-    turns = re.findall(r"before at the (\w+)|bring the (\w+) side|make the (\w+) face|place its (\w+) side", question)
     text = re.sub(r"\s+", " ", question.partition("side\n\n")[2])
     turns = re.findall(
         r"(?:before at the|bring the|make the|place its|Next, the) (top|bottom|front|back|left|right)", text
@@ -189,14 +188,6 @@ def graph_color(question: str) -> str:
     return json.dumps(paint({}))
 
 
-def word_ladder_is_sound(question: str, answer: str) -> bool:
-    """From the first word to the last by one letter at a time; whether they are English is another matter."""
-    first, last = re.findall(r"'([A-Z]+)'", question)
-    words = answer.split(",")
-    steps = all(sum(a != b for a, b in zip(*pair, strict=True)) == 1 for pair in pairwise(words))
-    return steps and (words[0], words[-1]) == (first, last)
-
-
 def word_ladder(question: str) -> str:
     start, end = re.findall(r"'([A-Z]+)'", question)[:2]
     words = set(re.findall(rf"\b[A-Z]{{{len(start)}}}\b", read_data_file("words.csv")))  # a dictionary
@@ -209,17 +200,3 @@ def word_ladder(question: str) -> str:
                 yield other, other
 
     return ",".join([start, *(search(start, moves, lambda word: word == end) or [])])
-
-
-SOLVERS = {
-    "color_cube_rotation": color_cube_rotation,
-    "graph_color": graph_color,
-    "jugs": jugs,
-    "knight_swap": knight_swap,
-    "mahjong_puzzle": mahjong_puzzle,
-    "path_star": path_star,
-    "quantum_lock": quantum_lock,
-    "rush_hour": rush_hour,
-    "tower_of_hanoi": tower_of_hanoi,
-    "word_ladder": word_ladder,
-}

@@ -97,7 +97,7 @@ def _manipulated(grid: Grid, step: str) -> Grid:
     if "Vertically mirror" in step:
         return [row[::-1] for row in grid]
     if "counterdiagonal" in step:
-        return [row[::-1] for row in _turned(grid)][::-1] if False else _turned(_turned(_manipulated(grid, "diagonal")))
+        return _turned(_turned(_manipulated(grid, "diagonal")))
     if "diagonal" in step:
         return [list(row) for row in zip(*grid, strict=True)]
     if "Map" in step:
@@ -190,18 +190,3 @@ def game_of_life_halting(question: str) -> str:
     rows = re.findall(r"\[([01 ]+)\]", question.rpartition("board:")[2])
     board = [[int(cell) for cell in row.split()] for row in rows]
     return str(not any(map(any, _after(board, steps))))
-
-
-SOLVERS = {
-    "binary_matrix": binary_matrix,
-    "game_of_life": game_of_life,
-    "game_of_life_halting": game_of_life_halting,
-    "largest_island": largest_island,
-    "manipulate_matrix": manipulate_matrix,
-    "maze": maze,
-    "pool_matrix": pool_matrix,
-    "rotate_matrix": rotate_matrix,
-    "rotten_oranges": rotten_oranges,
-    "shortest_path": shortest_path,
-    "spiral_matrix": spiral_matrix,
-}

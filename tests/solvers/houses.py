@@ -71,6 +71,3 @@ def zebra_puzzles(question: str) -> str:
 
     answers = {next(name for name in kinds[0] if at[name] == house) for at in worlds(kinds, {})}
     return answers.pop() if len(answers) == 1 else f"several: {sorted(answers)}"
-
-
-SOLVERS = {"zebra_puzzles": zebra_puzzles}

@@ -162,22 +162,3 @@ def course_schedule(question: str) -> str:
     while ready := {course for course in left if not any(a == course and b in left for a, b in pairs)}:
         left -= ready
     return str(not left)
-
-
-SOLVERS = {
-    "advanced_geometry": advanced_geometry,
-    "aiw": aiw,
-    "base_conversion": base_conversion,
-    "count_bits": count_bits,
-    "count_primes": count_primes,
-    "course_schedule": course_schedule,
-    "gcd": gcd,
-    "lcm": lcm,
-    "leg_counting": leg_counting,
-    "number_filtering": number_filtering,
-    "number_format": number_format,
-    "number_sorting": number_sorting,
-    "prime_factorization": prime_factorization,
-    "simple_geometry": simple_geometry,
-    "time_intervals": time_intervals,
-}

@@ -88,6 +88,3 @@ def knights_knaves(question: str) -> str:
     worlds = [dict(zip(names, bits, strict=True)) for bits in product((True, False), repeat=len(names))]
     (world,) = [w for w in worlds if all(truth(text, w) == w[speaker] for speaker, text in said)]
     return ", and ".join(f"{name} is a {role_a if world[name] else role_b}" for name in names)
-
-
-SOLVERS = {"family_relationships": family_relationships, "knights_knaves": knights_knaves}

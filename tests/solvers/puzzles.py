@@ -139,14 +139,3 @@ def countdown(question: str) -> str:
         if len(numbers) > 5:
             break
     return _reach([(Fraction(n), n) for n in numbers], target) or "none"
-
-
-SOLVERS = {
-    "acre": acre,
-    "circuit_logic": circuit_logic,
-    "countdown": countdown,
-    "cryptarithm": cryptarithm,
-    "puzzle24": puzzle24,
-    "self_reference": self_reference,
-    "syllogism": syllogism,
-}

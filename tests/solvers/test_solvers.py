@@ -10,8 +10,7 @@ from functools import cache
 import pytest
 from draws import Draws
 
-from rg_env.core.grading.graders import grade
-from rg_env.core.grading.parsing import forms
+from rg_env.core.grading.graders import forms, grade
 from rg_env.core.tasks.task_table import load_table
 from solvers import SOLVERS
 

@@ -62,17 +62,3 @@ def palindrome_partitioning(question: str) -> str:
 def needle_haystack(question: str) -> str:
     asked = re.findall(r"Who (.*)\? Reply", question)[0]
     return re.findall(rf"(?:^|\. )([^ .]+(?: [^ .]+)?) {re.escape(asked)}\.", question, re.MULTILINE)[0]
-
-
-SOLVERS = {
-    "group_anagrams": group_anagrams,
-    "isomorphic_strings": isomorphic_strings,
-    "letter_counting": letter_counting,
-    "needle_haystack": needle_haystack,
-    "palindrome_generation": palindrome_generation,
-    "palindrome_partitioning": palindrome_partitioning,
-    "ransom_note": ransom_note,
-    "spell_backward": spell_backward,
-    "word_sequence_reversal": word_sequence_reversal,
-    "word_sorting": word_sorting,
-}

@@ -24,48 +24,26 @@ _GRADING_THREADS = 8
 
 
 @dataclass(frozen=True)
-class Accuracy:
-    """1 for a correct rollout; of one task, if given."""
+class Metric:
+    """1 for a rollout with this status; of one task, if given."""
 
+    name: str
+    """`accuracy`, `accuracy/<task>` or `status/<status>`."""
+    status: Status = "correct"
     task: str | None = None
-
-    @property
-    def name(self) -> str:
-        """`accuracy`, or `accuracy/<task>`."""
-        return f"accuracy/{self.task}" if self.task else "accuracy"
 
     def of(self, rollout: Rollout) -> float | None:
         """0 or 1; None for a rollout of another task."""
-        return None if self.task not in (None, rollout.task) else float(rollout.score.status == "correct")
+        return None if self.task not in (None, rollout.task) else float(rollout.score.status == self.status)
 
     def value(self, rollout: Rollout) -> float:
-        """The same for who averages every metric over all rollouts, those of other tasks too, and for whom a NaN would
-        poison a weighted sum (0 * NaN is NaN): a correct rollout of the task counts as the inverse of the task's share
-        of the rows. Over a whole dataset the mean is exact, over a batch it is right on average (and may exceed 1)."""
+        """The same for frameworks that average every metric over all rollouts, those of other tasks too, and for which
+        a NaN would poison a weighted sum (0 * NaN is NaN): a correct rollout of the task counts as the inverse of the
+        task's share of the rows. Over a whole dataset the mean is exact, over a batch it is right on average (and may
+        exceed 1)."""
         if not self.of(rollout):
             return 0.0
         return 1.0 if self.task is None else float(1 / Fraction(rollout.info["share"]))
-
-
-@dataclass(frozen=True)
-class StatusShare:
-    """1 for a rollout whose score has this status."""
-
-    status: Status
-
-    @property
-    def name(self) -> str:
-        """`status/<status>`."""
-        return f"status/{self.status}"
-
-    def of(self, rollout: Rollout) -> float:
-        """0 or 1."""
-        return float(rollout.score.status == self.status)
-
-    value = of
-
-
-Metric = Accuracy | StatusShare
 
 
 class Scored(NamedTuple):
@@ -138,12 +116,12 @@ def metrics_of(rewards: Iterable[WeightedReward], mixture: Mixture, grading: Gra
 
     Raises `InputError` for a reward with the name of such a metric.
     """
-    metrics: list[Metric] = [Accuracy()]
+    metrics = [Metric("accuracy")]
     if len(mixture.tasks) > 1:
-        metrics += map(Accuracy, mixture.names)
+        metrics += [Metric(f"accuracy/{task}", task=task) for task in mixture.names]
     never = {"correct"} | ({"partial"} if grading == "hardened" else set())
     never |= set() if needs_workers(mixture, grading) else {"timed_out"}
-    metrics += [StatusShare(status) for status in get_args(Status) if status not in never]
+    metrics += [Metric(f"status/{status}", status) for status in get_args(Status) if status not in never]
     return _apart(metrics, rewards)
 
 
@@ -152,7 +130,8 @@ def metrics_of_rows(rewards: Iterable[WeightedReward], rows: Sequence[Mapping[st
     `metrics_of`."""
     if not all(row["answer"] for row in rows):
         return []
-    return _apart([Accuracy(), StatusShare("wrong"), StatusShare("no_answer"), StatusShare("too_long")], rewards)
+    statuses: list[Status] = ["wrong", "no_answer", "too_long"]
+    return _apart([Metric("accuracy"), *(Metric(f"status/{status}", status) for status in statuses)], rewards)
 
 
 def _apart(metrics: list[Metric], rewards: Iterable[WeightedReward]) -> list[Metric]:

@@ -15,15 +15,16 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, Literal, get_args
+from functools import cache, lru_cache
+from typing import Any, Literal, NamedTuple, get_args
 
 from rg_env.core.grading.extraction import Extraction, extract
 from rg_env.core.grading.graders import fault_of, grade
-from rg_env.core.grading.parsing.forms import candidates, rational, unwrap
-from rg_env.core.grading.workers import Outcome, WorkerPool
+from rg_env.core.grading.graders.forms import candidates, rational, unwrap
+from rg_env.core.grading.workers import WorkerPool
 from rg_env.core.tasks.task_table import is_user_task, load_table
 from rg_env.core.text import shortened
 from rg_env.core.user_code import sources
@@ -73,37 +74,16 @@ def score(completion: object, info: Mapping[str, Any] | str) -> Score:
 
 def score_extraction(extraction: Extraction, info: Mapping[str, Any] | str) -> Score:
     """`score` for callers that have extracted the answer already."""
-    task, config, entry, grading = parse_info(info)
-    if early := _ungraded(extraction, task, entry):
-        return early
-    answer = extraction.answer or ""
-    if not in_worker(task, grading):
-        return _graded(task, config, entry, answer, grading == "partial")
-    pool, steps = _worker_pool(task), _steps(task, config, entry, answer, grading)
-    try:
-        text = next(steps)
-        while True:
-            text = steps.send(pool.call(task, config, entry, text))
-    except StopIteration as end:
-        return end.value
+    row = _row(info)
+    return _ungraded(extraction, row) or _graded(extraction.answer or "", row, row.grading)
 
 
 async def score_extraction_async(extraction: Extraction, info: Mapping[str, Any] | str) -> Score:
     """`score_extraction` that leaves the event loop free while a worker grades."""
-    task, config, entry, grading = parse_info(info)
-    early = _ungraded(extraction, task, entry)
-    if early or not in_worker(task, grading):
-        return early or score_extraction(extraction, info)
-    pool = _pools.get(_pool_key(task))
-    if pool is None:
-        pool = await asyncio.to_thread(_worker_pool, task)
-    steps = _steps(task, config, entry, extraction.answer or "", grading)
-    try:
-        text = next(steps)
-        while True:
-            text = steps.send(await pool.acall(task, config, entry, text))
-    except StopIteration as end:
-        return end.value
+    row = _row(info)
+    if _ungraded(extraction, row) or not in_worker(row.task, row.grading):
+        return score_extraction(extraction, info)
+    return await asyncio.wrap_future(_threads(os.getpid()).submit(score_extraction, extraction, info))
 
 
 def score_match(extraction: Extraction, gold: str) -> Score:
@@ -114,8 +94,8 @@ def score_match(extraction: Extraction, gold: str) -> Score:
         return Score(0.0, None, "no_answer", UNNAMED_TASK)
     if not gold.strip():
         return Score(0.0, answer, "ungradable", UNNAMED_TASK, "the row has no answer")
-    if len(answer) > (most := max(MAX_ANSWER_CHARS, 2 * len(gold))):
-        return Score(0.0, answer, "too_long", UNNAMED_TASK, f"{len(answer)} characters, more than {most}")
+    if too_long := _too_long(answer, gold, UNNAMED_TASK):
+        return too_long
     value = rational(gold)
     wanted = unwrap(gold).casefold().split()
     for text in candidates(answer):
@@ -130,82 +110,134 @@ def in_worker(task: str, grading: Grading) -> bool:
 
 
 def partial_score(extraction: Extraction, info: Mapping[str, Any] | str) -> float:
-    """Real progress in [0, 1] by the project's own graders, or that of the user's own task, whatever the row's grading
-    says; 0.0 without an answer."""
-    task, config, entry, _ = parse_info(info)
-    if is_user_task(task):
-        return score_extraction(extraction, info).progress or 0.0
-    if _ungraded(extraction, task, entry):
+    """Progress in [0, 1] by the project's own graders, or by that of the user's own task, whatever the row's grading;
+    0.0 without an answer."""
+    row = _row(info)
+    if _ungraded(extraction, row):
         return 0.0
-    return _graded(task, config, entry, extraction.answer or "", True).value
+    if is_user_task(row.task):
+        return _graded(extraction.answer or "", row, row.grading).progress or 0.0
+    return _graded(extraction.answer or "", row, "partial").value
 
 
-def _ungraded(extraction: Extraction, task: str, entry: Mapping[str, Any]) -> Score | None:
-    """The score of what no grader sees."""
-    answer = extraction.answer
-    if answer is None:
-        return Score(0.0, None, "no_answer", task)
-    most = max(MAX_ANSWER_CHARS, 2 * len(str(entry["answer"])))  # nine disks of a tower_of_hanoi take 16,000
-    if len(answer) > most:
-        return Score(0.0, answer, "too_long", task, f"{len(answer)} characters, more than {most}")
-    return None
+# Rows
 
 
-def _graded(task: str, config: dict[str, Any], entry: dict[str, Any], answer: str, partial: bool) -> Score:
+class _Row(NamedTuple):
+    """What grading needs of a row. Graders only read it: all completions of a group share one."""
+
+    task: str
+    config: dict[str, Any]
+    entry: dict[str, Any]
+    grading: Grading
+    key: tuple[str, str, str]
+    """Task, config and entry as text."""
+
+
+def _row(info: Mapping[str, Any] | str) -> _Row:
+    """Raises `InputError` if `info` lacks something or its JSON is broken."""
+    if isinstance(info, str):
+        info = _object(info, "info")
+    if not isinstance(info, Mapping):
+        raise InputError(f"info of a row must be a mapping or JSON text, not {shortened(info)}")
+    for key in ("rg_task", "config", "entry"):
+        if key not in info:
+            raise InputError(f"info of a row lacks {key!r}; it has {sorted(map(str, info))}")
+    task, grading = info["rg_task"], info.get("grading", "hardened")
+    if not isinstance(task, str) or task not in load_table():
+        raise unknown_name("task", task, load_table())
+    if grading not in _GRADINGS:
+        raise unknown_name("grading", grading, _GRADINGS)
+    config, entry = (each if isinstance(each, str) else _text(each) for each in (info["config"], info["entry"]))
+    found = _object(entry, "info['entry']")
+    if not isinstance(found.get("metadata"), dict) or "answer" not in found:
+        raise InputError(f"info['entry'] of a {task} row lacks 'answer' or 'metadata'")
+    return _Row(task, _object(config, "info['config']"), found, grading, (task, config, entry))
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, default=repr, skipkeys=True)
+
+
+@lru_cache(maxsize=512)
+def _object(text: str, name: str) -> dict[str, Any]:
+    """Parsed once for all completions of a group."""
     try:
-        value = grade(task, config, entry, answer, partial_credit=partial)
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{name} of a row is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{name} of a row must be a JSON object, not {type(value).__name__}")
+    return value
+
+
+# Grading
+
+
+def _ungraded(extraction: Extraction, row: _Row) -> Score | None:
+    """The score of what no grader sees."""
+    if extraction.answer is None:
+        return Score(0.0, None, "no_answer", row.task)
+    return _too_long(extraction.answer, str(row.entry["answer"]), row.task)
+
+
+def _too_long(answer: str, gold: str, task: str) -> Score | None:
+    most = max(MAX_ANSWER_CHARS, 2 * len(gold))  # nine disks of a tower_of_hanoi take 16,000
+    if len(answer) <= most:
+        return None
+    return Score(0.0, answer, "too_long", task, f"{len(answer)} characters, more than {most}")
+
+
+def _graded(answer: str, row: _Row, grading: Grading) -> Score:
+    if in_worker(row.task, grading):
+        found = _by_worker(answer, row)
+        if not is_user_task(row.task):
+            return found
+        if grading != "upstream" and found.status in ("partial", "wrong") and (fault := _users_fault(row)):
+            return replace(_ungradable(row.task, answer, fault), progress=0.0)
+        is_wrong = grading == "hardened" and found.status == "partial"
+        return replace(Score(0.0, answer, "wrong", row.task) if is_wrong else found, progress=found.value)
+    try:
+        value = grade(row.task, row.config, row.entry, answer, partial_credit=grading == "partial")
     except Exception as error:  # a broken entry: edited by hand, or from another version of the library
-        return _ungradable(task, answer, f"{type(error).__name__}: {error}")
-    if value < CORRECT_FROM and (fault := _fault(task, config, entry)):  # several graders do not raise on those
-        return _ungradable(task, answer, fault)
-    return _valued(task, answer, value)
+        return _ungradable(row.task, answer, f"{type(error).__name__}: {error}")
+    if value < CORRECT_FROM and (fault := _fault(*row.key)):  # several graders do not raise on those
+        return _ungradable(row.task, answer, fault)
+    return _valued(row.task, answer, value)
 
 
-def _fault(task: str, config: dict[str, Any], entry: dict[str, Any]) -> str:
+@lru_cache(maxsize=256)
+def _fault(task: str, config: str, entry: str) -> str:
     """`fault_of`, found out once for all wrong answers to the entry."""
-    faults, key = _known_faults(entry), (task, str(config))
-    if key not in faults:
-        faults[key] = fault_of(task, config, entry)
-    return faults[key]
+    return fault_of(task, _object(config, "info['config']"), _object(entry, "info['entry']"))
 
 
-def _known_faults(entry: dict[str, Any]) -> dict[tuple[str, str], str]:
-    known = entry if isinstance(entry, _Entry) else _entry(json.dumps(entry, default=repr, skipkeys=True))
-    return known.faults
+def _users_fault(row: _Row) -> str:
+    """Why no answer to the row of a user's task can be right: its own gold answer is not."""
+    try:
+        return _fault_by_worker(row.key)
+    except TimeoutError:  # the machine may have been busy: not kept
+        return "the row's own gold answer is timed_out"
 
 
-def _steps(
-    task: str, config: dict[str, Any], entry: dict[str, Any], answer: str, grading: Grading
-) -> Generator[str, Outcome, Score]:
-    """The score by a worker: yields the texts that it shall grade, and is sent what became of each."""
-    found = _worker_score((yield answer), task, answer)
-    if not is_user_task(task):
-        return found
-    gold = str(entry["answer"] or "").strip()
-    if grading != "upstream" and found.status in ("partial", "wrong") and gold:
-        faults, key = _known_faults(entry), (task, str(config))
-        fault = faults.get(key)
-        if fault is None:
-            of_gold = _worker_score((yield gold), task, gold)
-            fault = "" if of_gold.status == "correct" else f"the row's own gold answer is {of_gold.status}"
-            if of_gold.status != "timed_out":  # the machine may have been busy
-                faults[key] = fault
-        if fault:
-            return replace(_ungradable(task, answer, fault), progress=0.0)
-    value = found.value
-    if grading == "hardened" and found.status == "partial":
-        found = Score(0.0, answer, "wrong", task)
-    return replace(found, progress=value)
+@lru_cache(maxsize=256)
+def _fault_by_worker(key: tuple[str, str, str]) -> str:
+    row = _row(dict(zip(("rg_task", "config", "entry"), key, strict=True)))
+    gold = str(row.entry["answer"] or "").strip()
+    status = _by_worker(gold, row).status if gold else "correct"
+    if status == "timed_out":
+        raise TimeoutError
+    return "" if status == "correct" else f"the row's own gold answer is {status}"
 
 
-def _worker_score(outcome: Outcome, task: str, answer: str) -> Score:
+def _by_worker(answer: str, row: _Row) -> Score:
+    outcome = _worker_pool(row.task).call(row.task, row.config, row.entry, answer)
     if outcome.status == "timed_out":
-        return Score(0.0, answer, "timed_out", task, outcome.detail)
+        return Score(0.0, answer, "timed_out", row.task, outcome.detail)
     value = outcome.value
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if outcome.status != "ok" or not is_number or value != value or abs(value) == math.inf:
-        return _ungradable(task, answer, outcome.detail or f"the grader returned {value!r}")
-    return _valued(task, answer, min(max(float(value), 0.0), 1.0))
+    if outcome.status != "ok" or type(value) not in (int, float) or not -math.inf < value < math.inf:
+        return _ungradable(row.task, answer, outcome.detail or f"the grader returned {value!r}")
+    return _valued(row.task, answer, float(min(max(value, 0), 1)))
 
 
 def _valued(task: str, answer: str, value: float) -> Score:
@@ -223,19 +255,24 @@ def _ungradable(task: str, answer: str, detail: str) -> Score:
     return Score(0.0, answer, "ungradable", task, detail[:200])
 
 
+# Workers
+
+
 _pools: dict[tuple[Any, ...], WorkerPool] = {}
 _pool_lock = threading.Lock()
 
 
-def _pool_key(task: str) -> tuple[Any, ...]:
-    return os.getpid(), *(sources().items() if is_user_task(task) else ())
+@cache
+def _threads(pid: int) -> ThreadPoolExecutor:
+    """Threads of this process that wait for workers: more than there are of these, so that none of them is idle."""
+    return ThreadPoolExecutor(8, "rg-env-scoring")
 
 
 def _worker_pool(task: str) -> WorkerPool:
     """This process's workers (a fork cannot use its parent's), with the user's code for a task of theirs. They are
     started when first needed: it takes seconds."""
     with _pool_lock:
-        key = _pool_key(task)
+        key = os.getpid(), *(sources().items() if is_user_task(task) else ())
         if key not in _pools:
             _pools[key] = WorkerPool(
                 "rg_env.core.grading.upstream:grade",
@@ -245,58 +282,3 @@ def _worker_pool(task: str) -> WorkerPool:
                 start_s=120,
             )
         return _pools[key]
-
-
-def parse_info(info: Mapping[str, Any] | str) -> tuple[str, dict[str, Any], dict[str, Any], Grading]:
-    """Task, config, entry and grading of a row's `info`. Raises `InputError` if it lacks one or its JSON is broken."""
-    if isinstance(info, str):
-        info = _object(info, "info")
-    if not isinstance(info, Mapping):
-        raise InputError(f"info of a row must be a mapping or JSON text, not {shortened(info)}")
-    for key in ("rg_task", "config", "entry"):
-        if key not in info:
-            raise InputError(f"info of a row lacks {key!r}; it has {sorted(map(str, info))}")
-    task = info["rg_task"]
-    if not isinstance(task, str) or task not in load_table():
-        raise unknown_name("task", task, load_table())
-    entry = _entry(info["entry"]) if isinstance(info["entry"], str) else _object(info["entry"], "info['entry']")
-    if not isinstance(entry.get("metadata"), dict) or "answer" not in entry:
-        raise InputError(f"info['entry'] of a {task} row lacks 'answer' or 'metadata'")
-    grading = info.get("grading", "hardened")
-    if grading == "strict":  # as rows of earlier releases have it
-        grading = "hardened"
-    if grading not in _GRADINGS:
-        raise unknown_name("grading", grading, _GRADINGS)
-    config = info["config"]
-    return task, _config(config) if isinstance(config, str) else _object(config, "info['config']"), entry, grading
-
-
-class _Entry(dict[str, Any]):
-    """An entry that was read from text, and what is known about it."""
-
-    faults: dict[tuple[str, str], str]
-    """By task and options: see `graders.fault_of`."""
-
-
-@lru_cache(maxsize=256)
-def _config(text: str) -> dict[str, Any]:
-    """A task's options, read once for all its rows. Graders only look."""
-    return _object(text, "info['config']")
-
-
-@lru_cache(maxsize=256)
-def _entry(text: str) -> _Entry:
-    """An entry's JSON, read once for all completions of its group. Graders only look."""
-    entry = _Entry(_object(text, "info['entry']"))
-    entry.faults = {}
-    return entry
-
-
-def _object(text: object, name: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text) if isinstance(text, str) else text
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{name} of a row is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{name} of a row must be a JSON object, not {type(value).__name__}")
-    return value

@@ -14,8 +14,8 @@ from functools import cache
 from typing import Any
 
 from rg_env.core.grading.graders import algebra
-from rg_env.core.grading.parsing.expressions import exact, parse
-from rg_env.core.grading.parsing.forms import literal
+from rg_env.core.grading.graders.expressions import exact, parse
+from rg_env.core.grading.graders.forms import literal
 from rg_env.core.tasks import library
 from rg_env.core.user_code import import_same
 

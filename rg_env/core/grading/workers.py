@@ -1,7 +1,7 @@
 """Functions that are not safe on untrusted text, called in worker processes that the parent can kill.
 
     with WorkerPool("my_package.graders:grade", wall_s=1.0) as pool:
-        outcome = pool.call("42", {"answer": "41"})            # or: await pool.acall(...)
+        outcome = pool.call("42", {"answer": "41"})
         if outcome.status == "ok": ...                         # else "raised", "timed_out" or "died"
 
 The function is imported in fresh interpreters (no fork, no `__main__` guard) and called with JSON values over pipes.
@@ -30,7 +30,6 @@ import contextlib
 import json
 import math
 import os
-import queue
 import shutil
 import signal
 import tempfile
@@ -38,7 +37,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -138,7 +136,7 @@ MAX_REQUEST_BYTES = 16 * 2**20
 
 
 class WorkerPool:
-    """Calls `target` ("module:function") in `workers` processes; one more is kept warm to replace one that is killed.
+    """Worker processes that call `target` ("module:function"), and one spare to replace one that is killed.
 
     workers: calls that run at the same time; the default is the number of CPUs, at most 4.
     wall_s: seconds that one call may take once a worker has it (waiting for a free one does not count).
@@ -171,38 +169,28 @@ class WorkerPool:
         for name, number in {**limits, "max_reply_bytes": max_reply_bytes}.items():
             if not 0 < number < math.inf:
                 raise InputError(f"{name} = {number!r} of a worker pool: must be positive and finite")
-        self.target = target
-        self.workers = workers
-        self._wall_s = wall_s
-        self._start_s = start_s
-        self._max_reply_bytes = max_reply_bytes
+        self.target, self.workers = target, workers
+        self._wall_s, self._start_s, self._max_reply_bytes = wall_s, start_s, max_reply_bytes
         settings = [target, warmup, list(warmup_args), wall_s, memory_mb, start_s, max_reply_bytes]
         self._settings = json.dumps(settings).encode()
         self._pid = os.getpid()
-        self._lock = threading.Lock()  # for `_closed` and what may enter `_jobs`; held for microseconds
-        self._start_lock = threading.Lock()  # for `_spares`; held while a process is started
         self._closed = False
-        self._jobs: queue.SimpleQueue[tuple[Future[Outcome], bytes] | None] = queue.SimpleQueue()
+        self._slots = threading.Semaphore(workers)
+        self._idle: deque[Worker] = deque()
+        """Workers that no call has: the last used is taken first, and new ones wait at the other end."""
         self._all: set[Worker] = set()
         self._folder = tempfile.mkdtemp(prefix="rg-env-worker-")
         os.chmod(self._folder, 0o500)
-        self._threads: list[threading.Thread] = []
         atexit.register(self.close)
         try:
-            first = self._start()
-            self._spares = deque([first, *(self._start() for _ in range(workers))])
-            first.wait_ready()
+            for _ in range(workers + 1):
+                self._idle.appendleft(self._start())
+            self._idle[-1].wait_ready()
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
                 raise RGEnvError(f"workers for {target} cannot be started: {error}") from error
             raise
-        # Daemons, for the interpreter joins other threads before it calls `close`.
-        self._threads = [
-            threading.Thread(target=self._work, name=f"rg-env-worker-{i}", daemon=True) for i in range(workers)
-        ]
-        for thread in self._threads:
-            thread.start()
 
     def call(self, *args: Any) -> Outcome:
         """The outcome of `target(*args)`; blocks until a worker is free and done. Any thread may call it.
@@ -210,36 +198,37 @@ class WorkerPool:
         Raises `InputError` if `args` are not JSON or larger than `MAX_REQUEST_BYTES`, and `RGEnvError` if the pool is
         closed, is closed meanwhile, or was made before this process was forked.
         """
-        future = self._submit(args)
         try:
-            return future.result()
-        except BaseException:  # Ctrl-C: the result is not wanted any more
-            future.cancel()
-            raise
-
-    async def acall(self, *args: Any) -> Outcome:
-        """`call` for event loops. If cancelled, a call that waits is dropped, and one that runs goes to its end."""
-        import asyncio  # here, for workers and programs without an event loop need not load it
-
-        return await asyncio.wrap_future(self._submit(args))
+            request = json.dumps(args).encode()  # pure ASCII, so that lone surrogates and null bytes pass
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InputError(f"arguments for {self.target} are not JSON: {error}") from error
+        if len(request) > MAX_REQUEST_BYTES:
+            size = f"{len(request)} bytes, more than {MAX_REQUEST_BYTES}"
+            raise InputError(f"arguments for {self.target} are too large: {size}")
+        if os.getpid() != self._pid:
+            raise RGEnvError(f"the worker pool for {self.target} is the parent process's: make one after the fork")
+        with self._slots:
+            if self._closed:
+                raise self._closed_error()
+            outcome, again = self._called(request)
+            if again:
+                outcome, _ = self._called(request)
+            if outcome.status == "died" and self._closed:
+                raise self._closed_error()
+            return outcome
 
     def close(self) -> None:
         """Kill and reap all workers. Calls that wait or run raise `RGEnvError`. May be called more than once."""
-        if os.getpid() != self._pid:  # a forked child, where the locks may be held forever
+        if self._closed or os.getpid() != self._pid:  # a forked child, where calls may hold slots forever
             return
-        with self._start_lock, self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            everyone = list(self._all)
-        for worker in everyone:
+        self._closed = True
+        for worker in list(self._all):
             worker.process.signal_kill()
-        for _ in range(self.workers):
-            self._jobs.put(None)
-        for thread in self._threads:  # each reaps the worker it has
-            thread.join()
+        for _ in range(self.workers):  # each call ends the worker it has
+            self._slots.acquire()
         for worker in list(self._all):
             self._end(worker)
+        self._slots.release(self.workers)
         os.chmod(self._folder, 0o700)
         shutil.rmtree(self._folder, ignore_errors=True)
         atexit.unregister(self.close)
@@ -250,77 +239,45 @@ class WorkerPool:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _submit(self, args: tuple[Any, ...]) -> Future[Outcome]:
-        try:
-            request = json.dumps(args).encode()  # pure ASCII, so that lone surrogates and null bytes pass
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InputError(f"arguments for {self.target} are not JSON: {error}") from error
-        if len(request) > MAX_REQUEST_BYTES:
-            size = f"{len(request)} bytes, more than {MAX_REQUEST_BYTES}"
-            raise InputError(f"arguments for {self.target} are too large: {size}")
-        if os.getpid() != self._pid:
-            raise RGEnvError(f"the worker pool for {self.target} is the parent process's: make one after the fork")
-        future: Future[Outcome] = Future()
-        with self._lock:
-            if self._closed:
-                raise self._closed_error()
-            self._jobs.put((future, request))
-        return future
-
     def _closed_error(self) -> RGEnvError:
         return RGEnvError(f"the worker pool for {self.target} is closed")
 
-    def _work(self) -> None:
-        """What each thread does: give the calls, one at a time, to the worker it has."""
-        worker: Worker | None = None
-        while job := self._jobs.get():
-            future, request = job
-            if not future.set_running_or_notify_cancel():
-                continue
-            for is_last in (False, True):
-                try:
-                    if worker is not None and not worker.process.is_silent():  # killed from outside between two calls
-                        self._end(worker)
-                        worker = None
-                    worker = worker or self._take()
-                    outcome = worker.call(request, self._wall_s)
-                except Exception as error:  # anything else would leave the caller waiting
-                    outcome = Outcome("died", None, f"no worker could be started: {error}"[:DETAIL_CHARS], 0.0)
-                if is_last or worker is None or not worker.was_killed:
-                    break
-                self._end(worker)
-                worker = None
-            if outcome.status == "died" and self._closed:
-                future.set_exception(self._closed_error())
-            else:
-                future.set_result(outcome)
-            if outcome.status in ("timed_out", "died"):
-                if worker is not None:
-                    self._end(worker)
-                    worker = None
-                with contextlib.suppress(Exception):  # now, not with the next call, which tries again
-                    worker = self._take()
-        if worker is not None:
-            self._end(worker)
+    def _called(self, request: bytes) -> tuple[Outcome, bool]:
+        """What became of a request, and whether to make it again, because something else ended its worker."""
+        try:
+            worker = self._taken()
+        except (RGEnvError, OSError, IndexError) as error:
+            return Outcome("died", None, f"no worker could be started: {error}"[:DETAIL_CHARS], 0.0), not self._closed
+        lives = False
+        try:
+            outcome = worker.call(request, self._wall_s)
+            lives = outcome.status in ("ok", "raised")
+            return outcome, worker.was_killed and not self._closed
+        finally:
+            if lives:
+                self._idle.append(worker)
+            else:  # after Ctrl-C, too: its reply is still to come
+                self._replace(worker)
 
-    def _take(self) -> Worker:
-        """A worker that is ready: the spare, if there is one. Starts the next spare."""
-        for is_last in (False, True):  # a spare may have been killed from outside while it waited
-            with self._start_lock:
-                if self._closed:
-                    raise self._closed_error()
-                worker = self._spares.popleft() if self._spares else self._start()
-                if not self._spares:
-                    with contextlib.suppress(OSError):
-                        self._spares.append(self._start())
+    def _taken(self) -> Worker:
+        """A worker that is ready. All that wait or start may have been killed from outside."""
+        failed: RGEnvError | None = None
+        for _ in range(self.workers + 2):
+            worker = self._idle.pop() if self._idle else self._start()
             try:
                 worker.wait_ready()
-                return worker
-            except RGEnvError:
-                self._end(worker)
-                if is_last:
-                    raise
-        raise AssertionError("unreachable")
+                if worker.process.is_silent():
+                    return worker
+            except RGEnvError as error:
+                failed = error
+            self._replace(worker)
+        raise failed or RGEnvError("each was killed")
+
+    def _replace(self, worker: Worker) -> None:
+        self._end(worker)
+        if not self._closed:
+            with contextlib.suppress(OSError):  # the next call tries again
+                self._idle.appendleft(self._start())
 
     def _start(self) -> Worker:
         environment = {**bare_environment(), "HOME": self._folder, "TMPDIR": self._folder}

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rg_env.core.grading.graders.algebra import RealRoots, dense, parse_expanded
-from rg_env.core.grading.parsing.calculus import compiled
-from rg_env.core.grading.parsing.expressions import MAX_DEPTH, MAX_TOKENS, exact, exact_value, parse
+from rg_env.core.grading.graders.calculus import compiled
+from rg_env.core.grading.graders.expressions import MAX_DEPTH, MAX_TOKENS, exact, exact_value, parse
 
 COMPLEX = entry("-8.0 + 10.0i", num1=[-7.0, 2.0], num2=[1.0, -8.0], operation="-", result=[-8, 10])
 REAL = entry("2", num1=[1.0, 1.0], num2=[1.0, -1.0], operation="*", result=[2, 0])

@@ -22,10 +22,9 @@ from hypothesis import strategies as st
 from sympy.simplify.fu import TR8
 
 from rg_env.core.data.dataset import build_rows
-from rg_env.core.grading.graders import grade
-from rg_env.core.grading.parsing import balls, calculus
-from rg_env.core.grading.parsing.calculus import Dual, compiled
-from rg_env.core.grading.parsing.expressions import FUNCTIONS, parse
+from rg_env.core.grading.graders import calculus, grade
+from rg_env.core.grading.graders.calculus import Dual, compiled
+from rg_env.core.grading.graders.expressions import FUNCTIONS, parse
 
 
 def integral(answer: str, integrand: str, variable: str = "x", task: str = "intermediate_integration") -> float:
@@ -277,7 +276,7 @@ def test_no_value_or_derivative_leaves_its_ball(text: str, x: float) -> None:
         value, slope = at(text, x)
     except (ValueError, ArithmeticError):
         assume(False)
-    assume(balls.is_finite(value) and balls.is_finite(slope))
+    assume(calculus.is_finite(value) and calculus.is_finite(slope))
     names = {"x": sympy.Symbol("x", real=True), "e": sympy.E, "abs": sympy.Abs}
     formula = sympy.sympify(text.replace("^", "**"), locals=names)
     with mpmath.workdps(60):
@@ -313,7 +312,7 @@ def test_cancelled_digits_show_in_the_radius() -> None:
     middle, radius = at("x + 10^30 - 10^30 + (10^30 + 1/3)*(2 - 2)", 1.5)[0]
     assert middle == 1.5
     assert radius <= 1e-15
-    middle, radius = balls.multiply((1e-200, 0.0), (1e-200, 0.0))
+    middle, radius = calculus.multiply((1e-200, 0.0), (1e-200, 0.0))
     assert (middle, radius > 0) == (0.0, True)
     assert at("x + 0^(1/2)", 3.0)[0][0] == 3.0
 
@@ -326,17 +325,17 @@ def test_cancelled_digits_show_in_the_radius() -> None:
         *(("exp", (1.0, math.inf)), ("sin", (math.nan, 1.0))),
     ],
 )
-def test_no_ball_crosses_the_edge_of_the_domain(name: str, ball: balls.Ball) -> None:
+def test_no_ball_crosses_the_edge_of_the_domain(name: str, ball: calculus.Ball) -> None:
     """An error, not a value that holds for some of it only."""
     with pytest.raises((ValueError, ArithmeticError)):
-        getattr(balls, name)(ball)
+        getattr(calculus, name)(ball)
 
 
 @given(st.sampled_from(sorted(FUNCTIONS)), st.floats(-3, 3), st.floats(1e-6, 0.5), st.floats(-1, 1))
 def test_wide_balls_hold_every_value(name: str, x: float, radius: float, share: float) -> None:
     """Also those at the ends of the argument's ball."""
     try:
-        middle, spread = balls.FUNCTIONS[name][0]((x, radius))
+        middle, spread = calculus.FUNCTIONS[name][0]((x, radius))
     except (ValueError, ArithmeticError):
         return
     inside = x + share * radius * (1 - 1e-12)
@@ -348,13 +347,13 @@ def test_wide_balls_hold_every_value(name: str, x: float, radius: float, share: 
 def test_powers_of_wide_balls(x: float, radius: float, share: float, exponent: float) -> None:
     """Whole exponents for any base, others for a positive one."""
     try:
-        middle, spread = balls.power((x, radius), Fraction(exponent))
+        middle, spread = calculus.power((x, radius), Fraction(exponent))
     except (ValueError, ArithmeticError):
         return
     try:
         exact = math.pow(x + share * radius * (1 - 1e-12), exponent)
     except OverflowError:
-        assert not balls.is_finite((middle, spread))
+        assert not calculus.is_finite((middle, spread))
         return
     assert abs(exact - middle) <= spread * (1 + 1e-9)
 

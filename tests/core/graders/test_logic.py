@@ -14,8 +14,17 @@ from hypothesis import strategies as st
 
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.grading.graders import gold_answer, grade
-from rg_env.core.grading.graders.logic import MAX_DEPENDS, Premises
-from rg_env.core.grading.parsing.formulas import MAX_DEPTH, MAX_TOKENS, Formula, columns, flipped, parse, truth
+from rg_env.core.grading.graders.logic import (
+    MAX_DEPENDS,
+    MAX_DEPTH,
+    MAX_TOKENS,
+    Formula,
+    Premises,
+    columns,
+    flipped,
+    parse,
+    truth,
+)
 
 TERMS = {"knight": "hero", "knave": "villain", "a_knight": "a hero", "a_knave": "a villain"}
 ISLAND = entry("-", names=["Ann", "Bob", "Cid"], solution=[True, False, True], knight_knave_terms=TERMS)

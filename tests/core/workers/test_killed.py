@@ -1,18 +1,19 @@
 """Workers that are killed, by the pool or by others, or that end: what becomes of their calls."""
 
-import asyncio
+import contextlib
 import os
 import random
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from worker_pools import is_running, pids_of, stat_of, until, value_of
 
-from rg_env.core.grading.workers import Outcome, Worker, WorkerPool
+from rg_env.core.grading.workers import WorkerPool
 
 
 @pytest.mark.parametrize("action", [("sleep", 60), ("spin",)])
@@ -43,25 +44,15 @@ def test_workers_that_end(pool: WorkerPool) -> None:
     assert (outcome.status, outcome.detail) == ("died", "the worker ended: exit code 7")
 
 
-@pytest.mark.parametrize(("kills", "status"), [(1, "ok"), (2, "died")])
-def test_workers_killed_in_a_call(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch, kills: int, status: str) -> None:
+def test_workers_killed_in_a_call(pool: WorkerPool) -> None:
     """By someone else: the call is made once more; what ends with a second worker, too, may be the call's own doing."""
-    killed = []
-    call = Worker.call
-
-    def killed_call(worker: Worker, *args: Any) -> Outcome:
-        if len(killed) < kills:
-            killed.append(worker.process.pid)
-            threading.Timer(0.1, worker.process.signal_kill).start()
-        return call(worker, *args)
-
-    monkeypatch.setattr(Worker, "call", killed_call)
-    outcome = pool.call("sleep", 0.3)
-    assert outcome.status == status
-    if status == "died":
-        assert outcome.detail.startswith("the worker ended: signal 9 (Killed")
-    assert len(set(killed)) == kills
-    assert [stat_of(pid) for pid in killed] == [""] * kills
+    first = [value_of(pool.call("pid"))]
+    assert pool.call("die", first).status == "ok"
+    everyone = pids_of(pool)
+    outcome = pool.call("die", everyone)
+    assert outcome.status == "died"
+    assert outcome.detail.startswith("the worker ended: signal 9 (Killed")
+    assert [stat_of(pid) for pid in first + everyone] == [""] * 3
     assert value_of(pool.call("echo", 1)) == [1]
 
 
@@ -72,20 +63,17 @@ def test_a_thousand_calls_while_workers_are_killed() -> None:
 
     def kill(pool: WorkerPool) -> None:
         while not over.wait(0.05):
-            worker = random.choice(list(pool._all))
-            killed.add(worker.process.pid)
-            worker.process.signal_kill()
+            pid = random.choice(pids_of(pool))
+            killed.add(pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
 
-    async def main(pool: WorkerPool) -> list[Outcome]:
-        return await asyncio.gather(*(pool.acall("sleep", 0.002) for _ in range(1000)))
-
-    with WorkerPool("worker_targets:do", workers=2, wall_s=5) as pool:
+    with WorkerPool("worker_targets:do", workers=2, wall_s=5) as pool, ThreadPoolExecutor(8) as threads:
         killer = threading.Thread(target=kill, args=(pool,))
         killer.start()
-        outcomes = asyncio.run(main(pool))
+        statuses = [outcome.status for outcome in threads.map(lambda _: pool.call("sleep", 0.002), range(1000))]
         over.set()
         killer.join()
-        statuses = [outcome.status for outcome in outcomes]
         assert set(statuses) <= {"ok", "died"}
         assert statuses.count("ok") > 900
         assert len(killed) > 3

@@ -1,6 +1,5 @@
 """How pools begin and end, and what must not be left behind."""
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -45,8 +44,6 @@ def test_closing_ends_everything() -> None:
     pool.close()
     with pytest.raises(RGEnvError, match="is closed"):
         pool.call("echo", 1)
-    with pytest.raises(RGEnvError, match="is closed"):
-        asyncio.run(pool.acall("echo", 1))
 
 
 @pytest.mark.parametrize(

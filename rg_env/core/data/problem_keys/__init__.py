@@ -12,11 +12,9 @@ forms, mirrored boards, a number sequence by another rule).
 
 import hashlib
 
-from rg_env.core.data.problem_keys import numbers, puzzles
-from rg_env.core.data.problem_keys.forms import Entry, Key, canonical
+from rg_env.core.data.problem_keys.forms import Entry, canonical
+from rg_env.core.data.problem_keys.tasks import KEYS as KEYS
 from rg_env.core.data.splits import question_hash
-
-KEYS: dict[str, Key] = {**numbers.KEYS, **puzzles.KEYS}
 
 ALIKE = {"basic_arithmetic": "chain_sum", "products": "chain_sum", "intermediate_integration": "simple_integration"}
 """Tasks that can ask the very problem of another: a mixture of both has it in one split."""

@@ -140,7 +140,7 @@ def _text(form: Any, labels: Mapping[str, str]) -> str:
     return json.dumps(form, sort_keys=True)
 
 
-def renumbered(text: Iterable[str]) -> list[int]:
+def numbered(text: Iterable[str]) -> list[int]:
     """Each sign as the number of its first appearance: the same for texts that differ in their alphabet alone."""
     numbers: dict[str, int] = {}
     return [numbers.setdefault(sign, len(numbers)) for sign in text]

@@ -13,21 +13,18 @@ from rg_env.core.grading.graders import (
     algorithmic,
     arc,
     arithmetic,
-    code,
     cognition,
     games,
-    geometry,
     graphs,
     logic,
     move_games,
-    words,
 )
 from rg_env.core.grading.graders.common import Grader
+from rg_env.core.grading.graders.forms import candidates
 from rg_env.core.grading.graders.gold import SOLVED, STORED_ELSEWHERE, corrected
 from rg_env.core.grading.graders.gold import gold_answer as gold_answer
-from rg_env.core.grading.parsing.forms import candidates
 
-_CATEGORIES = algebra, algorithmic, arc, arithmetic, code, cognition, games, geometry, graphs, logic, move_games, words
+_CATEGORIES = algebra, algorithmic, arc, arithmetic, cognition, games, graphs, logic, move_games
 GRADERS: dict[str, Grader] = {task: grader for category in _CATEGORIES for task, grader in category.GRADERS.items()}
 """Each of the 105 tasks with its grader."""
 QUOTED = frozenset({"codeio"})

@@ -6,10 +6,10 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
 
+from rg_env.core.grading.graders import forms
+from rg_env.core.grading.graders.calculus import Integrand, is_antiderivative
 from rg_env.core.grading.graders.common import Config, Entry, Grader
-from rg_env.core.grading.parsing import forms
-from rg_env.core.grading.parsing.calculus import Integrand, is_antiderivative
-from rg_env.core.grading.parsing.expressions import MAX_CHARS, exact, parse, plain
+from rg_env.core.grading.graders.expressions import MAX_CHARS, exact, parse, plain
 
 Complex = tuple[Fraction, Fraction]
 """Real and imaginary part."""
@@ -161,62 +161,32 @@ def parse_expanded(text: str, variables: Collection[str]) -> dict[Monomial, Frac
     found: dict[Monomial, Fraction] = {}
     position = 0
     while position < len(text):
-        term = _Term()
-        while position < len(text):
-            match = token.match(text, position)
-            if match is None:
-                return None
-            sign, times, number, name, plain_exponent, exponent = match.groups()
-            if sign and term.factors and not term.open:
+        signs, number, powers = "", "", dict[str, int]()
+        factors, is_open = 0, True  # a factor must follow: at the start, and after a `*`
+        while match := token.match(text, position):
+            sign, times, digits, name, exponent, bracketed = match.groups()
+            if sign and not is_open:
                 break
-            if not (term.sign(sign) if sign else term.times() if times else term.factor(number, name)):
+            if sign:
+                signs += sign
+                fits = not factors and len(signs) <= 2  # `+ -3*x`
+            elif times:
+                fits, is_open = not is_open, True
+            else:
+                fits = name not in powers if name else not number and is_open and len(digits) <= _MAX_DIGITS
+                factors, is_open = factors + 1, False
+            if not fits:
                 return None
+            number = digits or number
             if name:
-                term.powers[name] = int(plain_exponent or exponent or 1)
+                powers[name] = int(exponent or bracketed or 1)
             position = match.end()
-        if not term.factors or term.open:
+        monomial = tuple(sorted(power for power in powers.items() if power[1]))
+        if is_open or monomial in found or (match is None and position < len(text)):
             return None
-        monomial = tuple(sorted(power for power in term.powers.items() if power[1]))
-        if monomial in found:
-            return None
-        found[monomial] = term.coefficient()
+        value = Fraction(number.replace(",", "").removesuffix(".") or 1)
+        found[monomial] = -value if signs.count("-") == 1 else value
     return {monomial: value for monomial, value in found.items() if value} if found else None
-
-
-class _Term:
-    """One term while it is read; each method says whether the next token may come next."""
-
-    def __init__(self) -> None:
-        self.negative = False
-        self.signs = 0
-        self.factors = 0
-        self.open = False
-        self.number = ""
-        self.powers: dict[str, int] = {}
-
-    def sign(self, sign: str) -> bool:
-        self.signs += 1
-        self.negative ^= sign == "-"
-        return not self.factors and self.signs <= 2  # `+ -3*x`
-
-    def times(self) -> bool:
-        fits = self.factors > 0 and not self.open
-        self.open = True
-        return fits
-
-    def factor(self, number: str | None, name: str | None) -> bool:
-        if number:
-            fits = not self.number and (not self.factors or self.open) and len(number) <= _MAX_DIGITS
-            self.number = number
-        else:
-            fits = name not in self.powers
-        self.factors += 1
-        self.open = False
-        return fits
-
-    def coefficient(self) -> Fraction:
-        value = Fraction(self.number.replace(",", "").removesuffix(".") or 1)
-        return -value if self.negative else value
 
 
 def dense(polynomial: dict[Monomial, Fraction]) -> Dense:

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from rg_env.core.grading.graders import forms
 from rg_env.core.grading.graders.common import Config, Entry, Grader, progress
-from rg_env.core.grading.parsing import forms
 
 _DIGITS = [str(digit) for digit in range(10)]
 _LABEL = re.compile(r"\A\s*output(?: grid)?:", re.IGNORECASE)

@@ -1,16 +1,19 @@
-"""Graders of the arithmetic and probability tasks."""
+"""Graders of the arithmetic, probability and geometry tasks."""
 
 import re
 from datetime import datetime, timedelta
+from decimal import Context, Decimal
 from fractions import Fraction
-from math import ceil, floor, log10
+from math import ceil, floor
 
+from rg_env.core.grading.graders import calculus, forms
 from rg_env.core.grading.graders.common import Config, Entry, Grader, exact_number, fraction, word
-from rg_env.core.grading.parsing import forms
-from rg_env.core.grading.parsing.expressions import exact_value
+from rg_env.core.grading.graders.expressions import exact_value, parse
 
 _DECIMAL_PRECISION = 12
 """Default of the library's option `precision` of decimal_arithmetic."""
+_CONTEXT = Context(prec=1_100)
+"""Numbers have 1,000 digits at most; the process's own context is the library's to change."""
 _POWER_FIGURES = 3
 _PICK_TOLERANCE = Fraction(1, 2000)
 """Candidates have three decimals, and floating point adds noise to some."""
@@ -44,6 +47,16 @@ _WORDS = re.compile(
     r"(?:(?P<seconds>\d{1,7}(?:\.\d{1,6})?) ?(?:seconds?|secs?|s))?"
 )
 _DATE_WITH_WEEKDAY = re.compile(r"(\d{4}-\d\d-\d\d) \(\w+\) (\d\d:\d\d:\d\d [+-]\d{4})")
+_MAX_ANGLE = 200
+_HALF_A_THOUSANDTH = Fraction(1, 2000)
+_HALF_A_HUNDREDTH = Fraction(1, 200)
+_FLOAT_ERROR = Fraction(1, 10**9)
+"""What the library's floats may be off by."""
+_DEGREES = re.compile(r"°|\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree|degrees?|deg")
+_ROOT = re.compile(r"\\?sqrt(?:\{(\d{1,12})\}|\((\d{1,12})\)|(\d{1,12}))|√(?:\((\d{1,12})\)|\{(\d{1,12})\}|(\d{1,12}))")
+_FRACTION = re.compile(r"\\[dt]?frac\{([^{}]*)\}\{(\d{1,9})\}")
+_TERMS = r"[+-]?T(?:[+-]T)*".replace("T", r"(?:\d{1,9}(?:\*?√\d{1,12})?|√\d{1,12})(?:/\d{1,9})?")
+_SURD = re.compile(rf"{_TERMS}|\({_TERMS}\)(?:/(?:\d{{1,9}}|\(\d{{1,9}}\)))?")
 
 
 def bitwise_arithmetic(answer: str, entry: Entry, config: Config) -> float:
@@ -86,11 +99,7 @@ def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
 
 def _last_place(value: Fraction, digits: int) -> Fraction:
     """What a one in the last of `digits` significant digits of `value` (not 0) is worth."""
-    exponent = floor(log10(abs(value.numerator)) - log10(value.denominator))
-    if abs(value) >= Fraction(10) ** (exponent + 1):  # the logarithms are a little off near powers of ten
-        exponent += 1
-    elif abs(value) < Fraction(10) ** exponent:
-        exponent -= 1
+    exponent = _CONTEXT.divide(Decimal(value.numerator), Decimal(value.denominator)).adjusted()
     return Fraction(10) ** (exponent - digits + 1)
 
 
@@ -348,6 +357,83 @@ def _readings(text: str) -> list[timedelta]:
     return [rest - days, -days - rest] if days else [-rest]
 
 
+def advanced_geometry(answer: str, entry: Entry, config: Config) -> float:
+    """Coordinates, radius or angle, correct to three decimals, or exact: fractions, and for a radius square roots.
+
+    An angle may have two decimals, as the stored one has. A fraction is no rounded number: it must be exact.
+    """
+    if len(answer) > _MAX_ANGLE:
+        return 0.0
+    metadata = entry["metadata"]
+    if metadata["task_type"] == "orthocenter":
+        return float(_is_point(answer, [Fraction(coordinate) for coordinate in metadata["ortho"]]))
+    if metadata["task_type"] == "incircle_radius":
+        return float(_is_radius(answer, Fraction(metadata["incircle_radius_approx"])))
+    return float(_is_angle(answer, Fraction(metadata["angle_ABC_degrees"])))
+
+
+def _is_point(answer: str, right: list[Fraction]) -> bool:
+    text = re.sub(r"\\left|\\right", "", answer).strip()
+    if text[:1] + text[-1:] in ("()", "[]"):
+        text = text[1:-1]
+    found = [forms.rational(part) for part in text.split(",")]
+    return len(found) == 2 and all(
+        value is not None and abs(value - exact) <= (_HALF_A_THOUSANDTH if _is_decimal(value) else 0)
+        for value, exact in zip(found, right, strict=True)
+    )
+
+
+def _is_radius(answer: str, right: Fraction) -> bool:
+    value = forms.rational(answer)
+    if value is not None:
+        return abs(value - right) <= (_HALF_A_THOUSANDTH if _is_decimal(value) else 0) + _FLOAT_ERROR
+    surd = _surd(answer)
+    return surd is not None and abs(surd[0] - float(right)) + surd[1] <= _FLOAT_ERROR
+
+
+def _is_angle(answer: str, right: Fraction) -> bool:
+    number = _without_degrees(answer)
+    value = forms.rational(number)
+    if value is None:
+        return False
+    coarse = _HALF_A_THOUSANDTH if len(number.partition(".")[2]) > 2 else _HALF_A_HUNDREDTH
+    return abs(value - right) <= (coarse if _is_decimal(value) else 0) + _FLOAT_ERROR
+
+
+def _is_decimal(value: Fraction) -> bool:
+    """Whether a decimal can write it; other fractions are exact or wrong."""
+    return 10**_MAX_ANGLE % value.denominator == 0
+
+
+def _surd(text: str) -> calculus.Ball | None:
+    r"""Sums of whole numbers and square roots of such over whole numbers: `3√5/2`, `\frac{\sqrt{5} - 1}{2}`.
+
+    Nothing else, no root below the line above all: a formula with the question's numbers put in is no answer.
+    """
+    text = re.sub(r"\s|\\left|\\right|\\,", "", forms.plain_digits(text))
+    text = re.sub(r"\\cdot|\\times|[×·⋅]", "*", text)
+    text = _ROOT.sub(lambda root: f"√{next(filter(None, root.groups()))}", text)
+    text = _FRACTION.sub(r"(\1)/\2", text)
+    node = parse(re.sub(r"√(\d+)", r"sqrt(\1)", text)) if _SURD.fullmatch(text) else None
+    try:
+        return None if node is None else calculus.compiled(node)({})[0]
+    except ArithmeticError:  # a division by zero
+        return None
+
+
+def simple_geometry(answer: str, entry: Entry, config: Config) -> float:
+    """The angle, with or without a sign or word for degrees."""
+    value = forms.number(_without_degrees(answer)) if len(answer) <= _MAX_ANGLE else None
+    return float(value is not None and value == forms.number(entry["answer"]))
+
+
+def _without_degrees(text: str) -> str:
+    """Without one sign or word for degrees at the end."""
+    text = text.strip()
+    ends = [match for match in _DEGREES.finditer(text) if match.end() == len(text)]
+    return text[: ends[-1].start()].rstrip() if ends else text
+
+
 GRADERS: dict[str, Grader] = {
     "basic_arithmetic": fraction,
     "bitwise_arithmetic": bitwise_arithmetic,
@@ -368,4 +454,6 @@ GRADERS: dict[str, Grader] = {
     "products": exact_number,
     "time_intervals": time_intervals,
     "coin_flip": coin_flip,
+    "advanced_geometry": advanced_geometry,
+    "simple_geometry": simple_geometry,
 }

@@ -1,18 +1,20 @@
-"""Graders of the cognition tasks.
+"""Graders of the cognition, code and induction tasks.
 
 rubiks_cube turns a cube of any size as a permutation of its stickers. A sticker is a point: the cube's centre is the
 origin, x goes right, y up, z to the front, and layers are 2 apart, so a cube of size n has stickers at ±n on one axis
 and at -(n-1), ..., n-1 on the two others. All turns are quarter turns of a run of layers around one axis.
 """
 
+import json
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
+from math import isclose
 from operator import itemgetter
+from typing import Any
 
-from rg_env.core.grading.graders import arc, common
+from rg_env.core.grading.graders import arc, common, forms
 from rg_env.core.grading.graders.common import Config, Entry, Grader
-from rg_env.core.grading.parsing import forms
 
 _QUOTES = "\"'“”‘’"
 _EMOJI_STYLE = "\N{VARIATION SELECTOR-16}"
@@ -65,35 +67,25 @@ def needle_haystack(answer: str, entry: Entry, config: Config) -> float:
 
 def rubiks_cube(answer: str, entry: Entry, config: Config) -> float:
     """Any moves that solve the cube, in Singmaster notation; combined ones (`U2`) too."""
-    return float(solves(entry["metadata"]["cube_size"], entry["metadata"]["scramble_moves"], answer))
-
-
-def solves(size: int, scramble: str, answer: str) -> bool:
-    """Whether `answer`, moves in Singmaster notation, makes each face of the scrambled cube one color.
-
-    False if there are no moves, too many, or one that the cube does not have.
-    """
-    moves = _moves(answer)
-    if not moves:
-        return False
-    turns = {text: _turn(size, text) for text in dict.fromkeys(moves)}
-    state = turned(size, scramble.split())
-    for text in moves:
-        turn = turns[text]
-        if turn is None:
-            return False
-        state = turn(state)
+    size, moves = entry["metadata"]["cube_size"], _moves(answer)
+    scrambled = turned(size, entry["metadata"]["scramble_moves"].split())
+    if scrambled is None:
+        raise ValueError(f"a cube of size {size} has no such moves as {entry['metadata']['scramble_moves']!r}")
+    state = turned(size, moves, scrambled) if moves else None
     area = size * size
-    return all(len(set(state[face * area : (face + 1) * area])) == 1 for face in range(6))
+    return float(state is not None and all(len(set(state[at : at + area])) == 1 for at in range(0, 6 * area, area)))
 
 
-def turned(size: int, moves: list[str]) -> State:
-    """The face from which each sticker comes, 0 to 5, after `moves` on a solved cube. `ValueError` for no move."""
-    state = tuple(face for face in range(6) for _ in range(size * size))
-    for text in moves:
-        turn = _turn(size, text)
+def turned(size: int, moves: list[str], start: State | None = None) -> State | None:
+    """The face from which each sticker comes, 0 to 5, after `moves` on a cube that was solved, or in state `start`.
+
+    None if the cube does not have one of the moves.
+    """
+    state = start or tuple(face for face in range(6) for _ in range(size * size))
+    for move in moves:
+        turn = _turn(size, move)
         if turn is None:
-            raise ValueError(f"a cube of size {size} has no move {text!r}")
+            return None
         state = turn(state)
     return state
 
@@ -110,6 +102,7 @@ def _moves(answer: str) -> list[str]:
     return [move[1:-1] if move[0] == move[-1] and move[0] in "\"'" and len(move) > 2 else move for move in moves]
 
 
+@lru_cache(maxsize=4096)
 def _turn(size: int, text: str) -> Callable[[State], State] | None:
     """What a move does to a state, None if it is no move of a cube of this size."""
     move = _MOVE.fullmatch(text) if len(text) <= 5 else None
@@ -140,39 +133,114 @@ def _turn(size: int, text: str) -> Callable[[State], State] | None:
 @cache
 def _quarters(size: int, axis: int, first: int, last: int, quarters: int) -> Callable[[State], State]:
     """Clockwise quarter turns of the layers from `first` to `last`, counted from the positive end of the axis."""
-    sources = tuple(range(6 * size * size))
-    for layer in range(first, last + 1):
-        for _ in range(quarters):
-            sources = _quarter(size, axis, layer)(sources)
-    return itemgetter(*sources)
-
-
-@cache
-def _quarter(size: int, axis: int, layer: int) -> Callable[[State], State]:
-    points, places = _stickers(size)
+    points = stickers(size)
+    places = {point: place for place, point in enumerate(points)}
     second, third = (axis + 1) % 3, (axis + 2) % 3
-    height = size + 1 - 2 * layer
-    sources = list(range(len(points)))
-    for source, point in enumerate(points):
-        if max(1 - size, min(size - 1, point[axis])) == height:
-            turned = list(point)
-            turned[second], turned[third] = point[third], -point[second]
-            sources[places[turned[0], turned[1], turned[2]]] = source
+    low, high = size + 1 - 2 * last, size + 1 - 2 * first
+    sources = []
+    for point in points:
+        before = list(point)
+        if low <= max(1 - size, min(size - 1, point[axis])) <= high:
+            for _ in range(quarters):
+                before[second], before[third] = -before[third], before[second]
+        sources.append(places[before[0], before[1], before[2]])
     return itemgetter(*sources)
 
 
 @cache
-def _stickers(size: int) -> tuple[list[Point], dict[Point, int]]:
-    """The stickers, face after face, and the place of each in that list."""
+def stickers(size: int) -> list[Point]:
+    """The stickers, face after face."""
     layers = range(1 - size, size, 2)
-    points: list[Point] = []
-    for axis in range(3):
-        for side in (-size, size):
-            for a in layers:
-                for b in layers:
-                    cycle = (side, a, b)
-                    points.append((cycle[-axis % 3], cycle[(1 - axis) % 3], cycle[(2 - axis) % 3]))
-    return points, {point: place for place, point in enumerate(points)}
+    cycles = [(axis, (side, a, b)) for axis in range(3) for side in (-size, size) for a in layers for b in layers]
+    return [(cycle[-axis % 3], cycle[(1 - axis) % 3], cycle[(2 - axis) % 3]) for axis, cycle in cycles]
+
+
+_FLOAT_TOLERANCE = 1e-9
+"""Relative: what the last digits of a computed float vary by, no more."""
+_LITERAL_MARGIN = 100
+"""Python literals have as many brackets and commas as JSON, but for trailing commas, and are slow to read."""
+_NOT_JSON = object()
+
+
+def codeio(answer: str, entry: Entry, config: Config) -> float:
+    """The stored value, as JSON or a Python literal; keys in any order, whole numbers exact, floats to nine digits.
+
+    Where an input is asked for, others than the stored one may be feasible. They are not accepted: to check one means
+    to run the code.
+    """
+    gold = _json(entry["answer"])
+    if gold is _NOT_JSON:  # NaN and infinity
+        return common.text(answer, entry, config)
+    value = _json(answer)
+    if value is _NOT_JSON and _may_be_literal(answer.strip(), gold, entry["answer"]):
+        literal = forms.literal(answer)
+        value = _NOT_JSON if literal is None else literal
+    if value is _NOT_JSON:
+        return float(isinstance(gold, str) and answer.strip() == gold)
+    return float(_same(value, gold))
+
+
+def _n_signs(source: str) -> int:
+    return sum(map(source.count, "[](){},:"))
+
+
+def _may_be_literal(source: str, gold: Any, stored: str) -> bool:
+    """Begins and ends as a literal of the kind of `gold`, and is no longer: others are not worth the time."""
+    if isinstance(gold, list | dict):
+        opening, closing = ("[(", "])") if isinstance(gold, list) else ("{(", "})")
+        if source[:1] not in opening or source[-1:] not in closing:
+            return False
+    return _n_signs(source) <= _n_signs(stored) + _LITERAL_MARGIN
+
+
+def _json(source: str) -> Any:
+    try:
+        return json.loads(source, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return _NOT_JSON
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _same(value: Any, gold: Any) -> bool:
+    """Equal in structure; no deeper than `gold`, whatever `value` is."""
+    if isinstance(gold, dict):
+        if not isinstance(value, dict) or len(value) != len(gold):
+            return False
+        if not all(isinstance(key, str) or abs(key) < 10**18 for key in value):  # Python refuses to write longer ones
+            return False
+        named = {str(key): item for key, item in value.items()}
+        return named.keys() == gold.keys() and all(_same(named[key], item) for key, item in gold.items())
+    if isinstance(gold, list):
+        if not isinstance(value, list | tuple) or len(value) != len(gold):
+            return False
+        return all(map(_same, value, gold))
+    if isinstance(gold, bool) or isinstance(value, bool) or not isinstance(gold, int | float):
+        return type(value) is type(gold) and bool(value == gold)
+    if not isinstance(value, int | float):
+        return False
+    if isinstance(gold, float) and not gold.is_integer() and abs(value) < 1e300:
+        return isclose(value, gold, rel_tol=_FLOAT_TOLERANCE)
+    return value == gold
+
+
+_MAX_TEXT = 1_000
+"""Ten numbers take a tenth of it."""
+
+
+def acre(answer: str, entry: Entry, config: Config) -> float:
+    """The word, `on`, `off` or `undetermined`, in any letter case, in quotation marks or not."""
+    return common.word(answer.strip().strip("\"'"), entry, config)
+
+
+def list_functions(answer: str, entry: Entry, config: Config) -> float:
+    """The same numbers in the same order, with brackets or, unless the list is empty, without."""
+    numbers = forms.numbers(answer.replace("{,}", "")) if len(answer) <= _MAX_TEXT else None
+    if numbers is None or not (numbers or "[" in answer):
+        return 0.0
+    return float(numbers == forms.numbers(entry["answer"]))
 
 
 GRADERS: dict[str, Grader] = {
@@ -183,4 +251,8 @@ GRADERS: dict[str, Grader] = {
     "number_sequence": common.exact_number,
     "rectangle_count": common.exact_number,
     "rubiks_cube": rubiks_cube,
+    "bf": common.text,
+    "codeio": codeio,
+    "acre": acre,
+    "list_functions": list_functions,
 }

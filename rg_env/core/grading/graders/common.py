@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rg_env.core.grading.parsing import forms
+from rg_env.core.grading.graders import forms
 
 Entry = Mapping[str, Any]
 """The library's item in JSON form: `question`, `answer`, `metadata`."""

@@ -11,10 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from rg_env.core.grading.graders import common
+from rg_env.core.grading.graders import common, forms
 from rg_env.core.grading.graders.common import Config, Entry, Grader
-from rg_env.core.grading.parsing import forms
-from rg_env.core.grading.parsing.expressions import Inverse, Negative, Node, Number, Product, Sum, exact, parse
+from rg_env.core.grading.graders.expressions import Inverse, Negative, Node, Number, Product, Sum, exact, parse
 
 Grid = list[list[int]]
 

@@ -16,12 +16,10 @@ from itertools import pairwise, product
 from types import MappingProxyType
 from typing import Any
 
-from rg_env.core.grading.graders import games, move_games
+from rg_env.core.grading.graders import forms, games, logic, move_games
 from rg_env.core.grading.graders.arithmetic import elapsed_time
 from rg_env.core.grading.graders.common import Config, Entry
-from rg_env.core.grading.graders.logic import Premises
-from rg_env.core.grading.parsing import forms, formulas
-from rg_env.core.grading.parsing.expressions import exact_value
+from rg_env.core.grading.graders.expressions import exact_value
 
 NO_OPTIONS: Config = MappingProxyType({})
 _WOMEN = re.compile(r"\b(\d+) female colleagues")
@@ -246,10 +244,10 @@ def gold_answer(task: str, entry: Mapping[str, Any], config: Config = NO_OPTIONS
 
 
 def _conclusion(metadata: Mapping[str, Any]) -> str | None:
-    premises = Premises(metadata)
+    premises = logic.Premises(metadata)
     shortest = premises.conclusion()
     example: str = metadata["example_answer"]
-    formula = formulas.parse(example, premises.variables)
+    formula = logic.parse(example, premises.variables)
     if shortest and formula and premises.lead_to(formula):
         return example
     return shortest

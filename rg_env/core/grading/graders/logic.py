@@ -1,7 +1,11 @@
-"""Graders of the logic tasks, and what the premises of propositional_logic lead to.
+"""Graders of the logic tasks; formulas of propositional logic, and what the premises of propositional_logic lead to.
+
+A formula is a tuple: `("var", name)`, `("not", f)`, or `(operator, left, right)` with `and`, `or`, `implies`, `iff`.
+Negation binds most tightly, then and, or, implies, iff, as in the library; a chain of implications reads from the
+right, as is the custom. Reading is bounded: by default `MAX_TOKENS` signs, and always `MAX_DEPTH` levels.
 
 A conclusion follows from all premises, and says nothing that one of them says alone. Everything is decided by meaning:
-a formula is its column of the truth table (`formulas.columns`), so formulas that are equivalent are the same here. A
+a formula is its column of the truth table (`columns`), so formulas that are equivalent are the same here. A
 *clause* is an or of variables and negated variables, such as `¬P ∨ Q`. The *parts* of a formula are its prime
 implicates: the clauses that follow from it while no shorter clause within them does. Together they say what the formula
 says (W. V. Quine, The problem of simplifying truth functions, 1952).
@@ -14,7 +18,7 @@ joined by and, would be right wherever anything is.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import combinations
 from operator import and_, or_
@@ -22,12 +26,32 @@ from typing import Any
 
 from rg_env.core.grading.graders import common
 from rg_env.core.grading.graders.common import Config, Entry, Grader
-from rg_env.core.grading.parsing import formulas
-from rg_env.core.grading.parsing.formulas import Formula
 
-_WORD = re.compile(r"[^\W\d_]+")
+Formula = tuple[Any, ...]
+MAX_TOKENS = 400
+MAX_DEPTH = 40
+MAX_VARIABLES = 16
+_WORDS = {
+    "∧": "and", "&": "and", "&&": "and", "/\\": "and", "and": "and", "land": "and", "wedge": "and",
+    "∨": "or", "|": "or", "||": "or", "\\/": "or", "or": "or", "lor": "or", "vee": "or",
+    "¬": "not", "~": "not", "!": "not", "not": "not", "neg": "not", "lnot": "not",
+    "→": "implies", "⇒": "implies", "⟹": "implies", "⊃": "implies", "->": "implies", "=>": "implies", "-->": "implies",
+    "==>": "implies", "implies": "implies", "to": "implies", "rightarrow": "implies",
+    "↔": "iff", "⇔": "iff", "⟺": "iff", "≡": "iff", "<->": "iff", "<=>": "iff", "<-->": "iff", "<==>": "iff",
+    "iff": "iff", "leftrightarrow": "iff",
+    "(": "(", "[": "(", ")": ")", "]": ")",
+}  # fmt: skip
+_TOKEN = re.compile(r"\s*(<-{1,2}>|<={1,2}>|-{1,2}>|={1,2}>|&&|\|\||\\/|/\\|\\?[A-Za-z]+|\S)")
+_BINDING = {"iff": 1, "implies": 2, "or": 3, "and": 4}
+
+
+_NAME = re.compile(r"[^\W\d_]+")
 _LINKS = {"is", "a", "an", "the", "are", "both", "and"}
 _DENIALS = {"not", "no", "never", "neither", "nor", "or", "either", "if", "unless", "false", "untrue"}
+MAX_DEPENDS = 10
+"""A formula whose truth depends on more variables is not examined, and not a conclusion: no level of the library has
+more, and the number of possible parts triples with each."""
+_MAX_PREMISE_TOKENS = 20_000  # premises are the library's own: a bound for answers would make a large entry unusable
 
 
 def knights_knaves(answer: str, entry: Entry, config: Config) -> float:
@@ -48,7 +72,7 @@ def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, b
     pending: list[str] = []  # names whose role is still to come
     plural = False
     last: bool | None = None
-    for word in _WORD.findall(answer.casefold()):
+    for word in _NAME.findall(answer.casefold()):
         if word in names:
             pending.append(word)
         elif word in roles:
@@ -69,31 +93,14 @@ def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
     """A conclusion by the rule of the module's head: it follows, and no part of it follows from one premise alone.
 
     The rule looks at meaning only, so an equivalent formula gets the same verdict, as long as it can be read
-    (`formulas.parse`) and names variables of the question. The library pays for whatever follows and is neither a
+    (`parse`) and names variables of the question. The library pays for whatever follows and is neither a
     tautology nor a single variable: for its own premises joined by and, and for `P ∨ Q` on two questions in three.
     Rows have questions with a conclusion in at most two variables, one draw in five (`library_fixes.is_item`), and no
     variable, or negated one, is right on more than one row in six (`core.data.selection`).
     """
     premises = Premises(entry["metadata"])
-    formula = formulas.parse(answer.strip().lstrip("∴⊢ "), premises.variables)
+    formula = parse(answer.strip().lstrip("∴⊢ "), premises.variables)
     return float(formula is not None and premises.lead_to(formula))
-
-
-GRADERS: dict[str, Grader] = {
-    "aiw": common.exact_number,
-    "circuit_logic": common.exact_number,
-    "knights_knaves": knights_knaves,
-    "propositional_logic": propositional_logic,
-    "self_reference": common.exact_number,
-    "syllogism": common.word,
-    "zebra_puzzles": common.word,
-}
-
-
-MAX_DEPENDS = 10
-"""A formula whose truth depends on more variables is not examined, and not a conclusion: no level of the library has
-more, and the number of possible parts triples with each."""
-_MAX_PREMISE_TOKENS = 20_000  # premises are the library's own: a bound for answers would make a large entry unusable
 
 
 class Premises:
@@ -103,35 +110,35 @@ class Premises:
         """Raises `ValueError` for a premise that cannot be read."""
         self.variables: list[str] = sorted(metadata["variables"])
         self._formulas = [self._read(text) for text in metadata["premises"]]
-        self._table = formulas.columns(self.variables)
-        self._always = formulas.always(self._table)
-        self._columns = [formulas.truth(premise, self._table) for premise in self._formulas]
+        self._table = columns(self.variables)
+        self._always = always(self._table)
+        self._columns = [truth(premise, self._table) for premise in self._formulas]
         self._together = reduce(and_, self._columns, self._always)
 
     def lead_to(self, formula: Formula) -> bool:
         """Whether `formula`, in these variables, is a conclusion."""
-        column = formulas.truth(formula, self._table)
+        column = truth(formula, self._table)
         if column in (0, self._always) or self._together & ~column:
             return False
-        depends = [name for name, own in self._table.items() if formulas.flipped(column, own) != column]
+        depends = [name for name, own in self._table.items() if flipped(column, own) != column]
         if len(depends) > MAX_DEPENDS:
             return False
         others = [name for name in self.variables if name not in depends]
-        table = formulas.columns([*depends, *others])  # in this order, rows and columns of `depends` alone come first
-        always = formulas.always(table)
-        rows = formulas.always(formulas.columns(depends))
+        table = columns([*depends, *others])  # in this order, rows and columns of `depends` alone come first
+        every = always(table)
+        rows = always(columns(depends))
         # A clause is false in a cube of the table, where the variables outside of the clause are free. So the parts
         # are the largest cubes in which the formula is false, and a premise implies those where it is false, too.
         free = [table[name] & rows for name in depends]
-        false = _cubes(rows & ~formulas.truth(formula, table), free)
+        false = _cubes(rows & ~truth(formula, table), free)
         parts = [
             cubes & ~reduce(or_, (false[index | 1 << i] for i in range(len(free)) if not index >> i & 1), 0)
             for index, cubes in enumerate(false)
         ]
         for premise in self._formulas:
-            denied = always & ~formulas.truth(premise, table)
+            denied = every & ~truth(premise, table)
             for name in others:
-                denied &= formulas.flipped(denied, table[name])
+                denied &= flipped(denied, table[name])
             if any(map(and_, parts, _cubes(denied & rows, free))):
                 return False
         return True
@@ -161,7 +168,7 @@ class Premises:
         return implied and all(premise & ~clause for premise in self._columns)
 
     def _read(self, text: str) -> Formula:
-        premise = formulas.parse(text, self.variables, _MAX_PREMISE_TOKENS)
+        premise = parse(text, self.variables, _MAX_PREMISE_TOKENS)
         if premise is None:
             raise ValueError(f"premise {text!r} is not a formula in the variables {self.variables}")
         return premise
@@ -171,5 +178,123 @@ def _cubes(column: int, variables: Iterable[int]) -> list[int]:
     """For each set of variables (bit i is variable i): the rows whose cube, with these free, is within `column`."""
     found = [column]
     for variable in variables:
-        found += [cubes & formulas.flipped(cubes, variable) for cubes in found]
+        found += [cubes & flipped(cubes, variable) for cubes in found]
     return found
+
+
+# Formulas
+
+
+class _Unreadable(ValueError):
+    """The text is no formula."""
+
+
+def parse(text: str, variables: Collection[str], max_tokens: int = MAX_TOKENS) -> Formula | None:
+    """The formula that `text` writes in these variables, or None."""
+    text = text.strip()
+    tokens: list[tuple[str, str]] = []
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None or len(tokens) == max_tokens:
+            return None
+        word, position = match[1], match.end()
+        if word in variables:
+            tokens.append(("var", word))
+        elif sign := _WORDS.get(word.removeprefix("\\").lower() if word[1:].isalpha() else word):
+            tokens.append((sign, ""))
+        else:
+            return None
+    try:
+        formula, end = _binary(tokens, 0, 1, 0)
+    except _Unreadable:
+        return None
+    return formula if end == len(tokens) else None
+
+
+def _binary(tokens: Sequence[tuple[str, str]], at: int, weakest: int, depth: int) -> tuple[Formula, int]:
+    """The longest formula from `at` whose operators bind at least as tightly as `weakest`, and where it ends."""
+    left, at = _unary(tokens, at, depth)
+    while at < len(tokens) and _BINDING.get(tokens[at][0], 0) >= weakest:
+        operator = tokens[at][0]
+        binding = _BINDING[operator]
+        right, at = _binary(tokens, at + 1, binding + (operator != "implies"), depth + 1)
+        left = (operator, left, right)
+    return left, at
+
+
+def _unary(tokens: Sequence[tuple[str, str]], at: int, depth: int) -> tuple[Formula, int]:
+    if at >= len(tokens) or depth > MAX_DEPTH:
+        raise _Unreadable
+    kind, name = tokens[at]
+    if kind == "var":
+        return ("var", name), at + 1
+    if kind == "not":
+        inner, at = _unary(tokens, at + 1, depth + 1)
+        return ("not", inner), at
+    if kind == "(":
+        inner, at = _binary(tokens, at + 1, 1, depth + 1)
+        if at < len(tokens) and tokens[at][0] == ")":
+            return inner, at + 1
+    raise _Unreadable
+
+
+def columns(variables: Collection[str]) -> dict[str, int]:
+    """Each variable's column of the truth table: bit i is its value in row i of 2^n; the first one's alternates."""
+    if len(variables) > MAX_VARIABLES:
+        raise ValueError(f"{len(variables)} variables: a truth table has at most {MAX_VARIABLES}")
+    rows = 1 << len(variables)
+    found = {}
+    for index, name in enumerate(variables):
+        width = 1 << index
+        block, length = ((1 << width) - 1) << width, 2 * width  # 0 in `width` rows, then 1 in as many
+        while length < rows:
+            block |= block << length
+            length *= 2
+        found[name] = block
+    return found
+
+
+def always(table: Mapping[str, int]) -> int:
+    """The column of a tautology."""
+    return (1 << (1 << len(table))) - 1
+
+
+def truth(formula: Formula, table: Mapping[str, int]) -> int:
+    """The formula's column of the truth table: bit i is whether it holds in row i."""
+    every = always(table)
+
+    def column(formula: Formula) -> int:
+        kind, *parts = formula
+        if kind == "var":
+            return table[parts[0]]
+        values = [column(part) for part in parts]
+        match kind:
+            case "not":
+                return every ^ values[0]
+            case "and":
+                return values[0] & values[1]
+            case "or":
+                return values[0] | values[1]
+            case "implies":
+                return (every ^ values[0]) | values[1]
+        return every ^ values[0] ^ values[1]
+
+    return column(formula)
+
+
+def flipped(column: int, variable: int) -> int:
+    """The column with the rows exchanged in which a variable, given by its own column, is true and false."""
+    width = (variable & -variable).bit_length() - 1
+    return (column & variable) >> width | (column << width & variable)
+
+
+GRADERS: dict[str, Grader] = {
+    "aiw": common.exact_number,
+    "circuit_logic": common.exact_number,
+    "knights_knaves": knights_knaves,
+    "propositional_logic": propositional_logic,
+    "self_reference": common.exact_number,
+    "syllogism": common.word,
+    "zebra_puzzles": common.word,
+}

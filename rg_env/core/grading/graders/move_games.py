@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from rg_env.core.grading.graders import forms
 from rg_env.core.grading.graders.common import Config, Entry, Grader
-from rg_env.core.grading.parsing import forms
 
 _DISK_MOVE = re.compile(r"move\s+disk\s+(\d{1,4})\s+from\s+peg\s+(\d{1,4})\s+to\s+peg\s+(\d{1,4})\.?", re.IGNORECASE)
 _NUMBERING = re.compile(r"(?:\d{1,6}[.):]|[-*])\s+")

@@ -4,12 +4,19 @@ The derivative is by forward-mode automatic differentiation (dual numbers: Cliff
 *Evaluating Derivatives*, chapter 3): each node of the tree gives its value and its derivative, by the chain rule. No
 formula is transformed beyond its rational constants, so any way of writing the answer will do, and nothing can blow up.
 
-Values and derivatives are balls (see `balls`), so rounding cannot decide: a formula is refuted where its derivative
+Values and derivatives are balls, so rounding cannot decide: a formula is refuted where its derivative
 is proven to differ from the integrand, confirmed where both are proven to agree to ten digits or more, and undecided
 where digits cancel. `integrand*(x + 1e30*pi - 1e30*pi)` is undecided everywhere, hence refused.
 
 The sample points depend on the question and the answer, so that no answer can be tuned to them. "Antiderivative" is
 meant piece by piece: the constant may differ between the pieces of the domain, as it may for `ln|x|` or `atan(1/x)`.
+
+A ball is a real number as a midpoint and a radius that it is proven not to leave. Each operation returns a ball that
+holds every result for operands within theirs, rounding included (van der Hoeven, *Ball arithmetic*, 2009; Johansson,
+*Arb*, 2017). Where digits cancel, midpoints lose their meaning and radii grow, so a caller sees what floats alone hide:
+`1 + 1e30 - 1e30` is `0 +- 1e15`. Operations raise ValueError or ArithmeticError where a ball is not entirely inside the
+domain. Values too large for a float become infinite or raise OverflowError: what is used must be checked with
+`is_finite`.
 """
 
 import math
@@ -20,9 +27,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Literal
 
-from rg_env.core.grading.parsing import balls
-from rg_env.core.grading.parsing.balls import ONE, ZERO, Ball
-from rg_env.core.grading.parsing.expressions import (
+from rg_env.core.grading.graders.expressions import (
     Call,
     Constant,
     Inverse,
@@ -35,6 +40,8 @@ from rg_env.core.grading.parsing.expressions import (
     Sum,
 )
 
+Ball = tuple[float, float]
+"""Midpoint and radius."""
 Dual = tuple[Ball, Ball]
 """A value and its derivative."""
 Function = Callable[[Mapping[str, Dual]], Dual]
@@ -74,6 +81,159 @@ _DOUBLE_DIGITS = 15
 _CONSTANTS = {"e": math.e, "pi": math.pi}
 
 
+# Balls
+
+ZERO: Ball = (0.0, 0.0)
+ONE: Ball = (1.0, 0.0)
+_ROUNDING = 2.0**-52
+"""Relative error of one operation, twice what IEEE 754 guarantees: the rest covers the rounding of the radii."""
+_LIBRARY = 2.0**-50
+"""Relative error of a function of the C library; glibc, musl, macOS and Windows document or measure 2 ulp at most."""
+_UNDERFLOW = 2e-323
+"""Absolute error where products leave the range of normal numbers."""
+
+
+def is_finite(a: Ball) -> bool:
+    return math.isfinite(a[0]) and math.isfinite(a[1])
+
+
+def of_fraction(value: Fraction) -> Ball:
+    """Exact for whole numbers that a float can hold; OverflowError for what it cannot hold at all."""
+    middle = float(value)
+    return middle, 0.0 if middle == value else _ROUNDING * abs(middle) + _UNDERFLOW
+
+
+def around(middle: float) -> Ball:
+    """A float that stands for a real number next to it, such as `math.pi`."""
+    return middle, _ROUNDING * abs(middle)
+
+
+def add(a: Ball, b: Ball) -> Ball:
+    middle = a[0] + b[0]
+    return middle, a[1] + b[1] + _ROUNDING * abs(middle)
+
+
+def negative(a: Ball) -> Ball:
+    return -a[0], a[1]
+
+
+def multiply(a: Ball, b: Ball) -> Ball:
+    if a == ZERO or b == ZERO:
+        return ZERO
+    (x, r), (y, s) = a, b
+    middle = x * y
+    return middle, abs(x) * s + abs(y) * r + r * s + _ROUNDING * abs(middle) + _UNDERFLOW
+
+
+def inverse(a: Ball) -> Ball:
+    x, r = _finite(a)
+    least = abs(x) - r
+    if least <= 0:
+        raise ZeroDivisionError("the ball holds zero")
+    middle = 1 / x
+    return middle, r / abs(x) / least + _ROUNDING * abs(middle) + _UNDERFLOW
+
+
+def power(a: Ball, exponent: Fraction) -> Ball:
+    """A whole exponent takes any base (but zero if negative), another one a positive base."""
+    if exponent.denominator != 1:
+        return exp(multiply(of_fraction(exponent), log(a)))
+    n = exponent.numerator
+    if n < 0:
+        return inverse(power(a, -exponent))
+    if n <= 1:
+        return a if n else ONE
+    x, r = _finite(a)
+    middle = math.pow(x, n)
+    spread = n * math.pow(abs(x) + r, n - 1) * r if r else 0.0
+    return middle, spread + _LIBRARY * (abs(middle) + spread) + _UNDERFLOW
+
+
+def _finite(a: Ball) -> Ball:
+    if not is_finite(a):
+        raise OverflowError("too large for a float")
+    return a
+
+
+def _lifted(function: Callable[[float], float], spread: Callable[[float, float], float]) -> Callable[[Ball], Ball]:
+    """The function of balls; `spread` bounds its change from the midpoint, given that and the radius."""
+
+    def lifted(a: Ball) -> Ball:
+        x, r = _finite(a)
+        middle, change = function(x), spread(x, r)
+        return middle, change + _LIBRARY * (abs(middle) + change) + _UNDERFLOW
+
+    return lifted
+
+
+def _log_spread(x: float, r: float) -> float:
+    if x - r <= 0:
+        raise ValueError("the ball holds what has no logarithm")
+    return r / (x - r)
+
+
+def _tan_spread(x: float, r: float) -> float:
+    """With `r (1 + |tan x|) < 1/4` the ball keeps two thirds of the distance to the pole, so that the slope, which is
+    `1 / sin^2` of that distance, is at most 2.25 times the slope at `x`."""
+    middle = math.tan(x)
+    if r * (1 + abs(middle)) >= 0.25:
+        raise ValueError("the ball may hold a pole")
+    return 2.25 * r * (1 + middle * middle)
+
+
+def _sqrt_spread(x: float, r: float) -> float:
+    if x - r < 0:
+        raise ValueError("the ball holds what has no square root")
+    return r / math.sqrt(x) if r else 0.0
+
+
+def _arc_spread(x: float, r: float) -> float:
+    end = abs(x) + r
+    return r / math.sqrt(1 - end * end) if r else 0.0
+
+
+exp = _lifted(math.exp, lambda x, r: math.exp(x) * math.expm1(r))
+log = _lifted(math.log, _log_spread)
+tan = _lifted(math.tan, _tan_spread)
+sqrt = _lifted(math.sqrt, _sqrt_spread)
+sin, cos, atan = (_lifted(function, lambda x, r: r) for function in (math.sin, math.cos, math.atan))
+asin, acos = (_lifted(function, _arc_spread) for function in (math.asin, math.acos))
+sinh, cosh = (_lifted(function, lambda x, r: r * math.cosh(abs(x) + r)) for function in (math.sinh, math.cosh))
+
+
+def sign(a: Ball) -> Ball:
+    x, r = _finite(a)
+    if abs(x) <= r:
+        raise ValueError("the ball holds zero")
+    return math.copysign(1.0, x), 0.0
+
+
+def _arc_slope(u: Ball, v: Ball) -> Ball:
+    return inverse(sqrt(add(ONE, negative(multiply(u, u)))))
+
+
+FUNCTIONS: dict[str, tuple[Callable[[Ball], Ball], Callable[[Ball, Ball], Ball]]] = {
+    "negative": (negative, lambda u, v: (-1.0, 0.0)),
+    "inverse": (inverse, lambda u, v: negative(multiply(v, v))),
+    "exp": (exp, lambda u, v: v),
+    "log": (log, lambda u, v: inverse(u)),
+    "sin": (sin, lambda u, v: cos(u)),
+    "cos": (cos, lambda u, v: negative(sin(u))),
+    "tan": (tan, lambda u, v: add(ONE, multiply(v, v))),
+    "sqrt": (sqrt, lambda u, v: inverse(add(v, v))),
+    "asin": (asin, _arc_slope),
+    "acos": (acos, lambda u, v: negative(_arc_slope(u, v))),
+    "atan": (atan, lambda u, v: inverse(add(ONE, multiply(u, u)))),
+    "sinh": (sinh, lambda u, v: cosh(u)),
+    "cosh": (cosh, lambda u, v: sinh(u)),
+    "abs": (lambda a: (abs(a[0]), a[1]), lambda u, v: sign(u)),
+}
+"""By name: the function, and its derivative from the argument and the function's value there."""
+
+
+# Formulas
+
+
 def compiled(node: Node) -> Function:
     """The function that the formula is, its rational constants computed exactly: `x + 10^30 - 10^30` is `x`.
 
@@ -83,7 +243,7 @@ def compiled(node: Node) -> Function:
 
 
 def _function(part: Fraction | Function) -> Function:
-    return _constant(balls.of_fraction(part)) if isinstance(part, Fraction) else part
+    return _constant(of_fraction(part)) if isinstance(part, Fraction) else part
 
 
 def _constant(ball: Ball) -> Function:
@@ -96,35 +256,29 @@ def _compiled(node: Node) -> Fraction | Function:
         case Number(text):
             return _number(text)
         case Constant(name):
-            return _constant(balls.around(_CONSTANTS[name]))
+            return _constant(around(_CONSTANTS[name]))
         case Name(name):
             return lambda values: values[name]
         case Negative(operand):
             part = _compiled(operand)
-            return -part if isinstance(part, Fraction) else _negative(part)
+            return -part if isinstance(part, Fraction) else _call("negative", part)
         case Inverse(operand):
             part = _compiled(operand)
-            return 1 / part if isinstance(part, Fraction) else _inverse(part)
-        case Sum():
-            total, parts = Fraction(0), []
-            for term in _flat(node):
-                part = _compiled(term)
+            return 1 / part if isinstance(part, Fraction) else _call("inverse", part)
+        case Sum() | Product():
+            parts = [_compiled(part) for part in _flat(node)]
+            functions = [part for part in parts if not isinstance(part, Fraction)]
+            constant = Fraction(isinstance(node, Product))
+            for part in parts:
                 if isinstance(part, Fraction):
-                    total = _bounded(total + part)
-                else:
-                    parts.append(part)
-            return _sum(parts, total) if parts else total
-        case Product():
-            total, parts = Fraction(1), []
-            for factor in _flat(node):
-                part = _compiled(factor)
-                if isinstance(part, Fraction):
-                    total = _bounded(total * part)
-                else:
-                    parts.append(part)
-            return _product(parts, total) if parts else total
+                    constant = _bounded(constant + part if isinstance(node, Sum) else constant * part)
+            if not functions:
+                return constant
+            return _sum(functions, constant) if isinstance(node, Sum) else _product(functions, constant)
+        case Power(Constant("e"), exponent):
+            return _call("exp", _function(_compiled(exponent)))
         case Power(base, exponent):
-            return _power(Constant("e") if base == Constant("e") else _compiled(base), _compiled(exponent))
+            return _power(_compiled(base), _compiled(exponent))
         case Call(function, argument):
             return _call(function, _function(_compiled(argument)))
 
@@ -134,7 +288,7 @@ def _number(text: str) -> Fraction | Function:
     value = Fraction(text.removesuffix("."))
     if not point or len((whole + decimals).strip("0")) < _DOUBLE_DIGITS:
         return value
-    middle, radius = balls.of_fraction(value)
+    middle, radius = of_fraction(value)
     return _constant((middle, radius + 10.0 ** -len(decimals)))
 
 
@@ -153,55 +307,36 @@ def _flat(node: Sum | Product) -> Iterator[Node]:
             yield part
 
 
-def _negative(of: Function) -> Function:
-    def negative(values: Mapping[str, Dual]) -> Dual:
-        value, slope = of(values)
-        return balls.negative(value), balls.negative(slope)
-
-    return negative
-
-
-def _inverse(of: Function) -> Function:
-    def inverse(values: Mapping[str, Dual]) -> Dual:
-        value, slope = of(values)
-        value = balls.inverse(value)
-        return value, balls.negative(balls.multiply(slope, balls.multiply(value, value)))
-
-    return inverse
-
-
 def _sum(parts: list[Function], constant: Fraction) -> Function:
-    start = balls.of_fraction(constant)
+    start = of_fraction(constant)
 
     def total(values: Mapping[str, Dual]) -> Dual:
         value, slope = start, ZERO
         for part in parts:
             more, more_slope = part(values)
-            value, slope = balls.add(value, more), balls.add(slope, more_slope)
+            value, slope = add(value, more), add(slope, more_slope)
         return value, slope
 
     return total
 
 
 def _product(parts: list[Function], constant: Fraction) -> Function:
-    start = balls.of_fraction(constant)
+    start = of_fraction(constant)
 
     def product(values: Mapping[str, Dual]) -> Dual:
         value, slope = start, ZERO
         for part in parts:
             more, more_slope = part(values)
-            slope = balls.add(balls.multiply(slope, more), balls.multiply(value, more_slope))
-            value = balls.multiply(value, more)
+            slope = add(multiply(slope, more), multiply(value, more_slope))
+            value = multiply(value, more)
         return value, slope
 
     return product
 
 
-def _power(base: Constant | Fraction | Function, exponent: Fraction | Function) -> Fraction | Function:
-    if isinstance(base, Constant):
-        return _call("exp", _function(exponent))
+def _power(base: Fraction | Function, exponent: Fraction | Function) -> Fraction | Function:
     if not isinstance(exponent, Fraction):
-        return _general_power(_function(base), exponent)
+        return _call("exp", _product([exponent, _call("log", _function(base))], Fraction(1)))
     if not isinstance(base, Fraction):
         return _rational_power(base, exponent)
     if exponent.denominator == 1:
@@ -213,40 +348,29 @@ def _power(base: Constant | Fraction | Function, exponent: Fraction | Function) 
         if base == 0 and exponent > 0:
             return base
         raise ArithmeticError("a root of a negative constant, or a division by zero")
-    return _constant(balls.power(balls.of_fraction(base), exponent))
+    return _constant(power(of_fraction(base), exponent))
 
 
 def _rational_power(base: Function, exponent: Fraction) -> Function:
-    factor, less = balls.of_fraction(exponent), exponent - 1
+    factor, less = of_fraction(exponent), exponent - 1
 
-    def power(values: Mapping[str, Dual]) -> Dual:
+    def raised(values: Mapping[str, Dual]) -> Dual:
         value, slope = base(values)
         if slope == ZERO or not exponent:
-            return balls.power(value, exponent), ZERO
-        lower = balls.power(value, less)
-        return balls.multiply(lower, value), balls.multiply(balls.multiply(factor, lower), slope)
+            return power(value, exponent), ZERO
+        lower = power(value, less)
+        return multiply(lower, value), multiply(multiply(factor, lower), slope)
 
-    return power
-
-
-def _general_power(base: Function, exponent: Function) -> Function:
-    def power(values: Mapping[str, Dual]) -> Dual:
-        (u, du), (n, dn) = base(values), exponent(values)
-        logarithm = balls.log(u)
-        value = balls.exp(balls.multiply(n, logarithm))
-        inner = balls.add(balls.multiply(dn, logarithm), balls.multiply(balls.multiply(n, du), balls.inverse(u)))
-        return value, balls.multiply(value, inner)
-
-    return power
+    return raised
 
 
 def _call(function: str, argument: Function) -> Function:
-    of, derivative = balls.FUNCTIONS[function]
+    of, derivative = FUNCTIONS[function]
 
     def call(values: Mapping[str, Dual]) -> Dual:
         inner, slope = argument(values)
         value = of(inner)
-        return value, ZERO if slope == ZERO else balls.multiply(derivative(inner, value), slope)
+        return value, ZERO if slope == ZERO else multiply(derivative(inner, value), slope)
 
     return call
 
@@ -272,6 +396,9 @@ def _size(node: Node) -> Callable[[Mapping[str, Dual]], float]:
             return lambda values: abs(of(values)[0][0])
 
 
+# Antiderivatives
+
+
 @dataclass(frozen=True, slots=True)
 class Integrand:
     """A formula to find an antiderivative of."""
@@ -284,6 +411,12 @@ class Integrand:
     def of(cls, node: Node) -> "Integrand":
         part = _compiled(node)
         return cls(_function(part), _size(node), part == 0)
+
+    def has_value(self, values: Mapping[str, Dual]) -> bool:
+        try:
+            return is_finite(self.value(values)[0])
+        except (ValueError, ArithmeticError):
+            return False
 
 
 def is_antiderivative(
@@ -300,28 +433,31 @@ def is_antiderivative(
     except ArithmeticError:
         return False
     draw = random.Random(seed)
-    tried = confirmed = 0
-    domain = _Domain(integrand, variables)
+
+    def at(point: float) -> dict[str, Dual]:
+        return dict.fromkeys(variables, (around(point), ONE))
+
+    tried: dict[float, bool] = {}
+    """Points, and whether they are in the domain of the integrand."""
+    confirmed = 0
     for point in _points(draw):
-        if tried == _WANTED_POINTS:
+        n_inside = sum(tried.values())
+        if n_inside == _WANTED_POINTS:
             break
-        exponents = _HUGE if tried % 2 else _MODERATE
+        exponents = _HUGE if n_inside % 2 else _MODERATE
         names = {name: ((10 ** draw.uniform(*exponents), 0.0), ZERO) for name in constants}
-        verdict = _compared(derivative, integrand, names | dict.fromkeys(variables, (balls.around(point), ONE)))
+        verdict = _compared(derivative, integrand, names | at(point))
         if verdict == "different":
             return False
-        domain.add(point, verdict != "outside")
-        tried += verdict != "outside"
+        tried[point] = verdict != "outside"
         confirmed += verdict == "equal"
-        if tried - confirmed > _WANTED_POINTS - _NEEDED_POINTS:
+        if sum(tried.values()) - confirmed > _WANTED_POINTS - _NEEDED_POINTS:
             return False
     if confirmed < _NEEDED_POINTS:
         return False
-    for point in (*_EXTREME, *domain.near_edges()):
-        values = dict.fromkeys(constants, (ONE, ZERO)) | dict.fromkeys(variables, (balls.around(point), ONE))
-        if _compared(derivative, integrand, values) == "different":
-            return False
-    return True
+    edges = _near_edges(tried, lambda point: integrand.has_value(at(point)))
+    names = dict.fromkeys(constants, (ONE, ZERO))
+    return all(_compared(derivative, integrand, names | at(point)) != "different" for point in (*_EXTREME, *edges))
 
 
 def _points(draw: random.Random) -> Iterator[float]:
@@ -332,40 +468,20 @@ def _points(draw: random.Random) -> Iterator[float]:
                 yield sign * low * (high / low) ** ((index % strata + draw.random()) / strata)
 
 
-class _Domain:
-    """Where the integrand has values, as far as points have shown it.
+def _near_edges(tried: Mapping[float, bool], has_value: Callable[[float], bool]) -> Iterator[float]:
+    """For each sign, points of the domain that are ever closer to its first edge on the way outwards.
 
     A series or a quadrature about zero of `asin(3*x)` agrees with it to all digits in the middle of its domain: only
     points close to an edge refute it.
     """
-
-    def __init__(self, integrand: Integrand, variables: Collection[str]) -> None:
-        self._integrand, self._variables = integrand, variables
-        self._points: dict[float, bool] = {}
-
-    def add(self, point: float, inside: bool) -> None:
-        self._points[point] = inside
-
-    def near_edges(self) -> Iterator[float]:
-        """For each sign, points inside that are ever closer to the first edge on the way outwards."""
-        for sign in (1, -1):
-            sizes = sorted((point * sign, inside) for point, inside in self._points.items() if point * sign > 0)
-            for (near, inside), (far, beyond) in pairwise(sizes):
-                if inside and not beyond:
-                    edge = self._edge(near * sign, far * sign)
-                    yield from (edge * (1 - distance) for distance in _FROM_EDGE)
-                    break
-
-    def _edge(self, inside: float, outside: float) -> float:
-        for _ in range(_HALVINGS):
-            middle = (inside + outside) / 2
-            values = dict.fromkeys(self._variables, (balls.around(middle), ONE))
-            try:
-                has_value = balls.is_finite(self._integrand.value(values)[0])
-            except (ValueError, ArithmeticError):
-                has_value = False
-            inside, outside = (middle, outside) if has_value else (inside, middle)
-        return inside
+    for sign in (1, -1):
+        for near, far in pairwise(sorted((point for point in tried if point * sign > 0), key=abs)):
+            if tried[near] and not tried[far]:
+                for _ in range(_HALVINGS):
+                    middle = (near + far) / 2
+                    near, far = (middle, far) if has_value(middle) else (near, middle)
+                yield from (near * (1 - distance) for distance in _FROM_EDGE)
+                break
 
 
 def _compared(
@@ -376,13 +492,13 @@ def _compared(
         wanted, size = integrand.value(values)[0], integrand.size(values)
     except (ValueError, ArithmeticError):
         return "outside"
-    if not balls.is_finite(wanted) or not math.isfinite(size) or (size < _TINY and not integrand.is_zero):
+    if not is_finite(wanted) or not math.isfinite(size) or (size < _TINY and not integrand.is_zero):
         return "outside"
     try:
         slope = derivative(values)[1]
     except (ValueError, ArithmeticError):
         return "undecided"
-    middle, radius = balls.add(slope, balls.negative(wanted))
+    middle, radius = add(slope, negative(wanted))
     if abs(middle) > radius * _MARGIN:  # False for what is infinite or not a number
         return "different"
     return "equal" if radius <= _WIDEST * size else "undecided"

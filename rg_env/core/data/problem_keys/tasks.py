@@ -1,4 +1,4 @@
-"""What the tasks of logic, graphs, games, grids, words and programs ask.
+"""What each task asks.
 
 A grid's rotations and mirror images are other problems: their answers are other grids or paths.
 """
@@ -9,9 +9,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from rg_env.core.data.problem_keys.forms import Bag, Entry, Key, Name, fields, of, parts, renumbered
-from rg_env.core.grading.parsing import formulas
+from rg_env.core.data.problem_keys.forms import Bag, Entry, Key, Name, equation, expression, fields, numbered, of, parts
+from rg_env.core.grading.graders import logic
 
+_LINE_OF_SUM = re.compile(r"^(.*)= *\?$", re.MULTILINE)
+_COUNT = re.compile(r"(?<!\d)(\d+) (brothers|sisters|male|female)")
+_DICE = re.compile(r"(?<!\d)\d+d\d+")
 _RESULT = re.compile(r"^(.+) → (\w+)$", re.MULTILINE)
 _TEST_CASE = re.compile(r"New test case:\n(.*)")
 _COUPLE = re.compile(r"(?<!\S)(\S+) is married to (\S+)\.(?: They have (?:a child|children) called ([^.]+)\.)?")
@@ -34,6 +37,60 @@ _CODE = re.compile(r"copy spans of code directly\.\s*(.*)", re.DOTALL)
 _SENTENCE = re.compile(r"(?<![^.?])[^.?]+[.?]")
 _PROGRAM = re.compile(r"following program:\s*(?=\S)([AB# ]+)")
 _OTHER_LETTER = str.maketrans("AB", "BA")
+
+
+def _operation(metadata: Any) -> Any:
+    numbers = metadata["num1"], metadata["num2"]
+    return (metadata["operation"], Bag(numbers) if metadata["operation"] in "+*" else numbers)
+
+
+def _decimal_arithmetic(entry: Entry) -> Any:
+    return (entry["metadata"]["decimal_places"], *map(expression, parts(_LINE_OF_SUM, entry["question"])))
+
+
+def _aiw(entry: Entry) -> Any:
+    counts = parts(_COUNT, entry["question"])
+    kind = entry["metadata"]["task_type"]
+    return (kind, counts if kind == "colleagues" else Bag(counts))
+
+
+def _gsm_symbolic(metadata: Any) -> Any:
+    """The names of a template's variables tell it from others; their texts are names of people and things."""
+    variables = metadata["variables"]
+    numbers = [(name, _numbers(value)) for name, value in variables.items()]
+    return (Bag(variables), Bag((name, value) for name, value in numbers if value), metadata["answer_value"])
+
+
+def _numbers(value: Any) -> list[Any]:
+    values = value if isinstance(value, list) else [value]
+    return [each for each in values if isinstance(each, int | float)]
+
+
+def _calendar_arithmetic(metadata: Any) -> Any:
+    hidden = ("source_dataset", "source_index", "difficulty", "is_leap")
+    return Bag((name, value) for name, value in metadata.items() if name not in hidden)
+
+
+def _number_filtering(metadata: Any) -> Any:
+    """To keep the larger numbers is to remove the smaller ones."""
+    smaller = metadata["operation"] in ("keep_smaller", "remove_larger")
+    return (Bag(map(float, metadata["original_numbers"])), float(metadata["filter_value"]), smaller)
+
+
+def _triangle(metadata: Any) -> Any:
+    """An angle is that at B; for the rest the corners may change places."""
+    ends = Bag([metadata["A"], metadata["C"]])
+    triangle = (ends, metadata["B"]) if metadata["task_type"] == "angle_measure" else Bag([*ends, metadata["B"]])
+    return (metadata["task_type"], triangle)
+
+
+def _expression(field: str) -> Any:
+    """The form of an expression, whatever its variables, if any, are called."""
+
+    def form(metadata: Any) -> Any:
+        return expression(metadata[field], metadata.get("variables") or metadata.get("variable", ""))
+
+    return of(form)
 
 
 def _acre(entry: Entry) -> Any:
@@ -101,7 +158,7 @@ def _path_star(entry: Entry) -> Any:
 def _propositional_logic(entry: Entry) -> Any:
     metadata = entry["metadata"]
     variables = metadata["variables"]
-    read = [formulas.parse(text, variables, max_tokens=20_000) for text in metadata["premises"]]
+    read = [logic.parse(text, variables, max_tokens=20_000) for text in metadata["premises"]]
     return Bag(_formula(formula) for formula in read)
 
 
@@ -230,14 +287,14 @@ def _rectangle_count(entry: Entry) -> Any:
 def _rush_hour(entry: Entry) -> Any:
     """A is the car to get out; the names of the others do not matter."""
     board = entry["metadata"]["board_config"]
-    others = iter(renumbered(sign for sign in board if sign.isupper() and sign != "A"))
+    others = iter(numbered(sign for sign in board if sign.isupper() and sign != "A"))
     return [next(others) if sign.isupper() and sign != "A" else sign for sign in board]
 
 
 def _sudoku(entry: Entry) -> Any:
     """Digits are names: any other nine will do."""
     cells = [cell for row in entry["metadata"]["puzzle"] for cell in row]
-    digits = iter(renumbered(str(cell) for cell in cells if cell))
+    digits = iter(numbered(str(cell) for cell in cells if cell))
     return [next(digits) + 1 if cell else 0 for cell in cells]
 
 
@@ -267,6 +324,12 @@ def _quantum_lock(metadata: Any) -> Any:
     return (buttons, *(metadata[name] for name in ("initial_state", "initial_value", "target_value")))
 
 
+_TERMS = "the expression, with the terms of sums and the factors of products in any order"
+_UNKNOWN = f"{_TERMS}, whatever the variable is called"
+_ANY_ORDER = Key("the numbers in any order", fields("numbers*"))
+_NUMBER = Key("the number", fields("number"))
+_SIGNED_TERMS = Key("the terms with their signs, in any order", _expression("expression"))
+_INTEGRAND = Key(f"the integrand: {_UNKNOWN}", _expression("integrand"))
 _GRID = Key("the grid", fields("matrix"))
 _MATRIX = Key("the matrix", fields("matrix"))
 _DIGITS = Key("the grid, whatever its digits", _sudoku)
@@ -274,36 +337,62 @@ _DIGITS = Key("the grid, whatever its digits", _sudoku)
 KEYS: dict[str, Key] = {
     "ab": Key("the program, whichever letter is called A", _ab),
     "acre": Key("the results in any order and the test case, whatever the things", _acre),
+    "advanced_geometry": Key("the corners in any order and what is wanted, without wording", of(_triangle)),
+    "aiw": Key("the kind of circle and its numbers, without names and wording", _aiw),
     "arc_1d": Key("the examples in any order, and the input", _arc_1d),
     "arc_agi": Key("the task of the ARC set, however turned, mirrored, coloured and ordered", fields("task_id")),
+    "base_conversion": Key("the number and both bases", fields("source_repr", "source_base", "target_base")),
+    "basic_arithmetic": Key(_TERMS, _expression("expression")),
     "bf": Key("the program, without wording", fields("bf_program")),
     "binary_alternation": Key("the string, from either end and with 0 and 1 exchanged", _binary_alternation),
     "binary_matrix": _MATRIX,
+    "bitwise_arithmetic": Key(f"{_TERMS}; and, or and xor too", _expression("problem")),
     "boxnet": Key("the squares of boxes and targets, whatever the colours", _boxnet),
     "caesar_cipher": Key("the text, whatever the shift", of(lambda data: data["clear_text"].casefold())),
+    "calendar_arithmetic": Key("dates, numbers and what is wanted, without wording", of(_calendar_arithmetic)),
+    "chain_sum": _SIGNED_TERMS,
     "circuit_logic": Key("the gates and the values of their inputs in any order, without names", _circuit_logic),
     "codeio": Key("the code with its input and output, whichever is wanted", _codeio),
+    "coin_flip": Key("flips and heads, without wording", fields("num_trials", "k_heads", "problem_type")),
     "color_cube_rotation": Key(
         "rotations and the side wanted, whatever the colours", fields("rotations", "target_side")
     ),
+    "complex_arithmetic": Key("the operation and the numbers, of sums and products in any order", of(_operation)),
+    "count_bits": _NUMBER,
+    "count_primes": Key("both ends of the range", fields("start", "end")),
+    "countdown": Key("the numbers in any order, and the target", fields("numbers*", "target")),
     "course_schedule": Key("the prerequisites in any order, however courses are numbered", _course_schedule),
     "cryptarithm": Key("the sum in any order, whatever its letters", _cryptarithm),
+    "decimal_arithmetic": Key(f"{_TERMS}, and the number of decimals", _decimal_arithmetic),
+    "decimal_chain_sum": _SIGNED_TERMS,
+    "dice": Key(
+        "the dice in any order, and the target",
+        of(lambda data: (Bag(_DICE.findall(data["puzzle"]["dice_str"])), data["puzzle"]["target"])),
+    ),
     "emoji_mystery": Key("the sentence, whatever the emoji", lambda entry: entry["answer"]),
     "family_relationships": Key("the families in any order, and who is asked for", _family_relationships),
     "figlet_font": Key("the word, in any font and spacing", lambda entry: entry["answer"].casefold()),
+    "fraction_simplification": Key("the fraction, however it is written", fields("numerator", "denominator")),
     "futoshiki": Key("the grid, and the constraints in any order", fields("puzzle", "constraints*")),
     "game_of_life": Key("the board and the number of steps", _game_of_life),
     "game_of_life_halting": Key("the board wherever its patterns are, and the number of steps", _game_of_life_halting),
+    "gcd": _ANY_ORDER,
     "graph_color": Key("the graph, however its vertices are numbered", _graph_color),
     "group_anagrams": Key("the words in any order", fields("words*")),
+    "gsm_symbolic": Key(
+        "the story's numbers and their meaning, without the names of people and things", of(_gsm_symbolic)
+    ),
+    "intermediate_integration": _INTEGRAND,
     "isomorphic_strings": Key(
-        "where letters repeat in both strings, in any order", of(lambda data: Bag(map(renumbered, data["words"])))
+        "where letters repeat in both strings, in any order", of(lambda data: Bag(map(numbered, data["words"])))
     ),
     "jugs": Key("the jugs in any order, and the target", fields("puzzle.jug_capacities*", "puzzle.target")),
     "kakurasu": Key("the sums of rows and columns", fields("row_sums", "col_sums")),
     "knight_swap": Key("the squares with their pieces, and who starts", fields("pieces*", "start_turn")),
     "knights_knaves": Key("the claims, without names, roles, order and wording", _knights_knaves),
     "largest_island": Key("the grid", fields("grid")),
+    "lcm": _ANY_ORDER,
+    "leg_counting": Key("the animals with their numbers, in any order", of(lambda data: Bag(data["animals"].items()))),
     "letter_counting": Key("the letter and the words in any order", fields("target_letter", "span*")),
     "letter_jumble": Key(
         "the letters of each word in any order",
@@ -320,11 +409,26 @@ KEYS: dict[str, Key] = {
         "the statements in any order, and the question",
         lambda entry: Bag(each.strip() for each in parts(_SENTENCE, entry["question"])),
     ),
+    "number_filtering": Key("the numbers in any order, the bound, and which side of it stays", of(_number_filtering)),
+    "number_format": Key(
+        "the numbers in any order and however written, and which of them", fields("candidates*", "size")
+    ),
+    "number_sequence": Key("the numbers shown", fields("sequence")),
+    "number_sorting": Key(
+        "the numbers in any order, and the direction",
+        of(lambda data: (Bag(map(float, data["original_numbers"])), data["direction"])),
+    ),
     "palindrome_generation": Key("the letters in any order", fields("letters*")),
-    "palindrome_partitioning": Key("where letters repeat in the string", of(lambda data: renumbered(data["string"]))),
+    "palindrome_partitioning": Key("where letters repeat in the string", of(lambda data: numbered(data["string"]))),
     "path_star": Key("the edges in any order, start and goal", _path_star),
+    "polynomial_equations": Key(_UNKNOWN, _expression("polynomial_expr")),
+    "polynomial_multiplication": Key(f"{_TERMS}, whatever the variables are called", _expression("polynomial_expr")),
     "pool_matrix": Key("the matrix, the kind of pooling and its size", fields("matrix", "pool_type", "pool_size")),
+    "power_function": Key("base and exponent", of(lambda data: (repr(data["base"]), data["exponent"]))),
+    "prime_factorization": _NUMBER,
+    "products": Key("the factors in any order", _expression("expression")),
     "propositional_logic": Key("the premises in any order, whatever the variables", _propositional_logic),
+    "puzzle24": _ANY_ORDER,
     "quantum_lock": Key("start, target and the buttons in any order", of(_quantum_lock)),
     "ransom_note": Key("how often each letter is wanted and there, whichever letter it is", _ransom_note),
     "rearc": Key("the task and the input, whatever the examples", fields("task_id", "input")),
@@ -337,6 +441,12 @@ KEYS: dict[str, Key] = {
     "rush_hour": Key("the board, whatever the cars are called", _rush_hour),
     "sentence_reordering": Key("the words in any order", lambda entry: Bag(entry["answer"].casefold().split())),
     "shortest_path": _GRID,
+    "simple_equations": Key(
+        f"the equation: {_UNKNOWN}; the sides in any order",
+        of(lambda data: equation(data["equation"], [data["variable"]])),
+    ),
+    "simple_geometry": Key("the known angles in any order, without wording", fields("n_sides", "known_angles*")),
+    "simple_integration": _INTEGRAND,
     "sokoban": Key("the board", of(lambda data: data["gamestr"].split("\n"))),
     "spell_backward": Key("the word", fields("word")),
     "spiral_matrix": _MATRIX,
@@ -347,6 +457,7 @@ KEYS: dict[str, Key] = {
     "sudoku": _DIGITS,
     "survo": Key("the matrix, and the numbers to fill in, in any order", fields("puzzle", "candidate_numbers*")),
     "syllogism": Key("the premises in any order, and the conclusion", _syllogism),
+    "time_intervals": Key("both times, however they are written", fields("start_time", "end_time")),
     "tower_of_hanoi": Key("disks, pegs, and which pegs", fields("num_disks", "num_pegs", "start_peg", "target_peg")),
     "tsumego": Key("the board", fields("board")),
     "word_ladder": Key(

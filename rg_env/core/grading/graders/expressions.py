@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from rg_env.core.grading.parsing import forms
+from rg_env.core.grading.graders import forms
 
 MAX_CHARS = 4_000
 MAX_TOKENS = 600
