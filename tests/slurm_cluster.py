@@ -123,6 +123,7 @@ with open(os.environ["STAND_IN_LOG"]) as log:
 
 # With the packages of the test run, as the real .venv has them.
 PYTHON = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
+TOOLS = {"srun": SRUN, "scancel": SCANCEL, "module": "#!/bin/sh\n"}
 STAND_INS = {"rg-env": RG_ENV, "accelerate": LAUNCHER, "python": PYTHON}
 
 
@@ -135,7 +136,7 @@ JOBS = {
     "one GPU, embedded": job("embedded.yaml", account="lab"),
     "8 GPUs": job(gpus=8, vllm_gpus=2, partition="gpu,long", qos="high", mem="200G"),
     "8 GPUs, embedded": job("embedded.yaml", gpus=8),
-    "two nodes": job(gpus=8, nodes=2),
+    "two nodes": job(gpus=8, nodes=2, gpu_type="h100", modules=("cuda/12.8",)),
     "an array": job(gpus=4, array="0-4%2", overrides=("training.learning_rate=2e-6",)),
     "an evaluation": job("evaluation.yaml", gpus=8, overrides=("num_examples=7",), account="lab"),
     "a sweep": job("embedded.yaml", gpus=2, sweep=("seed=0,1", "training.learning_rate=1e-6,2e-6")),
@@ -148,7 +149,7 @@ class Cluster:
     def __init__(self, checkout: Path):
         self.checkout, self.log = checkout, checkout.parent / "log"
         self.tools = checkout.parent / "tools"
-        for folder, programs in ((checkout / ".venv/bin", STAND_INS), (self.tools, {"srun": SRUN, "scancel": SCANCEL})):
+        for folder, programs in ((checkout / ".venv/bin", STAND_INS), (self.tools, TOOLS)):
             folder.mkdir(exist_ok=True)
             for name, text in programs.items():
                 (folder / name).unlink(missing_ok=True)  # never through a link, into the real python

@@ -6,6 +6,21 @@ from typing import Any
 from rg_env.commands import positive, take_overrides_anywhere
 from rg_env.errors import InputError
 
+_KEYS = {
+    "model": "model.name",
+    "tasks": "tasks",
+    "engine": "engine.kind",
+    "host": "engine.host",
+    "port": "engine.port",
+    "per_device_train_batch_size": "training.per_device_train_batch_size",
+    "rollouts_per_step": "training.rollouts_per_step",
+    "num_generations": "training.num_generations",
+    "max_prompt_length": "training.max_prompt_length",
+    "max_tokens": "training.max_tokens",
+    "output_dir": "output.dir",
+}
+"""The options that describe a run without a config, and the config key that each one sets."""
+
 
 def add(commands: Any) -> None:
     """Add the subcommand to those of `rg-env`."""
@@ -18,12 +33,12 @@ def add(commands: Any) -> None:
     doctor.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides of the config")
     take_overrides_anywhere(doctor)
     doctor.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: depends on the machine)")
-    doctor.add_argument("--task", nargs="+", metavar="TASK", help="Reasoning Gym tasks; default: leg_counting")
+    doctor.add_argument("--tasks", nargs="+", metavar="TASK", help="Reasoning Gym tasks; default: leg_counting")
     doctor.add_argument("--engine", choices=["embedded", "vllm"], help="default: embedded")
-    doctor.add_argument("--vllm-host", metavar="HOST", help="default: 127.0.0.1")
-    doctor.add_argument("--vllm-port", type=int, metavar="N", help="default: 8000")
+    doctor.add_argument("--host", help="of the vLLM server; default: 127.0.0.1")
+    doctor.add_argument("--port", type=int, metavar="N", help="of the vLLM server; default: 8000")
     doctor.add_argument("--processes", type=positive, default=1, metavar="N", help="training processes; default: 1")
-    doctor.add_argument("--per-device-batch-size", type=positive, metavar="N", help="rollouts of a micro-batch")
+    doctor.add_argument("--per-device-train-batch-size", type=positive, metavar="N", help="rollouts of a micro-batch")
     doctor.add_argument("--rollouts-per-step", type=positive, metavar="N", help="rollouts of all processes")
     doctor.add_argument("--num-generations", type=positive, metavar="N", help="rollouts of a prompt; default: 8")
     doctor.add_argument("--max-prompt-length", type=positive, metavar="N", help="most tokens of a prompt")
@@ -35,15 +50,14 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run it; returns the exit code: 1 if a check failed."""
-    from rg_env.jobs.doctor import OPTIONS, PlannedRun, as_json, closing_line, diagnose
+    from rg_env.jobs.doctor import PlannedRun, as_json, closing_line, diagnose
     from rg_env.training.config.load import load_train_config
 
-    given = {name: value for name in OPTIONS if (value := getattr(options, name)) is not None}
+    given = {key: value for name, key in _KEYS.items() if (value := getattr(options, name)) is not None}
     if not options.config:
         planned = PlannedRun.of_options(given, options.processes)
     elif given:
-        flag = next(iter(given)).replace("_", "-")
-        raise InputError(f"--{flag} together with a config: set it there, or by an override (section.key=value)")
+        raise InputError(f"{next(iter(given))} is given together with a config: use an override (section.key=value)")
     else:
         config = load_train_config(options.config, options.overrides, processes=options.processes)
         planned = PlannedRun(config, options.processes)

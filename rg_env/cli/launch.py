@@ -79,10 +79,4 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print(dry_run(wanted))
         return 0
-    return launch(
-        wanted,
-        log_dir=options.log_dir,
-        server_timeout_s=options.server_timeout,
-        save_timeout_s=options.save_timeout,
-        verbose=options.verbose,
-    )
+    return launch(wanted)

@@ -26,6 +26,9 @@ def add(commands: Any) -> None:
     slurm.add_argument("--account", metavar="A", help="to be charged")
     slurm.add_argument("--partition", metavar="P")
     slurm.add_argument("--qos", metavar="Q")
+    slurm.add_argument("--gpu-type", metavar="T", help="as the cluster names it: a100, h100, ...")
+    slurm.add_argument("--constraint", metavar="C", help="features that the nodes must have: 'a100&nvlink'")
+    slurm.add_argument("--modules", nargs="+", default=(), metavar="M", help="to load in the job: cuda/12.8 gcc")
     slurm.add_argument("--nodes", type=positive, default=1, metavar="N", help="default: 1")
     slurm.add_argument("--cpus-per-task", type=positive, metavar="N", help="on each node; default: 8 a GPU")
     slurm.add_argument("--mem", metavar="200G", help="on each node; default: the cluster's")
@@ -45,7 +48,8 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.jobs.slurm import SlurmJob, sbatch_script, write_script
 
     given = {field.name: getattr(options, field.name) for field in fields(SlurmJob)}
-    job = SlurmJob(**{**given, "overrides": tuple(options.overrides), "sweep": tuple(options.sweep or ())})
+    given |= {name: tuple(given[name] or ()) for name in ("overrides", "sweep", "modules")}
+    job = SlurmJob(**given)
     script = sbatch_script(job)
     if options.dry_run:
         print(script, end="")

@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
         "compare",
         help="table and plot of the finished runs of a sweep",
         usage="rg-env compare FOLDER",
-        epilog="Prints the table, and writes comparison.md, comparison.json and comparison.png into FOLDER.",
+        epilog="Prints the table, and writes comparison.md, .json and .png, and curves.png into FOLDER.",
     )
     compare.add_argument("folder", metavar="FOLDER", type=Path, help="folder of the sweep")
     compare.set_defaults(run=lambda options: compare_runs(options.folder))

@@ -37,7 +37,9 @@ _TASKS_SHOWN = 30
 """On the console."""
 
 
-class _Console(Console):
+class TableConsole(Console):
+    """Raises `BrokenPipeError` like `print`."""
+
     def on_broken_pipe(self) -> None:
         raise  # the error that is handled: rich would end the program here, where commands have an exit code for it
 
@@ -72,9 +74,9 @@ def _parts_of(results: Results, limit: int | None = None) -> list[_Part]:
 
 def print_results(results: Results, console: Console | None = None) -> None:
     """Print the tables of an evaluation."""
-    console = console or _Console(highlight=False)
+    console = console or TableConsole(highlight=False)
     for part in _parts_of(results, _TASKS_SHOWN):
-        _print(console, part.heads, part.rows)
+        print_table(console, part.heads, part.rows)
         for note in part.notes:
             console.print(note, markup=False)
 
@@ -99,12 +101,13 @@ def print_advice(advice: Mapping[str, Advice], console: Console | None = None) -
                 ]
             )
     heads = ["task", "level", "solved", "groups that teach", "cut off", "answered", "constant", "rollouts for one"]
-    console = console or _Console(highlight=False)
-    _print(console, [*heads, "verdict"], rows)
+    console = console or TableConsole(highlight=False)
+    print_table(console, [*heads, "verdict"], rows)
     console.print(_ABOUT_ADVICE, markup=False)
 
 
-def _print(console: Console, heads: list[str], rows: list[list[str]]) -> None:
+def print_table(console: Console, heads: list[str], rows: list[list[str]]) -> None:
+    """Print a table without cutting any cell: the console is made as wide as necessary."""
     table = Table(box=box.SIMPLE)
     for number, head in enumerate(heads):
         table.add_column(escape(head), justify="left" if number == 0 else "right", no_wrap=True)
@@ -124,7 +127,7 @@ def markdown(results: Results) -> str:
     lines = ["# Evaluation", "", f"{what}."]
     for part in _parts_of(results):
         lines += ["", f"## {part.title}"] if part.title else []
-        lines += ["", *_markdown(part.heads, part.rows)]
+        lines += ["", *markdown_table(part.heads, part.rows)]
         for note in part.notes:
             lines += ["", note]
     return "\n".join(lines) + "\n"
@@ -263,7 +266,9 @@ def _published(results: Results) -> tuple[list[str], list[list[str]]]:
     return ["published", "model", "n", "ours", "theirs", "difference", "tolerance", ""], rows
 
 
-def _markdown(heads: list[str], rows: list[list[str]]) -> list[str]:
+def markdown_table(heads: list[str], rows: list[list[str]]) -> list[str]:
+    """The lines of a table in Markdown."""
+
     def line(cells: list[str]) -> str:
         return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 

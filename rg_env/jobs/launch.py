@@ -8,26 +8,23 @@ The trainer starts once the server is healthy, and neither outlives the other. C
 trainer as one SIGINT, after which it saves; a second signal ends everything at once. Other processes are not touched.
 """
 
-import contextlib
 import json
 import os
-import shutil
-import signal
 import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rg_env.core.config.files import is_config_file
-from rg_env.core.processes import TICK_S, Command, ProcessGroup, ending_orphans
+from rg_env.core.processes import Command, ProcessGroup
+from rg_env.core.run_folder import free_folder
 from rg_env.errors import InputError, OutputFolderError, TrainingError
 from rg_env.inference.machine import Machine, port_problem
 from rg_env.inference.vllm.client import VllmServer, serve_command
 from rg_env.inference.vllm.plugin import BACKEND
+from rg_env.jobs.supervisor import Supervisor
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.schema import TrainConfig
 
@@ -35,10 +32,6 @@ HOST = "127.0.0.1"
 LOGS = Path("logs")
 SHARED_GPU_PART = "0.4"
 """Share of the GPU's memory for vLLM if the trainer is on the same GPU."""
-GRACE_S = 15.0
-"""Time for a program to end after SIGTERM, once nothing has to be saved any more."""
-HURRY_S = 2.0
-"""The same after a second signal."""
 HEALTH_EVERY_S = 1.0
 TAIL = 20
 """Lines of the server's log that are shown if it does not start."""
@@ -71,6 +64,14 @@ class LaunchOptions:
     max_model_len: int | None = None
     vllm_args: tuple[str, ...] = ()
     """Further options of vLLM, which come last and so win."""
+    log_dir: str | None = None
+    """Folder for vllm.log and train.log; default: a fresh one in `logs/`."""
+    server_timeout: float = 600
+    """Seconds that the server may take to become healthy."""
+    save_timeout: float = 300
+    """Seconds that the trainer has to save once it is interrupted or the server is gone."""
+    verbose: bool = False
+    """Show the server's log too."""
 
 
 @dataclass(frozen=True)
@@ -82,14 +83,7 @@ class Commands:
     summary: str
 
 
-def launch(
-    options: LaunchOptions,
-    *,
-    log_dir: str | None = None,
-    server_timeout_s: float = 600.0,
-    save_timeout_s: float = 300.0,
-    verbose: bool = False,
-) -> int:
+def launch(options: LaunchOptions) -> int:
     """Run server and trainer until the trainer ends; returns its exit code, or 128 + N if signal N ended the run.
 
     Raises:
@@ -101,19 +95,10 @@ def launch(
     machine.check_installed(commands.server.arguments[0], commands.trainer.arguments[0])
     if problem := port_problem(options.port):
         raise InputError(f"cannot use {HOST}:{options.port} ({problem}): choose another --port")
-    folder = _log_folder(log_dir, Path(options.script).stem)
+    folder = _log_folder(options.log_dir, Path(options.script).stem)
     print(f"{commands.summary}; logs in {folder}/", flush=True)
     server = VllmServer(HOST, options.port)
-    run = Run(
-        commands.server,
-        commands.trainer,
-        folder=folder,
-        healthy=lambda: server.health_problem(timeout_s=1.0) is None,
-        server_timeout_s=server_timeout_s,
-        save_timeout_s=save_timeout_s,
-        verbose=verbose,
-    )
-    return run.supervise()
+    return supervise(commands, options, folder, lambda: server.health_problem(timeout_s=1.0) is None)
 
 
 def dry_run(options: LaunchOptions) -> str:
@@ -216,10 +201,9 @@ def check_heads(model: str, tensor_parallel: int) -> None:
     elif groups and groups % tensor_parallel and tensor_parallel % groups:  # vLLM copies them if they are fewer
         problem = f"{groups} key-value heads"
     if problem:
-        fit = max(n for n in range(1, tensor_parallel) if (heads or 0) % n == 0 and (groups or 0) % n == 0)
         raise InputError(
-            f"--tensor-parallel-size {tensor_parallel}: {model} has {problem}, which cannot be divided by it; use "
-            f"{fit}, and --data-parallel-size for the other GPUs"
+            f"--tensor-parallel-size {tensor_parallel}: {model} has {problem}, which cannot be divided by it; use a "
+            "divisor, and --data-parallel-size for the other GPUs"
         )
 
 
@@ -309,18 +293,10 @@ def _engine_overrides(options: LaunchOptions) -> list[str]:
 
 
 def _script_arguments(options: LaunchOptions, model: str) -> list[str]:
-    ours = {"--model": model, "--engine": "vllm", "--vllm-port": str(options.port)}
-    for number, argument in enumerate(options.script_arguments):
-        flag, _, value = argument.partition("=")
-        if flag in ours:
-            value = value or " ".join(options.script_arguments[number + 1 : number + 2])
-            if value != ours[flag]:
-                remedy = "omit it" if flag == "--engine" else f"give {flag.replace('vllm-', '')} before `--`, once"
-                raise InputError(f"{flag} {value} after `--` differs from what the server is started with: {remedy}")
-            del ours[flag]
-        elif flag == "--vllm-host":
-            raise InputError("--vllm-host after `--`: launch starts the server on this machine; omit it")
-    return [*(part for pair in ours.items() for part in pair), *options.script_arguments]
+    ours = ("--model", "--engine", "--vllm-port", "--vllm-host")
+    if given := next((each for each in options.script_arguments if each.partition("=")[0] in ours), None):
+        raise InputError(f"{given} after `--`: a script is given the model, engine and port of the server; omit it")
+    return ["--model", model, "--engine", "vllm", "--vllm-port", str(options.port), *options.script_arguments]
 
 
 def _checked_script(name: str) -> Path:
@@ -356,191 +332,53 @@ def _gpu_words(gpus: Sequence[str]) -> str:
 def _log_folder(given: str | None, name: str) -> Path:
     """A new folder, or the given one if it holds no logs yet."""
     folder = Path(given) if given else LOGS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    free_folder(folder, "", may_have_files=True, remedy="choose another --log-dir")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        logs = sorted(path.name for path in folder.glob("*.log"))
-        with tempfile.TemporaryFile(dir=folder):
-            pass
     except OSError as error:
         raise OutputFolderError(f"cannot write to {folder}: {error.strerror}; choose another --log-dir") from error
-    if logs:
+    if logs := sorted(path.name for path in folder.glob("*.log")):
         raise OutputFolderError(f"{folder} holds {', '.join(logs)} of another run: choose another --log-dir")
     return folder
 
 
-class _Interrupted(Exception):
-    """A signal asked for the end."""
-
-
-class Run:
-    """One run; `supervise` is called once, from the main thread."""
-
-    def __init__(
-        self,
-        server: Command,
-        trainer: Command,
-        *,
-        folder: Path,
-        healthy: Callable[[], bool],
-        server_timeout_s: float = 600.0,
-        save_timeout_s: float = 300.0,
-        verbose: bool = False,
-    ):
-        self._commands = {"vllm": server, "train": trainer}
-        self._folder, self._healthy = folder, healthy
-        self._server_timeout_s, self._save_timeout_s = server_timeout_s, save_timeout_s
-        self._shown = {"vllm", "train"} if verbose else {"train"}
-        self._groups: dict[str, ProcessGroup] = {}
-        self._signals: list[int] = []
-        self._handled = 0  # signals that were acted upon; a further one means hurry
-        self._console = Console()
-
-    def supervise(self) -> int:
-        """Run both; returns the trainer's exit code, or 128 + N after signal N.
-
-        Raises:
-            TrainingError: the server does not start, or dies.
-        """
-        with signals_noted(self._signals), ending_orphans(self._grace):
-            try:
-                server = self._start("vllm")
-                self._await_health(server)
-                trainer = self._start("train")
-                return self._watch(server, trainer)
-            except _Interrupted:
-                self._handled = 1
-                if "train" in self._groups:
-                    left = f"the trainer has {self._save_timeout_s:g} s to save (Ctrl-C again ends it at once)"
-                    self._console.line(f"interrupted: {left}")
-                    self._await_trainer(interrupt=True)
-                return 128 + self._signals[0]
-            finally:
-                for group in reversed(self._groups.values()):  # the trainer first: it would report the server's end
-                    group.end(self._grace)
-                self._show_output()
-                self._console.progress("")
-
-    def _grace(self) -> float:
-        return HURRY_S if len(self._signals) > self._handled else GRACE_S
-
-    def _start(self, name: str) -> ProcessGroup:
-        self._groups[name] = ProcessGroup(self._commands[name], self._folder / f"{name}.log")
-        return self._groups[name]
-
-    def _await_health(self, server: ProcessGroup) -> None:
-        start = checked = time.monotonic()
-        while True:
-            self._tick()
-            now = time.monotonic()
-            if server.code is not None:
-                self._show_tail(server)
-                raise TrainingError(
-                    f"vLLM ended with code {server.code} before it was ready: see above, and {server.log}"
-                )
-            if now - start > self._server_timeout_s:
-                self._show_tail(server)
-                late = f"vLLM is not ready after {self._server_timeout_s:g} s"
-                raise TrainingError(f"{late}: see {server.log}, or give a longer --server-timeout")
-            if now - checked < HEALTH_EVERY_S:
-                continue
-            checked = now
-            last = " ".join(server.last_lines(1))
-            self._console.progress(f"waiting for vLLM, {now - start:.0f} s{': ' if last else ''}{last}")
-            if self._healthy():
-                self._console.line(f"vLLM is ready after {now - start:.0f} s")
-                return
-
-    def _watch(self, server: ProcessGroup, trainer: ProcessGroup) -> int:
-        while trainer.code is None and server.code is None:
-            self._tick()
+def supervise(commands: Commands, options: LaunchOptions, folder: Path, healthy: Callable[[], bool]) -> int:
+    """Run the server and, once it is `healthy`, the trainer; returns as `launch`. Logs go to `folder`."""
+    supervisor = Supervisor(options.save_timeout)
+    with supervisor.noting_signals(), supervisor.ending_programs():
+        server = supervisor.start(commands.server, folder / "vllm.log", "[vllm] " if options.verbose else None)
+        if not _becomes_healthy(supervisor, server, healthy, options.server_timeout):
+            return 128 + supervisor.signals[0]
+        trainer = supervisor.start(commands.trainer, folder / "train.log", "[train] ")
+        if not supervisor.wait_until(lambda: trainer.code is not None or server.code is not None):
+            supervisor.let_save(trainer, "interrupted: the trainer", interrupt=True)
+            return 128 + supervisor.signals[0]
         if trainer.code is not None:
             return trainer.code
         ended = f"vLLM ended with code {server.code}"
-        self._console.line(f"{ended}: the trainer has {self._save_timeout_s:g} s to notice, save and end")
-        self._await_trainer(interrupt=False)
+        supervisor.let_save(trainer, f"{ended}: the trainer", interrupt=False)
         last = " ".join(server.last_lines(1))
         raise TrainingError(f"{ended} during training ({last[:200]}): see {server.log}")
 
-    def _await_trainer(self, *, interrupt: bool) -> None:
-        """Return when it has ended, its time is over, or a further signal came."""
-        trainer = self._groups["train"]
-        deadline = time.monotonic() + self._save_timeout_s
-        while trainer.code is None and len(self._signals) == self._handled:
-            if time.monotonic() >= deadline:
-                self._console.line(f"the trainer did not end within {self._save_timeout_s:g} s: it is ended now")
-                return
-            if interrupt:
-                trainer.interrupt()  # again and again: a launcher may have been about to start one more worker
-            time.sleep(TICK_S)
-            self._show_output()
 
-    def _tick(self) -> None:
-        time.sleep(TICK_S)
-        self._show_output()
-        if self._signals:
-            raise _Interrupted
-
-    def _show_output(self) -> None:
-        for name, group in self._groups.items():
-            for line in group.new_lines():
-                if name in self._shown:
-                    self._console.line(f"[{name}] {line}")
-
-    def _show_tail(self, server: ProcessGroup) -> None:
-        if "vllm" not in self._shown:
+def _becomes_healthy(
+    supervisor: Supervisor, server: ProcessGroup, healthy: Callable[[], bool], timeout_s: float
+) -> bool:
+    """Wait for the server; False if a signal came first. On an error, the end of its log is shown."""
+    start = time.monotonic()
+    while supervisor.wait_until(lambda: server.code is not None, HEALTH_EVERY_S):
+        seconds, problem = time.monotonic() - start, ""
+        if server.code is not None:
+            problem = f"vLLM ended with code {server.code} before it was ready: see above, and {server.log}"
+        elif seconds > timeout_s:
+            problem = f"vLLM is not ready after {timeout_s:g} s: see {server.log}, or give a longer --server-timeout"
+        if problem:
             for line in server.last_lines(TAIL):
-                self._console.line(f"[vllm] {line}")
-
-
-@contextlib.contextmanager
-def signals_noted(noted: list[int]) -> Iterator[None]:
-    """In this block, signals that ask for the end are only appended to `noted`, so that none interrupts cleaning up."""
-
-    def note(number: int, _: Any) -> None:
-        noted.append(number)
-
-    # A terminal that is closed sends SIGHUP; under nohup that is ignored, and stays so.
-    kinds = [signal.SIGINT, signal.SIGTERM]
-    kinds += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
-    assert threading.current_thread() is threading.main_thread(), "signals come to the main thread"
-    before = {kind: signal.signal(kind, note) for kind in kinds}
-    try:
-        yield
-    finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
-
-
-class Console:
-    """Standard output: lines, and on a terminal a progress line below them that is rewritten."""
-
-    EVERY_S = 15.0
-    """Seconds between progress lines if they cannot be rewritten."""
-
-    def __init__(self) -> None:
-        self._terminal = sys.stdout.isatty()
-        self._has_progress = False
-        self._last = -self.EVERY_S
-
-    def line(self, text: str) -> None:
-        self._write(("\r\033[K" if self._has_progress else "") + text + "\n")
-        self._has_progress = False
-
-    def progress(self, text: str) -> None:
-        """Show `text` until the next line; an empty one removes it."""
-        if self._terminal:
-            if text or self._has_progress:
-                width = shutil.get_terminal_size().columns - 1
-                self._write("\r\033[K" + text[:width])
-            self._has_progress = bool(text)
-        elif text and time.monotonic() - self._last >= self.EVERY_S:
-            self._last = time.monotonic()
-            self._write(text[:200] + "\n")
-
-    def _write(self, text: str) -> None:
-        try:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-        except OSError:  # the reader or the terminal is gone; the run continues, and its logs are on disk
-            with contextlib.suppress(OSError, ValueError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                supervisor.say(f"[vllm] {line}")
+            raise TrainingError(problem)
+        last = " ".join(server.last_lines(1))
+        supervisor.show_progress(f"waiting for vLLM, {seconds:.0f} s{': ' if last else ''}{last}")
+        if healthy():
+            supervisor.say(f"vLLM is ready after {seconds:.0f} s")
+            return True
+    return False

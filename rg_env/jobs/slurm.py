@@ -26,12 +26,32 @@ from rg_env.training.config.schema import EngineConfig, TrainConfig
 
 INHERITED = ("HF_HOME", "RG_ENV_CACHE")
 """Variables that the script sets to their present values. Keys are not among them: programs read those from `.env`."""
-_LEAST_MINUTES = 5  # the warning comes two or three minutes before the end, and starting a run takes some
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
-_MEMORY = re.compile(r"[0-9]+[KMGT]?")
-_TIME = re.compile(r"(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?")
-_SEEDS = re.compile(r"([0-9]+)(?:-([0-9]+)(?::0*[1-9][0-9]*)?)?")
-_ARRAY = re.compile(rf"{_SEEDS.pattern}(,{_SEEDS.pattern})*(%0*[1-9][0-9]*)?")
+_SEEDS = r"[0-9]{1,9}(-[0-9]{1,9}(:0*[1-9][0-9]*)?)?"
+_FORMS = {
+    "account": (
+        _NAME := r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}",
+        _NAMES := "a name of letters, digits and any of . _ + -",
+    ),
+    "partition": (rf"{_NAME}(,{_NAME})*", _NAMES),
+    "qos": (_NAME, _NAMES),
+    "job_name": (_NAME, _NAMES),
+    "gpu_type": (_NAME, _NAMES),
+    "constraint": (
+        r"[A-Za-z0-9_][A-Za-z0-9_.+&|*,:()\[\]!-]*",
+        "a list of features such as 'a100&nvlink', without spaces",
+    ),
+    "mem": ("[0-9]+[KMGT]?", "an amount of memory such as 200G (units: K, M, G, T)"),
+    "time": (
+        r"[0-9]+(:[0-9]+){0,2}|[0-9]+-[0-9]+(:[0-9]+){0,2}",
+        "a time: MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS or DAYS-HOURS:MINUTES[:SECONDS]",
+    ),
+    "array": (
+        rf"{_SEEDS}(,{_SEEDS})*(%0*[1-9][0-9]*)?",
+        "a list of seeds such as 0-4, or 1,7,9 (0-9%2: two at a time)",
+    ),
+}
+"""Options by name, with the form that each must have, so that no text can end an #SBATCH line or a quote."""
+_MODULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+/-]*")
 _SIGNAL_WORKERS = 'pkill -TERM -P "$program"'
 _ONE_JOB = 'id=$SLURM_JOB_ID job=$id leaf=""'
 # In an array, job must have both numbers: the first one alone is the whole array to scancel.
@@ -59,6 +79,11 @@ if [ -e "$sweep" ] && ! cmp -s "$sweep" "$sweep.$SLURM_ARRAY_TASK_ID"; then
   exit 2
 fi
 mv "$sweep.$SLURM_ARRAY_TASK_ID" "$sweep"
+"""
+_MODULES = """
+# Before `set -u`, which the scripts of modules may not allow. Not every batch shell has the command.
+# shellcheck source=/dev/null
+type module >/dev/null 2>&1 || source /etc/profile
 """
 _SERVER = """
 # The server listens on 127.0.0.1 only, because it does not check credentials; of all trainers only rank 0 talks to it,
@@ -110,6 +135,12 @@ class SlurmJob:
     """GPUs of the first node for vLLM. Default: 1; a single GPU is shared with the trainer."""
     job_name: str | None = None
     """Default: the config's name."""
+    gpu_type: str | None = None
+    """Type of the GPUs, as the cluster names it: a100, h100, ..."""
+    constraint: str | None = None
+    """Features that the nodes must have: "a100&nvlink"."""
+    modules: tuple[str, ...] = ()
+    """Environment modules to load: "cuda/12.8"."""
 
     @property
     def name(self) -> str:
@@ -128,31 +159,18 @@ class SlurmJob:
 
     def check(self) -> None:
         """Raise `InputError` unless Slurm accepts the options."""
-        for flag in ("account", "partition", "qos", "job_name"):
-            value = getattr(self, flag)
-            names = [] if value is None else value.split(",") if flag == "partition" else [value]
-            if not all(map(_NAME.fullmatch, names)):
-                raise InputError(f"--{flag.replace('_', '-')} {value!r}: a name has letters, digits and any of . _ + -")
-        if self.mem is not None and not _MEMORY.fullmatch(self.mem):
-            raise InputError(f"--mem {self.mem!r} is not an amount of memory such as 200G (units: K, M, G, T)")
-        if self._minutes() < _LEAST_MINUTES:
-            raise InputError(
-                f"--time {self.time} is too short: give at least {_LEAST_MINUTES} minutes, to leave time to save"
-            )
+        for option, (form, what) in _FORMS.items():
+            value = getattr(self, option)
+            if value is not None and not re.fullmatch(form, value, re.ASCII):
+                raise InputError(f"--{option.replace('_', '-')} {value!r} is not {what}")
+        if wrong := [name for name in self.modules if not _MODULE.fullmatch(name)]:
+            raise InputError(f"--modules {wrong[0]!r} is not the name of a module such as cuda/12.8")
         if not is_config_file(self.config):
             raise InputError(f"{self.config!r} is not a config: give a .yaml file, such as configs/train/tiny.yaml")
-        if self.array is None:
-            return
-        if self.sweep:
+        if self.array is not None and self.sweep:
             raise InputError("--sweep numbers the jobs itself: omit --array, and sweep the seed")
-        if any(override.partition("=")[0].strip() == "seed" for override in self.overrides):
+        if self.array is not None and any(each.partition("=")[0].strip() == "seed" for each in self.overrides):
             raise InputError("--array gives each job its seed: omit seed=...")
-        parts = [_SEEDS.fullmatch(part) for part in self.array.partition("%")[0].split(",")]
-        valid = all(part and int(part[1]) <= int(part[2] or part[1]) < 2**32 for part in parts)
-        if not valid or not _ARRAY.fullmatch(self.array):
-            raise InputError(
-                f"--array {self.array!r} is not a list of seeds such as 0-4, or 1,7,9 (0-9%2: two at a time)"
-            )
 
     def processes(self, *, embedded: bool) -> int:
         """Number of training processes over all nodes.
@@ -177,15 +195,6 @@ class SlurmJob:
             )
         return (self.gpus - self.served_gpus) * self.nodes
 
-    def _minutes(self) -> int:
-        if (match := _TIME.fullmatch(self.time)) is None:
-            forms = "MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS or DAYS-HOURS:MINUTES[:SECONDS]"
-            raise InputError(f"--time {self.time!r} is not in one of Slurm's forms: {forms}")
-        days, first, second, third = match.groups()
-        if days is None and third is None:
-            return int(first)
-        return int(days or 0) * 1440 + int(first) * 60 + int(second or 0)
-
 
 def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
     """The text of the script. `checkout`: folder with `.venv` and `configs` in which the job runs; default: this one.
@@ -208,7 +217,7 @@ def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
         _check_printable(what, text)
     if "'" in pieces["root"]:
         raise InputError(f'output.dir "{pieces["root"]}" has a quote in it: choose another')
-    options = {flag: getattr(job, flag) for flag in ("account", "partition", "qos", "mem", "array")}
+    options = {flag: getattr(job, flag) for flag in ("account", "partition", "qos", "constraint", "mem", "array")}
     if job.sweep:
         options["array"] = pieces["points"]
     values: dict[str, object] = {
@@ -229,7 +238,9 @@ def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
         "wait": " --wait=300 --label" if job.nodes > 1 else "",  # one node ended: time for the others to save
         "served": job.served_gpus,
         "visible": _visible(job),
-        **{field: getattr(job, field) for field in ("time", "nodes", "gpus", "cpus")},
+        "gpus": f"{job.gpu_type}:{job.gpus}" if job.gpu_type else job.gpus,
+        "modules": _MODULES + f"module load {' '.join(job.modules)} || exit 1\n" if job.modules else "",
+        **{field: getattr(job, field) for field in ("time", "nodes", "cpus")},
     }
     return _Template(Path(__file__).with_name("slurm.sh.template").read_text(encoding="utf-8")).substitute(values)
 

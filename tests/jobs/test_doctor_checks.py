@@ -5,6 +5,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -23,33 +24,35 @@ from rg_env.jobs.doctor.model import (
     check_batch,
     check_memory,
     check_model,
+    is_cached,
     judge_prompts,
     needed_tokens,
-    stored_weights,
 )
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.config.schema import EvaluationConfig
 from rg_env.training.reporting.memory import ModelShape
 
 GIB = 2**30
-# What nvidia-smi prints for the fields that the doctor queries, without header and units.
+# What nvidia-smi prints for the fields that the doctor queries.
 TWO_GPUS = (
-    "0, NVIDIA A100-SXM4-80GB, 81920, 3, 550.54.15, Disabled\n"
-    "1, NVIDIA A100-SXM4-80GB, 81920, 74211, 550.54.15, Disabled\n"
+    "0, NVIDIA A100-SXM4-80GB, 81920 MiB, 3 MiB, 550.54.15, Disabled\n"
+    "1, NVIDIA A100-SXM4-80GB, 81920 MiB, 74211 MiB, 550.54.15, Disabled\n"
 )
-CONSUMER = "0, NVIDIA GeForce RTX 4090, 24564, 412, 560.35.03, [N/A]\n"
-MIG = "0, NVIDIA H100 80GB HBM3, 81559, [Insufficient Permissions], 535.161.08, Enabled\n"
+CONSUMER = "0, NVIDIA GeForce RTX 4090, 24564 MiB, 412 MiB, 560.35.03, [N/A]\n"
+MIG = "0, NVIDIA H100 80GB HBM3, 81559 MiB, [Insufficient Permissions], 535.161.08, Enabled\n"
 BROKEN = (
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest ...\n\n"
 )
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.127\n"
-LOST = TWO_GPUS[:57] + "Unable to determine the device handle for GPU1: GPU is lost.\n"
+LOST = TWO_GPUS.splitlines()[0] + "\nUnable to determine the device handle for GPU1: GPU is lost.\n"
 SEVEN_B = Model("7B", None, ModelShape(7_615_616_512, 28, 3584, 152_064, 512), 32_768)
+KEYS = {"host": "engine.host", "port": "engine.port", "engine": "engine.kind", "output_dir": "output.dir"}
 
 
 def planned(processes: int = 1, **options: Any) -> PlannedRun:
     """A run that options describe, of a model other than the tiny one."""
-    return PlannedRun.of_options({"model": "org/model", **options}, processes)
+    given = {KEYS.get(name, f"training.{name}"): value for name, value in options.items()}
+    return PlannedRun.of_options({"model.name": "org/model", **given}, processes)
 
 
 VLLM = planned(engine="vllm")
@@ -62,10 +65,9 @@ def smi(output: str, code: int | None = 0) -> software.Smi:
 
 def probe(*devices: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """What `torch_probe` prints on a machine with `devices`."""
-    whole = {"index": 0, "name": "GPU", "capability": [8, 0], "free": 80 * GIB, "total": 80 * GIB, "problem": ""}
-    all_devices = [{**whole, "index": index, **device} for index, device in enumerate(devices)]
-    architectures = ["sm_75", "sm_80", "sm_86", "sm_90", "compute_90"] if devices else []
-    basics = {"version": "2.8.0", "cuda": "12.8", "mps": False, "problem": "", "architectures": architectures}
+    whole = {"capability": [8, 0], "free": 80 * GIB, "problem": ""}
+    all_devices = [{"index": index, **whole, **device} for index, device in enumerate(devices)]
+    basics = {"version": "2.8.0", "cuda": "12.8", "mps": False, "problem": ""}
     return {**basics, "devices": all_devices, "apart": [], **changes}
 
 
@@ -96,7 +98,7 @@ def test_python_versions(version: str, status: Status) -> None:
 
 
 def test_package_versions() -> None:
-    """Ranges add up over extras; packages of other extras and platforms count only if installed."""
+    """Each range counts; packages of other extras and platforms count only if installed."""
     requirements = [
         Requirement(text)
         for text in (
@@ -120,75 +122,62 @@ def test_package_versions() -> None:
     is_like(check({"torch": "2.8"}), "warning", "installed: verifiers")
 
 
-def test_gpus_that_nvidia_smi_reports() -> None:
-    is_like(software.check_driver(smi(TWO_GPUS), VLLM), "ok", "1: NVIDIA A100-SXM4-80GB (86 GB, 78 GB in use); driver")
-    is_like(software.check_driver(smi(CONSUMER), planned()), "ok", "RTX 4090")
-    is_like(software.check_driver(smi(MIG), planned()), "warning", "MIG is on", "NCCL")
+@pytest.mark.parametrize(
+    ("finished", "run", "status", "words", "fix"),
+    [
+        (Finished(0, TWO_GPUS), VLLM, "ok", "1, NVIDIA A100-SXM4-80GB, 81920 MiB, 74211 MiB, 550.54.15", ""),
+        (Finished(0, CONSUMER), planned(), "ok", "RTX 4090", ""),
+        (Finished(0, MIG), planned(), "warning", "MIG is on", "NCCL"),
+        (Finished(None, errors="No such file"), VLLM, "ok", "none seen", ""),
+        (Finished(6, "No devices were found"), VLLM, "ok", "none seen", ""),
+        (Finished(9, BROKEN), VLLM, "failed", "couldn't communicate with the NVIDIA driver", "driver"),
+        (Finished(9, BROKEN), planned(), "warning", "training would use the CPU", "driver"),
+        (Finished(18, MISMATCH), VLLM, "failed", "Failed to initialize NVML: Driver/library", "driver"),
+        (Finished(15, LOST), VLLM, "failed", "GPU is lost", "driver"),
+        (Finished(9), VLLM, "failed", "exit code 9", "driver"),
+        (Finished(None, errors="no answer within 10 s", timed_out=True), VLLM, "failed", "no answer", "driver"),
+    ],
+)
+def test_gpus_that_nvidia_smi_reports(
+    finished: Finished, run: PlannedRun, status: Status, words: str, fix: str
+) -> None:
+    """A broken driver stops a run with vLLM only: the embedded engine can use the CPU."""
+    is_like(software.check_driver(software.parse_smi(finished), run), status, words, fix)
 
 
-@pytest.mark.parametrize("finished", [Finished(None, errors="No such file"), Finished(6, "No devices were found")])
-def test_a_machine_without_a_gpu_is_fine(finished: Finished) -> None:
-    is_like(software.check_driver(software.parse_smi(finished), planned()), "ok", "none seen")
+NO_KERNELS = "CUDA error: no kernel image is available for execution on the device"
 
 
 @pytest.mark.parametrize(
-    ("finished", "words"),
+    ("found", "driver", "hidden", "status", "words", "fix"),
     [
-        (Finished(9, BROKEN), "couldn't communicate with the NVIDIA driver"),
-        (Finished(18, MISMATCH), "Failed to initialize NVML: Driver/library"),
-        (Finished(15, LOST), "GPU is lost"),
-        (Finished(9), "exit code 9"),
-        (Finished(None, errors="no answer within 10 s", timed_out=True), "no answer within 10 s"),
+        (probe({}, {}), TWO_GPUS, False, "ok", "computes on 2 GPUs", ""),
+        (probe(), "", False, "ok", "on the CPU", ""),
+        (probe(cuda=None), TWO_GPUS, False, "warning", "build for CPUs", "--gpu"),
+        (probe(problem="driver too old"), TWO_GPUS, False, "warning", "too old", "update"),
+        (probe({"problem": NO_KERNELS}), TWO_GPUS, False, "failed", "no kernel image", "torch build"),
+        (probe({}, {"problem": "out of memory"}), TWO_GPUS, False, "failed", "GPU 1 does not compute", "CUDA_VISIBLE"),
+        (probe({"capability": [7, 5]}), TWO_GPUS, False, "warning", "no native bf16", "bf16=False"),
+        (probe(), TWO_GPUS, True, "warning", "hides", "unset"),
     ],
 )
-def test_a_broken_driver_fails_a_run_with_vllm_and_warns_others(finished: Finished, words: str) -> None:
-    broken = software.parse_smi(finished)
-    is_like(software.check_driver(broken, VLLM), "failed", words, "driver")
-    is_like(software.check_driver(broken, planned()), "warning", "CPU", "driver")
-
-
-@pytest.mark.parametrize(
-    ("architectures", "capability", "runs"),
-    [
-        (["sm_80"], (8, 6), True),
-        (["sm_86"], (8, 0), False),
-        (["sm_80"], (9, 0), False),
-        (["compute_80"], (9, 0), True),
-        (["sm_90a"], (9, 0), True),
-        (["sm_100a"], (10, 3), False),
-        (["sm_90", "sm_120"], (12, 0), True),
-        (["gfx90a"], (9, 0), False),
-        ([], (8, 0), False),
-    ],
-)
-def test_kernels(architectures: list[str], capability: tuple[int, int], runs: bool) -> None:
-    """Machine code runs within its major version, code for the driver's compiler on all later ones."""
-    assert software.has_kernels(architectures, capability) is runs
-
-
-def test_what_torch_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_torch_sees(
+    found: dict[str, Any],
+    driver: str,
+    hidden: bool,
+    status: Status,
+    words: str,
+    fix: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Compared with what the driver sees."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    two = smi(TWO_GPUS)
-
-    def check(found: dict[str, Any], driver: software.Smi = two) -> Check:
-        return software.check_torch(found, "", driver, planned())
-
-    is_like(check(probe({}, {})), "ok", "computes on 2 GPUs")
-    is_like(check(probe(), smi("", None)), "ok", "on the CPU")
-    is_like(check(probe(cuda=None)), "warning", "build for CPUs", "--gpu")
-    is_like(check(probe(problem="driver too old")), "warning", "too old", "update")
-    is_like(check(probe({"capability": [7, 0]})), "failed", "no kernels for GPU 0", "build")
-    is_like(check(probe({"capability": [7, 5]})), "warning", "no native bf16", "fp16")
-    is_like(check(probe({}, {"problem": "busy"})), "failed", "GPU 1 does not", "CUDA_VISIBLE")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    is_like(check(probe()), "warning", "hides", "unset")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "" if hidden else "0,1")
+    is_like(software.check_torch(found, "", smi(driver, 0 if driver else None), planned()), status, words, fix)
 
 
 def test_a_missing_torch_fails_only_requested_training_and_a_broken_one_always() -> None:
     def check(finished: Finished, run: PlannedRun) -> Check:
-        assert software.read_probe(finished)[0] is None
-        return software.check_torch(None, software.read_probe(finished)[1], smi(""), run)
+        return software.check_torch(None, finished.reason, smi(""), run)
 
     missing = run_python(30, "-c", "raise ModuleNotFoundError(\"No module named 'torch'\")")
     is_like(check(missing, planned()), "failed", "not installed", "rg-env[train] @ git+")
@@ -204,18 +193,20 @@ def test_a_trainer_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> N
     is_like(software.check_trainer(NOT_REQUESTED), "warning", "needs rg_env.training.rollouts")
 
 
-def test_the_number_of_gpus() -> None:
+@pytest.mark.parametrize(
+    ("run", "seen", "status", "words", "fix"),
+    [
+        (planned(2), 2, "ok", "2 for 2", ""),
+        (planned(3), 2, "failed", "3 processes and 2 GPUs", "--processes 2"),
+        (planned(2, engine="vllm"), 2, "failed", "one for vLLM", "engine.kind=embedded"),
+        (VLLM, 2, "ok", "2 for 1", ""),
+        (planned(2, engine="vllm", host="10.0.0.2"), 2, "ok", "2 for 2", ""),
+        (planned(), 0, "skipped", "no GPU", ""),
+    ],
+)
+def test_the_number_of_gpus(run: PlannedRun, seen: int, status: Status, words: str, fix: str) -> None:
     """One for each process, and one more for a server on this machine that does not run yet."""
-
-    def count(run: PlannedRun, seen: int) -> Check:
-        return software.check_count(probe(*[{}] * seen), smi(TWO_GPUS), run, server_runs=False)
-
-    is_like(count(planned(2), 2), "ok", "2 for 2")
-    is_like(count(planned(3), 2), "failed", "3 processes and 2 GPUs", "--processes 2")
-    is_like(count(planned(2, engine="vllm"), 2), "failed", "one for vLLM", "--engine embedded")
-    is_like(count(VLLM, 2), "ok", "2 for 1")
-    is_like(count(planned(2, engine="vllm", vllm_host="10.0.0.2"), 2), "ok", "2 for 2")
-    is_like(count(planned(), 0), "skipped", "no GPU")
+    is_like(software.check_count(probe(*[{}] * seen), smi(TWO_GPUS), run, server_runs=False), status, words, fix)
 
 
 def test_peer_access(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,32 +230,36 @@ def test_a_failed_import_is_reported_by_its_last_line() -> None:
 def test_models_that_cannot_be_trained(tmp_path: Path) -> None:
     """The problem is found without loading the weights."""
     folder = shutil.copytree(POLICY_DIR, tmp_path / "model")
+
+    def is_refused(words: str, fix: str = "copy or download") -> None:
+        is_like(check_model(str(folder))[0], "failed", words, fix)
+
     good, model = check_model(str(folder))
     is_like(good, "ok", "0.89 M parameters")
     assert model
     assert model.shape.parameters == 885_888  # tied ones once
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 8}))
-    is_like(check_model(str(folder))[0], "failed", "1.67 M parameters by its config.json, and its files hold 0.89 M")
+    is_refused("model.layers.4.", "the config.json that belongs to its weights")
     (folder / "config.json").write_text(json.dumps(config))
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    is_like(check_model(str(folder))[0], "failed", "cannot be read", "copy or download")
+    is_refused("cannot be read")
     weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
-    is_like(check_model(str(folder))[0], "failed", "Git LFS pointer", "copy or download")
+    is_refused("cannot be read")
     weights.unlink()
-    is_like(check_model(str(folder))[0], "failed", "has no weights", "copy or download")
+    is_refused("holds no model.safetensors")
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "part-1.safetensors"}}')
-    is_like(check_model(str(folder))[0], "failed", "lacks part-1.safetensors", "copy or download")
+    is_refused("lacks part-1.safetensors")
     (folder / "chat_template.jinja").unlink()
-    is_like(check_model(str(folder))[0], "failed", "no chat template", "instruction-tuned")
+    is_refused("no chat template", "instruction-tuned")
     is_like(check_model(str(tmp_path))[0], "failed", "holds no model", "give a folder")
 
 
 def test_weights_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupted download does not count."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    assert stored_weights("someone/model") == []
+    assert not is_cached("someone/model")
     repository = tmp_path / "models--someone--model"
     (snapshot := repository / "snapshots" / "abc").mkdir(parents=True)
     (repository / "refs").mkdir()
@@ -273,30 +268,40 @@ def test_weights_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (snapshot / "config.json").touch()
     (snapshot / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict(enumerate(names))}))
     (snapshot / names[0]).touch()
-    assert stored_weights("someone/model") == []
+    assert not is_cached("someone/model")
     (snapshot / names[1]).touch()
-    assert stored_weights("someone/model") == [snapshot / name for name in names]
+    assert is_cached("someone/model")
 
 
-def test_memory_that_does_not_suffice() -> None:
+LENGTHS, MANY = PromptLengths([100, 1024]), PromptLengths([100, 1024], [], [1024] * 256)
+THREE = planned(3, engine="vllm")
+
+
+@pytest.mark.parametrize(
+    ("run", "free", "lengths", "status", "words", "fix"),
+    [
+        (THREE, 130, LENGTHS, "ok", "on GPU 0 (state 42 GB", ""),
+        (
+            THREE,
+            100,
+            LENGTHS,
+            "failed",
+            "about 104 GB",
+            "training.per_device_train_batch_size=4 (a step stays the same)",
+        ),
+        (THREE, 112, LENGTHS, "warning", "about 104 GB", "training.per_device_train_batch_size=4"),
+        (THREE, 30, LENGTHS, "failed", "about 104 GB", "more --processes"),
+        (planned(), 80, LENGTHS, "failed", "engine's cache 30 GB", "engine.kind=vllm"),
+        (planned(), 140, MANY, "failed", "engine's cache in evaluations 120 GB)", "shorter evaluation.max_tokens"),
+    ],
+)
+def test_memory_that_does_not_suffice(
+    run: PlannedRun, free: int, lengths: PromptLengths, status: Status, words: str, fix: str
+) -> None:
     """A smaller micro-batch is the fix where it helps, because a step then stays the same."""
-
-    def check(run: PlannedRun, free: int, lengths: PromptLengths) -> Check:
-        training = run.config.training.model_copy(update={"bf16": True, "gradient_checkpointing": False})
-        run = PlannedRun(run.config.model_copy(update={"training": training}), run.processes, run.options)
-        return check_memory(run, SEVEN_B, lengths, free * 10**9, "on GPU 0")
-
-    three, lengths = planned(3, engine="vllm"), PromptLengths([100, 1024])
-    is_like(check(three, 130, lengths), "ok", "on GPU 0 (state 42 GB")
-    fix = "--per-device-batch-size 4 (a step stays the same)"
-    is_like(check(three, 100, lengths), "failed", "about 104 GB", fix)
-    is_like(check(three, 112, lengths), "warning", "about 104 GB", fix)
-    is_like(check(three, 30, lengths), "failed", "about 104 GB", "more --processes")
-    is_like(check(planned(), 80, lengths), "failed", "engine's cache 30 GB", "--engine vllm")
-    of_config = PlannedRun(planned().config)
-    many = PromptLengths([100, 1024], [], [1024] * 256)
-    fix = "shorter evaluation.max_tokens, a smaller model.name"
-    is_like(check(of_config, 140, many), "failed", "engine's cache in evaluations 120 GB)", fix)
+    training = run.config.training.model_copy(update={"bf16": True, "gradient_checkpointing": False})
+    run = replace(run, config=run.config.model_copy(update={"training": training}))
+    is_like(check_memory(run, SEVEN_B, lengths, free * 10**9, "on GPU 0"), status, words, fix)
 
 
 def test_tokens_that_engines_must_hold() -> None:
@@ -317,31 +322,33 @@ def test_tokens_that_engines_must_hold() -> None:
     assert needed_tokens(run(max_tokens=60), lengths) == 150
 
 
-def test_batches() -> None:
+@pytest.mark.parametrize(
+    ("processes", "options", "status", "words", "fix"),
+    [
+        (1, {}, "ok", "128 rollouts a step: 16 prompts x 8, in 2 micro-batches on each of 1 process", ""),
+        (2, {}, "ok", "128 rollouts a step: 16 prompts x 8, in 1 micro-batch on each of 2 processes", ""),
+        (3, {}, "failed", "not divisible by 3 processes", "training.rollouts_per_step=192"),
+        (4, {}, "failed", "does not divide the 32 rollouts", "training.per_device_train_batch_size=16 or 32"),
+        (1, {"num_generations": 12}, "failed", "not divisible by num_generations=12", "rollouts_per_step=192"),
+    ],
+)
+def test_batches(processes: int, options: dict[str, int], status: Status, words: str, fix: str) -> None:
     """The batch must be divisible over all processes."""
-
-    def check(processes: int = 1, **options: int) -> Check:
-        return check_batch(planned(processes, **options).with_model("tiny"))
-
-    is_like(check(), "ok", "128 rollouts a step: 16 prompts x 8, in 2 micro-batches on each of 1 process")
-    is_like(check(2), "ok", "128 rollouts a step: 16 prompts x 8, in 1 micro-batch on each of 2 processes")
-    is_like(check(3), "failed", "not divisible by 3 processes", "--rollouts-per-step 192")
-    is_like(check(4), "failed", "does not divide the 32 rollouts", "--per-device-batch-size 16 or 32")
-    is_like(check(num_generations=12), "failed", "not divisible by num_generations=12", "--rollouts-per-step 192")
+    is_like(check_batch(planned(processes, **options).with_model("tiny")), status, words, fix)
 
 
 @pytest.mark.parametrize(
     ("context", "lengths", "evaluation_tokens", "status", "words", "fix"),
     [
         (128, ([20], [50]), None, "ok", "all 2 within 50 tokens, the longest has 50", ""),
-        (128, ([20, 51],), None, "failed", "1 of 2 are longer", "--max-prompt-length 51"),
-        (128, ([20], [51]), None, "failed", "1 of 2 are longer", "--max-prompt-length 51"),
-        (70, ([20, 50],), None, "failed", "more than the 70", "--max-tokens 20"),
+        (128, ([20, 51],), None, "failed", "1 of 2 are longer", "training.max_prompt_length=51"),
+        (128, ([20], [51]), None, "failed", "1 of 2 are longer", "training.max_prompt_length=51"),
+        (70, ([20, 50],), None, "failed", "more than the 70", "training.max_tokens=20"),
         (128, ([20], [50], [10, 98]), None, "ok", "has 50; 2 more in evaluations, the longest has 98", ""),
         (127, ([20], [50], [10, 98]), None, "failed", "98 tokens, with 30 new", "evaluation.max_tokens=29,"),
         (128, ([20], [50], [10, 98]), 31, "failed", "with 31 new ones", "evaluation.max_tokens=30,"),
         (128, ([20], [50]), 79, "failed", "50 tokens, with 79 new", "evaluation.max_tokens=78,"),
-        (98, ([20], [50], [10, 98]), 5, "failed", "98 tokens, with 5 new ones", "other evaluation.tasks, or"),
+        (98, ([20], [50], [10, 98]), 5, "failed", "98 tokens, with 5 new ones", "other tasks, or"),
     ],
 )
 def test_prompts(
@@ -350,16 +357,7 @@ def test_prompts(
     """Against their limit, and with the completion against the model's context."""
     run = planned(max_prompt_length=50, max_tokens=30)
     config = run.config.model_copy(update={"evaluation": EvaluationConfig(max_tokens=evaluation_tokens)})
-    run = PlannedRun(config, options=run.options)
-    is_like(judge_prompts(run, context, PromptLengths(*lengths)), status, words, fix)
-
-
-def test_a_fix_is_worded_as_the_run_was_given() -> None:
-    """By options, or by the keys of a config."""
-    run, lengths = planned(engine="vllm", max_prompt_length=50, max_tokens=30), PromptLengths([20], [50], [98])
-    words = "more than the 80 that `rg-env launch`"
-    is_like(judge_prompts(run, 128, lengths), "warning", words, "--max-model-len 128, or --max-prompt-length 98")
-    is_like(judge_prompts(PlannedRun(run.config), 128, lengths), "warning", words, "training.max_prompt_length=98")
+    is_like(judge_prompts(replace(run, config=config), context, PromptLengths(*lengths)), status, words, fix)
 
 
 class _Server(BaseHTTPRequestHandler):
@@ -400,20 +398,20 @@ def test_what_listens_at_the_servers_port(serve: Callable[..., int]) -> None:
     """Nothing, the right server, another model, too short a context, another kind of server."""
 
     def check(port: int, model: str = "served", tokens: int = 512) -> Check:
-        return machine.check_server(planned(engine="vllm", vllm_port=port), model, tokens)[0]
+        return machine.check_server(planned(engine="vllm", port=port), model, tokens)[0]
 
     good = serve()
     is_like(check(good), "ok", "serves 'served', 512 tokens, 2 workers")
     is_like(check(good, model="mine"), "failed", "serves 'served', not 'mine'", "rg-env vllm mine")
     is_like(check(good, tokens=600), "failed", "takes 512 tokens", "--max-model-len 600")
-    is_like(check(serve(owner="rg-env")), "failed", "is not a vLLM server", "another --vllm-port")
-    is_like(check(serve(world=False)), "failed", "takes no weights", "another --vllm-port")
+    is_like(check(serve(owner="rg-env")), "failed", "is not a vLLM server", "another engine.port")
+    is_like(check(serve(world=False)), "failed", "takes no weights", "another engine.port")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     is_like(check(port), "warning", "nothing listens", f"rg-env vllm served --host 127.0.0.1 --port {port}")
-    away = planned(engine="vllm", vllm_host="nowhere.invalid")
-    is_like(machine.check_server(away, "served", 1)[0], "warning", "nothing listens", "check --vllm-host")
+    away = planned(engine="vllm", host="nowhere.invalid")
+    is_like(machine.check_server(away, "served", 1)[0], "warning", "nothing listens", "check engine.host")
     assert machine.check_server(planned(), None, 1)[0].status == "skipped"
 
 
@@ -453,12 +451,11 @@ def test_room_for_checkpoints(tmp_path: Path) -> None:
     """One must fit; all should."""
     free = shutil.disk_usage(tmp_path).free
     run = planned(output_dir=str(tmp_path / "run"))  # 200 steps, a checkpoint every 100
-    is_like(machine.check_output(run, 1000), "ok", "2 checkpoints of 0 MB will fit")
+    is_like(machine.check_output(run, 1000), "ok", "for 2 checkpoints of 0 MB")
     is_like(machine.check_output(run, free * 2 // 3), "warning", "not all fit", "save_total_limit")
-    is_like(machine.check_output(run, 2 * free), "failed", "will not fit", "another output folder")
+    is_like(machine.check_output(run, 2 * free), "failed", "not all fit", "another output folder")
     (tmp_path / "file").touch()
-    taken = planned(output_dir=str(tmp_path))
-    is_like(machine.check_output(taken, 1), "failed", "not empty", "another output folder")
+    is_like(machine.check_output(planned(output_dir=str(tmp_path)), 1), "failed", "not empty", "another output folder")
 
 
 def test_wandb_is_needed_only_if_it_is_reported_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,13 +142,6 @@ DEEPSPEED = "bin/accelerate launch --config-file configs/zero3.yaml --num-proces
             f"{DEEPSPEED.format(2).replace('zero3', 'zero3_cpu')} {SCRIPT.replace('org/model', QUOTED)}",
             id="two processes on a CPU, a name that needs quotes",
         ),
-        pytest.param(
-            CPU,
-            {"script_arguments": ("--engine=vllm", "--vllm-port", "8000", "--steps", "3")},
-            f"VLLM_CPU_KVCACHE_SPACE=1 {SERVER} --dtype float32 --enforce-eager",
-            "bin/PYTHON examples/train.py --model org/model --engine=vllm --vllm-port 8000 --steps 3",
-            id="nothing twice",
-        ),
     ],
 )
 def test_the_two_commands(machine: Machine, changes: dict[str, Any], server: str, trainer: str) -> None:
@@ -191,10 +184,10 @@ def test_an_accelerate_configuration_may_be_given_and_is_found_from_elsewhere(
         (NODE, {"vllm_gpus": ("0", "1"), "data_parallel_size": 3}, "is not the number of vLLM's GPUs (2)"),
         (CPU, {"processes": 100_000}, "--processes 100000 on a CPU with"),
         (CPU, {"accelerate_config": "none.yaml"}, "no file at --accelerate-config 'none.yaml'"),
-        (CPU, {"script_arguments": ("--model", "other")}, "give --model before `--`"),
-        (CPU, {"script_arguments": ("--vllm-port=9000",)}, "give --port before `--`"),
-        (CPU, {"script_arguments": ("--engine", "embedded")}, "--engine embedded after `--`"),
-        (CPU, {"script_arguments": ("--vllm-host", "10.0.0.1")}, "--vllm-host after `--`"),
+        *[
+            (CPU, {"script_arguments": (given,)}, f"{given} after `--`: a script is given")
+            for given in ("--model", "--vllm-port=9000", "--engine", "--vllm-host")
+        ],
     ],
 )
 def test_what_cannot_be_met(machine: Machine, changes: dict[str, Any], words: str) -> None:
@@ -211,7 +204,7 @@ def test_what_cannot_be_met(machine: Machine, changes: dict[str, Any], words: st
         (32, 8, 16, ""),  # vLLM copies key-value heads
         (14, 2, 4, "14 attention heads"),
         (12, 3, 2, "3 key-value heads"),
-        (12, 12, 5, "use 4"),
+        (12, 12, 5, "use a divisor"),
     ],
 )
 def test_gpus_that_do_not_divide_the_heads(tmp_path: Path, heads: int, groups: int, size: int, problem: str) -> None:

@@ -1,6 +1,6 @@
 """`rg-env doctor`: would a training run start on this machine? Every problem is reported with its fix.
 
-    for check in diagnose(PlannedRun.of_options({"model": "Qwen/Qwen2.5-7B-Instruct", "engine": "vllm"}, processes=3)):
+    for check in diagnose(PlannedRun(load_train_config("configs/train/tiny.yaml", []))):
         print(check.line())
 
 Trains nothing, downloads only a model's configuration and tokenizer, and writes only the cache of rows. Tokens are
@@ -12,14 +12,17 @@ Importing this is cheap: modules that need torch are imported once another proce
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import RGEnvError
 from rg_env.jobs.doctor import machine, software
-from rg_env.jobs.doctor.checks import OPTIONS, Check, PlannedRun, as_json, closing_line
+from rg_env.jobs.doctor.checks import Check, PlannedRun, as_json, closing_line
 
-__all__ = ["OPTIONS", "Check", "PlannedRun", "as_json", "closing_line", "diagnose"]
+if TYPE_CHECKING:
+    from rg_env.jobs.doctor.model import Model
+
+__all__ = ["Check", "PlannedRun", "as_json", "closing_line", "diagnose"]
 
 _NO_MODEL = "there is no model to measure with"
 _CONNECTIONS = 1024
@@ -33,7 +36,8 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
         InputError: the run names tasks or options that do not exist.
     """
     Mixture.parse(planned.config.gym)
-    yield from software.check_versions(planned)
+    yield _guarded("python", software.python_here)
+    yield _guarded("packages", lambda: software.packages_here(planned))
     smi = software.ask_driver()
     yield software.check_driver(smi, planned)
     probe, reason = software.ask_torch()
@@ -45,32 +49,15 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
     yield _guarded("ports", lambda: machine.check_ports(planned))
     trainer = software.check_trainer(planned) if probe else Check("trainer", "skipped", "torch does not work")
     yield trainer
-    if probe is not None and trainer.status == "ok":
-        yield from _check_run(planned, smi, probe)
+    if probe is None or trainer.status != "ok":
+        for name in ("model", "batch", "prompts", "memory"):
+            yield Check(name, "skipped", "the trainer cannot be imported")
+        yield _guarded("output folder", lambda: machine.check_output(planned, None))
         return
-    for name in ("model", "batch", "prompts", "memory"):
-        yield Check(name, "skipped", "the trainer cannot be imported")
-    yield _guarded("output folder", lambda: machine.check_output(planned, None))
-
-
-def _check_run(planned: PlannedRun, smi: software.Smi, probe: dict[str, Any]) -> Iterator[Check]:
-    """Checks that depend on model and settings; imports torch."""
-    from rg_env.inference.models import DEFAULT_GPU_MODEL, TINY
     from rg_env.jobs.doctor import model as models
 
-    name, default = planned.config.model.name, False
-    if planned.options is not None and "model" not in planned.options:
-        name, default = (DEFAULT_GPU_MODEL, True) if probe["devices"] else (TINY, False)
-    try:
-        check, model = models.check_model(name)
-        if default and check.status == "failed":  # as load_policy does
-            yield replace(check, status="warning", finding=f"{check.finding}: the tiny policy is used instead")
-            name = TINY
-            check, model = models.check_model(name)
-    except Exception as error:  # a configuration that no model can be made of
-        check, model = _unexpected("model", error), None
+    check, run, model = _model(planned, bool(probe["devices"]))
     yield check
-    run = planned if planned.options is None else planned.with_model(name)
     lengths = None
     prompts = Check("prompts", "skipped", _NO_MODEL)
     if model is not None:
@@ -78,24 +65,40 @@ def _check_run(planned: PlannedRun, smi: software.Smi, probe: dict[str, Any]) ->
             prompts, lengths = models.check_prompts(run, model)
         except Exception as error:
             prompts = _unexpected("prompts", error)
-    tokens = models.needed_tokens(run, lengths)
-    server, server_runs = machine.check_server(run, model.name if model else None, tokens)
+    server, server_runs = machine.check_server(run, model.name if model else None, models.needed_tokens(run, lengths))
     yield server
     yield software.check_count(probe, smi, run, server_runs=server_runs)
     yield software.check_peers(probe)
     yield _guarded("batch", lambda: models.check_batch(run))
     yield prompts
-    if model is not None:
+    checkpoint = None
+    if model is None:
+        yield Check("memory", "skipped", _NO_MODEL)
+    else:
         free, place = _free_memory(run, probe)
         yield _guarded("memory", lambda: models.check_memory(run, model, lengths, free, place))
-    else:
-        yield Check("memory", "skipped", _NO_MODEL)
-    connections = min(run.config.training.rollouts_per_step, _CONNECTIONS) if run.uses_vllm else 0
-    yield machine.check_open_files(connections)
+        # Weights and Adam's moments in fp32; under ZeRO-3 bf16 weights in addition.
+        checkpoint = (14 if run.zero3 else 12) * model.shape.parameters
+    yield machine.check_open_files(min(run.config.training.rollouts_per_step, _CONNECTIONS) if run.uses_vllm else 0)
     yield _guarded("wandb", lambda: machine.check_wandb(run))
-    # Weights and Adam's moments in fp32; under ZeRO-3 bf16 weights in addition.
-    checkpoint = (14 if run.zero3 else 12) * model.shape.parameters if model else None
     yield _guarded("output folder", lambda: machine.check_output(run, checkpoint))
+
+
+def _model(planned: PlannedRun, has_gpu: bool) -> "tuple[Check, PlannedRun, Model | None]":
+    """The finding about the model, the run with the model that it would use, and the model if it can be measured."""
+    from rg_env.inference.models import DEFAULT_GPU_MODEL, TINY
+    from rg_env.jobs.doctor.model import check_model
+
+    default = planned.given is not None and "model.name" not in planned.given
+    name = planned.config.model.name if not default else DEFAULT_GPU_MODEL if has_gpu else TINY
+    try:
+        check, model = check_model(name)
+        if default and check.status == "failed":  # as load_policy does
+            finding, name = f"{check.finding}: the tiny policy is used instead", TINY
+            check, model = replace(check, status="warning", finding=finding), check_model(TINY)[1]
+    except Exception as error:  # a configuration that no model can be made of
+        check, model = _unexpected("model", error), None
+    return check, planned if planned.given is None else planned.with_model(name), model
 
 
 def _free_memory(planned: PlannedRun, probe: dict[str, Any]) -> tuple[int, str]:

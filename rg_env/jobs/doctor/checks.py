@@ -1,4 +1,4 @@
-"""What the doctor checks, a planned run, and what it reports: one `Check` for each thing that it looked at."""
+"""What the doctor checks, a planned run, and what it reports: one `Check` for each thing that it examined."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,21 +11,6 @@ from rg_env.core.config.parsing import parse_config
 from rg_env.training.config.grpo import default_fields
 from rg_env.training.config.schema import TrainConfig
 
-OPTIONS = {
-    "model": "model.name",
-    "task": "tasks",
-    "engine": "engine.kind",
-    "vllm_host": "engine.host",
-    "vllm_port": "engine.port",
-    "per_device_batch_size": "training.per_device_train_batch_size",
-    "rollouts_per_step": "training.rollouts_per_step",
-    "num_generations": "training.num_generations",
-    "max_prompt_length": "training.max_prompt_length",
-    "max_tokens": "training.max_tokens",
-    "output_dir": "output.dir",
-}
-"""The options of `rg-env doctor` that describe a run without a config file, and the config key that each one sets."""
-
 
 @dataclass(frozen=True)
 class PlannedRun:
@@ -34,14 +19,14 @@ class PlannedRun:
     config: TrainConfig
     processes: int = 1
     """Training processes, one for each GPU."""
-    options: frozenset[str] | None = None
-    """The options that describe the run; None: a config file does."""
+    given: frozenset[str] | None = None
+    """The config keys that options set, of a run without a config file."""
 
     @classmethod
     def of_options(cls, given: Mapping[str, Any], processes: int = 1) -> "PlannedRun":
-        """The run that options describe, by name. Raises `InputError` for impossible values."""
+        """The run that values by config key describe. Raises `InputError` for impossible ones."""
         document = Document({"model": {"name": "tiny"}, "tasks": ["leg_counting"]}, Path("the options"))
-        overrides = [f"{OPTIONS[name]}={json.dumps(value)}" for name, value in given.items()]
+        overrides = [f"{key}={json.dumps(value)}" for key, value in given.items()]
         return cls(parse_config(overridden(document, overrides), TrainConfig), processes, frozenset(given))
 
     def with_model(self, name: str) -> "PlannedRun":
@@ -54,7 +39,7 @@ class PlannedRun:
     @property
     def requested(self) -> bool:
         """Whether training was asked for at all; otherwise a missing `train` extra is not a failure."""
-        return self.options is None or bool(self.options) or self.processes > 1
+        return self.given is None or bool(self.given) or self.processes > 1
 
     @property
     def uses_vllm(self) -> bool:
@@ -74,12 +59,6 @@ class PlannedRun:
     def evaluation_tokens(self) -> int:
         """Limit of new tokens in evaluations."""
         return self.config.evaluation.max_tokens or self.config.training.max_tokens
-
-    def setting(self, key: str, value: object = None) -> str:
-        """How the user sets the config key `key`: by an option, or in the config."""
-        flag = next((f"--{name.replace('_', '-')}" for name, own in OPTIONS.items() if own == key), key)
-        name, equals = (key, "=") if self.options is None or flag == key else (flag, " ")
-        return name if value is None else f"{name}{equals}{value}"
 
 
 Status = Literal["ok", "warning", "failed", "skipped"]

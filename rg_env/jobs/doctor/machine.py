@@ -1,7 +1,6 @@
 """Checks of what this machine grants a run: the server's port, other ports, open files, memory, disk and logins."""
 
 import contextlib
-import importlib.util
 import netrc
 import os
 import resource
@@ -33,39 +32,33 @@ def check_server(planned: PlannedRun, model: str | None, tokens: int) -> tuple[C
     engine = planned.config.engine
     server = VllmServer(engine.host, engine.port)
     start = f"`{start_hint(model or 'MODEL', engine.port)}`"
+    another = f"choose another engine.port, and start {start} with it"
     problem = server.health_problem(timeout_s=5.0)
     if problem == NOT_LISTENING:
-        return _no_server(planned, server, start), False
-    another = f"choose another {planned.setting('engine.port')}, and start {start} with it"
-    if problem:
-        finding = f"what listens at {server} is not a healthy vLLM: {problem}"
-        return Check("server", "failed", finding, another), True
+        if planned.server_is_local and (taken := port_problem(server.port)):
+            return Check("server", "failed", f"port {server.port}: {taken}", another), False
+        fix = f"before training, start {start}"
+        if not planned.server_is_local:
+            host = "engine.host"
+            fix = f"check {host}, or {fix} there, with --host an address that this machine reaches"
+        return Check("server", "warning", f"nothing listens at {server} yet", fix), False
     try:
+        if problem:
+            raise ServerError(f"what listens at {server} is not a healthy vLLM: {problem}")
         info = server.info()
     except ServerError as error:
         return Check("server", "failed", str(error).partition(": give the port")[0], another), True
+    finding, fix = "", f"restart it: {start}"
     if model is not None and info.name != model:
         finding = f"{server} serves {info.name!r}, not {model!r}"
-        return Check("server", "failed", finding, f"restart it: {start}"), True
-    if info.max_model_len < tokens:
+    elif info.max_model_len < tokens:
         finding = f"{server} takes {info.max_model_len} tokens, and prompt and completion can have {tokens}"
-        fix = f"restart it with --max-model-len {tokens}, or reduce {planned.setting('training.max_tokens')}"
+        fix = f"restart it with --max-model-len {tokens}, or reduce training.max_tokens"
+    if finding:
         return Check("server", "failed", finding, fix), True
     workers = f"{info.workers} worker{'s' * (info.workers != 1)}"
     text = f"vLLM at {server} serves {info.name!r}, {info.max_model_len} tokens, {workers}"
     return Check("server", "ok", text), True
-
-
-def _no_server(planned: PlannedRun, server: VllmServer, start: str) -> Check:
-    fix = f"before training, start {start}"
-    if not planned.server_is_local:
-        fix = (
-            f"check {planned.setting('engine.host')}, or {fix} there, with --host an address that this machine reaches"
-        )
-    elif taken := port_problem(server.port):
-        fix = f"choose another {planned.setting('engine.port')}"
-        return Check("server", "failed", f"port {server.port}: {taken}", fix)
-    return Check("server", "warning", f"nothing listens at {server} yet", fix)
 
 
 def check_ports(planned: PlannedRun, port: int = LAUNCH_PORT) -> Check:
@@ -84,13 +77,10 @@ def check_open_files(connections: int, limits: tuple[int, int] | None = None) ->
     need = _SPARE_FILES + connections
     if soft == resource.RLIM_INFINITY or soft >= need:
         return Check("open files", "ok", "no limit" if soft == resource.RLIM_INFINITY else f"limit {soft}")
-    wanted = max(need, 65536)
-    if hard != resource.RLIM_INFINITY and hard < need:
-        fix = f"let an administrator raise the hard limit ({hard}) to {wanted}"
-    else:
-        fix = (
-            f"`ulimit -n {wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)}` before vLLM and the trainer"
-        )
+    wanted = max(need, 65536) if hard == resource.RLIM_INFINITY else min(max(need, 65536), hard)
+    fix = f"`ulimit -n {wanted}` before vLLM and the trainer"
+    if wanted < need:
+        fix = f"have an administrator raise the hard limit ({hard}) to {need}"
     return Check("open files", "failed", f"limit {soft}, and a run needs {need}: each rollout holds a connection", fix)
 
 
@@ -141,21 +131,19 @@ def check_output(planned: PlannedRun, checkpoint: int | None) -> Check:
         return Check("output folder", "ok", text)
     count = max(1, -(-planned.config.training.max_steps // output.save_every)) if output.save_every else 1
     count = min(count, output.save_total_limit or count)
-    text = f"{text}, and {'a checkpoint' if count == 1 else f'{count} checkpoints'} of {gigabytes(checkpoint)}"
-    fix = "free some space, or choose another output folder"
-    if free < checkpoint:
-        return Check("output folder", "failed", f"{text} will not fit", fix)
-    if free < checkpoint * count:
-        return Check("output folder", "warning", f"{text} will not all fit", f"{fix}; or save_total_limit=1")
-    return Check("output folder", "ok", f"{text} will fit")
+    text = f"{text}, for {count} checkpoint{'s' * (count > 1)} of {gigabytes(checkpoint)}"
+    if free >= checkpoint * count:
+        return Check("output folder", "ok", text)
+    fix = "free some space, choose another output folder, or output.save_total_limit=1"
+    return Check("output folder", "failed" if free < checkpoint else "warning", f"{text}, which will not all fit", fix)
 
 
 def check_hub(planned: PlannedRun) -> Check:
     """Login for Hugging Face, needed for gated models and for uploads. No part of a token is ever shown."""
-    if importlib.util.find_spec("huggingface_hub") is None:
+    try:
+        from huggingface_hub import get_token
+    except ImportError:
         return Check("hugging face", "skipped", "huggingface_hub is not installed")
-    from huggingface_hub import get_token
-
     if get_token():
         return Check("hugging face", "ok", "token found")
     if planned.config.hub.enabled:
@@ -168,25 +156,21 @@ def check_hub(planned: PlannedRun) -> Check:
 
 def check_wandb(planned: PlannedRun) -> Check:
     """Login for Weights & Biases, needed if `logging.report_to` names it."""
-    wanted = "wandb" in planned.config.logging.report_to
-    if (mode := os.environ.get("WANDB_MODE")) in ("offline", "disabled"):
-        return Check("wandb", "ok", f"WANDB_MODE={mode}: no login needed")
-    if wandb_login():
-        return Check("wandb", "ok", "login found" + ("" if wanted else "; report_to does not name it"))
-    if not wanted:
-        return Check("wandb", "ok", "no login, and report_to does not name it")
-    fix = "WANDB_API_KEY in .env, or `wandb login`; or WANDB_MODE=offline"
-    return Check("wandb", "failed", "no login, and report_to names it", fix)
+    mode, wanted = os.environ.get("WANDB_MODE"), "wandb" in planned.config.logging.report_to
+    login = f"WANDB_MODE={mode}" if mode in ("offline", "disabled") else "login found" if _wandb_key() else "no login"
+    if wanted and login == "no login":
+        fix = "WANDB_API_KEY in .env, or `wandb login`; or WANDB_MODE=offline"
+        return Check("wandb", "failed", "no login, and report_to names it", fix)
+    return Check("wandb", "ok", login if wanted else f"{login}; report_to does not name it")
 
 
-def wandb_login() -> bool:
-    """Whether there is a key in the environment or in netrc's file; no part of a token is ever shown."""
+def _wandb_key() -> bool:
+    """Whether there is a key in the environment or in the netrc file; no part of a token is ever shown."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     for name in (os.environ.get("NETRC") or "~/.netrc", "~/_netrc"):
-        try:
+        # The text of a NetrcParseError may hold a part of the file.
+        with contextlib.suppress(OSError, ValueError, netrc.NetrcParseError):
             if netrc.netrc(os.path.expanduser(name)).authenticators("api.wandb.ai"):
                 return True
-        except (OSError, ValueError, netrc.NetrcParseError):  # the error's text may hold a part of the file
-            continue
     return False

@@ -1,6 +1,5 @@
 """Checks of a run's model, batch and prompts, and of the memory that they take. Imports torch, loads no weights."""
 
-import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from rg_env.jobs.doctor.checks import Check, PlannedRun, gigabytes
 from rg_env.jobs.doctor.machine import nearest_folder
 from rg_env.jobs.launch import longest_sequence
 from rg_env.tiny import POLICY_DIR
-from rg_env.training.checkpointing.files import WEIGHTS, read_shapes, weight_files
+from rg_env.training.checkpointing.files import WEIGHTS, weight_files, weights_damage, weights_problem
 from rg_env.training.checks import prompt_lengths
 from rg_env.training.config.grpo import batch_problems
 from rg_env.training.reporting.memory import Estimate, ModelShape, estimate, largest_that_fits
@@ -82,32 +81,31 @@ def check_model(name: str) -> tuple[Check, Model | None]:
     shape = ModelShape.of(described.config, sum(parameter.numel() for parameter in empty.parameters()))
     context = described.config.get_text_config(decoder=True).max_position_embeddings
     model = Model(path, described.tokenizer, shape, context, _adapter_width(empty))
-    text = f"{name}: {_millions(shape.parameters)} parameters"
-    try:
-        files = stored_weights(path)
-        stored = _stored_parameters(files)
-    except InputError as error:
-        return Check("model", "failed", str(error), "copy or download the model again"), model
-    if 0 < stored < shape.parameters and not hasattr(described.config, "quantization_config"):  # those are packed
-        finding = f"{text} by its config.json, and its files hold {_millions(stored)}"
-        return Check("model", "failed", finding, "give a folder whose config.json belongs to its weights"), model
-    if files:
-        return Check("model", "ok", f"{text}, {gigabytes(sum(file.stat().st_size for file in files))} on disk"), model
+    text = f"{name}: {shape.parameters / 1e6:,.2f} M parameters"
+    if Path(path).is_dir():
+        # Quantized weights are packed: their shapes are others.
+        quantized = hasattr(described.config, "quantization_config")
+        if problem := weights_damage(Path(path)) if quantized else weights_problem(Path(path), empty):
+            fix = "copy or download the model again, with the config.json that belongs to its weights"
+            return Check("model", "failed", f"{path}: {problem}", fix), model
+        return Check("model", "ok", f"{text}, on disk"), model
+    if is_cached(path):
+        return Check("model", "ok", f"{text}, in the hub's cache"), model
     size, free = 2 * shape.parameters, shutil.disk_usage(nearest_folder(Path(HF_HUB_CACHE))).free
+    text = f"{text}; to download, about {gigabytes(size)}"
     if described.options["local_files_only"]:
-        finding = f"{text}; its weights are not stored, and the hub cannot be reached"
-        fix = "connect to the network (HF_HUB_OFFLINE unset), or give a folder"
+        finding, fix = f"{text}, and the hub cannot be reached", "connect to the network (HF_HUB_OFFLINE unset)"
         return Check("model", "failed", finding, fix), model
     if free < size:
-        finding = f"{text}; to download about {gigabytes(size)}, and {HF_HUB_CACHE} has {gigabytes(free)} free"
-        return Check("model", "failed", finding, "free some space, or set HF_HOME to a folder on another disk"), model
-    return Check("model", "ok", f"{text}; to download, about {gigabytes(size)}"), model
+        finding, fix = f"{text}, and {HF_HUB_CACHE} has {gigabytes(free)} free", "free some space, or set HF_HOME"
+        return Check("model", "failed", finding, fix), model
+    return Check("model", "ok", text), model
 
 
 def _fix(reason: str) -> str:
     lower = reason.lower()
     if "gated" in lower or "401" in lower or "403" in lower:
-        return "accept its licence on its page of the hub, then `hf auth login`, or HF_TOKEN in .env"
+        return "accept its license on its page of the hub, then `hf auth login`, or HF_TOKEN in .env"
     if "chat template" in lower:
         return "use an instruction-tuned model, or add a chat_template.jinja to its folder"
     return "give a folder with config.json, tokenizer and safetensors files, a name on the hub, or 'tiny'"
@@ -119,39 +117,13 @@ def _adapter_width(model: Any) -> int:
     return sum(each.in_features + each.out_features for each in linear)
 
 
-def stored_weights(name: str) -> list[Path]:
-    """The weight files of a folder or of the hub's cache; empty if they have yet to be downloaded.
-
-    Raises:
-        InputError: the folder holds no weights, or lacks some.
-    """
-    folder, is_folder = Path(name), Path(name).is_dir()
-    if not is_folder:
-        cached = try_to_load_from_cache(name, "config.json")
-        if not isinstance(cached, str):
-            return []
-        folder = Path(cached).parent
+def is_cached(name: str) -> bool:
+    """Whether all weights of a model are in the hub's cache; those of an interrupted download are not."""
+    config = try_to_load_from_cache(name, "config.json")
     try:
-        files = weight_files(folder, WEIGHTS) or sorted(folder.glob("pytorch_model*.bin"))
+        return isinstance(config, str) and bool(weight_files(Path(config).parent, WEIGHTS))
     except InputError:
-        if is_folder:
-            raise
-        return []  # an interrupted download will be resumed
-    if is_folder and not files:
-        raise InputError(f"{name} has no weights: neither {WEIGHTS} nor an index of it")
-    return files
-
-
-def _stored_parameters(files: Sequence[Path]) -> int:
-    """Number of parameters in safetensors files, by their headers. Raises `InputError` if one is damaged."""
-    if not files:
-        return 0
-    if any(file.stat().st_size < 1024 and file.read_bytes().startswith(b"version https://git-lfs") for file in files):
-        raise InputError("a weight file is a Git LFS pointer, not the weights")
-    shapes, problem = read_shapes(files[0].parent, WEIGHTS)
-    if problem:
-        raise InputError(problem)
-    return sum(map(math.prod, shapes.values()))
+        return False
 
 
 def check_batch(planned: PlannedRun) -> Check:
@@ -159,7 +131,7 @@ def check_batch(planned: PlannedRun) -> Check:
     args, processes = planned.config.training, planned.processes
     for key, message in batch_problems(args, processes):
         finding, _, sizes = message.partition("; try ")
-        return Check("batch", "failed", f"{key}: {finding}", planned.setting(f"training.{key}", sizes))
+        return Check("batch", "failed", f"{key}: {finding}", f"training.{key}={sizes}")
     parts = args.accumulation(processes)
     micro_batches = f"{parts} micro-batch{'es' * (parts > 1)} on each of {processes} process{'es' * (processes > 1)}"
     prompts = f"{args.prompts_per_step} prompts x {args.num_generations}"
@@ -170,7 +142,7 @@ def check_prompts(planned: PlannedRun, model: Model) -> tuple[Check, PromptLengt
     """The prompts that the run would train and evaluate on against their limits, and their lengths."""
     config = planned.config
     mixture = tiny_mixture if config.model.name == TINY else Mixture.parse
-    environments = [(planned.setting("tasks"), {**config.environment_arguments(), "gym": config.gym})]
+    environments = [("tasks", {**config.environment_arguments(), "gym": config.gym})]
     for label, arguments in config.evaluation_environments():
         environments.append((f"evaluation.tasks.{label}" if label else "evaluation.tasks", arguments))
     measured: list[dict[str, list[int]]] = []
@@ -189,28 +161,22 @@ def check_prompts(planned: PlannedRun, model: Model) -> tuple[Check, PromptLengt
 def judge_prompts(planned: PlannedRun, context: int, lengths: PromptLengths) -> Check:
     """`context`: most tokens of prompt and completion together that the model takes."""
     training = planned.config.training
-    limit, longest, new = training.max_prompt_length, max(lengths.own), training.max_tokens
+    limit, longest = training.max_prompt_length, max(lengths.own)
     if too_long := sum(length > limit for length in lengths.own):
         finding = f"{too_long} of {len(lengths.own)} are longer than {limit} tokens, the longest has {longest}"
-        fix = f"{planned.setting('training.max_prompt_length', longest)}, or a task config with shorter ones"
+        fix = f"training.max_prompt_length={longest}, or a task config with shorter ones"
         return Check("prompts", "failed", finding, fix)
-    if longest + new > context:
-        finding = f"the longest has {longest} tokens, with {new} new ones more than the {context} that the model takes"
-        fits = planned.setting("training.max_tokens", context - longest) if longest < context else "another task"
-        return Check("prompts", "failed", finding, f"{fits}, or a model with a longer context")
+    limits = [("", "training.max_tokens", longest, training.max_tokens)]
+    if lengths.evaluated:
+        evaluated = max(lengths.evaluated), planned.evaluation_tokens
+        limits.append((" evaluation prompt", "evaluation.max_tokens", *evaluated))
+    for kind, key, prompt, new in limits:
+        finding = f"the longest{kind} has {prompt} tokens, with {new} new ones more than the"
+        if prompt + new > context:
+            fits = f"{key}={context - prompt}" if prompt < context else "other tasks"
+            fix = f"{fits}, or a model with a longer context"
+            return Check("prompts", "failed", f"{finding} {context} that the model takes", fix)
     text = f"all {len(lengths.own)} within {limit} tokens, the longest has {longest}"
-    if not lengths.evaluated:
-        return Check("prompts", "ok", text)
-    longest, new = max(lengths.evaluated), planned.evaluation_tokens
-    finding = f"the longest evaluation prompt has {longest} tokens, with {new} new ones more than the"
-    if longest + new > context:
-        fits = f"evaluation.max_tokens={context - longest}" if longest < context else "other evaluation.tasks"
-        fix = f"{fits}, or a model with a longer context"
-        return Check("prompts", "failed", f"{finding} {context} that the model takes", fix)
-    if planned.uses_vllm and longest + new > (launched := longest_sequence(planned.config)):
-        finding = f"{finding} {launched} that `rg-env launch` starts a server for"
-        fix = f"its option --max-model-len {longest + new}, or {planned.setting('training.max_prompt_length', longest)}"
-        return Check("prompts", "warning", finding, fix)
     if lengths.others:
         text = f"{text}; {len(lengths.others)} more in evaluations, the longest has {max(lengths.others)}"
     return Check("prompts", "ok", text)
@@ -266,29 +232,23 @@ def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
     batch = planned.config.training.per_device_train_batch_size
     whole = run_estimate(planned, model, lengths, batch)
     in_training, in_evaluation = cached_tokens(planned, lengths)
+    in_evaluations = in_evaluation > in_training
     parts = {
         "state": whole.state + whole.gathered,
         "logits": whole.logits,
         "activations": whole.activations,
-        f"engine's cache{' in evaluations' if in_evaluation > in_training else ''}": whole.cache,
+        f"engine's cache{' in evaluations' * in_evaluations}": whole.cache,
     }
     shown = ", ".join(f"{name} {gigabytes(size)}" for name, size in parts.items() if size)
     shards = f", ZeRO-3 over {planned.processes}" if planned.zero3 else ""
     text = f"about {gigabytes(whole.total)} a process of {gigabytes(free)} free {place} ({shown}{shards})"
     if whole.total <= _TIGHT * free:
         return Check("memory", "ok", text)
-    smaller = f"a smaller {planned.setting('model.name')}"
     if fitting := largest_that_fits(int(_TIGHT * free), batch, need):
-        fix = f"{planned.setting('training.per_device_train_batch_size', fitting)} (a step stays the same)"
+        fix = f"training.per_device_train_batch_size={fitting} (a step stays the same)"
     elif planned.uses_vllm:
-        shorter = f"shorter {planned.setting('training.max_tokens')}"
-        fix = f"more --processes (ZeRO-3 divides the state), {shorter}, {smaller}, or LoRA"
+        fix = "more --processes (ZeRO-3 divides the state), shorter training.max_tokens, a smaller model, or LoRA"
     else:
-        key = "evaluation" if in_evaluation > in_training and planned.options is None else "training"
-        vllm = planned.setting("engine.kind", "vllm")
-        fix = f"shorter {planned.setting(f'{key}.max_tokens')}, {smaller}, LoRA, or {vllm} with --processes N (ZeRO-3)"
+        tokens = f"shorter {'evaluation' if in_evaluations else 'training'}.max_tokens"
+        fix = f"{tokens}, a smaller model, LoRA, or engine.kind=vllm with --processes N (ZeRO-3)"
     return Check("memory", "failed" if whole.total > free else "warning", text, fix)
-
-
-def _millions(count: int) -> str:
-    return f"{count / 1e9:.2f} B" if count >= 1e9 else f"{count / 1e6:.2f} M"

@@ -20,7 +20,7 @@ from packaging.specifiers import SpecifierSet
 from rg_env.core.processes import Finished, run, run_python
 from rg_env.errors import install_command
 from rg_env.inference.machine import transformers_misfit
-from rg_env.jobs.doctor.checks import Check, PlannedRun, gigabytes
+from rg_env.jobs.doctor.checks import Check, PlannedRun
 
 SMI_S, TORCH_S, IMPORT_S = 10.0, 60.0, 90.0
 """Deadlines."""
@@ -28,30 +28,6 @@ INSTALL = f"`{install_command('train')}`, or ./setup.sh in a clone"
 _PYTHON = "Programming Language :: Python :: "
 _EXTRA = re.compile(r'extra == "([^"]+)"')
 _FIELDS = "index,name,memory.total,memory.used,driver_version,mig.mode.current"
-_MIB = 2**20
-
-
-def check_versions(planned: PlannedRun) -> list[Check]:
-    """Python and packages against rg-env's own metadata: there is no second list of versions."""
-    try:
-        own = metadata.metadata("rg-env")
-        requirements = [Requirement(text) for text in metadata.requires("rg-env") or []]
-    except metadata.PackageNotFoundError:
-        finding = "rg-env itself is not installed, so its tested versions are not known"
-        return [Check("packages", "warning", finding, "`pip install -e .`, or ./setup.sh, in the checkout")]
-    tested = [text.removeprefix(_PYTHON) for text in own.get_all("Classifier") or [] if text.startswith(_PYTHON)]
-    extras = ["train", "vllm"] if planned.uses_vllm else ["train"]
-    return [
-        check_python(platform.python_version(), own["Requires-Python"] or "", tested),
-        check_packages(requirements, extras, installed_version),
-    ]
-
-
-def installed_version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def check_python(version: str, required: str, tested: Sequence[str]) -> Check:
@@ -64,6 +40,26 @@ def check_python(version: str, required: str, tested: Sequence[str]) -> Check:
     return Check("python", "ok", version)
 
 
+def python_here() -> Check:
+    """This Python against rg-env's own metadata: there is no second list of versions."""
+    own = metadata.metadata("rg-env")
+    tested = [text.removeprefix(_PYTHON) for text in own.get_all("Classifier") or [] if text.startswith(_PYTHON)]
+    return check_python(platform.python_version(), own["Requires-Python"] or "", tested)
+
+
+def packages_here(planned: PlannedRun) -> Check:
+    """The installed packages against rg-env's own metadata."""
+    requirements = map(Requirement, metadata.requires("rg-env") or [])
+    return check_packages(requirements, ["train", *(["vllm"] if planned.uses_vllm else [])], installed_version)
+
+
+def installed_version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def check_packages(
     requirements: Iterable[Requirement], extras: Sequence[str], installed: Callable[[str], str | None]
 ) -> Check:
@@ -71,26 +67,22 @@ def check_packages(
 
     At worst a warning: importing the trainer shows whether training works without them, or with other versions.
     """
-    ranges: dict[str, SpecifierSet] = {}
-    needed: set[str] = set()
+    missing, outside, present = set(), [], set()
     for requirement in requirements:
-        named = _applies(requirement, "", *extras)
-        if named or _applies(requirement, *_EXTRA.findall(str(requirement.marker))):  # not another platform's
-            ranges[requirement.name] = ranges.get(requirement.name, SpecifierSet()) & requirement.specifier
-            needed |= {requirement.name} if named else set()
-    versions = {name: installed(name) for name in ranges}
-    missing = [name for name in ranges if versions[name] is None and name in needed]
-    outside = [
-        f"{name} {version} ({ranges[name]})"
-        for name, version in versions.items()
-        if version is not None and not ranges[name].contains(version, prereleases=True)
-    ]
+        needed, version = _applies(requirement, "", *extras), installed(requirement.name)
+        if not needed and not _applies(requirement, *_EXTRA.findall(str(requirement.marker))):  # another platform's
+            continue
+        if version is None:
+            missing |= {requirement.name} if needed else set()
+            continue
+        present.add(requirement.name)
+        if not requirement.specifier.contains(version, prereleases=True):
+            outside.append(f"{requirement.name} {version} ({requirement.specifier})")
     if not missing and not outside:
-        count = sum(version is not None for version in versions.values())
-        return Check("packages", "ok", f"all {count} within the tested ranges")
+        return Check("packages", "ok", f"all {len(present)} within the tested ranges")
     findings = [f"outside the tested range: {', '.join(outside)}"] if outside else []
-    findings += [f"not installed: {', '.join(missing)}"] if missing else []
-    fixes = [INSTALL] if outside or set(missing) - {"vllm"} else []
+    findings += [f"not installed: {', '.join(sorted(missing))}"] if missing else []
+    fixes = [INSTALL] if outside or missing - {"vllm"} else []
     fixes += ["`uv sync --extra vllm`"] if "vllm" in missing else []
     return Check("packages", "warning", "; ".join(findings), " and ".join(fixes))
 
@@ -101,68 +93,37 @@ def _applies(requirement: Requirement, *extras: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """One GPU as the driver sees it. Memory in bytes; `used` is None if the driver does not report it."""
-
-    index: int
-    name: str
-    total: int
-    used: int | None
-    driver: str
-    mig: bool
-
-    def __str__(self) -> str:
-        used = f", {gigabytes(self.used)} in use" if self.used and self.used > 10**9 else ""
-        return f"{self.index}: {self.name} ({gigabytes(self.total)}{used})"
-
-
-@dataclass(frozen=True)
 class Smi:
     """What `nvidia-smi` reported. Without GPUs and without a problem this machine has no NVIDIA driver."""
 
-    gpus: list[Gpu] = field(default_factory=list)
+    gpus: list[str] = field(default_factory=list)
+    """Index, name, total and used memory, driver and MIG mode of each, as one line."""
     problem: str = ""
 
 
 def ask_driver() -> Smi:
-    return parse_smi(run(["nvidia-smi", f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits"], SMI_S))
+    return parse_smi(run(["nvidia-smi", f"--query-gpu={_FIELDS}", "--format=csv,noheader"], SMI_S))
 
 
 def parse_smi(finished: Finished) -> Smi:
-    """From `nvidia-smi --query-gpu=... --format=csv,noheader,nounits`."""
+    """From `nvidia-smi --query-gpu=... --format=csv,noheader`."""
     if finished.timed_out:
         return Smi(problem=f"nvidia-smi: {finished.reason}")
     if finished.code is None or "no devices were found" in finished.output.lower():  # None: no such program
         return Smi()
-    gpus, messages = [], []
-    for line in filter(None, map(str.strip, finished.output.splitlines())):
-        values = [value.strip() for value in line.split(",")]
-        if len(values) == 6 and values[0].isdigit():
-            index, name, total, used, driver, mig = values
-            gpus.append(Gpu(int(index), name, _mib(total) or 0, _mib(used), driver, mig == "Enabled"))
-        else:
-            messages.append(line)
+    lines = [line.strip() for line in finished.output.splitlines() if line.strip()]
+    gpus = [line for line in lines if re.match(r"\d+, .*(, .*){4}", line)]
+    messages = [line for line in lines if line not in gpus]
     if finished.code == 0 and gpus:
         return Smi(gpus)
     return Smi(gpus, problem=messages[0][:300] if messages else f"nvidia-smi: {finished.reason}")  # the rest is advice
 
 
-def _mib(text: str) -> int | None:
-    return int(text) * _MIB if text.isdigit() else None
-
-
 def ask_torch() -> tuple[dict[str, Any] | None, str]:
     """What `torch_probe` reports, or None and the reason."""
-    return read_probe(run_python(TORCH_S, str(Path(__file__).with_name("torch_probe.py"))))
-
-
-def read_probe(finished: Finished) -> tuple[dict[str, Any] | None, str]:
-    if finished.code == 0:
-        try:
-            return json.loads(finished.output.strip().splitlines()[-1]), ""
-        except (ValueError, IndexError):
-            pass
-    return None, finished.reason
+    finished = run_python(TORCH_S, str(Path(__file__).with_name("torch_probe.py")))
+    lines = finished.output.strip().splitlines()
+    return (json.loads(lines[-1]), "") if finished.code == 0 and lines else (None, finished.reason)
 
 
 def check_driver(smi: Smi, planned: PlannedRun) -> Check:
@@ -174,8 +135,8 @@ def check_driver(smi: Smi, planned: PlannedRun) -> Check:
         return Check("gpus", "warning", f"{smi.problem}: training would use the CPU", fix)
     if not smi.gpus:
         return Check("gpus", "ok", "none seen by an NVIDIA driver")
-    text = f"{', '.join(map(str, smi.gpus))}; driver {smi.gpus[0].driver}"
-    if any(gpu.mig for gpu in smi.gpus):
+    text = "; ".join(smi.gpus)
+    if any(gpu.endswith("Enabled") for gpu in smi.gpus):
         fix = "for several processes switch MIG off: NCCL does not work between instances, and a process sees only one"
         return Check("gpus", "warning", f"{text}; MIG is on", fix)
     return Check("gpus", "ok", text)
@@ -192,21 +153,17 @@ def check_torch(probe: dict[str, Any] | None, reason: str, smi: Smi, planned: Pl
     if not devices:
         if planned.uses_vllm and not _vllm_is_for_cpus():
             finding = f"{version}, on the CPU; vLLM's ordinary build needs a GPU"
-            fix = f"use {planned.setting('engine.kind', 'embedded')}, or a machine with a GPU"
+            fix = "use engine.kind=embedded, or a machine with a GPU"
             return Check("torch", "warning", finding, fix)
         if not smi.gpus:
             return Check("torch", "ok", f"{version}, {'on Apple GPU' if probe['mps'] else 'on the CPU'}")
         return _unused_gpus(probe)
-    for device in devices:
-        name = f"GPU {device['index']}"
-        if device.get("capability") and not has_kernels(probe["architectures"], device["capability"]):
-            capability = ".".join(map(str, device["capability"]))
-            built = " ".join(probe["architectures"])
-            finding = f"{version} has no kernels for {name} (compute capability {capability}; built for {built})"
-            return Check("torch", "failed", finding, "install a torch build that has them: https://pytorch.org")
-        if device["problem"]:
-            fix = "end what else uses that GPU, or leave it out by CUDA_VISIBLE_DEVICES"
-            return Check("torch", "failed", f"{name} does not compute: {device['problem']}", fix)
+    if broken := next((device for device in devices if device["problem"]), None):
+        fix = "end what else uses that GPU, or leave it out by CUDA_VISIBLE_DEVICES"
+        if "kernel image" in broken["problem"]:
+            fix = "install a torch build with kernels for this GPU: https://pytorch.org"
+        finding = f"{version}: GPU {broken['index']} does not compute: {broken['problem']}"
+        return Check("torch", "failed", finding, fix)
     text = f"{version}, CUDA {probe['cuda']}, computes on {len(devices)} GPU{'s' * (len(devices) > 1)}"
     if old := [device for device in devices if device["capability"][0] < 8]:
         fix = "train with bf16=False, and mixed_precision: fp16 in the accelerate config"
@@ -225,23 +182,6 @@ def _unused_gpus(probe: dict[str, Any]) -> Check:
     return Check("torch", "warning", f"{version} does not see the GPU: {probe['problem'] or 'no reason given'}", fix)
 
 
-def has_kernels(architectures: Sequence[str], capability: Sequence[int]) -> bool:
-    """Whether code for `architectures` (`torch.cuda.get_arch_list()`) runs on a device of `capability`.
-
-    Machine code (sm_80) runs on its own and later minor versions of its major version; with a letter (sm_90a) only on
-    its own. Code that the driver compiles (compute_80) runs on all later ones.
-    """
-    device = (int(capability[0]), int(capability[1]))
-    for name in architectures:
-        if not (match := re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", name)):
-            continue
-        kind, major, minor, letter = match.groups()
-        built = (int(major), int(minor))
-        if built == device or (not letter and built <= device and (kind == "compute" or built[0] == device[0])):
-            return True
-    return False
-
-
 def check_count(probe: dict[str, Any], smi: Smi, planned: PlannedRun, *, server_runs: bool) -> Check:
     """Whether there is a GPU for each training process, and one more for a server on this machine."""
     seen, processes = len(probe["devices"]), planned.processes
@@ -255,7 +195,7 @@ def check_count(probe: dict[str, Any], smi: Smi, planned: PlannedRun, *, server_
         return Check("gpu count", "failed", f"{processes} processes and {seen} GPUs that torch sees", fix)
     if planned.uses_vllm and planned.server_is_local and not server_runs and len(smi.gpus) <= processes:
         finding = f"{processes} to train on and one for vLLM, of {len(smi.gpus)}: NCCL wants one GPU each"
-        fix = f"fewer --processes, or {planned.setting('engine.kind', 'embedded')}, or vLLM elsewhere"
+        fix = "fewer --processes, or engine.kind=embedded, or vLLM elsewhere"
         return Check("gpu count", "failed", finding, fix)
     return Check("gpu count", "ok", f"{seen} for {processes} process{'es' * (processes > 1)}")
 
@@ -280,9 +220,9 @@ def _vllm_is_for_cpus() -> bool:
 def check_vllm(planned: PlannedRun) -> Check:
     """Whether vLLM can be imported, if the run needs it: importing takes many seconds."""
     installed = importlib.util.find_spec("vllm") is not None
-    embedded = planned.setting("engine.kind", "embedded")
+    embedded = "engine.kind=embedded"
     if not planned.uses_vllm:
-        needed = f"needed for {planned.setting('engine.kind', 'vllm')} only"
+        needed = "needed for engine.kind=vllm only"
         return Check("vllm", "skipped", f"{'' if installed else 'not '}installed; {needed}")
     if not installed:
         finding = "not installed; the trainer talks to the server by vLLM's own code"

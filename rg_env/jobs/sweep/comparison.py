@@ -1,8 +1,8 @@
-"""The comparison of a sweep: figures of its runs, means over seeds with intervals, as a table and as a plot.
+"""The comparison of a sweep: figures of its runs, means over seeds with intervals, as a table and as plots.
 
     comparison = compare(Path("outputs/tiny-sweep-20250101-120000"))
-    comparison.groups[0].figures["accuracy_after"]      # Figure(mean=0.97, half_width=0.02)
-    write_comparison(comparison)                        # comparison.md, comparison.json, comparison.png
+    comparison.groups[0].figures["accuracy_after"]      # Figure(mean=0.97, interval=(0.94, 0.99))
+    write_comparison(comparison)                        # comparison.md, .json and .png, curves.png
 
 A group is the runs that differ in their seed alone. Runs that are not finished, failed, or were stopped by a monitor
 are named and not counted.
@@ -10,28 +10,25 @@ are named and not counted.
 
 import json
 import math
-import re
-import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.lines import Line2D
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from rg_env.core.run_folder import RunFolder, write_aside
-from rg_env.core.statistics import mean_and_interval, t_critical
+from rg_env.core.statistics import mean_and_interval, share_interval, t_critical, wilson_interval
 from rg_env.core.text import one_line, short_keys, shown
 from rg_env.errors import OutputFolderError
-from rg_env.evaluation.plots.style import COLORS, GREY, bare, label_whole_steps, save, short_names
+from rg_env.evaluation.plots.curves import plot_curves, read_curve
+from rg_env.evaluation.plots.style import COLORS, GREY, bare, error_bars, save, short_names
+from rg_env.evaluation.tables import TableConsole, markdown_table, print_table
 from rg_env.jobs.sweep.runs import read_points, status_of
 
-CONFIDENCE = 0.95
+Interval = tuple[float, float]
+
 _EVALUATED = {
     "accuracy_before": ("accuracy before", "eval_before", "accuracy"),
     "accuracy_after": ("accuracy after", "eval_after", "accuracy"),
@@ -42,17 +39,18 @@ _EVALUATED = {
 }
 """Heading of each figure, and its place in train_results.json."""
 _HEADS = {name: head for name, (head, *_) in _EVALUATED.items()} | {"seconds": "seconds"}
+_SHARES = ("accuracy_before", "accuracy_after", "greedy_after", "held_out_after")
 _MOST_VALUE = 40
 """Characters of a value in the table; comparison.json has it whole."""
-_LEGEND = "Means over finished runs ± half of the 95 % t-interval: over seeds, or of a single run over its questions."
+_LEGEND = "Means over finished runs with 95 % intervals: over seeds, or of a single run over its questions."
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A mean, and half of its 95 % interval; None if unknown."""
+    """A mean and its 95 % interval; None if unknown."""
 
     mean: float
-    half_width: float | None
+    interval: Interval | None
 
 
 @dataclass(frozen=True)
@@ -71,10 +69,8 @@ class Run:
     figures: dict[str, Figure] = field(default_factory=dict)
     """Seconds are those of all steps and evaluations, over interruptions too."""
     questions: int = 0
-    """In its last evaluation: of the training tasks; without any, of held-out ones."""
-    curve: dict[int, float] = field(default_factory=dict)
-    """Sampled accuracy by step."""
-    asked: tuple[str, str] = ("", "")
+    """Number in its last evaluation: of the training tasks; without any, of held-out ones."""
+    evaluated: tuple[str, str] = ("", "")
     """The questions and the sampling of its evaluations, as text."""
 
 
@@ -114,38 +110,26 @@ class Comparison:
         return sorted((run for group in self.groups for run in group.runs), key=lambda run: run.number)
 
     @property
+    def finished(self) -> list[Run]:
+        return [run for run in self.runs if run.status == "finished"]
+
+    @property
     def notes(self) -> list[str]:
-        """What limits the comparison."""
-        asked = [run.asked for run in self.runs if run.status == "finished"]
-        causes = ("questions", "sampling settings")
-        return [
+        """What limits the comparison, and the runs that are not in it."""
+        notes = [
             f"The runs were evaluated with different {cause}, so their figures differ for that reason too."
-            for part, cause in enumerate(causes)
-            if len({each[part] for each in asked}) > 1
+            for part, cause in enumerate(("questions", "sampling settings"))
+            if len({run.evaluated[part] for run in self.finished}) > 1
+        ]
+        return notes + [
+            f"not in the table: {run.number} {run.name}: {run.status}{f' ({run.reason})' if run.reason else ''}"
+            for run in self.runs
+            if run.status != "finished"
         ]
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "confidence": CONFIDENCE,
-            "groups": [
-                {
-                    "values": group.values,
-                    "finished": len(group.finished),
-                    "runs": len(group.runs),
-                    "interval_over": group.over,
-                    "figures": {name: vars(figure) for name, figure in group.figures.items()},
-                }
-                for group in self.groups
-            ],
-            "runs": [
-                {
-                    **{name: getattr(run, name) for name in ("name", "values", "status", "reason")},
-                    "figures": {name: figure.mean for name, figure in run.figures.items()},
-                }
-                for run in self.runs
-            ],
-            "notes": self.notes,
-        }
+        groups = [{**asdict(group), "interval_over": group.over} for group in self.groups]
+        return {"groups": groups, "notes": self.notes}
 
 
 def compare(folder: Path) -> Comparison:
@@ -173,11 +157,9 @@ def _run(folder: Path, number: int, name: str, values: dict[str, Any]) -> Run:
         scores: Any = results
         for part in path:
             scores = (scores or {}).get(part)
-        if scores and (mean := scores.get(key)) is not None:
-            n = scores["n"]
-            figures[figure] = Figure(mean, t_critical(n - 1, CONFIDENCE) * scores[f"{key}_se"] if n > 1 else None)
-    metrics = run.metrics()
-    seconds = math.fsum(each.get(key) or 0.0 for each in metrics for key in ("step_time", "time/evaluation"))
+        if scores and scores.get(key) is not None:
+            figures[figure] = Figure(scores[key], _over_questions(scores, key))
+    seconds = math.fsum(each.get(key) or 0.0 for each in run.metrics() for key in ("step_time", "time/evaluation"))
     last = results.get("eval_after") or results.get("eval_before") or {}
     hashes = [each["manifest_sha256"] or each["prompts_sha256"] for each in last.get("questions", [])]
     return Run(
@@ -188,17 +170,41 @@ def _run(folder: Path, number: int, name: str, values: dict[str, Any]) -> Run:
         reason,
         figures | {"seconds": Figure(seconds, None)},
         last.get("n") or (last.get("held_out") or {}).get("n", 0),
-        {each["step"]: each["eval/accuracy"] for each in metrics if each.get("eval/accuracy") is not None},
         (json.dumps(hashes), json.dumps(last.get("sampling"), sort_keys=True)),
     )
+
+
+def _over_questions(scores: dict[str, Any], key: str) -> Interval | None:
+    """The interval of a single run: the one that its evaluation has, or one from its standard error."""
+    mean, n = scores[key], scores["n"]
+    if interval := scores.get(f"{key}_interval"):
+        return interval[0], interval[1]
+    if key == "greedy_accuracy":
+        return wilson_interval(mean, n)
+    if n < 2:
+        return None
+    half = t_critical(n - 1) * scores[f"{key}_se"]
+    return mean - half, mean + half
+
+
+def _over_seeds(name: str, runs: Sequence[Run]) -> Figure:
+    """The mean over several runs. Shares have Wilson's interval with a run as a cluster, which stays within [0, 1], and
+    other figures Student's. Where all runs agree, the questions of one count."""
+    means = [run.figures[name].mean for run in runs]
+    if name not in _SHARES:
+        mean, half = mean_and_interval(means)
+        return Figure(mean, None if half is None else (mean - half, mean + half))
+    questions = max(1, min(run.questions for run in runs))
+    if len(set(means)) == 1:
+        return Figure(means[0], wilson_interval(means[0], questions))
+    return Figure(fmean(means), share_interval([[mean] * questions for mean in means]))
 
 
 def _group(runs: Sequence[Run]) -> Group:
     done = [run for run in runs if run.status == "finished"]
     figures = dict(done[0].figures) if len(done) == 1 else {}
-    for name in _HEADS:
-        if len(done) > 1 and all(name in run.figures for run in done):
-            figures[name] = Figure(*mean_and_interval([run.figures[name].mean for run in done], CONFIDENCE))
+    if len(done) > 1:
+        figures = {name: _over_seeds(name, done) for name in _HEADS if all(name in run.figures for run in done)}
     return Group(_without_seed(runs[0].values), tuple(runs), figures)
 
 
@@ -206,85 +212,51 @@ def _without_seed(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key != "seed"}
 
 
-# The table
-
-
 def write_comparison(comparison: Comparison) -> list[str]:
-    """Write comparison.md, comparison.json and, if a run has finished, comparison.png into the folder of the sweep.
+    """Write comparison.md, comparison.json and, if a run has finished, comparison.png and curves.png.
 
     Returns:
-        The names of the files.
+        The names of the files, which are in the folder of the sweep.
 
     Raises:
         OutputFolderError: they cannot be written.
     """
     folder = comparison.folder
+    heads, rows = _cells(comparison)
+    lines = [f"# Sweep {one_line(folder.name)}", "", *markdown_table(heads, rows), "", _LEGEND, ""]
+    lines += [f"- {note}" for note in comparison.notes]
     try:
-        write_aside(folder / "comparison.md", markdown(comparison))
-        text = json.dumps(comparison.as_json(), indent=1, ensure_ascii=False)
-        write_aside(folder / "comparison.json", text + "\n")
+        write_aside(folder / "comparison.md", "\n".join(lines).rstrip() + "\n")
+        write_aside(folder / "comparison.json", json.dumps(comparison.as_json(), indent=1, ensure_ascii=False) + "\n")
     except OSError as error:
         raise OutputFolderError(f"cannot write the comparison to {folder}: {error.strerror}") from error
     names = ["comparison.md", "comparison.json"]
-    return [*names, "comparison.png"] if _plot(comparison, folder / "comparison.png") else names
+    if _plot(comparison, folder / "comparison.png"):
+        names.append("comparison.png")
+    logs = {run.name: RunFolder(folder / run.name).metrics_file for run in comparison.finished}
+    if logs:
+        plot_curves([read_curve(file, name) for name, file in logs.items()], folder / "curves.png", folder.name)
+        names.append("curves.png")
+    return names
 
 
-def print_comparison(comparison: Comparison, width: int | None = None) -> None:
-    """Print the table, and the runs that are not in it. `width` of the console; default: the terminal's."""
-    console = Console(markup=False, highlight=False, width=width)
-    heads, rows = _cells(comparison)
-    table = _table(heads, rows, names=len(comparison.keys))
-    if _width(table, console) > console.width:  # a column for each group instead
-        table = _table([], [list(column) for column in zip(heads, *rows, strict=True)], names=1)
-    console.width = max(console.width, _width(table, console))  # no figure is cut
-    with console.capture() as captured:
-        console.print(table)
-    print(f"Sweep {one_line(comparison.folder)}", captured.get().rstrip("\n"), sep="\n")
-    for line in [_LEGEND, *comparison.notes, *_missing(comparison)]:
+def print_comparison(comparison: Comparison) -> None:
+    """Print the table, and the runs that are not in it."""
+    print(f"Sweep {one_line(comparison.folder)}", flush=True)
+    print_table(TableConsole(highlight=False), *_cells(comparison))
+    for line in [_LEGEND, *comparison.notes]:
         print(line)
-
-
-def _width(table: Table, console: Console) -> int:
-    return console.measure(table, options=console.options.update(max_width=10_000)).maximum
-
-
-def _table(heads: list[str], rows: list[list[str]], names: int) -> Table:
-    """`names`: the number of columns that identify a row."""
-    table = Table(box=box.SIMPLE, show_header=bool(heads))
-    for number in range(len(rows[0])):
-        head = heads[number] if heads else ""
-        table.add_column(head, justify="left" if number < names else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def markdown(comparison: Comparison) -> str:
-    """The table as Markdown."""
-    heads, rows = _cells(comparison)
-    rule = ["---"] * len(comparison.keys) + ["---:"] * (len(heads) - len(comparison.keys))
-    head, *body = [f"| {' | '.join(map(_escaped, row))} |" for row in [heads, *rows]]
-    lines = [f"# Sweep {_escaped(comparison.folder.name)}", "", head, f"|{'|'.join(rule)}|", *body]
-    lines += ["", _LEGEND, *comparison.notes]
-    if missing := _missing(comparison):
-        lines += ["", *(f"- {_escaped(line)}" for line in missing)]
-    return "\n".join(lines) + "\n"
-
-
-def _escaped(text: str) -> str:
-    """Text that Markdown shows to the letter, on one line."""
-    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(text.split()))
 
 
 def _cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Heads and rows, without figures that no group has."""
     names = [name for name in _HEADS if any(name in group.figures for group in comparison.groups)]
     columns = _columns(comparison)
-    heads = [*columns, *(_HEADS[name] for name in names), "finished", "± over"]
+    heads = [*columns, *(_HEADS[name] for name in names), "finished", "interval over"]
     rows = [
         [
             *(column[row] for column in columns.values()),
-            *(_figure(group.figures.get(name), 1 if name in ("tokens_after", "seconds") else 2) for name in names),
+            *(_cell(group.figures.get(name), 1 if name in ("tokens_after", "seconds") else 3) for name in names),
             f"{len(group.finished)} of {len(group.runs)}",
             group.over,
         ]
@@ -305,103 +277,52 @@ def _columns(comparison: Comparison) -> dict[str, list[str]]:
     return columns
 
 
-def _figure(figure: Figure | None, digits: int) -> str:
+def _cell(figure: Figure | None, digits: int) -> str:
     if figure is None:
         return "–"
-    half = "" if figure.half_width is None else f" ± {figure.half_width:.{digits}f}"
-    return f"{figure.mean:.{digits}f}{half}"
-
-
-def _missing(comparison: Comparison) -> list[str]:
-    """One line for each run that has not finished."""
-    return [
-        f"not in the table: {run.number} {run.name}: {run.status}{f' ({run.reason})' if run.reason else ''}"
-        for run in comparison.runs
-        if run.status != "finished"
-    ]
-
-
-# The plot
-
-_BEFORE: dict[str, Any] = {"marker": "o", "markersize": 6, "markerfacecolor": "white", "linestyle": "none", "zorder": 3}
-_AFTER: dict[str, Any] = {"marker": "o", "markersize": 6, "linestyle": "none"}
-_EACH: dict[str, Any] = {"marker": "|", "markersize": 8, "linestyle": "none", "color": GREY}
+    interval = (
+        "" if figure.interval is None else " [{:.{digits}f}, {:.{digits}f}]".format(*figure.interval, digits=digits)
+    )
+    return f"{figure.mean:.{digits}f}{interval}"
 
 
 def _plot(comparison: Comparison, output: Path) -> bool:
-    """Draw each group before and after training, with the interval and each run, and the learning curves next to it
-    if there are few groups. Rewards if no run has an accuracy, then without curves.
-
-    Returns:
-        Whether there was anything to draw.
-    """
+    """Draw each group before and after training, with the interval and each run: accuracies, or rewards if no run has
+    an accuracy. Returns whether there was anything to draw."""
+    kind = "accuracy" if any("accuracy_after" in group.figures for group in comparison.groups) else "reward"
     columns = _columns(comparison)
-    labels = {
-        " ".join(f"{label}={column[row]}" for label, column in columns.items()) or "all runs": group
-        for row, group in enumerate(comparison.groups)
-        if group.figures.keys() & {"accuracy_after", "reward_after"}
-    }
-    groups = list(labels.values())
-    if not groups:
+    labels = [
+        " ".join(f"{label}={column[row]}" for label, column in columns.items()) or "all runs"
+        for row in range(len(comparison.groups))
+    ]
+    drawn = [
+        (label, group)
+        for label, group in zip(short_names(labels).values(), comparison.groups, strict=True)
+        if f"{kind}_after" in group.figures
+    ]
+    if not drawn:
         return False
-    kind = "accuracy" if any("accuracy_after" in group.figures for group in groups) else "reward"
-    few = len(groups) <= len(COLORS)
-    curves = kind == "accuracy" and few and any(len(_curve(group)) > 1 for group in groups)
-    canvas = Canvas(figsize=(12 if curves else 8, max(3.2, 1.2 + 0.4 * len(groups))), layout="constrained")
-    axes = canvas.subplots(1, 2 if curves else 1, squeeze=False)[0]
-    _draw_ends(axes[0], groups, kind, list(short_names(list(labels)).values()))
-    if curves:
-        _draw_curves(axes[1], groups)
+    canvas = Canvas(figsize=(8, max(3.2, 1.2 + 0.4 * len(drawn))), layout="constrained")
+    axes = canvas.subplots()
+    point: dict[str, Any] = {"color": COLORS[0], "marker": "o", "linestyle": "none"}
+    for row, (_, group) in enumerate(drawn):
+        first = row == 0
+        if before := group.figures.get(f"{kind}_before"):
+            axes.plot(before.mean, row, **point, markerfacecolor="white", label="before" if first else None)
+        after = group.figures[f"{kind}_after"]
+        bars = error_bars([after.mean], [after.interval or (after.mean, after.mean)])
+        axes.errorbar(after.mean, row, xerr=bars, **point, capsize=4, label="after, 95 % interval" if first else None)
+        if len(group.finished) > 1:
+            each = [run.figures[f"{kind}_after"].mean for run in group.finished]
+            axes.plot(each, [row + 0.22] * len(each), color=GREY, marker="|", linestyle="none")
+    ticks = [f"{label}\ninterval over {group.over}" for label, group in drawn]
+    axes.set_yticks(range(len(drawn)), ticks, fontsize=8, parse_math=False)
+    axes.set_ylim(len(drawn) - 0.4, -0.6)  # the first on top
+    axes.set(xlabel=f"{kind}, sampled, on the frozen problems (gray: each seed)")
+    if kind == "accuracy":
+        axes.set_xlim(-0.02, 1.02)
+    bare(axes, "x")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize=8)
     canvas.suptitle(comparison.folder.name, parse_math=False)
     save(canvas, output)
     return True
-
-
-def _draw_ends(axes: Axes, groups: list[Group], kind: str, labels: list[str]) -> None:
-    """One line for each group, the first on top."""
-    few = len(groups) <= len(COLORS)
-    ticks = [f"{label}\n± over {group.over}" for label, group in zip(labels, groups, strict=True)]
-    axes.set_yticks(range(len(groups)), ticks, fontsize=8, parse_math=False)
-    for row, (group, tick) in enumerate(zip(groups, axes.get_yticklabels(), strict=True)):
-        color = COLORS[row if few else 0]
-        tick.set_color(color if few else "black")
-        if (before := group.figures.get(f"{kind}_before")) is not None:
-            axes.plot(before.mean, row, **_BEFORE, color=color)
-        if (after := group.figures.get(f"{kind}_after")) is not None:
-            axes.errorbar(after.mean, row, xerr=after.half_width, **_AFTER, color=color, elinewidth=1.6, capsize=4)
-            if len(group.finished) > 1:
-                each = [run.figures[f"{kind}_after"].mean for run in group.finished]
-                axes.plot(each, [row + 0.22] * len(each), **_EACH)
-    axes.set_ylim(len(groups) - 0.4, -0.6)
-    axes.set(xlabel=f"{kind}, sampled, on the frozen problems")
-    if kind == "accuracy":
-        axes.set_xlim(-0.02, 1.02)  # an interval over two seeds can be wider than that
-    bare(axes, "x")
-    looks = {"before": _BEFORE, "after, 95 % interval": _AFTER}
-    if any(len(group.finished) > 1 for group in groups):
-        looks["after, each seed"] = _EACH
-    handles = [Line2D([], [], **{"color": GREY, **look}) for look in looks.values()]
-    axes.legend(handles, looks, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize=8)
-
-
-def _draw_curves(axes: Axes, groups: list[Group]) -> None:
-    """Means over seeds, and a band from the lowest to the highest seed."""
-    for color, group in zip(COLORS, groups, strict=False):
-        curve = _curve(group)
-        steps, means = list(curve), [statistics.fmean(each) for each in curve.values()]
-        axes.plot(steps, means, color=color, marker="o", markersize=4, linewidth=1.6)
-        lowest, highest = map(min, curve.values()), map(max, curve.values())
-        axes.fill_between(steps, list(lowest), list(highest), color=color, alpha=0.15, linewidth=0)
-    if any(len(group.finished) > 1 for group in groups):
-        axes.set_title("mean, and a band from the lowest to the highest seed", fontsize=8)
-    axes.set(xlabel="optimizer step", ylabel="accuracy, sampled")
-    label_whole_steps(axes)
-    axes.set_ylim(-0.02, 1.02)
-    bare(axes, "both")
-
-
-def _curve(group: Group) -> dict[int, list[float]]:
-    """The accuracies of the finished runs at each step at which all of them were evaluated."""
-    runs = [run for run in group.finished if run.curve]
-    steps = sorted(set.intersection(*(set(run.curve) for run in runs))) if runs else []
-    return {step: [run.curve[step] for run in runs] for step in steps}

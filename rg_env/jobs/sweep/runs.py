@@ -25,15 +25,15 @@ from typing import Any, Literal
 import yaml
 
 from rg_env.core.config import yaml12
+from rg_env.core.processes import Command
 from rg_env.core.run_folder import RunFolder, checkpoint_step, damaged, locked, read_yaml, write_aside
 from rg_env.core.text import one_line
 from rg_env.errors import InputError, OutputFolderError
+from rg_env.jobs.supervisor import Supervisor
 from rg_env.jobs.sweep.grid import Point, Sweep, difference, some_of
 from rg_env.training.config.dry_run import without_effect
 
 SWEEP_FILE, CONFIG_FILE, LOGS = "sweep.yaml", "config.yaml", "logs"
-SAVE_TIMEOUT_S = 300.0
-"""Time for the current run to save after a signal."""
 Status = Literal["finished", "stopped", "failed", "not finished", "not started"]
 
 
@@ -108,106 +108,59 @@ def run_sweep(
     Returns:
         0; 1 if a point failed or was stopped by a monitor; 128 + N if signal N ended the sweep.
     """
-    from rg_env.jobs.launch import signals_noted
-
     try:
         (folder / LOGS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputFolderError(f"cannot write to {folder}: {error.strerror}") from error
-    signals: list[int] = []
+    supervisor = Supervisor()
     busy = f"another process is running the sweep in {folder}: wait until it ends, or end it"
-    with signals_noted(signals), locked(folder, busy):
+    with supervisor.noting_signals(), locked(folder, busy):
         for name, values in ((SWEEP_FILE, sweep.described()), (CONFIG_FILE, sweep.base())):
             write_aside(folder / name, yaml12.to_yaml(values))
-        runner = _Runner(sweep, folder, command or train_command, signals)
+        failed = False
         for point in sweep.points:
-            if not signals:
-                runner.run(point)
-        if signals:
-            runner.say(f"the sweep was interrupted; resume it with: {again}")
-            return 128 + signals[0]
-    return 1 if runner.failed else 0
+            if not supervisor.signals:
+                failed |= not _run_point(supervisor, sweep, point, folder, command or train_command)
+        if supervisor.signals:
+            supervisor.say(f"the sweep was interrupted; resume it with: {again}")
+            return 128 + supervisor.signals[0]
+    return int(failed)
 
 
-class _Runner:
-    """Runs points, and reports on the console."""
-
-    def __init__(
-        self,
-        sweep: Sweep,
-        folder: Path,
-        command: Callable[[Point, Path, bool], Sequence[str]],
-        signals: list[int],
-    ):
-        from rg_env.jobs.launch import Console
-
-        self._sweep, self._folder, self._command, self._signals = sweep, folder, command, signals
-        self.failed = 0
-        """Points that failed or were stopped by a monitor."""
-        self.say = Console().line
-
-    def run(self, point: Point) -> None:
-        """Run a point until it ends, or until a signal ends it."""
-        head = f"[{point.number}/{len(self._sweep.points)}]"
-        status, reason = status_of(self._folder, point.name)
-        if status in ("finished", "stopped"):
-            self.failed += status == "stopped"
-            self.say(f"{head} {point.name} is already {' '.join([status, reason]).strip()}")
-            return
-        failure = _failure_file(self._folder, point.name)
-        failure.unlink(missing_ok=True)
-        place, log = self._folder / point.name, self._folder / LOGS / f"{point.name}.log"
-        resumes = _has_files(place)
-        if resumes:
-            _set_aside(place, self._sweep.configs[point.number - 1].in_updates().training.max_steps)
-        self.say(f"{head} {point.name}{' resumes' if resumes else ''}")
-        start = time.monotonic()
-        code, last = self._supervise(self._command(point, place, resumes), head, log)
-        status, reason = status_of(self._folder, point.name)
-        if status == "finished":
-            self.say(f"{head} {point.name} finished after {time.monotonic() - start:.0f} s")
-        elif status == "stopped":
-            self.failed += 1
-            self.say(f"{head} {point.name} was stopped {reason}; the sweep continues")
-        elif not self._signals:
-            self.failed += 1
-            reason = f"exit code {code}: {one_line(last or reason or 'no output', 300)}"
-            failure.write_text(reason + "\n", encoding="utf-8")
-            self.say(f"{head} {point.name} failed, {reason} (see {log}); the sweep continues")
-
-    def _supervise(self, command: Sequence[str], head: str, log: Path) -> tuple[int, str]:
-        """The exit code, and the last line of the output."""
-        from rg_env.core.processes import TICK_S, Command, ProcessGroup, ending_orphans
-        from rg_env.jobs.launch import GRACE_S, HURRY_S
-
-        def grace() -> float:
-            return HURRY_S if len(self._signals) > 1 else GRACE_S
-
-        deadline = None
-        with ending_orphans(grace):
-            group = ProcessGroup(Command(tuple(command)), log)
-            try:
-                while group.code is None and len(self._signals) < 2:
-                    if self._signals and deadline is None:
-                        deadline = time.monotonic() + SAVE_TIMEOUT_S
-                        self.say(
-                            f"interrupted: the run has {SAVE_TIMEOUT_S:g} s to save (Ctrl-C again ends it at once)"
-                        )
-                    if deadline is not None:
-                        group.interrupt()
-                        if time.monotonic() > deadline:
-                            self.say(f"it did not end within {SAVE_TIMEOUT_S:g} s and is ended now")
-                            break
-                    time.sleep(TICK_S)
-                    self._show(group, head)
-            finally:
-                group.end(grace)
-                self._show(group, head)
-        return group.code or 0, " ".join(group.last_lines(1))
-
-    def _show(self, group: Any, head: str) -> None:
-        for line in group.new_lines():
-            self.say(f"{head} {line}")
+def _run_point(
+    supervisor: Supervisor,
+    sweep: Sweep,
+    point: Point,
+    folder: Path,
+    command: Callable[[Point, Path, bool], Sequence[str]],
+) -> bool:
+    """Run a point until it ends, or until a signal ends it; False if it failed or was stopped by a monitor."""
+    head, place = f"[{point.number}/{len(sweep.points)}]", folder / point.name
+    status, reason = status_of(folder, point.name)
+    if status in ("finished", "stopped"):
+        supervisor.say(f"{head} {point.name} is already {' '.join([status, reason]).strip()}")
+        return status == "finished"
+    failure, log = _failure_file(folder, point.name), folder / LOGS / f"{point.name}.log"
+    failure.unlink(missing_ok=True)
+    if resumes := _has_files(place):
+        _set_aside(place, sweep.configs[point.number - 1].in_updates().training.max_steps)
+    supervisor.say(f"{head} {point.name}{' resumes' if resumes else ''}")
+    start = time.monotonic()
+    with supervisor.ending_programs():
+        program = supervisor.start(Command(tuple(command(point, place, resumes))), log, f"{head} ")
+        if not supervisor.wait_until(lambda: program.code is not None):
+            supervisor.let_save(program, "interrupted: the run", interrupt=True)
+    status, reason = status_of(folder, point.name)
+    if status == "finished":
+        supervisor.say(f"{head} {point.name} finished after {time.monotonic() - start:.0f} s")
+    elif status == "stopped":
+        supervisor.say(f"{head} {point.name} was stopped {reason}; the sweep continues")
+    elif not supervisor.signals:
+        last = " ".join(program.last_lines(1))
+        reason = f"exit code {program.code}: {one_line(last or reason or 'no output', 300)}"
+        failure.write_text(reason + "\n", encoding="utf-8")
+        supervisor.say(f"{head} {point.name} failed, {reason} (see {log}); the sweep continues")
+    return status == "finished"
 
 
 def train_command(point: Point, folder: Path, resumes: bool) -> list[str]:

@@ -29,11 +29,11 @@ SWEEP = """
 import sys
 from pathlib import Path
 from rg_env.commands import run_command
-from rg_env.jobs import launch as supervise
+from rg_env.jobs import supervisor
 from rg_env.jobs.sweep import runs as sweep_runs
 from rg_env.jobs.sweep.grid import load_sweep
 
-supervise.GRACE_S, supervise.HURRY_S = 1.0, 0.2
+supervisor.GRACE_S, supervisor.HURRY_S = 1.0, 0.2
 def command(point, folder, goes_on):
     return [sys.executable, "trainer.py", str(folder), str(point.values["seed"]), str(goes_on)]
 sweep = load_sweep("run.yaml", ["output.dir=sweep"], sys.argv[1:])
@@ -191,7 +191,7 @@ def test_a_signal_lets_the_run_save_and_ends_the_sweep(folder: Path) -> None:
     code, lines, errors = ended(process)
     assert (code, errors) == (128 + signal.SIGTERM, "")
     assert lines[-3:] == [
-        "interrupted: the run has 300 s to save (Ctrl-C again ends it at once)",
+        "interrupted: the run has 300 s to save and end (Ctrl-C ends it at once)",
         "[2/3] saved",
         "the sweep was interrupted; resume it with: the same again",
     ]
@@ -206,7 +206,7 @@ def test_a_second_signal_ends_a_run_that_does_not_listen(folder: Path) -> None:
     until(lambda: Path("sweep/logs/seed=0.log").exists() and "waiting" in Path("sweep/logs/seed=0.log").read_text())
     process.send_signal(signal.SIGTERM)
     time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
     code, lines, _ = ended(process)
     assert code == 128 + signal.SIGTERM
     assert lines[-1] == "the sweep was interrupted; resume it with: the same again"
