@@ -19,14 +19,14 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from rg_env.errors import MissingExtraError, RGEnvError
+from rg_env.errors import MissingExtraError, RGEnvError, installed_version
 
 if TYPE_CHECKING:
+    from rg_env.adapters.v1 import ReasoningGymEnv as ReasoningGymEnv
     from rg_env.adapters.v1 import ReasoningGymTaskset as ReasoningGymTaskset
     from rg_env.adapters.v1 import SingleTurnEnv as SingleTurnEnv
     from rg_env.adapters.v1 import SingleTurnHarness as SingleTurnHarness
-    from rg_env.adapters.v1_environment import ReasoningGymEnv as ReasoningGymEnv
-    from rg_env.adapters.v1_environment import load_environment as load_environment
+    from rg_env.adapters.v1 import load_environment as load_environment
     from rg_env.core.environment import Environment as Environment
     from rg_env.core.environment import ReasoningGym as ReasoningGym
     from rg_env.core.grading.scoring import Score as Score
@@ -47,8 +47,8 @@ _LAZY = {
     "ReasoningGymTaskset": "rg_env.adapters.v1",
     "SingleTurnEnv": "rg_env.adapters.v1",
     "SingleTurnHarness": "rg_env.adapters.v1",
-    "load_environment": "rg_env.adapters.v1_environment",  # or v0, or core: see _path_of
-    "ReasoningGymEnv": "rg_env.adapters.v1_environment",
+    "load_environment": "rg_env.adapters.v1",  # or v0, or core: see _path_of
+    "ReasoningGymEnv": "rg_env.adapters.v1",
     "Environment": "rg_env.core.environment",
     "ReasoningGym": "rg_env.core.environment",
     "import_user_code": "rg_env.core.user_code",
@@ -67,7 +67,7 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return _version("rg-env")
+        return installed_version("rg-env")
     if name in _LAZY:
         return getattr(_module_of(name), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -87,7 +87,7 @@ def _module_of(name: str) -> ModuleType:
 def _path_of(name: str) -> str:
     """The module of a public name; of the Verifiers object, the one for the API that the installed release has."""
     path = _LAZY[name]
-    if path != "rg_env.adapters.v1_environment":
+    if name not in ("load_environment", "ReasoningGymEnv"):
         return path
     if _has("verifiers", "SingleTurnEnv"):
         return "rg_env.adapters.v0"
@@ -96,22 +96,12 @@ def _path_of(name: str) -> str:
 
 def _cause(path: str) -> str:
     """Why an adapter cannot be imported, with the remedy if there is one."""
-    found = _version("verifiers")
+    found = installed_version("verifiers")
     if not found:
         return "needs verifiers, which is not installed (pip install verifiers, or use rg_env.ReasoningGym)"
     if path.startswith("rg_env.adapters.v1") and not _has("verifiers.v1", "TaskData"):
         return f"is of Verifiers' v1 API, which verifiers {found} lacks (0.2.1 and later have it)"
     return f"cannot be imported with verifiers {found}"
-
-
-def _version(package: str) -> str:
-    """Of an installed package; "" if it is not installed."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
 
 
 def _has(module: str, name: str) -> bool:

@@ -129,6 +129,16 @@ def from_interrupt(error: BaseException) -> bool:
     return False
 
 
+def installed_version(package: str) -> str:
+    """The version of an installed package; "" if it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
 def install_command(extra: str) -> str:
     """The shell command that installs rg_env with `extra`, from the repository that the package's metadata names: it is
     on no package index."""
@@ -142,6 +152,11 @@ def install_command(extra: str) -> str:
     return f"pip install 'rg-env[{extra}] @ git+{address}'"
 
 
+def nearest(name: object, known: Iterable[str]) -> list[str]:
+    """At most three of the `known` names that are similar to `name`, the most similar first."""
+    return difflib.get_close_matches(str(name), sorted(known), n=3, cutoff=0.5)
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "") -> UnknownNameError:
     """An `UnknownNameError` that offers the nearest of the `known` names.
 
@@ -149,8 +164,7 @@ def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "
     """
     known = sorted(known)
     if not hint:
-        near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
-        if near:
+        if near := nearest(name, known):
             hint = f"did you mean {' or '.join(repr(n) for n in near)}?"
         elif len(known) <= 16:
             hint = f"there are: {', '.join(known) or 'none'}"

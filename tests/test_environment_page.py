@@ -41,10 +41,11 @@ def test_the_overview_says_what_the_package_declares() -> None:
 
 
 def test_the_arguments_are_those_of_load_environment_with_their_defaults() -> None:
-    """Those of every installation, and the one that Verifiers' v1 object and its v0 object have besides."""
+    """Those of every installation, and those that Verifiers' v1 object or its v0 object has in addition."""
     parameters = dict(inspect.signature(ReasoningGym).parameters)
     parameters |= {
         "split": inspect.Parameter("split", inspect.Parameter.KEYWORD_ONLY, default="eval"),
+        "rubric": inspect.Parameter("rubric", inspect.Parameter.KEYWORD_ONLY, default=None),
         "parser": inspect.Parameter("parser", inspect.Parameter.KEYWORD_ONLY, default=None),
     }
     documented: dict[str, str] = {}
@@ -88,7 +89,7 @@ def test_sizes_and_rewards_are_said_as_they_are() -> None:
 def test_the_metrics_are_those_of_the_rubrics() -> None:
     """Of all gradings together, the ones that only some give among them."""
     found: set[str] = set()
-    for options in ({}, {"partial_credit": True}, {"grading": "upstream"}, {"gym": ["leg_counting", "chain_sum"]}):
+    for options in ({}, {"grading": "partial"}, {"grading": "upstream"}, {"gym": ["leg_counting", "chain_sum"]}):
         env = ReasoningGym(**{"gym": "maze", "num_train_examples": 2, "num_eval_examples": 0, **options})
         found |= {each.name for each in [*env.rubric.rewards, *env.rubric.metrics]}
     found = {re.sub("^accuracy/.*", "accuracy/<task>", name) for name in found}

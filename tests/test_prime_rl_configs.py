@@ -28,8 +28,18 @@ TEMPLATE_TOKENS = 64
 """More than a chat template adds to a system and a user message."""
 
 # The taskset's fields that a file may set; prime-rl's own classes refuse any other.
-FIELDS = {"id", "split", "seed", "eval_seed", "num_train_examples", "num_eval_examples", "rewards", "gym", "level"}
-FIELDS |= {"grading", "partial_credit"}
+FIELDS = {
+    "id",
+    "split",
+    "seed",
+    "eval_seed",
+    "num_train_examples",
+    "num_eval_examples",
+    "rewards",
+    "gym",
+    "level",
+    "grading",
+}
 
 
 def leaves(table: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

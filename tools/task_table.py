@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rg_env.core.tasks import library
-from rg_env.core.tasks.library_fixes import is_item
+from rg_env.core.tasks.library_fixes import left_out
 from rg_env.core.tasks.task_table import PATH, TaskEntry, level_options, load_table, make_entry, shipped_table
 from rg_env.core.text import one_line
 
@@ -70,7 +70,7 @@ def _probe(task: str, options: Mapping[str, Any]) -> str:
             with library.quiet():
                 found = 0
                 for index in range(PROBE_DRAWS):
-                    found += is_item(task, dataset[index])
+                    found += not left_out(task, dataset[index])
                     if found == PROBE_ITEMS:
                         break
                 else:

@@ -21,7 +21,7 @@ def as_environment(env: Any) -> Environment:
     if isinstance(env, Environment):
         return env
     plain = getattr(env, "environment", None)
-    if isinstance(plain, Environment):
+    if isinstance(plain, Environment) and getattr(env, "own_rubric", None) is None:
         check_offered(plain.rewards, OFFERED, "GRPOTrainer")
         return plain
     modules = [base.__module__ for base in type(env).__mro__]
@@ -30,7 +30,7 @@ def as_environment(env: Any) -> Environment:
 
         return environment_of(env)
     if any(module.partition(".")[0] == "verifiers" for module in modules):
-        from rg_env.adapters.v0_training import VerifiersEnvironment
+        from rg_env.adapters.v0 import VerifiersEnvironment
 
         return VerifiersEnvironment(env)
     raise InputError(

@@ -1,9 +1,8 @@
 """What the adapters of Verifiers share: an event loop for scoring, and reward errors that Verifiers would swallow.
 
 v0's `vf.Rubric` catches whatever a reward function raises, logs it and continues with 0.0, and NaN enters the weighted
-sum. `record_reward_errors(rubric)` wraps the functions of any rubric in place, so that such an error is recorded first;
-code that runs a batch then calls `record.raise_first()`. Code that runs a part of a batch does so in `reward_errors()`,
-which collects only the errors of that part. Imports no verifiers, and works by attributes alone.
+sum. `watch(rubric)` wraps the functions of any rubric in place, and code that runs them does so in
+`raising_reward_errors()`, which raises the first error at its end. Imports no verifiers, and works by attributes alone.
 """
 
 import asyncio
@@ -13,127 +12,86 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from rg_env.core.grading.extraction import completion_text, extract
 from rg_env.core.rewards.builtin import checked_value, describe
+from rg_env.core.text import user_error
 from rg_env.errors import RewardError
 
 T = TypeVar("T")
-_RECORD = "_rg_env_reward_errors"
-_RECORDS = "_rg_env_records"
+_WATCHED = "_rg_env_watched"
 _FUNCTIONS = ("reward_funcs", "funcs")  # verifiers up to 0.1.6, and from 0.1.9
 _GROUP_PARAMETERS = {"states", "prompts", "completions", "answers", "tasks", "infos"}
 
-_of_this_part: ContextVar[list[RewardError] | None] = ContextVar("reward_errors", default=None)
-"""Where errors also go, inside `reward_errors`."""
+_errors: ContextVar[list[RewardError] | None] = ContextVar("reward_errors", default=None)
+"""Where the errors of watched functions go; tasks and threads of asyncio inherit it."""
 
 
 @contextmanager
-def reward_errors() -> Iterator[list[RewardError]]:
-    """Yields a list that collects the errors of wrapped functions called inside, also by tasks and threads started
-    there."""
+def raising_reward_errors() -> Iterator[None]:
+    """Raises the first error of a watched function that was called inside, in place of any other exception."""
     errors: list[RewardError] = []
-    token = _of_this_part.set(errors)
+    token = _errors.set(errors)
     try:
-        yield errors
+        yield
+    except Exception as error:
+        if errors and error is not errors[0]:
+            raise errors[0] from errors[0].__cause__
+        raise
     finally:
-        _of_this_part.reset(token)
+        _errors.reset(token)
+    if errors:
+        raise errors[0]
 
 
-class ErrorRecord:
-    """The first error of a batch. Safe to use from several threads."""
+def watch(rubric: Any) -> None:
+    """Wrap every reward function of `rubric`, and of the rubrics in a `RubricGroup`, in place, each once.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._first: RewardError | None = None
-
-    def add(self, error: RewardError) -> None:
-        """Keep `error` if it is the first."""
-        with self._lock:
-            if self._first is None:
-                self._first = error
-
-    def forget(self) -> RewardError | None:
-        """Forget all errors; returns the first one."""
-        with self._lock:
-            error, self._first = self._first, None
-        return error
-
-    def raise_first(self) -> None:
-        """Raise the first error, if any, and forget all of them."""
-        error = self.forget()
-        if error is not None:
-            raise error
-
-
-def record_reward_errors(rubric: Any) -> ErrorRecord:
-    """Wrap every reward function of `rubric`, and of the rubrics in a `RubricGroup`, in place.
-
-    Calling it again returns the same record and wraps only functions added since. Wrapped functions keep their name and
-    signature, by which Verifiers decides what to pass.
+    Wrapped functions keep their name and signature, by which Verifiers decides what to pass.
     """
-    record = getattr(rubric, _RECORD, None)
-    if not isinstance(record, ErrorRecord):
-        record = ErrorRecord()
-        setattr(rubric, _RECORD, record)
-    _wrap_all(rubric, record)
-    return record
-
-
-def _wrap_all(rubric: Any, record: ErrorRecord) -> None:
     for attribute in _FUNCTIONS:
         functions = getattr(rubric, attribute, None)
         if isinstance(functions, list):
-            functions[:] = [_wrap(function, record) for function in functions]
+            functions[:] = [each if hasattr(each, _WATCHED) else _watched(each) for each in functions]
     for inner in getattr(rubric, "rubrics", None) or []:
-        _wrap_all(inner, record)
+        watch(inner)
 
 
-def _wrap(function: Callable[..., Any], record: ErrorRecord) -> Callable[..., Any]:
-    records: list[ErrorRecord] | None = getattr(function, _RECORDS, None)
-    if records is not None:  # wrapped before, maybe for another record: a rubric that is part of a group
-        if record not in records:
-            records.append(record)
-        return function
-    records = [record]
+def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
     name = str(getattr(function, "__name__", None) or type(function).__name__)
-    signature = _signature(function)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some callables written in C
+        signature = None
     is_group = bool(signature and _GROUP_PARAMETERS & set(signature.parameters))
 
-    def fail(error: Exception, arguments: Mapping[str, Any]) -> NoReturn:
-        if isinstance(error, RewardError):
+    @contextmanager
+    def noting(arguments: Mapping[str, Any]) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
             found = error
-        else:
-            found = RewardError(f"reward {name!r} raised {type(error).__name__}: {error}; {_where(arguments)}")
-            found.__cause__ = error
-        for each in records:
-            each.add(found)
-        part = _of_this_part.get()
-        if part is not None:
-            part.append(found)
-        raise found
+            if not isinstance(found, RewardError):
+                found = RewardError(f"reward {name!r} raised {user_error(error)}; {_where(arguments)}")
+            if (errors := _errors.get()) is not None:
+                errors.append(found)
+            raise found from (error if found is not error else error.__cause__)
 
     def checked(value: Any, arguments: Mapping[str, Any]) -> Any:
         values = value if is_group and isinstance(value, list | tuple) else [value]
         numbers = [checked_value(name, each, _where(arguments)) for each in values]
         return numbers if is_group else numbers[0]
 
+    async def finish(value: Any, arguments: Mapping[str, Any]) -> Any:
+        with noting(arguments):
+            return checked(await value, arguments)
+
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        try:
+        with noting(kwargs):
             value = function(*args, **kwargs)
-            if inspect.isawaitable(value):
-                return finish(value, kwargs)
-            return checked(value, kwargs)
-        except Exception as error:
-            fail(error, kwargs)
-
-    async def finish(value: Any, kwargs: Mapping[str, Any]) -> Any:
-        try:
-            return checked(await value, kwargs)
-        except Exception as error:
-            fail(error, kwargs)
+            return finish(value, kwargs) if inspect.isawaitable(value) else checked(value, kwargs)
 
     @functools.wraps(function)
     async def call_async(*args: Any, **kwargs: Any) -> Any:
@@ -144,28 +102,17 @@ def _wrap(function: Callable[..., Any], record: ErrorRecord) -> Callable[..., An
     wrapper.__name__ = name
     if signature:  # Verifiers inspects it at each call
         wrapper.__signature__ = signature
-    setattr(wrapper, _RECORDS, records)
+    setattr(wrapper, _WATCHED, True)
     return wrapper
-
-
-def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):  # some callables written in C
-        return None
 
 
 def _where(arguments: Mapping[str, Any]) -> str:
     """The rollout, by the function's own arguments: Verifiers passes only those that a function names."""
     state = arguments.get("state")
-    state = state if isinstance(state, Mapping) else {}
-
-    def find(key: str) -> Any:
-        return arguments[key] if key in arguments else state.get(key)
-
-    completion, info = find("completion"), find("info")
+    known = {**(state if isinstance(state, Mapping) else {}), **arguments}
+    completion, info = known.get("completion"), known.get("info")
     task = info.get("rg_task") if isinstance(info, Mapping) else None
-    return describe(task or find("task"), extract(completion).answer, completion_text(completion))
+    return describe(task or known.get("task"), extract(completion).answer, completion_text(completion))
 
 
 class ScoringLoop:

@@ -15,6 +15,7 @@ Imports neither trl nor torch nor verifiers. Without `reward_weights` TRL gives 
 experimental AsyncGRPOTrainer, always: it has no weights.
 """
 
+import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +25,8 @@ from datasets import Dataset
 
 from rg_env.core.environment import ReasoningGym, Row
 from rg_env.core.grading.extraction import completion_text
-from rg_env.core.grading.rubric import OFFERED, Rubric, offered
-from rg_env.core.rewards.builtin import Rollout, WeightedReward, check_offered, resolve_rewards
-from rg_env.core.rewards.registry import with_parameters_of
+from rg_env.core.grading.rubric import Rubric, offered
+from rg_env.core.rewards.builtin import Rollout, WeightedReward
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import shortened
 from rg_env.errors import InputError
@@ -53,10 +53,8 @@ class Environment:
     """What the rows are, see `core.manifest`."""
 
 
-@with_parameters_of(ReasoningGym)
 def load_environment(*args: Any, **options: Any) -> Environment:
     """The parameters are those of `ReasoningGym`. Raises `InputError` for what cannot work."""
-    check_offered(resolve_rewards(options.get("rewards")), OFFERED, "TRL")
     env = ReasoningGym(*args, **options)
     scorer = Scorer(env.rubric)
     return Environment(
@@ -67,6 +65,9 @@ def load_environment(*args: Any, **options: Any) -> Environment:
         mixture=env.mixture,
         manifest=env.manifest,
     )
+
+
+load_environment.__signature__ = inspect.signature(ReasoningGym)  # type: ignore[attr-defined]
 
 
 class RewardFunction:
@@ -94,55 +95,34 @@ class RewardFunction:
 
         Raises `RewardError` if the reward raises or returns no finite number, and `InputError` for rows of others.
         """
-        batch = _Batch.of(prompts, completions, completion_ids, columns)
-        rollouts = self.scorer.rollouts(batch, log_metric, log_extra)
+        fresh = _rollouts(prompts, completions, completion_ids, columns)
+        rollouts = self.scorer.scored(completions, fresh, log_metric, log_extra)
         return [
             self.reward.value(rollout, offered(rollout, completion))
             for rollout, completion in zip(rollouts, completions, strict=True)
         ]
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """The arguments of all reward functions of a batch that scores depend on."""
-
-    completions: Sequence[Any]
-    texts: list[str]
-    prompts: Sequence[Any]
-    answers: Sequence[Any]
-    infos: Sequence[Any]
-    tokens: list[int] | None
-
-    @classmethod
-    def of(cls, prompts: Any, completions: Any, completion_ids: Any, columns: Mapping[str, Any]) -> "_Batch":
-        for name in ("info", "answer"):
-            if name not in columns:
-                raise InputError(
-                    f"the rows have no column {name!r}: train and evaluate on the datasets of this environment "
-                    "(train_dataset, eval_dataset), with remove_unused_columns=False"
-                )
-        sizes = {"prompts": len(prompts), "completions": len(completions)}
-        sizes |= {name: len(columns[name]) for name in ("info", "answer")}
-        sizes |= {} if completion_ids is None else {"completion_ids": len(completion_ids)}
-        if len(set(sizes.values())) > 1:
-            raise InputError(f"a batch must have as many of each: {sizes}")
-        tokens = None if completion_ids is None else [len(ids) for ids in completion_ids]
-        texts = [_text(completion) for completion in completions]
-        return cls(completions, texts, prompts, columns["answer"], columns["info"], tokens)
-
-    def rollouts(self) -> list[Rollout]:
-        """Its rollouts, not scored yet."""
-        for info in self.infos:
-            if not isinstance(info, Mapping):
-                raise InputError(f"info of a row must be a mapping, not {shortened(info)}")
-            if "rg_task" not in info:
-                raise InputError(f"info of a row lacks 'rg_task'; it has {sorted(map(str, info))}")
-        tokens: Sequence[int | None] = self.tokens or [None] * len(self.texts)
-        return list(map(Rollout, self.prompts, self.texts, self.answers, self.infos, tokens))
-
-    def is_same(self, other: "_Batch") -> bool:
-        """Whether it is the same batch; an equal batch of another step is not, and is logged again."""
-        return self.completions is other.completions and self == other
+def _rollouts(prompts: Any, completions: Any, completion_ids: Any, columns: Mapping[str, Any]) -> list[Rollout]:
+    """The rollouts of a batch, not scored yet."""
+    for name in ("info", "answer"):
+        if name not in columns:
+            raise InputError(
+                f"the rows have no column {name!r}: train and evaluate on the datasets of this environment "
+                "(train_dataset, eval_dataset), with remove_unused_columns=False"
+            )
+    given = {"prompts": prompts, "completions": completions, "info": columns["info"], "answer": columns["answer"]}
+    given |= {} if completion_ids is None else {"completion_ids": completion_ids}
+    if len({len(values) for values in given.values()}) > 1:
+        sizes = {name: len(values) for name, values in given.items()}
+        raise InputError(f"a batch must have as many of each: {sizes}")
+    for info in columns["info"]:
+        if not isinstance(info, Mapping):
+            raise InputError(f"info of a row must be a mapping, not {shortened(info)}")
+        if "rg_task" not in info:
+            raise InputError(f"info of a row lacks 'rg_task'; it has {sorted(map(str, info))}")
+    tokens = [None] * len(completions) if completion_ids is None else map(len, completion_ids)
+    return list(map(Rollout, prompts, map(_text, completions), columns["answer"], columns["info"], tokens))
 
 
 class Scorer:
@@ -154,20 +134,23 @@ class Scorer:
     def __init__(self, rubric: Rubric) -> None:
         self.rubric = rubric
         self._lock = threading.Lock()  # some trainers call the functions of a batch in a thread each
-        self._last: tuple[_Batch, list[Rollout]] | None = None
+        self._completions: Any = None
+        self._last: list[Rollout] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Scorer, (self.rubric,)
 
-    def rollouts(self, batch: _Batch, log_metric: LogMetric | None, log_extra: LogExtra | None) -> list[Rollout]:
-        """The rollouts of `batch`. Where they are scored anew, metrics and statuses are logged."""
+    def scored(
+        self, completions: Any, rollouts: list[Rollout], log_metric: LogMetric | None, log_extra: LogExtra | None
+    ) -> list[Rollout]:
+        """The `rollouts` of `completions`, scored: now, with metrics and statuses logged, or for another function. An
+        equal batch of another step is scored and logged again."""
         with self._lock:
-            if self._last is None or not self._last[0].is_same(batch):
-                rollouts = batch.rollouts()
+            if completions is not self._completions or rollouts != self._last:
                 self.rubric.grade(rollouts)
-                self._last = batch, rollouts
+                self._completions, self._last = completions, rollouts
                 self._log(rollouts, log_metric, log_extra)
-            return self._last[1]
+            return self._last
 
     def _log(self, rollouts: list[Rollout], log_metric: LogMetric | None, log_extra: LogExtra | None) -> None:
         if log_metric is not None:  # TRL averages over the values, of all processes: so each is exact

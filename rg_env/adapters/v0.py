@@ -1,4 +1,4 @@
-"""The environment for Verifiers' v0 API (`vf.load_environment`), from 0.1.2 to 0.3.
+"""Verifiers' v0 API, from 0.1.2 to 0.3: our environment for it, and anybody's environment of it for the trainer.
 
     env = vf.load_environment("rg-env", gym="leg_counting")
     env = vf.load_environment("rg-env", gym=["leg_counting", {"name": "chain_sum", "weight": 2}], seed=1)
@@ -8,46 +8,40 @@ between v0's releases are met by duck typing, not by version numbers.
 
 Rewards and metrics become functions that `vf.Rubric` calls by parameter name. A rollout is extracted and scored once,
 by the function that comes first, and kept in its `state` for the others.
+
+`VerifiersEnvironment` is what `GRPOTrainer` trains on: the rows of a `vf.SingleTurnEnv`, scored by its rubric.
 """
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.util import find_spec
-from inspect import Parameter
+from itertools import groupby
 from typing import Any
 
 import verifiers as vf
 from datasets import Dataset
 
-from rg_env.adapters.scoring import record_reward_errors, reward_errors
-from rg_env.core.data.selection import Row
-from rg_env.core.environment import ReasoningGym
+from rg_env.adapters.scoring import ScoringLoop, raising_reward_errors, watch
+from rg_env.core.data.selection import Row as DrawnRow
+from rg_env.core.environment import Environment, PromptOptions, ReasoningGym, Row, prompted_rows, unknown_parameter
 from rg_env.core.grading.extraction import completion_text, extract
-from rg_env.core.grading.rubric import Metric, Rubric, offered
+from rg_env.core.grading.rollout import UNNAMED_TASK, Rollout
+from rg_env.core.grading.rubric import Rubric, Scored, offered
 from rg_env.core.grading.scoring import score_extraction_async
-from rg_env.core.rewards.builtin import Rollout, WeightedReward
-from rg_env.core.rewards.registry import PARAMETERS, with_parameters_of
-from rg_env.core.text import shortened
-from rg_env.errors import InputError, unknown_name
+from rg_env.core.prompts import SYSTEM_PROMPT
+from rg_env.core.rewards.builtin import checked_value, describe
+from rg_env.core.rewards.registry import PARAMETERS
+from rg_env.core.text import shortened, user_error
+from rg_env.errors import InputError, RewardError
 
-_MADE_HERE = ("dataset", "eval_dataset", "rubric", "message_type")
+_MADE_HERE = ("dataset", "eval_dataset", "message_type")
 """Parameters of the parent classes that this environment fills in itself."""
 _CACHE_KEY = "rg_env_rollout"
 _PENDING_KEY = "rg_env_pending_score"
 _AWAITS_REWARDS = find_spec("verifiers.utils.async_utils") is not None
 """Early versions call reward functions without awaiting what they return: there, scoring blocks the event loop."""
-
-
-def _parameters() -> inspect.Signature:
-    """The parameters of `ReasoningGym`, upstream's first and in its order, `parser`, and those of the parent class."""
-    own = inspect.signature(ReasoningGym).parameters
-    every = {**own, "parser": Parameter("parser", Parameter.POSITIONAL_OR_KEYWORD, default=None)}
-    upstream = ("gym", "num_train_examples", "num_eval_examples", "system_prompt", "parser", "seed")
-    names = dict.fromkeys([*upstream, *every])
-    known = [every[name].replace(kind=Parameter.POSITIONAL_OR_KEYWORD) for name in names]
-    return inspect.Signature([*known, Parameter("kwargs", Parameter.VAR_KEYWORD)])
 
 
 class _ReasoningGym(ReasoningGym):
@@ -61,7 +55,9 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
     Args:
         gym, num_train_examples, num_eval_examples and all others: as for `ReasoningGym`.
         parser: a `vf.Parser`, which reward functions get.
-        kwargs: parameters of the parent class.
+        rubric: a `vf.Rubric` of your own, whose rewards count in place of the default ones, and in addition to
+            `rewards` where these are given, too. Accuracy and statuses remain as metrics.
+        kwargs: other parameters of `ReasoningGym`, and those of the parent class.
 
     Attributes: `environment` (the `ReasoningGym` whose rows and rubric these are, which `GRPOTrainer` trains on), and
     its `mixture`, `manifest`, `rewards`, `prompt_options` and `grading`. `dataset` and `eval_dataset` have the columns
@@ -73,90 +69,89 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         InputError: for what cannot work.
     """
 
-    __signature__ = _parameters()
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        given = self.__signature__.bind(*args, **kwargs).arguments
-        parents, parser = given.pop("kwargs", {}), given.pop("parser", None)
-        _check_keywords(parents)
-        if parser is not None and not isinstance(parser, vf.Parser):
-            raise InputError(f"parser must be a vf.Parser, not {shortened(parser)}")
-        if not isinstance(parents.get("sampling_args") or {}, Mapping):
-            raise InputError(f"sampling_args must be a mapping, not {shortened(parents['sampling_args'])}")
-        self.environment = env = _ReasoningGym(**given)
+    def __init__(
+        self,
+        gym: Any = "leg_counting",
+        num_train_examples: int = 2000,
+        num_eval_examples: int = 200,
+        system_prompt: str | None = SYSTEM_PROMPT,
+        parser: vf.Parser | None = None,
+        seed: int = 0,
+        rubric: vf.Rubric | None = None,
+        **kwargs: Any,
+    ) -> None:
+        own = {name: kwargs.pop(name) for name in inspect.signature(ReasoningGym).parameters if name in kwargs}
+        _check_keywords(kwargs)
+        for name, value, kind in (("parser", parser, vf.Parser), ("rubric", rubric, vf.Rubric)):
+            if not isinstance(value, kind | None):
+                raise InputError(f"{name} must be a vf.{kind.__name__}, not {shortened(value)}")
+        if not isinstance(kwargs.get("sampling_args") or {}, Mapping):
+            raise InputError(f"sampling_args must be a mapping, not {shortened(kwargs['sampling_args'])}")
+        self.environment = env = _ReasoningGym(
+            gym, num_train_examples, num_eval_examples, system_prompt=system_prompt, seed=seed, **own
+        )
         self.mixture, self.manifest, self.rewards = env.mixture, env.manifest, env.rewards
         self.prompt_options, self.grading = env.prompt_options, env.grading
+        self.own_rubric = rubric
         parser = parser or vf.Parser()
+        if rubric is None:
+            rubric = make_rubric(env.rubric, parser)
+        else:
+            rewards = env.rewards if own.get("rewards") is not None else ()
+            ours = make_rubric(Rubric(rewards, env.rubric.metrics, env.rubric.in_workers), parser)
+            rubric = vf.RubricGroup(rubrics=[rubric, ours])
+        watch(rubric)
         super().__init__(
             dataset=_dataset(env.train_rows),
             eval_dataset=_dataset(env.eval_rows),
             # Newer versions put a system prompt that they know of before any prompt without one.
             system_prompt=env.system_prompt if env.prompt_options.placement == "system" else None,
             parser=parser,
-            rubric=make_rubric(env.rubric, parser),
-            **parents,
+            rubric=rubric,
+            **kwargs,
         )
-        self.reward_errors = record_reward_errors(self.rubric)
 
-    def to_examples(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    def to_examples(self, rows: Sequence[DrawnRow]) -> list[dict[str, Any]]:
         """Rows of `core.data` with this environment's prompt and grading, as in its datasets."""
         return self.environment.to_examples(rows)
 
     # Synchronous up to 0.1.5 (next to `a_generate`), asynchronous from 0.1.6.
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """As the parent's, then raise the first error of a reward function, if there was one."""
-        return self._checked(super().generate, *args, **kwargs)
+        return _checked(super().generate, *args, **kwargs)
 
     def a_generate(self, *args: Any, **kwargs: Any) -> Any:
         """As the parent's, if it has one, then raise the first error of a reward function."""
-        return self._checked(super().a_generate, *args, **kwargs)
+        return _checked(super().a_generate, *args, **kwargs)
 
     # Parts of a batch, from 0.1.9 on: a server that runs the environment for `vf-eval` knows these two alone (0.1.10),
     # and `generate` saves what they return before it returns itself.
     async def run_rollout(self, *args: Any, **kwargs: Any) -> Any:
         """As the parent's, then raise the first error of a reward function, if there was one."""
-        return await self._part(super().run_rollout, *args, **kwargs)
+        return await _checked(super().run_rollout, *args, **kwargs)
 
     async def run_group(self, *args: Any, **kwargs: Any) -> Any:
         """As the parent's, if it has one, then raise the first error of a reward function."""
-        return await self._part(super().run_group, *args, **kwargs)
-
-    async def _part(self, run: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
-        with reward_errors() as errors:
-            result = await run(*args, **kwargs)
-        if errors:
-            self.reward_errors.forget()
-            raise errors[0]
-        return result
-
-    def _checked(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        with self._batch():
-            result = generate(*args, **kwargs)
-            if not inspect.isawaitable(result):
-                self.reward_errors.raise_first()
-                return result
-        return self._checked_later(result)
-
-    async def _checked_later(self, result: Awaitable[Any]) -> Any:
-        with self._batch():
-            value = await result
-            self.reward_errors.raise_first()
-            return value
-
-    @contextmanager
-    def _batch(self) -> Iterator[None]:
-        """Forget the reward errors of a batch that fails for another reason: the next batch must not raise them."""
-        try:
-            yield
-        except BaseException:
-            self.reward_errors.forget()
-            raise
+        return await _checked(super().run_group, *args, **kwargs)
 
 
-@with_parameters_of(ReasoningGymEnv)
-def load_environment(*args: Any, **options: Any) -> ReasoningGymEnv:
+def _checked(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with raising_reward_errors():
+        result = run(*args, **kwargs)
+    return _checked_later(result) if inspect.isawaitable(result) else result
+
+
+async def _checked_later(result: Awaitable[Any]) -> Any:
+    with raising_reward_errors():
+        return await result
+
+
+def load_environment(*args: Any, **kwargs: Any) -> ReasoningGymEnv:
     """What `vf.load_environment("rg-env", ...)` calls; parameters as for `ReasoningGymEnv`."""
-    return ReasoningGymEnv(*args, **options)
+    return ReasoningGymEnv(*args, **kwargs)
+
+
+load_environment.__signature__ = inspect.signature(ReasoningGymEnv)  # type: ignore[attr-defined]
 
 
 def _dataset(rows: Sequence[Mapping[str, Any]]) -> Dataset | None:
@@ -165,7 +160,7 @@ def _dataset(rows: Sequence[Mapping[str, Any]]) -> Dataset | None:
 
 
 def _check_keywords(kwargs: Mapping[str, Any]) -> None:
-    own = set(ReasoningGymEnv.__signature__.parameters) - {"kwargs"}
+    """Raise `InputError` unless they are parameters of the parent classes."""
     parents = {
         name
         for parent in vf.SingleTurnEnv.__mro__
@@ -177,51 +172,36 @@ def _check_keywords(kwargs: Mapping[str, Any]) -> None:
         if name in _MADE_HERE:
             raise InputError(f"{name!r} cannot be given: this environment makes it from gym and rewards")
         if name not in parents:
-            raise unknown_name("parameter of the environment", name, own | parents - set(_MADE_HERE))
+            own = {*inspect.signature(ReasoningGymEnv).parameters, *inspect.signature(ReasoningGym).parameters}
+            raise unknown_parameter(name, (own | parents) - {*_MADE_HERE, "kwargs"})
 
 
 def make_rubric(rubric: Rubric, parser: vf.Parser) -> vf.Rubric:
     """The rubric for Verifiers: rewards with their weights, and with weight 0 the metrics."""
-    functions: list[Any] = [*map(RewardAdapter, rubric.rewards), *map(MetricAdapter, rubric.metrics)]
-    if rubric.in_workers and _AWAITS_REWARDS:
-        functions = [Awaiting(function) for function in functions]
+    kind = _AwaitingFunction if rubric.in_workers and _AWAITS_REWARDS else _Function
+    metrics = [(metric.name, lambda rollout, _, value=metric.value: value(rollout)) for metric in rubric.metrics]
+    values: list[Any] = [*((reward.name, reward.value) for reward in rubric.rewards), *metrics]
+    functions = [kind(name, value) for name, value in values]
     weights = [*(reward.weight for reward in rubric.rewards), *(0.0 for _ in rubric.metrics)]
     return vf.Rubric(funcs=functions, weights=weights, parser=parser)
 
 
-class RewardAdapter:
-    """A core reward in the form that `vf.Rubric` calls: by these parameter names, with `__name__` as the metric's."""
+class _Function:
+    """A reward or metric in the form that `vf.Rubric` calls: by these parameter names, with `__name__` as its name."""
 
-    def __init__(self, reward: WeightedReward) -> None:
-        self.reward = reward
-        self.__name__ = reward.name
+    def __init__(self, name: str, value: Callable[[Rollout, Mapping[str, Any]], float]) -> None:
+        self.__name__ = name
+        self._value = value
 
-    def __call__(self, prompt: Any, completion: Any, answer: Any, state: Any, info: Any, parser: Any) -> float:
+    def __call__(self, prompt: Any, completion: Any, answer: Any, state: Any, info: Any, parser: Any) -> Any:
         rollout = rollout_of(prompt, completion, answer, state, info)
-        return self.reward.value(rollout, {**offered(rollout, completion), "state": state, "parser": parser})
+        return self._value(rollout, {**offered(rollout, completion), "state": state, "parser": parser})
 
 
-class MetricAdapter:
-    """A metric of a rollout in the same form."""
+class _AwaitingFunction(_Function):
+    """Waits for the score first, which a worker process makes: the event loop stays free."""
 
-    def __init__(self, metric: Metric) -> None:
-        self.metric = metric
-        self.__name__ = metric.name
-
-    def __call__(self, prompt: Any, completion: Any, answer: Any, state: Any, info: Any) -> float:
-        return self.metric.value(rollout_of(prompt, completion, answer, state, info))
-
-
-class Awaiting:
-    """A reward function or metric that waits for the score first, which a worker makes: the event loop stays free."""
-
-    def __init__(self, function: Any) -> None:
-        self.function = function
-        self.__name__ = function.__name__
-        self.__signature__ = inspect.signature(function)
-
-    async def __call__(self, **arguments: Any) -> float:
-        state, completion, info = arguments["state"], arguments["completion"], arguments["info"]
+    async def __call__(self, prompt: Any, completion: Any, answer: Any, state: Any, info: Any, parser: Any) -> Any:
         if isinstance(state, dict) and _kept(completion, state, info) is None:
             # The rubric calls all its functions at once: the first one starts scoring, and all wait for the same score.
             pending = state.get(_PENDING_KEY)
@@ -231,10 +211,8 @@ class Awaiting:
                 pending.add_done_callback(lambda _: state.pop(_PENDING_KEY, None))  # also if it failed
             score = await asyncio.shield(pending)  # a cancelled function leaves the score to the others
             if _kept(completion, state, info) is None:
-                rest = (arguments["prompt"], completion, arguments["answer"], state, info)
-                state[_CACHE_KEY] = _rollout(*rest, score)
-        value: float = self.function(**arguments)
-        return value
+                state[_CACHE_KEY] = _rollout(prompt, completion, answer, state, info, score)
+        return super().__call__(prompt, completion, answer, state, info, parser)
 
 
 def rollout_of(prompt: Any, completion: Any, answer: Any, state: Any, info: Any) -> Rollout:
@@ -278,3 +256,163 @@ def usage(state: Mapping[str, Any]) -> tuple[int | None, bool | None]:
     choices = getattr(responses[-1], "choices", None) or [getattr(responses[-1], "message", None)]
     reason = getattr(choices[0], "finish_reason", None)
     return (tokens if isinstance(tokens, int) else None), (None if reason is None else reason == "length")
+
+
+# Anybody's environment, for the trainer
+
+_HOOKS = ("rollout", "setup_state", "is_completed", "env_response", "get_prompt_messages", "get_context_messages",
+          "get_model_response", "render_completion")  # fmt: skip
+"""Methods by which an environment changes what happens in a rollout: the trainer would not call them."""
+_ROW = "verifiers_row"
+"""Key of a row under which the dataset's own row is, as the rubric wants it."""
+_MONITORS = ("num_turns",)
+"""What later releases count by themselves, by functions of weight 0: always 1 here."""
+
+
+class VerifiersEnvironment(Environment):
+    """Rows and rewards of a `vf.SingleTurnEnv`. Its rubric scores; a reward that raises, or returns None, is an error.
+
+    Raises:
+        InputError: the environment has several turns, tools or rollouts of its own, or no rows.
+    """
+
+    def __init__(self, env: Any) -> None:
+        _check_single_turn(env)
+        self.env = env
+        self.prompt_options = PromptOptions.of(system_prompt=env.system_prompt)
+        self.train_rows, self.eval_rows = (
+            _rows(env, name, self.prompt_options) for name in ("dataset", "eval_dataset")
+        )
+        if not self.train_rows and not self.eval_rows:
+            raise InputError(f"{type(env).__name__} has neither training nor evaluation rows")
+        watch(env.rubric)
+        names, weights = (_of_rubric(env.rubric, name) for name in ("reward_func_names", "reward_weights"))
+        self._weights = {
+            name: float(weight)
+            for name, weight in zip(names, weights, strict=True)
+            if name not in _MONITORS and not _is_part(name)
+        }
+        if not self._weights:
+            raise InputError(f"the rubric of {type(env).__name__} has no reward function")
+        self._loop = ScoringLoop()
+
+    @property
+    def reward_weights(self) -> dict[str, float]:
+        return self._weights
+
+    @property
+    def has_accuracy(self) -> bool:
+        return "accuracy" in self._weights
+
+    def score(self, rollouts: Sequence[Rollout]) -> list[Scored]:
+        states = [self._state(rollout) for rollout in rollouts]
+        rubric = self.env.rubric
+        scoring = _scored_rollouts if hasattr(rubric, "score_rollouts") else _scored_groups
+        try:
+            with raising_reward_errors():
+                found = self._loop.run(scoring(rubric, states))
+        except RewardError:
+            raise
+        except Exception as error:
+            raise RewardError(f"rubric {type(rubric).__name__} raised {user_error(error)}") from error
+        return [self._scored(*each) for each in zip(rollouts, found, strict=True)]
+
+    def _scored(self, rollout: Rollout, found: tuple[Any, Mapping[str, Any]]) -> Scored:
+        """Values of a rubric whose class computes them in a way of its own, which `watch` does not see."""
+        where = describe(rollout.task, rollout.extraction.answer, rollout.text)
+        values = {name: checked_value(name, value, where) for name, value in found[1].items() if name not in _MONITORS}
+        metrics = {name: values.pop(name) for name in list(values) if name == "accuracy" or _is_part(name)}
+        return Scored(checked_value(f"of {type(self.env.rubric).__name__}", found[0], where), values, metrics)
+
+    def _state(self, rollout: Rollout) -> Any:
+        """What a rubric reads of a rollout, in the form that the release has."""
+        row = dict(rollout.row[_ROW])
+        prompt, completion = self._messages(rollout)
+        row |= {"prompt": prompt, "answer": row.get("answer", ""), "info": dict(rollout.info)}
+        step = {"prompt": prompt, "completion": completion, "response": None, "tokens": None, "reward": None,
+                "advantage": None, "is_truncated": bool(rollout.truncated), "extras": {}}  # fmt: skip
+        state: Any = getattr(vf, "State", dict)()
+        state.update(
+            **{key: row[key] for key in ("prompt", "answer", "info")},
+            input=row,
+            task=row if hasattr(self.env.rubric, "task_for_state") else row.get("task") or UNNAMED_TASK,
+            example_id=row.get("example_id", 0),
+            completion=completion,
+            responses=[],
+            trajectory=[step],
+            turn=1,
+            is_completed=True,
+            is_truncated=bool(rollout.truncated),
+            timing={"generation_ms": 0.0, "scoring_ms": 0.0, "total_ms": 0.0},
+            reward=None,
+            metrics=None,
+        )
+        return state
+
+    def _messages(self, rollout: Rollout) -> tuple[Any, Any]:
+        if isinstance(rollout.prompt, str):
+            return rollout.prompt, rollout.text
+        kinds = {role: getattr(vf, f"{role.title()}Message", dict) for role in ("system", "user", "assistant")}
+        prompt = [kinds.get(message["role"], dict)(**message) for message in rollout.prompt]
+        return prompt, [kinds["assistant"](role="assistant", content=rollout.text)]
+
+
+def _is_part(name: str) -> bool:
+    """Whether it is a metric that our environment has for a part of its rollouts."""
+    return name.startswith(("accuracy/", "status/"))
+
+
+async def _scored_rollouts(rubric: Any, states: Sequence[Any]) -> list[tuple[Any, Mapping[str, Any]]]:
+    """By a rubric up to 0.1.6."""
+    found = await rubric.score_rollouts(
+        prompts=[state["prompt"] for state in states],
+        completions=[state["completion"] for state in states],
+        answers=[state["answer"] for state in states],
+        states=states,
+        tasks=[state["task"] for state in states],
+        infos=[state["info"] for state in states],
+        example_ids=[state["example_id"] for state in states],
+        use_tqdm=False,
+    )
+    by_name = found.metrics.items()
+    return [(reward, {name: values[i] for name, values in by_name}) for i, reward in enumerate(found.reward)]
+
+
+async def _scored_groups(rubric: Any, states: Sequence[Any]) -> list[tuple[Any, Mapping[str, Any]]]:
+    """By a later one, which scores the rollouts of a row together."""
+    groups = groupby(states, key=lambda state: (state["example_id"], repr(state["prompt"])))
+    await asyncio.gather(*(rubric.score_group(list(group)) for _, group in groups))
+    return [(state.get("reward"), state.get("metrics") or {}) for state in states]
+
+
+def _check_single_turn(env: Any) -> None:
+    name, base = type(env).__name__, vf.SingleTurnEnv
+    if not isinstance(env, base):
+        why = "is not a SingleTurnEnv: it may have several turns or tools"
+    elif getattr(env, "oai_tools", None) or getattr(env, "tool_defs", None):
+        why = "has tools"
+    elif own := [hook for hook in _HOOKS if getattr(type(env), hook, None) is not getattr(base, hook, None)]:
+        why = f"has {', '.join(own)} of its own"
+    else:
+        return
+    raise InputError(f"{name} {why}, and GRPOTrainer samples single turns by itself: train it with prime-rl")
+
+
+def _of_rubric(rubric: Any, name: str) -> list[Any]:
+    get = getattr(rubric, f"get_{name}", None) or getattr(rubric, f"_get_{name}")  # up to 0.1.6, and later
+    return list(get())
+
+
+def _rows(env: Any, name: str, options: PromptOptions) -> list[dict[str, Any]]:
+    build = getattr(env, f"build_{name}", None)  # later releases build them when first needed
+    dataset = build() if build else getattr(env, name)
+    return prompted_rows([_row(row) for row in dataset or ()], name, options)
+
+
+def _row(row: Row) -> dict[str, Any]:
+    """A row of a dataset as one of `Environment`. Datasets give every message all keys that any of them has."""
+    prompt, answer, info = row.get("prompt"), row.get("answer"), row.get("info")
+    if isinstance(prompt, list):
+        prompt = [{key: value for key, value in message.items() if value is not None} for message in prompt]
+    info = json.loads(info) if isinstance(info, str) else info
+    return {**row, "prompt": prompt, "answer": "" if answer is None else str(answer), "info": info, _ROW: row}

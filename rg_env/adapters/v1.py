@@ -5,6 +5,11 @@
     vf-validate rg-env --runtime.type subprocess -n 20          # gold answers score 1, an empty reply does not
     vf-replay outputs/RUN                                       # scores what a run has saved once more
 
+    env = rg_env.load_environment("leg_counting", split="eval")      # the same as an object, where v0 is missing (0.4)
+    context = vf.ModelContext(model="m", client=vf.EvalClientConfig(base_url=URL, api_key_var=KEY_VARIABLE))
+    async with env.serving():
+        episodes = [await env.run_episode(task, context) for task in env.taskset]
+
 Rows, prompts, graders and rewards are those of the v0 environment: equal options give equal questions and scores in
 every release. Rows are built, or read from the cache, when the taskset is iterated. Differences between v1's releases
 are met by duck typing, not by version numbers.
@@ -15,10 +20,11 @@ prompts are text.
 """
 
 import functools
+import inspect
 import json
 import os
 import ssl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import httpx
@@ -27,8 +33,9 @@ import verifiers.v1 as vf
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from rg_env.core.data.dataset import build_rows, check_request
+from rg_env.core.data.selection import Row
 from rg_env.core.data.splits import SplitBy, question_hash
-from rg_env.core.environment import PromptOptions
+from rg_env.core.environment import PromptOptions, ReasoningGym
 from rg_env.core.grading.extraction import extract
 from rg_env.core.grading.rubric import OFFERED, Rubric, metrics_of, needs_workers, offered
 from rg_env.core.grading.scoring import score_extraction_async
@@ -36,7 +43,11 @@ from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages
 from rg_env.core.rewards.builtin import Rollout, check_offered, resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.user_code import import_user_code
-from rg_env.errors import InputError
+from rg_env.errors import InputError, unknown_name
+
+SPLITS = ("train", "eval")
+_PARAMETERS = inspect.signature(ReasoningGym).parameters
+_SPLIT = inspect.Parameter("split", inspect.Parameter.KEYWORD_ONLY, default="eval")
 
 
 class ReasoningGymTaskData(vf.TaskData):
@@ -128,8 +139,6 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     """A name, or names and weights (JSON on a command line); None: correctness 1, format 0.1."""
     grading: str = "hardened"
     """`hardened`, `partial` (real progress counts) or `upstream` (the library's own formulas)."""
-    partial_credit: bool = False
-    """The same as `grading=partial`."""
     instruction: str | None = SYSTEM_PROMPT
     """The text of the system prompt (`system_prompt` is Verifiers' own option: a file that replaces it)."""
     prompt_placement: Placement = "system"
@@ -181,7 +190,6 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
             system_prompt=self.instruction,
             prompt_placement=self.prompt_placement,
             preamble=self.preamble,
-            partial_credit=self.partial_credit,
             grading=self.grading,
         )
 
@@ -324,3 +332,65 @@ if hasattr(vf, "SingleAgentEnv"):  # not in 0.2, where the harness has its own r
 
     class SingleTurnEnv(vf.SingleAgentEnv, vf.Env[SingleTurnEnvConfig]):
         """The environment in which Verifiers evaluates the taskset by its name."""
+
+    class ReasoningGymEnv(SingleTurnEnv):
+        """A single-turn environment over Reasoning Gym tasks, whose training and evaluation rows never share a problem.
+
+        Unlike the taskset that Verifiers loads by its id, it lives in one process, so that rewards may be functions.
+
+        Args:
+            split: the rows of `taskset`: "eval" or "train".
+            gym, num_train_examples, num_eval_examples and all others: as for `ReasoningGym`.
+
+        Attributes:
+            environment: the `ReasoningGym` with both splits, which `GRPOTrainer` trains on; `mixture`, `manifest`,
+                `rewards`, `prompt_options` and `grading` are its own.
+            taskset: the rows of `split` as Verifiers' tasks.
+
+        Raises:
+            InputError: for what cannot work. `GenerationError`: a draw that takes too long.
+        """
+
+        __signature__ = inspect.Signature([*_PARAMETERS.values(), _SPLIT])
+
+        def __init__(self, *args: Any, split: Literal["train", "eval"] = "eval", **options: Any) -> None:
+            if split not in SPLITS:
+                raise unknown_name("split", split, SPLITS)
+            self.environment = env = ReasoningGym(*args, **options)
+            self.mixture, self.manifest, self.rewards = env.mixture, env.manifest, env.rewards
+            self.prompt_options, self.grading = env.prompt_options, env.grading
+            config = SingleTurnEnvConfig(taskset={"id": "rg-env"})
+            task = config.taskset.task.model_copy()
+            task._rubric = env.rubric
+            given = inspect.signature(ReasoningGym).bind(*args, **options).arguments
+            known = {name: value for name, value in given.items() if name in ReasoningGymTasksetConfig.model_fields}
+            own = {"task": task, "split": split, "grading": env.grading, "instruction": env.system_prompt}
+            # Copied and not validated: functions and mixtures are not values that a config file could have.
+            taskset = config.taskset.model_copy(update={**known, **own})
+            super().__init__(config.model_copy(update={"taskset": taskset}))
+            self.taskset = _RowsTaskset(taskset, env.train_rows if split == "train" else env.eval_rows)
+
+        def to_examples(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+            """Rows of `core.data` with this environment's prompt and grading."""
+            return self.environment.to_examples(rows)
+
+    def load_environment(*args: Any, **options: Any) -> ReasoningGymEnv:
+        """`rg_env.load_environment` with these releases; parameters as for `ReasoningGymEnv`."""
+        return ReasoningGymEnv(*args, **options)
+
+    load_environment.__signature__ = ReasoningGymEnv.__signature__  # type: ignore[attr-defined]
+
+
+class _RowsTaskset(ReasoningGymTaskset):
+    """A taskset of rows that were drawn already."""
+
+    def __init__(self, config: ReasoningGymTasksetConfig, rows: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__(config)
+        self._rows = rows
+
+    def load(self) -> Iterator[ReasoningGymTask]:
+        split = self.config.split
+        if not self._rows:
+            other = SPLITS[split == SPLITS[0]]
+            raise InputError(f"num_{split}_examples is 0: there are no tasks; raise it, or give split={other!r}")
+        return tasks_of(self._rows, self.config.task)

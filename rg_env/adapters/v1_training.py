@@ -23,6 +23,7 @@ from rg_env.core.environment import Environment, PromptOptions, prompted_rows
 from rg_env.core.grading.rollout import Rollout
 from rg_env.core.grading.rubric import Scored
 from rg_env.core.rewards.builtin import checked_value, describe
+from rg_env.core.text import user_error
 from rg_env.errors import InputError, MissingExtraError, RewardError
 
 if not hasattr(vf.Taskset, "bounded"):
@@ -212,7 +213,7 @@ def _checked(function: Callable[..., Any], name: str, where: str) -> Callable[..
         except RewardError:
             raise
         except Exception as error:
-            raise RewardError(f"reward {name!r} raised {type(error).__name__}: {error}; {where}") from error
+            raise RewardError(f"reward {name!r} raised {user_error(error)}; {where}") from error
         for key, each in (value if isinstance(value, Mapping) else {name: value}).items():
             checked_value(key, each, where)
         return value

@@ -11,6 +11,7 @@ The trainer takes it as it is; `rg_env.adapters` turns it into what other framew
 """
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +26,9 @@ from rg_env.core.grading.rubric import OFFERED, Rubric, Scored, metrics_of, metr
 from rg_env.core.grading.scoring import Grading
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages, fold_system
 from rg_env.core.rewards.builtin import WeightedReward, check_offered, resolve_rewards
-from rg_env.core.rewards.registry import with_parameters_of
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import shortened
-from rg_env.errors import InputError, unknown_name
+from rg_env.errors import InputError, UnknownNameError, unknown_name
 
 Row = Mapping[str, Any]
 """`prompt` (chat messages, or text that the model continues), `answer` (gold answer, may be empty), `info`, and other
@@ -53,16 +53,16 @@ class PromptOptions:
         prompt_placement: Placement = "system",
         preamble: str | None = None,
         few_shot: object = None,
-        partial_credit: bool = False,
         grading: str = "hardened",
     ) -> "PromptOptions":
         """The arguments of `ReasoningGym`. Raises `InputError` for those that cannot work."""
-        graded = _grading(grading, partial_credit)
+        if grading not in get_args(Grading):
+            raise unknown_name("grading", grading, get_args(Grading))
         shots = _few_shot(few_shot)
         check_text("system_prompt", system_prompt or "")
         check_text("preamble", preamble or "")
         build_messages("", system_prompt, prompt_placement)  # raises for an unknown placement
-        return cls(system_prompt, prompt_placement, preamble, shots, graded)
+        return cls(system_prompt, prompt_placement, preamble, shots, cast("Grading", grading))
 
     def messages(self, question: str) -> list[dict[str, Any]]:
         """The chat that asks `question`."""
@@ -106,16 +106,6 @@ def check_text(name: str, text: object) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise InputError(f"{name} holds characters that cannot be written as UTF-8: {error}") from error
-
-
-def _grading(grading: str, partial_credit: bool) -> Grading:
-    if not isinstance(partial_credit, bool):
-        raise InputError(f"partial_credit must be true or false, not {shortened(partial_credit)}")
-    if grading not in get_args(Grading):
-        raise unknown_name("grading", grading, get_args(Grading))
-    if grading == "upstream" and partial_credit:
-        raise InputError("grading='upstream' has partial credit of its own: leave partial_credit out")
-    return "partial" if partial_credit else cast("Grading", grading)
 
 
 class Environment:
@@ -212,6 +202,35 @@ class Environment:
         return self.rubric.score(rollouts)
 
 
+_OTHER_NAMES = {
+    **dict.fromkeys(("task_name", "task", "tasks", "dataset", "dataset_name"), "gym"),
+    **dict.fromkeys(("num_examples", "num_samples", "size"), "num_train_examples"),
+    "reward_funcs": "rewards",
+    "partial_credit": "grading",
+}
+"""Parameters as other environments call them."""
+
+
+def unknown_parameter(name: str, known: Iterable[str]) -> UnknownNameError:
+    """The error for a parameter that an environment does not have."""
+    hint = f"it is {_OTHER_NAMES[name]!r} here" if name in _OTHER_NAMES else ""
+    return unknown_name("parameter of the environment", name, known, hint=hint)
+
+
+def _checked_names(init: Callable[..., None]) -> Callable[..., None]:
+    """`init`, with an `UnknownNameError` for a keyword that it lacks."""
+    known = list(inspect.signature(init).parameters)[1:]
+
+    @functools.wraps(init)
+    def call(*args: Any, **kwargs: Any) -> None:
+        for name in kwargs:
+            if name not in known:
+                raise unknown_parameter(name, known)
+        init(*args, **kwargs)
+
+    return call
+
+
 class ReasoningGym(Environment):
     """Reasoning Gym tasks, whose training and evaluation rows never share a problem.
 
@@ -225,7 +244,6 @@ class ReasoningGym(Environment):
             a system role, `"user_after"` after it.
         preamble: an additional system message, before a `system_prompt` in the system message.
         few_shot: messages before the question.
-        partial_credit: the same as `grading="partial"`.
         grading: `"hardened"`: right or wrong; `"partial"`: real progress counts; `"upstream"`: the library's own
             formulas (`core.grading.scoring`).
         manifest: the `manifest.json` of a run, or its content; rows other than that run's are refused.
@@ -238,6 +256,7 @@ class ReasoningGym(Environment):
     mixture: Mixture
     manifest: dict[str, Any]
 
+    @_checked_names
     def __init__(
         self,
         gym: Any = "leg_counting",
@@ -251,7 +270,6 @@ class ReasoningGym(Environment):
         prompt_placement: Placement = "system",
         preamble: str | None = None,
         few_shot: Sequence[Mapping[str, Any]] | None = None,
-        partial_credit: bool = False,
         grading: str = "hardened",
         manifest: str | Path | Manifest | None = None,
         split_by: SplitBy = "problem",
@@ -264,7 +282,6 @@ class ReasoningGym(Environment):
             prompt_placement=prompt_placement,
             preamble=preamble,
             few_shot=few_shot,
-            partial_credit=partial_credit,
             grading=grading,
         )
         self.grading = self.prompt_options.grading
@@ -282,10 +299,8 @@ class ReasoningGym(Environment):
         return self.prompt_options.to_examples(rows)
 
 
-@with_parameters_of(ReasoningGym)
-def load_environment(*args: Any, **options: Any) -> ReasoningGym:
-    """The environment without Verifiers' v0 API: what `rg_env.load_environment` is where that is not installed."""
-    return ReasoningGym(*args, **options)
+load_environment = ReasoningGym
+"""What `rg_env.load_environment` is where Verifiers is not installed."""
 
 
 def prompted_rows(rows: Iterable[Row], name: str, asking: PromptOptions) -> list[dict[str, Any]]:

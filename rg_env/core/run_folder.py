@@ -34,15 +34,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from rg_env.core.config import yaml12
-from rg_env.core.text import cut_bytes, one_line
-from rg_env.errors import InputError, OutputFolderError
+from rg_env.core.text import cut_bytes, one_line, reason_of
+from rg_env.errors import InputError, OutputFolderError, installed_version
 
 OUTPUTS = Path("outputs")
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
@@ -204,7 +203,7 @@ class RunFolder:
             hardware: what it runs on (`training.reporting.memory.hardware`).
         """
         values = {
-            "versions": {name: found for name in _PACKAGES if (found := _version(name))},
+            "versions": {name: found for name in _PACKAGES if (found := installed_version(name))},
             "python": platform.python_version(),
             "platform": platform.platform(),
             **({"hardware": hardware} if hardware else {}),
@@ -355,15 +354,11 @@ def free_folder(
                 f"{folder} is not empty: it may hold another run; {remedy}, move it away, or resume it ({resume})"
             )
         nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-        try:
-            tempfile.TemporaryFile(dir=nearest).close()  # permissions do not cover /proc, read-only and full disks
-        except OSError as error:
-            raise OutputFolderError(f"cannot write {folder}: {nearest}: {error.strerror}; {remedy}") from error
+        tempfile.TemporaryFile(dir=nearest).close()  # permissions do not cover /proc, read-only and full disks
     except OutputFolderError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a null byte
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise OutputFolderError(f"cannot write {one_line(folder, 80)}: {reason}; {remedy}") from error
+        raise OutputFolderError(f"cannot write {one_line(folder, 80)}: {reason_of(error)}; {remedy}") from error
     return folder
 
 
@@ -456,13 +451,6 @@ def _append(file: Path, records: Sequence[dict[str, Any]]) -> None:
 
 def _line(record: dict[str, Any]) -> str:
     return json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _plain(value: Any) -> Any:

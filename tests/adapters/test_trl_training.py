@@ -51,4 +51,4 @@ def test_trl_logs_rewards_and_metrics(found: dict[str, Any]) -> None:
 
 def test_a_reward_that_raises_ends_the_run(found: dict[str, Any]) -> None:
     """With our error, not a 0."""
-    assert found["error"].startswith("RewardError: reward 'bad' raised KeyError: 'x'; task ")
+    assert found["error"].startswith("RewardError: reward 'bad' raised KeyError: 'x' (")

@@ -11,8 +11,7 @@ from user_code import TASK, nothing_left
 from v0_api import evaluated, functions, generated, names, vf, weights
 
 import rg_env
-from rg_env.adapters import v0
-from rg_env.core.data.dataset import build_rows
+from rg_env.adapters import as_environment, v0
 from rg_env.core.data.splits import split_of
 from rg_env.core.prompts import SYSTEM_PROMPT
 from rg_env.core.rewards.builtin import Rollout
@@ -21,18 +20,16 @@ from rg_env.errors import InputError, RewardError, UnknownNameError
 SMALL: dict[str, Any] = {"num_train_examples": 8, "num_eval_examples": 6}
 
 
-@pytest.fixture
-def rollouts(monkeypatch: pytest.MonkeyPatch) -> list[Rollout]:
-    """Fills with the rollouts that the rubric scores."""
-    found: list[Rollout] = []
-    make = v0._rollout
+class Seen:
+    """A reward that pays nothing and keeps the rollouts that it is called with."""
 
-    def kept(*args: Any) -> Rollout:
-        found.append(make(*args))
-        return found[-1]
+    def __init__(self) -> None:
+        self.rollouts: list[Rollout] = []
+        self.__name__ = f"seen_{id(self)}"
 
-    monkeypatch.setattr(v0, "_rollout", kept)
-    return found
+    def __call__(self, rollout: Rollout) -> float:
+        self.rollouts.append(rollout)
+        return 0.0
 
 
 def _oracle(env: vf.Environment, right: Callable[[str], bool] = lambda task: True) -> Callable[[list[Any]], str]:
@@ -43,21 +40,6 @@ def _oracle(env: vf.Environment, right: Callable[[str], bool] = lambda task: Tru
         return f"<answer>{row['answer'] if right(row['info']['rg_task']) else 'no'}</answer>"
 
     return reply
-
-
-def test_a_manifest_of_other_rows_is_refused() -> None:
-    """`manifest=` stands for the rows of an earlier run."""
-    first = rg_env.load_environment(**SMALL, seed=1)
-    again = rg_env.load_environment(**SMALL, seed=1, manifest=first.manifest)
-    assert again.dataset["question"] == first.dataset["question"]
-    with pytest.raises(InputError, match="its seed of the train rows is 1, and here 2"):
-        rg_env.load_environment(**SMALL, seed=2, manifest=first.manifest)
-
-
-def test_further_rows_are_put_as_its_own() -> None:
-    """With its prompt form and grading: those of its dataset, put again, are the same."""
-    env = rg_env.load_environment(**SMALL, seed=1, prompt_placement="user", preamble="Be brief.", partial_credit=True)
-    assert env.to_examples(build_rows("leg_counting", "train", 8, 1)) == env.dataset.to_list()
 
 
 def test_rows_and_scores_are_the_plain_environments(fake_server: Any) -> None:
@@ -114,24 +96,21 @@ def test_parameters_follow_upstream() -> None:
     assert {name: own[name].default for name in own if name != "kwargs"} == defaults
 
 
-def test_a_rollout_is_scored_over_http(fake_server: Any, rollouts: list[Rollout]) -> None:
-    """Right answers earn correctness, format and brevity, through a real client and server."""
-    env = rg_env.load_environment(**SMALL, rewards=[("correctness", 1), ("format", 0.5), ("brevity", 1)])
+def test_a_rollout_is_scored_over_http(fake_server: Any) -> None:
+    """Right answers earn correctness, format and brevity, through a real client and server; all reward functions of a
+    rollout share one extraction and one grading."""
+    first, second = Seen(), Seen()
+    rewards = [("correctness", 1), ("format", 0.5), ("brevity", 1), first, second]
+    env = rg_env.load_environment(**SMALL, rewards=rewards)
     fake_server.reply = _oracle(env)
     results = evaluated(env, fake_server.url)
     assert results.reward == [1 + 0.5 + 0.75] * 6
     assert results.metrics["accuracy"] == [1.0] * 6
     assert [message["role"] for message in fake_server.requests[0]["messages"]] == ["system", "user"]
-    rollout = rollouts[0]
+    assert {*map(id, first.rollouts)} == {*map(id, second.rollouts)}
+    assert len(first.rollouts) == 6
+    rollout = first.rollouts[0]
     assert (rollout.completion_tokens, rollout.truncated, rollout.score.status) == (128, False, "correct")
-
-
-def test_wrong_and_missing_answers_earn_less(fake_server: Any) -> None:
-    """A wrong answer earns the format only, a missing one nothing."""
-    env = rg_env.load_environment(**SMALL)
-    for reply, reward in (("<answer>no</answer>", 0.1), ("no", 0.0)):
-        fake_server.reply = lambda messages, reply=reply: reply
-        assert evaluated(env, fake_server.url, num_examples=2).reward == [pytest.approx(reward)] * 2
 
 
 def test_statuses_are_metrics(fake_server: Any) -> None:
@@ -153,24 +132,17 @@ def test_statuses_are_metrics(fake_server: Any) -> None:
 
 
 @pytest.mark.slow
-def test_upstream_grading_is_the_librarys(fake_server: Any, rollouts: list[Rollout]) -> None:
+def test_upstream_grading_is_the_librarys(fake_server: Any) -> None:
     """Credit for a mention, from a worker, once for all reward functions of a rollout."""
-    env = rg_env.load_environment(**SMALL, grading="upstream")
+    seen, other = Seen(), Seen()
+    env = rg_env.load_environment(**SMALL, grading="upstream", rewards=["correctness", seen, other])
     right = {row["question"]: row["answer"] for row in env.eval_dataset}
     fake_server.reply = lambda messages: f"<answer>{right[messages[-1]['content']]} or so</answer>"
     results = evaluated(env, fake_server.url)
     assert set(results.metrics["status/partial"]) == {1.0}
-    assert len(rollouts) == 6
-    assert sorted(results.metrics["correctness"]) == sorted(rollout.score.value for rollout in rollouts)
-    assert all(0 < rollout.score.value < 1 for rollout in rollouts)
-
-
-def test_partial_credit() -> None:
-    """Rows say how they are graded."""
-    for asked in ({"partial_credit": True}, {"grading": "partial"}):
-        env = rg_env.load_environment(**SMALL, **asked)
-        assert env.dataset[0]["info"]["grading"] == "partial"
-        assert "status/partial" in names(env.rubric)
+    assert {*map(id, seen.rollouts)} == {*map(id, other.rollouts)}
+    assert sorted(results.metrics["correctness"]) == sorted(rollout.score.value for rollout in seen.rollouts)
+    assert all(0 < rollout.score.value < 1 for rollout in seen.rollouts)
 
 
 def test_the_system_prompt_can_stand_in_the_user_turn(fake_server: Any) -> None:
@@ -197,21 +169,6 @@ def test_accuracy_by_task_is_exact_over_a_dataset(fake_server: Any) -> None:
     assert means["accuracy/chain_sum"] == 0.0
     tasks = [info["rg_task"] for info in env.eval_dataset["info"]]
     assert means["accuracy"] == pytest.approx(1 - tasks.count("chain_sum") / 17)
-
-
-def test_each_rollout_is_scored_once(fake_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All reward functions of a rollout share one extraction and one grading."""
-    calls: list[object] = []
-    score_once = Rollout.of
-
-    def counted(**kwargs: Any) -> Rollout:
-        calls.append(kwargs["completion"])
-        return score_once(**kwargs)
-
-    monkeypatch.setattr(v0.Rollout, "of", counted)
-    env = rg_env.load_environment(**SMALL, rewards=["correctness", "format", "brevity"])
-    evaluated(env, fake_server.url)
-    assert len(calls) == 6
 
 
 def test_another_completion_in_the_same_state_is_scored_anew() -> None:
@@ -243,12 +200,36 @@ def test_a_reward_that_fails_ends_the_batch(value: Any, fake_server: Any) -> Non
     assert generated(env, fake_server.url, env.get_eval_dataset(2)).reward == [1.0, 1.0]
 
 
+async def _says_cat(completion: Any, state: Any) -> float:
+    """An async reward in a rubric of Verifiers."""
+    await asyncio.sleep(0)
+    return float("cat" in completion[-1]["content"])
+
+
+def test_a_rubric_of_the_users_own(fake_server: Any) -> None:
+    """Its rewards count in place of the default ones, or in addition to `rewards`; the trainer takes it, too."""
+    fake_server.reply = lambda messages: "cat <answer>no</answer>"
+    rubric = vf.Rubric(funcs=[_says_cat], weights=[0.5])
+    env = rg_env.load_environment(**SMALL, rubric=rubric)
+    found = evaluated(env, fake_server.url)
+    assert found.reward == [0.5] * 6
+    assert (found.metrics["accuracy"], found.metrics["status/wrong"]) == ([0.0] * 6, [1.0] * 6)
+    trained = as_environment(env)
+    [scored] = trained.score([trained.rollout(trained.train_rows[0], "cat")])
+    assert (scored.reward, scored.rewards) == (0.5, {"_says_cat": 1.0})
+    assert scored.metrics["status/no_answer"] == 1.0
+    both = rg_env.load_environment(**SMALL, rubric=rubric, rewards={"format": 0.1})
+    assert evaluated(both, fake_server.url).reward == [pytest.approx(0.6)] * 6
+
+
 @pytest.mark.parametrize(
     ("kwargs", "error", "message"),
     [
         ({"num_train_exmaples": 1}, UnknownNameError, "'num_train_exmaples': did you mean 'num_train_examples'"),
         ({"dataset": None}, InputError, "'dataset' cannot be given"),
-        ({"rubric": None}, InputError, "'rubric' cannot be given"),
+        ({"rubric": "x"}, InputError, "rubric must be a vf.Rubric, not 'x'"),
+        ({"task_name": "maze"}, UnknownNameError, "unknown parameter of the environment 'task_name': it is 'gym' here"),
+        ({"num_examples": 5}, UnknownNameError, "'num_examples': it is 'num_train_examples' here"),
         ({"few_shot": [{"role": "user"}]}, InputError, "few_shot must be a list of messages"),
         ({"parser": "x"}, InputError, "parser must be a vf.Parser, not 'x'"),
         ({"sampling_args": "x"}, InputError, "sampling_args must be a mapping, not 'x'"),
@@ -283,23 +264,6 @@ def test_usage_is_read_from_either_kind_of_state() -> None:
     assert v0.usage({}) == (None, None)
 
 
-def test_a_batch_that_failed_otherwise_leaves_no_reward_error(
-    fake_server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The batch after it is not blamed for what a reward did before."""
-    env = rg_env.load_environment(**SMALL)
-    env.reward_errors.add(RewardError("of the batch that failed"))
-
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise ConnectionError("no server")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(vf.SingleTurnEnv, "generate", refuse)
-        with pytest.raises(ConnectionError):
-            env.generate(None)
-    assert len(evaluated(env, fake_server.url).reward) == 6
-
-
 @pytest.mark.slow
 def test_a_cancelled_reward_leaves_the_score_to_the_others() -> None:
     """Of the functions that wait for one worker's score; nothing of the wait stays in the state."""
@@ -326,15 +290,14 @@ def test_a_cancelled_reward_leaves_the_score_to_the_others() -> None:
 
 
 @pytest.mark.slow
-def test_a_task_of_the_users_own_is_graded_beside_others(
-    fake_server: Any, rollouts: list[Rollout], tmp_path: Path
-) -> None:
+def test_a_task_of_the_users_own_is_graded_beside_others(fake_server: Any, tmp_path: Path) -> None:
     """By name in a mixture: answers that hang its grader are timed out, and all others are scored."""
     path = tmp_path / "own_tasks.py"
     path.write_text(TASK)
     with nothing_left():
         rg_env.import_user_code([str(path)])
-        env = rg_env.load_environment(["own_sums", "leg_counting"], num_train_examples=4, num_eval_examples=6)
+        seen = Seen()
+        env = rg_env.load_environment(["own_sums", "leg_counting"], 4, 6, rewards=["correctness", seen])
         right = {row["question"]: row["answer"] for row in env.eval_dataset}
         own = [row["question"] for row in env.eval_dataset if row["info"]["rg_task"] == "own_sums"]
 
@@ -344,6 +307,6 @@ def test_a_task_of_the_users_own_is_graded_beside_others(
 
         fake_server.reply = reply
         results = evaluated(env, fake_server.url)
-    statuses = [rollout.score.status for rollout in rollouts]
+    statuses = [rollout.score.status for rollout in seen.rollouts]
     assert statuses.count("timed_out") == results.metrics["status/timed_out"].count(1.0) == len(statuses) // 6
     assert set(statuses) == {"timed_out", "correct"}

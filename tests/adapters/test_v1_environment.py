@@ -99,7 +99,7 @@ def test_a_reward_that_raises_is_the_rollouts_error(server: ChatServer) -> None:
 
     (episode, *_) = played(rg_env.load_environment(**SMALL, rewards=["correctness", breaks]), server)
     assert not episode.ok
-    assert "reward 'breaks' raised KeyError: 'five'; task leg_counting" in episode.traces[0].errors[0].message
+    assert "reward 'breaks' raised KeyError: 'five' (" in episode.traces[0].errors[0].message
 
 
 def test_parameters_are_the_plain_environments_and_the_split() -> None:
@@ -114,6 +114,7 @@ def test_parameters_are_the_plain_environments_and_the_split() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
+        ({"task_name": "maze"}, UnknownNameError, "'task_name': it is 'gym' here"),
         ({"gyn": 1}, UnknownNameError, "unknown parameter of the environment 'gyn': did you mean 'gym'"),
         ({"gym": "leg_countin"}, UnknownNameError, "did you mean 'leg_counting'"),
         ({"split": "test"}, UnknownNameError, "unknown split 'test'"),

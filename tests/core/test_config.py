@@ -3,17 +3,18 @@
 import json
 import math
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from rg_env.core.config.files import is_config_file, without_nulls
-from rg_env.core.config.parsing import Section, config_error, parse_config, read_config
+from rg_env.core.config.files import without_nulls
+from rg_env.core.config.parsing import Problem, Section, parse_config, read_config
 from rg_env.core.config.yaml12 import to_yaml
 from rg_env.errors import ConfigError, InputError
 
@@ -21,14 +22,23 @@ from rg_env.errors import ConfigError, InputError
 class Inner(Section):
     """A section."""
 
+    short: ClassVar = "label"
+    renamed: ClassVar = {"lr": "it is called rate"}
+
     rate: float = 0.5
     """A number."""
+    label: str = ""
+    """What a plain text sets."""
+    words: list[str] | None = None
+    """Texts."""
     sizes: list[int] = Field(default_factory=list)
     """Several."""
 
 
 class Outer(Section):
     """A config."""
+
+    mistaken: ClassVar = {"others": "this is another kind of config: rg-env other FILE"}
 
     name: str
     """Needed."""
@@ -171,19 +181,26 @@ def test_a_missing_file_a_folder_and_bytes_are_one_line(tmp_path: Path) -> None:
     [
         (["nmae=x"], "nmae = 'x' @ command line: unknown section 'nmae': did you mean 'name' or 'named' or 'maybe'?"),
         (["inner.rat=1"], "inner.rat = 1 @ command line: unknown key 'rat': did you mean 'rate'?"),
+        (["lr=1"], "lr = 1 @ command line: it is called rate (in inner)"),
+        (["inner.lr=1"], "inner.lr = 1 @ command line: it is called rate"),
+        (["inner.rat=null"], "inner.rat = null @ command line: unknown key 'rat': did you mean 'rate'?"),
+        (["nmea=null"], "nmea = null @ command line: unknown section 'nmea': did you mean 'name' or 'named'?"),
+        (["inner={rat: null}"], "inner.rat = null @ command line: unknown key 'rat': did you mean 'rate'?"),
         (["named.a.rat=1"], "named.a.rat = 1 @ command line: unknown key 'rat': did you mean 'rate'?"),
         (["maybe.rat=1"], "maybe.rat = 1 @ command line: unknown key 'rat': did you mean 'rate'?"),
         (["inner.rate=x"], "inner.rate = 'x' @ command line: must be a number"),
         (["inner.sizes=[1, x]"], "inner.sizes.1 = 'x' @ command line: must be a whole number"),
         (["inner.sizes=3"], "inner.sizes = 3 @ command line: must be a list, such as [a, b]"),
-        (["inner=3"], "inner = 3 @ command line: must be a section, with keys of its own"),
+        (["inner=3"], "inner = 3 @ command line: is a section, with keys of its own, such as inner.rate"),
         (["named=[a]"], "named = ['a'] @ command line: must be a mapping of names, such as {name: value}"),
+        (["rate=1"], "rate = 1 @ command line: unknown section 'rate': did you mean inner.rate or maybe.rate?"),
+        (["inner.flag=true"], "inner.flag = true @ command line: unknown key 'flag': did you mean flag?"),
         (["count=0"], "count = 0 @ command line: must be at least 1"),
         (["count=1.5"], "count = 1.5 @ command line: must be a whole number"),
         (["count='1'"], "count = '1' @ command line: must be a whole number"),
         (["flag=yes"], "flag = 'yes' @ command line: must be true or false"),
         (["name=3"], "name = 3 @ command line: must be text (quote it if it is)"),
-        (["name="], "name: is required"),
+        (["name="], "name = null @ command line: is required"),
     ],
 )
 def test_a_mistake_tells_path_value_place_and_remedy(tmp_path: Path, overrides: list[str], line: str) -> None:
@@ -203,6 +220,38 @@ def test_all_mistakes_are_told_at_once_each_with_its_line(tmp_path: Path) -> Non
         f"  count = 0 @ {main}:2: must be at least 1",
         "  flag = 1 @ command line: must be true or false",
     ]
+
+
+def test_names_are_checked_together_with_the_schema(tmp_path: Path) -> None:
+    """What the caller knows of names is reported with the mistakes in other keys, and not if a key is missing."""
+
+    def names(config: Outer) -> Iterator[Problem]:
+        for name in config.named:
+            yield Problem(("named", name), "there is no such name")
+
+    document = read_config(write(tmp_path, main="name: n\nnamed: {x: {}}\n"), ["flag=1", "inner.rat=null"])
+    with pytest.raises(ConfigError) as caught:
+        parse_config(document, Outer, names)
+    keys = [line.split(" = ")[0].strip() for line in str(caught.value).splitlines()[1:]]
+    assert keys == ["inner.rat", "flag", "named.x"]
+    with pytest.raises(ConfigError) as caught:
+        parse_config(read_config(tmp_path / "main.yaml", ["name=null", "flag=1"]), Outer, names)
+    assert "named" not in str(caught.value)
+
+
+def test_short_forms(tmp_path: Path) -> None:
+    """One text sets a section's main key, or is a list of one."""
+    config = parse_config(read_config(write(tmp_path, main="name: n\nmaybe: big\ninner: {words: a}\n")), Outer)
+    assert (config.maybe and config.maybe.label, config.inner.words) == ("big", ["a"])
+    with pytest.raises(ConfigError, match="must be a list"):
+        parse_config(read_config(tmp_path / "main.yaml", ["inner.sizes=x"]), Outer)
+
+
+def test_a_config_of_another_kind_is_one_line(tmp_path: Path) -> None:
+    main = write(tmp_path, main="others: {a: 1}\nflag: 3\n")
+    with pytest.raises(ConfigError) as caught:
+        parse_config(read_config(main), Outer)
+    assert str(caught.value) == f"{main}: this is another kind of config: rg-env other FILE"
 
 
 @pytest.mark.parametrize(
@@ -259,18 +308,3 @@ def test_an_override_with_a_thousand_keys_is_refused(tmp_path: Path) -> None:
 
 def test_nulls_are_taken_away_within_lists_too(tmp_path: Path) -> None:
     assert values(tmp_path, main="a: [{b: null, c: 1}, null]\n") == {"a": [{"c": 1}, None]}
-
-
-@pytest.mark.parametrize(
-    ("name", "is_one"),
-    [("run.yaml", True), ("a/run.yml", True), ("run.py", False), ("run.yaml.bak", False), ("yaml", False)],
-)
-def test_a_config_is_known_by_its_name(name: str, is_one: bool) -> None:
-    assert is_config_file(name) == is_one
-
-
-def test_configs_are_frozen(tmp_path: Path) -> None:
-    config = parse_config(read_config(write(tmp_path, main="name: n\n")), Outer)
-    with pytest.raises(ValueError, match="frozen"):
-        config.count = 2  # type: ignore[misc]
-    assert not isinstance(config_error(read_config(tmp_path / "main.yaml"), []), str)

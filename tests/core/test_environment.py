@@ -214,7 +214,7 @@ def test_answers_wait_for_workers_together(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_reasoning_gym_is_an_environment() -> None:
     """Its rows are core's, graded as asked; gold answers are right; further rows are put as its own."""
-    env = ReasoningGym(["leg_counting", "chain_sum"], 6, 4, seed=3, partial_credit=True)
+    env = ReasoningGym(["leg_counting", "chain_sum"], 6, 4, seed=3, grading="partial")
     drawn = build_rows(["leg_counting", "chain_sum"], "train", 6, 3)
     assert [row["question"] for row in env.train_rows] == [row["question"] for row in drawn]
     assert env.to_examples(drawn) == env.train_rows

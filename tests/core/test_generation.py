@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 from draws import Draws
 from worker_pools import is_running, until
 
-from rg_env.core.data import generation, items
+from rg_env.core.data import generation
 from rg_env.core.data.dataset import build_rows, build_splits
 from rg_env.core.data.generation import Drawer, Request, generate
 from rg_env.core.tasks.mixture import Mixture
@@ -59,21 +58,26 @@ def test_any_number_of_processes_gives_the_same_rows(started: list[Drawer], monk
     assert len(started) == 4
 
 
-def test_a_terminal_sees_a_bar_only_when_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is printed in the first three seconds; then a terminal shows how many rows there are, a file nothing."""
-    outputs = []
-    for is_terminal, steps in ((True, 5), (True, 35), (False, 35)):
-        stream = io.StringIO()
-        monkeypatch.setattr(stream, "isatty", lambda shown=is_terminal: shown)
-        monkeypatch.setattr(sys, "stderr", stream)
-        with generation._progress(60) as show:
-            for found in range(steps):
-                show(found)
-                time.sleep(0.1)
-        outputs.append(stream.getvalue())
-    assert (outputs[0], outputs[2]) == ("", "")
-    assert "generating rows" in outputs[1]
-    assert "/60" in outputs[1]
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "after_s", "expected"),
+    [
+        (Terminal(), 60.0, ""),
+        (Terminal(), 0.0, "\rgenerating rows: 5 of 1,000\r\x1b[K"),
+        (io.StringIO(), 0.0, "generating rows: 5 of 1,000\n"),
+    ],
+)
+def test_what_takes_long_is_shown(stream: io.StringIO, after_s: float, expected: str) -> None:
+    """A terminal sees one line, which goes at the end; a file gets a line now and then."""
+    progress = generation.Progress(1000, stream, after_s)
+    for found in (5, 6):
+        progress.show(found)
+    progress.close()
+    assert stream.getvalue() == expected
 
 
 def test_little_work_takes_one_process(started: list[Drawer]) -> None:
@@ -123,23 +127,6 @@ def test_a_draw_that_takes_too_long_is_an_error(started: list[Drawer], monkeypat
     spec = {"name": "zebra_puzzles", "config": {"num_people": 7, "num_characteristics": 7}}
     with pytest.raises(GenerationError, match=r"'zebra_puzzles': draw \d+ of seed 4 \(item seed \d+\) takes more than"):
         build_rows(spec, "train", 300, seed=4, cache=False)
-
-
-def test_draws_on_the_list_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listed draw gives no item, under this config and this version of the library only."""
-    listed = tmp_path / "slow.json"
-    entry = '{"task": "maze", "config": {}, "reasoning-gym": "%s", "seeds": [%d]}'
-    seed = items.item_seed(5, 1)
-    listed.write_text("[" + entry % (items.version("reasoning-gym"), seed) + "," + entry % ("0.0.1", seed + 1) + "]")
-    monkeypatch.setattr(items, "SLOW_DRAWS", listed)
-    items._slow_draws.cache_clear()
-    try:
-        assert items.slow_seeds("maze", {}) == {seed}
-        assert items.slow_seeds("maze", {"min_dist": 6}) == frozenset()
-        stream = items.ItemStream("maze", {}, 5)
-        assert [stream.draw(index) is None for index in range(3)] == [False, True, False]
-    finally:
-        items._slow_draws.cache_clear()
 
 
 def test_errors_of_options_come_through(started: list[Drawer]) -> None:

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from rg_env.core.tasks.library_fixes import is_item, left_out
+from rg_env.core.tasks.library_fixes import left_out
 
 
 def _run(code: str) -> None:
@@ -77,8 +77,8 @@ snippets = type(stream._dataset)._jsonl_data
 assert 2800 < len(snippets) < 2900
 text = "".join(snippet["code_sample"] for snippet in snippets)
 assert not any(word in text for word in ("datetime.now", "import secrets", "urandom", "uuid4", "os.walk"))
-assert not library_fixes.is_item("codeio", {"metadata": {"input_data": {}, "output_data": {}}})
-assert library_fixes.is_item("maze", {"metadata": {}})
+assert library_fixes.left_out("codeio", {"metadata": {"input_data": {}, "output_data": {}}})
+assert not library_fixes.left_out("maze", {"metadata": {}})
 """
     _run(code)
 
@@ -86,9 +86,9 @@ assert library_fixes.is_item("maze", {"metadata": {}})
 def test_a_question_without_a_new_conclusion_is_none() -> None:
     """Premises that contradict each other, and those that lead to nothing that one of them does not say."""
     sound = {"variables": ["P", "Q"], "premises": ["P", "(P → Q)"]}
-    assert is_item("propositional_logic", {"metadata": sound})
-    assert not is_item("propositional_logic", {"metadata": {**sound, "premises": [*sound["premises"], "¬Q"]}})
-    assert not is_item("propositional_logic", {"metadata": {**sound, "premises": ["P", "Q"]}})
+    assert not left_out("propositional_logic", {"metadata": sound})
+    assert left_out("propositional_logic", {"metadata": {**sound, "premises": [*sound["premises"], "¬Q"]}})
+    assert left_out("propositional_logic", {"metadata": {**sound, "premises": ["P", "Q"]}})
 
 
 def test_questions_with_two_answers_are_no_items() -> None:

@@ -47,7 +47,7 @@ def test_v0(
     assert all("is of Verifiers' v1 API, which verifiers 0.1." in told for told in said["lacks"])
     for name in REWARDS:
         check(said["found"][name], expected[name])
-    assert said["found"]["breaks"].startswith("RewardError: reward 'breaks' raised KeyError: 'five'; task ")
+    assert said["found"]["breaks"].startswith("RewardError: reward 'breaks' raised KeyError: 'five' (")
     assert said["found"]["argument"] == (
         "UnknownNameError: unknown parameter of the environment 'gyn': did you mean 'gym'?"
     )

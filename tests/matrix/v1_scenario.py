@@ -36,7 +36,6 @@ BAD = {
     "a level that there is not": {"level": 99},
     "text that is no JSON": {"gym": "[leg_counting"},
     "a file that there is not": {"imports": ["nothing.py"]},
-    "two gradings": {"grading": "upstream", "partial_credit": True},
     "text that nests without end": {"gym": "[" * 100_000},
     "a seed that is too large": {"eval_seed": 10**30},
     "too many questions": {"num_eval_examples": 10**12},

@@ -9,7 +9,7 @@ read from it directly, and no config contains any.
 
 import copy
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ class Document:
     values: dict[str, Any]
     file: Path
     origins: dict[Keys, str] = field(default_factory=dict)
+    nulls: set[Keys] = field(default_factory=set)
+    """Keys that were given as null, which removes them."""
 
     def origin(self, path: Keys) -> str:
         """Where the value at `path`, or what it is part of, was given: "FILE:LINE" or "command line"."""
@@ -58,9 +60,11 @@ class Document:
         except KeyError:
             return None
 
-    def set(self, path: Keys, value: Any) -> None:
-        """Set the value at `path`; None removes it. The origin of the old one is forgotten."""
-        self.origins = {known: origin for known, origin in self.origins.items() if known[: len(path)] != path}
+    def set(self, path: Keys, value: Any, origin: str) -> None:
+        """Set the value at `path`; None removes it. The origins of what it replaces are forgotten."""
+        self.origins = {known: place for known, place in self.origins.items() if known[: len(path)] != path}
+        self.origins[path] = origin
+        self.nulls = {known for known in self.nulls if known[: len(path)] != path} | set(_nulls(path, value))
         holder = self.values
         for key in path[:-1]:
             if not isinstance(holder.get(key), dict):
@@ -71,10 +75,34 @@ class Document:
         else:
             holder[path[-1]] = without_nulls(value)
 
+    def without(self, paths: Iterable[Keys]) -> "Document":
+        """A copy without the values at `paths`, where there are any."""
+        values = self.values
+        for path in paths:
+            values = without_key(values, path)
+        return Document(values, self.file)
+
+
+def without_key(values: Mapping[str, Any], path: Keys) -> dict[str, Any]:
+    """A copy of nested mappings without the value at `path`; where a part of it is no mapping, without that part."""
+    rest = {key: value for key, value in values.items() if key != path[0]}
+    if path[1:] and isinstance(values.get(path[0]), Mapping):
+        rest[path[0]] = without_key(values[path[0]], path[1:])
+    return rest
+
 
 def is_config_file(name: str) -> bool:
     """Whether it is a config, by its name; any other file is a script."""
     return name.endswith(SUFFIXES)
+
+
+def _nulls(path: Keys, value: Any) -> Iterator[Keys]:
+    """The keys of nulls in a value at `path`, outside of lists."""
+    if value is None:
+        yield path
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _nulls((*path, key), each)
 
 
 def without_nulls(value: Any) -> Any:
@@ -123,6 +151,7 @@ def _extend(document: Document, file: Path, above: tuple[Path, ...]) -> None:
             raise InputError(f"{file}: extends: there is no file {name}; the path is relative to the file itself")
         _extend(document, target, (*above, here))
     own, earlier = values.get("imports"), document.values.get("imports") or []
+    own = [own] if isinstance(own, str) else own
     if isinstance(own, list):
         # Absolute paths: the config that is written with a run is in another folder.
         located = [os.path.abspath(file.parent / name) if str(name).endswith(".py") else name for name in own]
@@ -136,8 +165,7 @@ def _merge(document: Document, values: Mapping[str, Any], lines: Mapping[Keys, i
         if isinstance(value, Mapping) and value and isinstance(document.get(own), Mapping):
             _merge(document, value, lines, file, own)
             continue
-        document.set(own, value)
-        document.origins[own] = str(file)
+        document.set(own, value, str(file))
         document.origins |= {known: f"{file}:{line}" for known, line in lines.items() if known[: len(own)] == own}
 
 
@@ -156,8 +184,7 @@ def _override(document: Document, text: str) -> None:
     except ValueError as error:
         raise InputError(f"{shown}: cannot read the value ({error}); quote it if it is text") from error
     _open_lists(document, path, shown)
-    document.set(path, parsed)
-    document.origins[path] = COMMAND_LINE
+    document.set(path, parsed, COMMAND_LINE)
 
 
 def _open_lists(document: Document, path: Keys, shown: str) -> None:
@@ -175,8 +202,7 @@ def _open_lists(document: Document, path: Keys, shown: str) -> None:
             raise InputError(
                 f"{shown}: {where} is a list ({origin}), which it would replace: give all of it, {where}=..."
             )
-        document.set(above, {name: {} for name in names})
-        document.origins[above] = origin
+        document.set(above, {name: {} for name in names}, origin)
 
 
 def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:

@@ -6,29 +6,49 @@
 Also the sections and types of fields that configs of training and evaluation share.
 """
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from rg_env.core.config.files import Document, Keys
+from rg_env.core.config.files import Document, Keys, without_key
 from rg_env.core.config.files import read_config as read_config
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
 from rg_env.core.text import shortened
-from rg_env.errors import ConfigError, InputError, unknown_name
+from rg_env.errors import ConfigError, InputError, nearest, unknown_name
 
 _Section = TypeVar("_Section", bound="Section")
 
 
 class Section(BaseModel):
-    """A part of a config: frozen, with typed fields and a docstring under each."""
+    """A part of a config: frozen, with typed fields and a docstring under each. A list of texts may be one text."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True)
     renamed: ClassVar[Mapping[str, str]] = {}
     """Keys that other releases and other tools use here, and the replacement of each."""
+    short: ClassVar[str] = ""
+    """The key that a plain text in place of the section sets, as in `model=tiny`; empty: none."""
+    mistaken: ClassVar[Mapping[str, str]] = {}
+    """For a whole config: keys that only configs of another kind have, and what to do with such a config."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, value: Any) -> Any:
+        if isinstance(value, str) and cls.short:
+            return {cls.short: value}
+        if not isinstance(value, dict):
+            return value
+        fields = cls.model_fields
+        return {
+            key: [each]
+            if isinstance(each, str) and key in fields and _is_list_of_text(fields[key].annotation)
+            else each
+            for key, each in value.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -41,18 +61,45 @@ class Problem:
     """Whether the value must not be shown."""
 
 
-def parse_config(document: Document, schema: type[_Section]) -> _Section:
+def parse_config(
+    document: Document, schema: type[_Section], names: Callable[[_Section], Iterable[Problem]] = lambda config: ()
+) -> _Section:
     """The typed config.
 
+    Args:
+        names: the problems of names that the schema does not know, such as those of tasks. They are reported together
+            with the schema's own.
+
     Raises:
-        ConfigError: keys or values that the schema refuses, all of them at once.
+        ConfigError: keys or values that are refused, all of them at once.
     """
+    for key, message in schema.mistaken.items():
+        if key in document.values and key not in schema.model_fields:
+            raise ConfigError(f"{document.file}: {message}")
+    problems = [*_misspelt_nulls(schema, document)]
     try:
-        # Through JSON, lists are valid tuples although nothing else is converted.
-        return schema.model_validate_json(json.dumps(document.values))
+        config = _validated(schema, document.values)
     except ValidationError as error:
-        problems = list(problems_in(schema, error))
-    raise config_error(document, problems)
+        problems += problems_in(schema, error)
+        rest = document.without(problem.path for problem in problems)
+        with contextlib.suppress(ValidationError):  # what is required is missing
+            problems += names(_validated(schema, rest.values))
+    if problems:
+        raise config_error(document, problems)
+    return config
+
+
+def _validated(schema: type[_Section], values: Mapping[str, Any]) -> _Section:
+    # Through JSON, lists are valid tuples although nothing else is converted.
+    return schema.model_validate_json(json.dumps(values))
+
+
+def _misspelt_nulls(schema: type[BaseModel], document: Document) -> Iterator[Problem]:
+    """Null removes a key: those that the schema does not have would go unnoticed."""
+    for path in document.nulls:
+        section = _section_at(schema, path[:-1])
+        if section is not None and path[-1] not in section.model_fields:
+            yield Problem(path, _unknown(schema, path, "section"))
 
 
 def config_error(document: Document, problems: Iterable[Problem]) -> ConfigError:
@@ -64,6 +111,8 @@ def config_error(document: Document, problems: Iterable[Problem]) -> ConfigError
 
 def _line(document: Document, problem: Problem) -> str:
     path, message = problem.path, problem.message
+    if path in document.nulls:
+        return f"{'.'.join(path)} = null @ {document.origin(path)}: {message}"
     given = next((path[:n] for n in range(len(path), 0, -1) if document.get(path[:n]) is not None), ())
     if given != path:
         if isinstance(document.get(given), Mapping):
@@ -86,28 +135,71 @@ def problems_in(schema: type[BaseModel], error: ValidationError, *, kind: str = 
         path = tuple(str(key) for key in found["loc"] if key != "[key]")
         if found["type"] == "extra_forbidden":
             yield Problem(path, _unknown(schema, path, kind))
+        elif found["type"] == "model_type" and (section := _section_at(schema, path)):
+            first = next(iter(section.model_fields))
+            yield Problem(path, f"is a section, with keys of its own, such as {'.'.join((*path, first))}")
         else:
             yield Problem(path, _message(found["type"], found.get("ctx", {}), found["msg"]))
 
 
 def _unknown(schema: type[BaseModel], path: Keys, kind: str) -> str:
+    """The error for an unknown key, with what was likely meant: another tool's name for something, a similar key, or
+    the same key of another section."""
     section, name = _section_at(schema, path[:-1]), path[-1]
     if section is None:
         return str(unknown_name("key", name, ()))
-    if issubclass(section, Section) and name in section.renamed:
-        return section.renamed[name]
-    return str(unknown_name("key" if len(path) > 1 else kind, name, section.model_fields))
+    kind = "key" if len(path) > 1 else kind
+    if text := _renamed(section, name):
+        return text
+    places = {place: each for place, each in [((), schema), *_sections(schema)] if each is not section}
+    there = [".".join((*place, name)) for place, each in places.items() if name in each.model_fields]
+    if there:
+        return f"unknown {kind} {name!r}: did you mean {' or '.join(there[:3])}?"
+    if not nearest(name, section.model_fields):
+        for place, each in places.items():
+            if text := _renamed(each, name):
+                return f"{text} (in {'.'.join(place)})"
+        for place, each in places.items():
+            if near := nearest(name, each.model_fields):
+                return f"unknown {kind} {name!r}: did you mean {'.'.join((*place, near[0]))}?"
+    return str(unknown_name(kind, name, section.model_fields))
+
+
+def _renamed(section: type[BaseModel], name: str) -> str:
+    return section.renamed.get(name, "") if issubclass(section, Section) else ""
+
+
+def _sections(schema: type[BaseModel], above: Keys = ()) -> Iterator[tuple[Keys, type[BaseModel]]]:
+    """The sections of a schema by their path, those under a name of the user's left out."""
+    for name, field in schema.model_fields.items():
+        if section := _section_at(field.annotation, ()):
+            yield (*above, name), section
+            yield from _sections(section, (*above, name))
 
 
 def _section_at(schema: Any, path: Keys) -> type[BaseModel] | None:
     """The schema of the section at `path`; None if no section can be there."""
+    if get_origin(schema) is Annotated:
+        schema = get_args(schema)[0]
     if get_origin(schema) in (Union, UnionType):
         schema = next(each for each in get_args(schema) if each is not type(None))
     if path and get_origin(schema) is dict:
         return _section_at(get_args(schema)[1], path[1:])
     if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
         return None
-    return _section_at(schema.model_fields[path[0]].annotation, path[1:]) if path else schema
+    if not path:
+        return schema
+    return _section_at(schema.model_fields[path[0]].annotation, path[1:]) if path[0] in schema.model_fields else None
+
+
+def _is_list_of_text(annotation: Any) -> bool:
+    if get_origin(annotation) is Annotated:
+        return _is_list_of_text(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return any(map(_is_list_of_text, get_args(annotation)))
+    items = get_args(annotation)[:1] if get_origin(annotation) in (list, tuple) else ()
+    item = get_args(items[0])[0] if items and get_origin(items[0]) is Annotated else items and items[0]
+    return item is str or get_origin(item) is Literal
 
 
 def problem_of(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:
@@ -130,12 +222,7 @@ def problems_within(
             yield Problem((*path, *error.keys), f"{error}{hint}")
             if not error.keys:
                 return
-            spec = _without(spec, error.keys)
-
-
-def _without(values: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
-    rest = {key: value for key, value in values.items() if key != keys[0]}
-    return {**rest, keys[0]: _without(values[keys[0]], keys[1:])} if keys[1:] else rest
+            spec = without_key(spec, error.keys)
 
 
 _MESSAGES = {
@@ -157,7 +244,6 @@ _MESSAGES = {
     "tuple_type": "must be a list, such as [a, b]",
     "dict_type": "must be a mapping of names, such as {{name: value}}",
     "is_instance_of": "must be of class {class}",
-    "model_type": "must be a section, with keys of its own",
 }
 
 

@@ -5,15 +5,13 @@ so rows are never drawn in the user's process. Draws are handed out in chunks, a
 that the rows do not depend on the number of processes. `core.data.items` is the processes' side.
 """
 
-import importlib
 import os
 import selectors
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 from rg_env.core.data.items import Item, item_seed
 from rg_env.core.data.selection import Row, Selection
@@ -209,20 +207,21 @@ class _Generation:
     def run(self) -> None:
         """Draw until every walk has its rows."""
         total = self._rows_missing()
+        progress = Progress(total, sys.stderr)
         try:
-            with _progress(total) as show:
-                self._start(min(len(self._walks), total // _ROWS_A_PROCESS) or 1)
-                while self._rows_missing():
-                    for key, _ in self._selector.select(timeout=0.5):
-                        for reply in key.data.replies():
-                            self._handle(key.data, reply)
-                    for drawer in self._drawers:
-                        if drawer.ready_since and not drawer.chunk and (walk := self._next_walk(drawer)):
-                            drawer.draw(walk.plan())
-                    self._check_time()
-                    self._start_more()
-                    show(total - self._rows_missing())
+            self._start(min(len(self._walks), total // _ROWS_A_PROCESS) or 1)
+            while missing := self._rows_missing():
+                progress.show(total - missing)
+                for key, _ in self._selector.select(timeout=0.5):
+                    for reply in key.data.replies():
+                        self._handle(key.data, reply)
+                for drawer in self._drawers:
+                    if drawer.ready_since and not drawer.chunk and (walk := self._next_walk(drawer)):
+                        drawer.draw(walk.plan())
+                self._check_time()
+                self._start_more()
         finally:  # an error or Ctrl-C too
+            progress.close()
             for drawer in self._drawers:
                 drawer.process.kill()
             self._selector.close()
@@ -286,16 +285,31 @@ class _Generation:
                 raise GenerationError(
                     f"task {spec.name!r}: draw {chunk.next} of seed {seed} (item seed {item_seed(seed, chunk.next)}) "
                     f"takes more than {DRAW_LIMIT_S:g} s with config {spec.config_json}: choose another seed or easier "
-                    f"options, or add the item seed to rg_env/core/data/slow_draws.json"
+                    f"options"
                 )
 
 
-@contextmanager
-def _progress(total: int) -> Iterator[Any]:
-    """A function that shows how many rows there are: on a terminal, and only if it takes more than 3 s."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    tqdm = importlib.import_module("tqdm")  # it has no types
-    with tqdm.tqdm(total=total, desc="generating rows", unit="row", delay=3, leave=False) as bar:
-        yield lambda found: bar.update(found - bar.n)
+class Progress:
+    """Shows how many rows there are if it takes long: to a terminal as one line that is written over, to a file as a
+    line every 20 seconds."""
+
+    def __init__(self, total: int, stream: TextIO, after_s: float | None = None) -> None:
+        self._total, self._stream = total, stream
+        self._every_s = 0.2 if stream.isatty() else 20.0
+        self._next = time.monotonic() + ((3.0 if stream.isatty() else 20.0) if after_s is None else after_s)
+        self._shown = False
+
+    def show(self, found: int) -> None:
+        if time.monotonic() < self._next:
+            return
+        text = f"generating rows: {found:,} of {self._total:,}"
+        print(
+            f"\r{text}" if self._stream.isatty() else text, end="" if self._stream.isatty() else "\n", file=self._stream
+        )
+        self._stream.flush()
+        self._next, self._shown = time.monotonic() + self._every_s, True
+
+    def close(self) -> None:
+        """Remove the line from the terminal."""
+        if self._shown and self._stream.isatty():
+            print("\r\x1b[K", end="", file=self._stream, flush=True)

@@ -11,9 +11,6 @@ import random
 import sys
 import threading
 from collections.abc import Mapping
-from functools import lru_cache
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from rg_env.core.child_process import ParentPipe
@@ -21,7 +18,7 @@ from rg_env.core.data.problem_keys import problem_key
 from rg_env.core.data.splits import Split, SplitBy, question_hash, split_of
 from rg_env.core.grading.graders.gold import gold_answer
 from rg_env.core.tasks import library
-from rg_env.core.tasks.library_fixes import fix_library, is_item
+from rg_env.core.tasks.library_fixes import fix_library, left_out
 from rg_env.core.tasks.task_table import is_user_task, load_table
 from rg_env.core.tasks.user_tasks import checked_entry
 from rg_env.core.user_code import import_same
@@ -32,8 +29,6 @@ from rg_env.errors import InputError
 _BLOCK = 20_000
 _SMALL_BLOCK = {"acre": 500}  # it makes all its items when constructed
 
-SLOW_DRAWS = Path(__file__).with_name("slow_draws.json")
-"""Draws known to take too long, which every build skips: a list of {"task", "config", "reasoning-gym", "seeds"}."""
 _AT_TOP = "call register_dataset where the file is read, outside of functions and of `if __name__ == ...`"
 
 
@@ -64,21 +59,18 @@ class ItemStream:
         self.task = task
         self.config = config
         self._seed = seed
-        self._slow = slow_seeds(task, config)
         self._block = -1
         self._dataset: Any = None
         self._repeated = False
         """Whether an item of a user's task was drawn twice, to check that it stays the same."""
 
     def draw(self, index: int) -> Item | None:
-        """Item `index`; None if the draw gives no question: it is on the shipped list, or its gold answer is blank
-        (string_manipulation has some), which cannot be distinguished from no answer.
+        """Item `index`; None if the draw gives no question, see `library_fixes.left_out`, or one whose gold answer is
+        blank (string_manipulation has some), which cannot be distinguished from no answer.
 
         Raises `InputError` for options that the library refuses, and `DrawFailed` where it fails on this item.
         """
         seed = item_seed(self._seed, index)
-        if seed in self._slow:
-            return None
         size = _SMALL_BLOCK.get(self.task, _BLOCK)
         block, within = divmod(index, size)
         if block != self._block:
@@ -93,7 +85,7 @@ class ItemStream:
                     f"config and Random(seed + index) only"
                 )
             self._repeated = True
-        if not is_item(self.task, entry):
+        if left_out(self.task, entry):
             return None
         gold = gold_answer(self.task, entry, self.config)
         if gold is not None and not gold.strip():
@@ -119,23 +111,6 @@ def item_seed(seed: int, index: int) -> int:
     use, takes seeds below 2^32.
     """
     return (int.from_bytes(hashlib.sha256(f"rg_env:{seed}".encode()).digest()[:4]) >> 1) + index
-
-
-def slow_seeds(task: str, config: Mapping[str, Any]) -> frozenset[int]:
-    """Item seeds of `task` with `config` that the shipped list skips under the installed library."""
-    installed = version("reasoning-gym")
-    return frozenset(
-        seed
-        for entry in _slow_draws()
-        if entry["task"] == task and entry["config"] == config and entry["reasoning-gym"] == installed
-        for seed in entry["seeds"]
-    )
-
-
-@lru_cache(maxsize=1)
-def _slow_draws() -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = json.loads(SLOW_DRAWS.read_text(encoding="utf-8"))
-    return entries
 
 
 def serve() -> None:

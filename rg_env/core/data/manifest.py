@@ -4,7 +4,7 @@
     build_splits("maze", 2000, 200, seed=1, manifest="outputs/RUN/manifest.json")    # those rows, or an InputError
 
 A manifest holds versions, hashes of the user's own code where tasks are theirs, tasks, what decided the split of a row
-(`split_by`; a manifest without it means "question"), and for each split its seed, its size and, in order, the hash of
+(`split_by`), and for each split its seed, its size and, in order, the hash of
 every question and the key of its problem. Entries are not hashed: they follow from these, as long as the version of
 reasoning-gym is the same.
 """
@@ -12,7 +12,7 @@ reasoning-gym is the same.
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class _SplitShape(BaseModel):
     seed: int
     size: int
     question_hashes: list[str]
-    problems: list[str] | None = None
+    problems: list[str]
 
 
 class _SplitsShape(BaseModel):
@@ -63,7 +63,7 @@ class _VersionsShape(BaseModel):
 class _ManifestShape(BaseModel):
     versions: _VersionsShape
     tasks: list[dict[str, Any]]
-    split_by: SplitBy = "question"
+    split_by: SplitBy
     splits: _SplitsShape
 
 
@@ -110,11 +110,6 @@ def hash_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
     return digest.hexdigest()
 
 
-def split_by_of(manifest: Manifest) -> SplitBy:
-    """What decided the split of its rows."""
-    return manifest.get("split_by", "question")
-
-
 def check_manifest(expected: str | Path | Manifest, actual: Manifest) -> None:
     """Raise `InputError` unless `actual` describes the rows that `expected` does, with what best explains why not."""
     wanted, found = read_manifest(expected), json.loads(json.dumps(actual))
@@ -124,39 +119,33 @@ def check_manifest(expected: str | Path | Manifest, actual: Manifest) -> None:
 
 def _difference(wanted: Manifest, found: Manifest) -> str:
     """Why the rows differ: the first cause; empty if they are the same. Another version of rg-env alone is not one."""
-    theirs, ours = (manifest["versions"]["reasoning-gym"] for manifest in (wanted, found))
-    if theirs != ours:
-        return f"it was made with reasoning-gym {theirs}, and {ours} is installed"
-    theirs, ours = map(split_by_of, (wanted, found))
-    if theirs != ours:
-        return (
-            f"its rows were divided by {theirs}, and here by {ours}: set splits.by (split_by outside of a config) to "
-            f"{theirs}"
-        )
-    names = [[str(task.get("name")) for task in manifest["tasks"]] for manifest in (wanted, found)]
-    if names[0] != names[1]:
-        return f"its tasks are {shortened(names[0])}, and here {shortened(names[1])}"
-    for theirs, ours in zip(wanted["tasks"], found["tasks"], strict=True):
-        for key in sorted({*theirs, *ours}, reverse=True):  # a level before the options it became
-            if theirs.get(key) != ours.get(key):
-                values = f"{shortened(theirs.get(key))}, and here {shortened(ours.get(key))}"
-                return f"its {key} of task {ours['name']} is {values}"
-    for key in ("seed", "size"):
-        for split, ours in found["splits"].items():
-            theirs = wanted["splits"][split]
-            if theirs[key] != ours[key]:
-                return f"its {key} of the {split} rows is {theirs[key]}, and here {ours[key]}"
+    for (what, theirs), (_, ours) in zip(_causes(wanted), _causes(found), strict=False):
+        if theirs != ours:
+            return f"its {what} is {shortened(theirs)}, and here {shortened(ours)}"
     for split, ours in found["splits"].items():
         old, new = (part["question_hashes"] for part in (wanted["splits"][split], ours))
         if old != new:
             others = len(set(new) - set(old))
             what = f"{others} of {len(new)} questions" if others else "the order of the questions"
-            theirs, ours = (manifest["versions"].get("rg-env") for manifest in (wanted, found))
-            why = f" (made by rg-env {theirs}, this is {ours})" if theirs != ours else ""
+            versions = [manifest["versions"].get("rg-env") for manifest in (wanted, found)]
+            why = f" (made by rg-env {versions[0]}, this is {versions[1]})" if versions[0] != versions[1] else ""
             if wanted.get("imports") != found.get("imports"):
                 why = " (your own tasks were edited since)"
             return f"{what} of the {split} rows differ{'' if others else 's'}{why}"
     return ""
+
+
+def _causes(manifest: Manifest) -> Iterator[tuple[str, Any]]:
+    """What decides the rows, what explains most first."""
+    yield "reasoning-gym", manifest["versions"]["reasoning-gym"]
+    yield "split_by (splits.by in a config)", manifest["split_by"]
+    yield "list of tasks", [task.get("name") for task in manifest["tasks"]]
+    for task in manifest["tasks"]:
+        for key in ("weight", "levels", "level", "config"):  # a level before the options it became
+            yield f"{key} of task {task['name']}", task.get(key)
+    for key in ("seed", "size"):
+        for split in ("train", "eval"):
+            yield f"{key} of the {split} rows", manifest["splits"][split][key]
 
 
 def _task(task: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ The files used least recently are removed when they take more than `MAX_BYTES` t
 """
 
 import contextlib
+import fcntl
 import gzip
 import hashlib
 import json
@@ -29,11 +30,6 @@ from typing import Any
 
 from rg_env.core.data.selection import Row
 from rg_env.core.text import reason_of
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 MAX_BYTES = 1 << 30
 """Upper bound of all files together."""
@@ -99,7 +95,7 @@ def building(whats: Sequence[Mapping[str, Any]]) -> Iterator[None]:
     """Within the block no other process of this machine builds the same rows. Where files cannot be locked, each builds
     its own."""
     with contextlib.ExitStack() as held:
-        if whats and (where := folder()) is not None and fcntl is not None:
+        if whats and (where := folder()) is not None:
             path = where / (hashlib.sha256("".join(map(_name, whats)).encode()).hexdigest()[:32] + _LOCK)
             with contextlib.suppress(OSError):
                 _make_folder(where)
@@ -124,7 +120,7 @@ def _name(what: Mapping[str, Any]) -> str:
 def _sources() -> str:
     """Hash of the code that rows depend on: for those who change it between releases."""
     core = Path(__file__).parent.parent
-    digest = hashlib.sha256((core / "data" / "slow_draws.json").read_bytes())
+    digest = hashlib.sha256()
     for path in sorted(path for folder in _SOURCES for path in (core / folder).rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -138,7 +134,7 @@ def _make_folder(where: Path) -> None:
 def _check_owner(where: Path) -> None:
     """Raises `PermissionError` for a folder that someone else owns or may write to."""
     status = where.stat()
-    if hasattr(os, "getuid") and status.st_uid != os.getuid():
+    if status.st_uid != os.getuid():
         raise PermissionError(f"it belongs to user {status.st_uid}")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise PermissionError("others may write to it")

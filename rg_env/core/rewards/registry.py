@@ -10,16 +10,14 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple, ParamSpec, TypeVar, get_args, overload
+from typing import Any, NamedTuple, TypeVar, get_args, overload
 
 from rg_env.core.grading.rollout import Rollout
-from rg_env.core.text import is_number, shortened
+from rg_env.core.text import is_number, shortened, user_error
 from rg_env.errors import InputError, RewardError, unknown_name
 
 RewardFunction = Callable[..., Any]
 _F = TypeVar("_F", bound=RewardFunction)
-P = ParamSpec("P")
-T = TypeVar("T")
 
 PARAMETERS = ("rollout", "prompt", "completion", "answer", "state", "task", "info", "parser")
 """The parameter names that a reward may ask for."""
@@ -215,7 +213,7 @@ def call_reward(name: str, function: RewardFunction, rollout: Rollout, available
     except RewardError as error:
         raise RewardError(f"reward {name!r}: {error}; {where}") from error
     except Exception as error:
-        raise RewardError(f"reward {name!r} raised {type(error).__name__}: {error}; {where}") from error
+        raise RewardError(f"reward {name!r} raised {user_error(error)}; {where}") from error
     return checked_value(name, value, where)
 
 
@@ -241,23 +239,3 @@ def _name_of(function: Any) -> str:
 
 def _origin(function: Any) -> str:
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__name__)}"
-
-
-def with_parameters_of(target: Callable[P, Any]) -> Callable[[Callable[..., T]], Callable[P, T]]:
-    """A decorator for a function that passes its arguments to `target`: it gets the signature of `target`, and raises
-    `UnknownNameError` for a keyword that `target` lacks. So no second list of parameters is needed."""
-    signature = inspect.signature(target)
-    takes_all = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
-
-    def decorate(function: Callable[..., T]) -> Callable[P, T]:
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            for name in kwargs:
-                if name not in signature.parameters and not takes_all:
-                    raise unknown_name("parameter of the environment", name, signature.parameters)
-            return function(*args, **kwargs)
-
-        call.__signature__ = signature  # type: ignore[attr-defined]
-        return call
-
-    return decorate

@@ -105,11 +105,6 @@ def left_out(task: str, entry: Mapping[str, Any]) -> str:
     return LEFT_OUT[task] if fails else ""
 
 
-def is_item(task: str, entry: Mapping[str, Any]) -> bool:
-    """Whether the drawn `entry` is a question at all."""
-    return not left_out(task, entry)
-
-
 def _fix_basic_arithmetic(module: Any) -> None:
     slow = module.find_common_divisors
 

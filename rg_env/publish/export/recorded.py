@@ -12,7 +12,6 @@ from typing import Any
 
 from rg_env.core.config.files import read_config
 from rg_env.core.config.parsing import parse_config
-from rg_env.core.data.manifest import split_by_of
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.text import reason_of
 from rg_env.errors import ExportError, InputError, RGEnvError
@@ -117,7 +116,7 @@ def _arguments(recorded: Recorded, run: RunFolder) -> dict[str, Any]:
         if config.imports:
             raise _NotComparable("its problems need code of its own (imports), which is not run here")
         mixture = tiny_mixture(config.gym) if config.model.name == TINY else config.gym
-        fixed = {"num_train_examples": 0, "manifest": None, "split_by": split_by_of(rows)}  # older configs have no `by`
+        fixed = {"num_train_examples": 0, "manifest": None, "split_by": rows["split_by"]}  # older configs have no `by`
         return {**config.environment_arguments(), "gym": mixture, **fixed}
     environment = settings["environment"]
     return {
@@ -126,7 +125,7 @@ def _arguments(recorded: Recorded, run: RunFolder) -> dict[str, Any]:
         "num_train_examples": 0,
         "num_eval_examples": recorded.size,
         "eval_seed": rows["splits"]["eval"]["seed"],
-        "split_by": split_by_of(rows),
+        "split_by": rows["split_by"],
         "grading": "upstream" if environment.get("grading") == "upstream" else "hardened",  # accuracy is the same
     }
 

@@ -29,7 +29,6 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from rg_env.core.data.dataset import Row, build_rows
-from rg_env.core.data.manifest import split_by_of
 from rg_env.core.data.splits import SplitBy
 from rg_env.core.environment import ReasoningGym
 from rg_env.core.tasks.mixture import Mixture
@@ -182,7 +181,7 @@ class Curriculum:
     def __init__(self, config: CurriculumConfig, env: ReasoningGym, seed: int, *, gym: Any = None) -> None:
         env = getattr(env, "environment", env)
         self.config, self.env, self.seed = config, env, seed
-        self._split_by = split_by_of(env.manifest)
+        self._split_by = env.manifest["split_by"]
         self.say: Callable[[str], Any] = lambda line: print(line, flush=True)
         """Takes lines for the user."""
         self.prepare: Prepare = env.to_examples

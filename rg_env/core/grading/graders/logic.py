@@ -95,7 +95,7 @@ def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
     The rule looks at meaning only, so an equivalent formula gets the same verdict, as long as it can be read
     (`parse`) and names variables of the question. The library pays for whatever follows and is neither a
     tautology nor a single variable: for its own premises joined by and, and for `P ∨ Q` on two questions in three.
-    Rows have questions with a conclusion in at most two variables, one draw in five (`library_fixes.is_item`), and no
+    Rows have questions with a conclusion in at most two variables, one draw in five (`library_fixes.left_out`), and no
     variable, or negated one, is right on more than one row in six (`core.data.selection`).
     """
     premises = Premises(entry["metadata"])
