@@ -50,7 +50,7 @@ def _score(rubric: vf.Rubric) -> float:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (raises, r"reward 'raises' raised ZeroDivisionError: no \\(.*, line \\d+\\); task maze, answer '7'"),
+        (raises, r"reward 'raises' raised ZeroDivisionError: no \(.*, line \d+\); task maze, answer '7'"),
         (raises_async, "reward 'raises_async' raised ZeroDivisionError: no .*answer '7'"),
         (gives_nan, "reward 'gives_nan' returned nan, not a finite number; .*answer '7'"),
         (gives_none, "reward 'gives_none' returned None, not a finite number; task maze, answer '7'"),
