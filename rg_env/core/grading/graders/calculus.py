@@ -27,18 +27,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Literal
 
-from rg_env.core.grading.graders.expressions import (
-    Call,
-    Constant,
-    Inverse,
-    Name,
-    Negative,
-    Node,
-    Number,
-    Power,
-    Product,
-    Sum,
-)
+from rg_env.core.grading.graders.expressions import Node
 
 Ball = tuple[float, float]
 """Midpoint and radius."""
@@ -253,34 +242,34 @@ def _constant(ball: Ball) -> Function:
 
 def _compiled(node: Node) -> Fraction | Function:
     match node:
-        case Number(text):
+        case ("number", text):
             return _number(text)
-        case Constant(name):
+        case ("constant", name):
             return _constant(around(_CONSTANTS[name]))
-        case Name(name):
+        case ("name", name):
             return lambda values: values[name]
-        case Negative(operand):
+        case ("negative", operand):
             part = _compiled(operand)
             return -part if isinstance(part, Fraction) else _call("negative", part)
-        case Inverse(operand):
+        case ("inverse", operand):
             part = _compiled(operand)
             return 1 / part if isinstance(part, Fraction) else _call("inverse", part)
-        case Sum() | Product():
+        case ("sum" | "product" as kind, *_):
             parts = [_compiled(part) for part in _flat(node)]
             functions = [part for part in parts if not isinstance(part, Fraction)]
-            constant = Fraction(isinstance(node, Product))
+            constant = Fraction(kind == "product")
             for part in parts:
                 if isinstance(part, Fraction):
-                    constant = _bounded(constant + part if isinstance(node, Sum) else constant * part)
+                    constant = _bounded(constant + part if kind == "sum" else constant * part)
             if not functions:
                 return constant
-            return _sum(functions, constant) if isinstance(node, Sum) else _product(functions, constant)
-        case Power(Constant("e"), exponent):
+            return _sum(functions, constant) if kind == "sum" else _product(functions, constant)
+        case ("power", ("constant", "e"), exponent):
             return _call("exp", _function(_compiled(exponent)))
-        case Power(base, exponent):
+        case ("power", base, exponent):
             return _power(_compiled(base), _compiled(exponent))
-        case Call(function, argument):
-            return _call(function, _function(_compiled(argument)))
+    _, function, argument = node
+    return _call(function, _function(_compiled(argument)))
 
 
 def _number(text: str) -> Fraction | Function:
@@ -298,10 +287,10 @@ def _bounded(value: Fraction) -> Fraction:
     return value
 
 
-def _flat(node: Sum | Product) -> Iterator[Node]:
+def _flat(node: Node) -> Iterator[Node]:
     """The parts, and in their place those of a part of the same kind."""
-    for part in node.terms if isinstance(node, Sum) else node.factors:
-        if isinstance(part, Sum | Product) and type(part) is type(node):
+    for part in node[1:]:
+        if part[0] == node[0]:
             yield from _flat(part)
         else:
             yield part
@@ -378,18 +367,18 @@ def _call(function: str, argument: Function) -> Function:
 def _size(node: Node) -> Callable[[Mapping[str, Dual]], float]:
     """How large the terms are that make up the value, were they not to cancel: what rounding errors are relative to."""
     match node:
-        case Negative(operand):
+        case ("negative", operand):
             return _size(operand)
-        case Sum(terms):
+        case ("sum", *terms):
             parts = [_size(term) for term in terms]
             return lambda values: sum(part(values) for part in parts)
-        case Product(factors):
+        case ("product", *factors):
             parts = [_size(factor) for factor in factors]
             return lambda values: math.prod(part(values) for part in parts)
-        case Power(base, Number(text)):
+        case ("power", base, ("number", text)):
             size, exponent = _size(base), float(text)
             return lambda values: math.pow(size(values), exponent)
-        case Call("sin" | "cos", _):
+        case ("call", "sin" | "cos", _):
             return lambda values: 1.0
         case _:
             of = compiled(node)

@@ -8,9 +8,9 @@ and a bounded depth, so whoever walks it takes bounded time. `exact` computes a 
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 from rg_env.core.grading.graders import forms
 
@@ -33,72 +33,16 @@ _RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 _TOKEN = re.compile(r"\s*(?:(\d+(?:\.\d*)?|\.\d+)|([A-Za-z]+)|(\*\*|[-+*/^()|]))")
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
-    """Digits, perhaps with a point, as written."""
+Node = tuple[Any, ...]
+"""A tree: a kind, and its parts.
 
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """A variable of the caller's."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """`e` or `pi`."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Sum:
-    """Two or more terms; a difference has a `Negative` one."""
-
-    terms: tuple["Node", ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """Two or more factors; a quotient has an `Inverse` one."""
-
-    factors: tuple["Node", ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Negative:
-    """Minus the operand."""
-
-    operand: "Node"
-
-
-@dataclass(frozen=True, slots=True)
-class Inverse:
-    """One over the operand."""
-
-    operand: "Node"
-
-
-@dataclass(frozen=True, slots=True)
-class Power:
-    """The base to the exponent, each any tree."""
-
-    base: "Node"
-    exponent: "Node"
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One of `FUNCTIONS` of the argument."""
-
-    function: str
-    argument: "Node"
-
-
-Node = Number | Name | Constant | Sum | Product | Negative | Inverse | Power | Call
+- `("number", text)`: digits, perhaps with a point, as written
+- `("name", text)`: a variable of the caller's
+- `("constant", text)`: `e` or `pi`
+- `("sum", *terms)`: two or more; a difference has a negative one
+- `("product", *factors)`: two or more; a quotient has an inverse one
+- `("negative", operand)`, `("inverse", operand)`, `("power", base, exponent)`, `("call", function, argument)`
+"""
 
 
 class _Refused(ValueError):
@@ -195,20 +139,20 @@ class _Parser:
         terms = [self.product()]
         while sign := self.take("+", "-"):
             term = self.product()
-            terms.append(Negative(term) if sign == "-" else term)
+            terms.append(("negative", term) if sign == "-" else term)
         self.depth -= 1
-        return terms[0] if len(terms) == 1 else Sum(tuple(terms))
+        return terms[0] if len(terms) == 1 else ("sum", *terms)
 
     def product(self) -> Node:
         factors = [self.signed()]
         while True:
             if sign := self.take("*", "/"):
                 factor = self.signed()
-                factors.append(Inverse(factor) if sign == "/" else factor)
+                factors.append(("inverse", factor) if sign == "/" else factor)
             elif self.tokens[self.at] == "(" or self.tokens[self.at].isalpha():
                 factors.append(self.power())
             else:
-                return factors[0] if len(factors) == 1 else Product(tuple(factors))
+                return factors[0] if len(factors) == 1 else ("product", *factors)
 
     def signed(self) -> Node:
         negative, signs = False, 0
@@ -218,7 +162,7 @@ class _Parser:
             if signs > MAX_DEPTH:
                 raise _Refused
         node = self.power()
-        return Negative(node) if negative else node
+        return ("negative", node) if negative else node
 
     def power(self) -> Node:
         base = self.primary()
@@ -229,13 +173,13 @@ class _Parser:
             raise _Refused
         exponent = self.signed()
         self.depth -= 1
-        return Power(base, exponent)
+        return ("power", base, exponent)
 
     def primary(self) -> Node:
         token = self.tokens[self.at]
         self.at += 1
         if token in self.variables:
-            return Name(token)
+            return ("name", token)
         token = _ALIASES.get(token, token)
         if token == "(":
             self.at -= 1
@@ -243,16 +187,16 @@ class _Parser:
         if token == "|":
             node = self.sum()
             self.need("|")
-            return Call("abs", node)
+            return ("call", "abs", node)
         if token == "frac":
             above = self.group()
-            return Product((above, Inverse(self.group())))
+            return ("product", above, ("inverse", self.group()))
         if token in FUNCTIONS:
             return self.call(token)
         if token in _CONSTANTS:
-            return Constant(token)
+            return ("constant", token)
         if token[:1].isdigit() or token[:1] == ".":
-            return Number(token)
+            return ("number", token)
         raise _Refused
 
     def group(self) -> Node:
@@ -266,12 +210,12 @@ class _Parser:
         exponent: Node | None = None
         if self.take("^", "**"):
             exponent = self.group() if self.tokens[self.at] == "(" else self.primary()
-            if exponent == Negative(Number("1")) and function in _INVERSES:
+            if exponent == ("negative", ("number", "1")) and function in _INVERSES:
                 function, exponent = _INVERSES[function], None
-            elif not isinstance(exponent, Number):
+            elif exponent[0] != "number":
                 raise _Refused
-        node = Call(function, self.argument())
-        return node if exponent is None else Power(node, exponent)
+        node = ("call", function, self.argument())
+        return node if exponent is None else ("power", node, exponent)
 
     def argument(self) -> Node:
         if self.tokens[self.at] in ("(", "|"):
@@ -283,23 +227,23 @@ class _Parser:
             factors.append(self.power())
         if not factors:
             raise _Refused
-        return factors[0] if len(factors) == 1 else Product(tuple(factors))
+        return factors[0] if len(factors) == 1 else ("product", *factors)
 
 
 def exact(node: Node, values: Mapping[str, Fraction] | None = None) -> Fraction:
     """The value of a tree of numbers and the four operations; ValueError if there is more."""
     match node:
-        case Number(text):
+        case ("number", text):
             return Fraction(text if text[-1] != "." else text[:-1])
-        case Name(name) if values and name in values:
+        case ("name", name) if values and name in values:
             return values[name]
-        case Negative(operand):
+        case ("negative", operand):
             return -exact(operand, values)
-        case Inverse(operand):
+        case ("inverse", operand):
             return 1 / exact(operand, values)
-        case Sum(terms):
+        case ("sum", *terms):
             return sum((exact(term, values) for term in terms), Fraction(0))
-        case Product(factors):
+        case ("product", *factors):
             value = Fraction(1)
             for factor in factors:
                 value *= exact(factor, values)

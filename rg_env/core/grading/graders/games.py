@@ -13,7 +13,7 @@ from typing import Any
 
 from rg_env.core.grading.graders import common, forms
 from rg_env.core.grading.graders.common import Config, Entry, Grader
-from rg_env.core.grading.graders.expressions import Inverse, Negative, Node, Number, Product, Sum, exact, parse
+from rg_env.core.grading.graders.expressions import Node, exact, parse
 
 Grid = list[list[int]]
 
@@ -226,7 +226,7 @@ def _neighbours(point: Point, size: int) -> Iterator[Point]:
 
 
 _TARGET_24 = 24
-_FOUR_OPERATIONS = (Number, Negative, Inverse, Sum, Product)
+_FOUR_OPERATIONS = ("number", "negative", "inverse", "sum", "product")
 _OPERATORS = re.compile(r"operators ([-+*/, ]+)\.")
 
 
@@ -242,9 +242,9 @@ def _made_of(answer: str, numbers: Collection[int], target: int) -> Node | None:
     if node is None:
         return None
     parts = list(_parts(node))
-    used = [part.text for part in parts if isinstance(part, Number)]
+    used = [part[1] for part in parts if part[0] == "number"]
     plain = all(number.isdecimal() and number == str(int(number)) for number in used)  # no point, no zeros before it
-    if not plain or not all(isinstance(part, _FOUR_OPERATIONS) for part in parts):
+    if not plain or not all(part[0] in _FOUR_OPERATIONS for part in parts):
         return None
     if sorted(map(int, used)) != sorted(numbers):
         return None
@@ -257,27 +257,21 @@ def _made_of(answer: str, numbers: Collection[int], target: int) -> Node | None:
 def _parts(node: Node) -> Iterator[Node]:
     """The node and all that is in it; of powers and functions nothing more."""
     yield node
-    match node:
-        case Negative(operand) | Inverse(operand):
-            yield from _parts(operand)
-        case Sum(nodes) | Product(nodes):
-            for part in nodes:
-                yield from _parts(part)
+    if node[0] in _FOUR_OPERATIONS[1:]:
+        for part in node[1:]:
+            yield from _parts(part)
 
 
 def _operators(node: Node) -> set[str]:
     """The operations that the expression needs."""
     used = set()
-    for part in _parts(node):
-        match part:
-            case Negative():
-                used.add("-")
-            case Inverse():
-                used.add("/")
-            case Sum((_, *rest)) if not all(isinstance(each, Negative) for each in rest):
-                used.add("+")
-            case Product((_, *rest)) if not all(isinstance(each, Inverse) for each in rest):
-                used.add("*")
+    for kind, *parts in _parts(node):
+        if kind in ("negative", "inverse"):
+            used.add("-" if kind == "negative" else "/")
+        elif kind == "sum" and any(part[0] != "negative" for part in parts[1:]):
+            used.add("+")
+        elif kind == "product" and any(part[0] != "inverse" for part in parts[1:]):
+            used.add("*")
     return used
 
 

@@ -85,38 +85,7 @@ def _knight_swap(entry: Entry, config: Config) -> str:
     if entry["answer"] != "No":
         return str(entry["answer"])
     pieces = tuple(sorted((square, piece or "") for square, piece in metadata["pieces"].items()))
-    return _swap(pieces, metadata["start_turn"])
-
-
-@lru_cache(maxsize=1024)
-def _swap(pieces: tuple[tuple[str, str], ...], first: str) -> str:
-    """The shortest list of moves that swaps the knights, or "No": at most 70,000 states on the library's 12 squares."""
-    squares = [square for square, _ in pieces]
-    jumps = {
-        here: [to for to in squares if {abs(ord(here[0]) - ord(to[0])), abs(int(here[1:]) - int(to[1:]))} == {1, 2}]
-        for here in squares
-    }
-    white, black = (frozenset(square for square, piece in pieces if piece == color) for color in "wB")
-    start = (white, black, first)
-    came: dict[Any, Any] = {start: None}
-    queue = [start]
-    for state in queue:
-        own, other, turn = state if state[2] == "w" else (state[1], state[0], "B")
-        if (state[0], state[1]) == (black, white):
-            moves: list[str] = []
-            while came[state]:
-                state, move = came[state]
-                moves.append(move)
-            return json.dumps(moves[::-1])
-        for here in sorted(own):
-            for to in jumps[here]:
-                if to not in own and to not in other:
-                    moved = own - {here} | {to}
-                    after = (moved, other, "B") if turn == "w" else (other, moved, "w")
-                    if after not in came:
-                        came[after] = state, f"{turn},{here},{to}"
-                        queue.append(after)
-    return "No"
+    return move_games.solve_knight_swap(pieces, metadata["start_turn"])
 
 
 def _mahjong_puzzle(entry: Entry, config: Config) -> str:
