@@ -83,6 +83,9 @@ def write_run(folder: Path, evaluations: Sequence[Results] | None = None) -> Pat
     write_lines(folder / "metrics.jsonl", steps)
     write_lines(folder / "rollouts.jsonl", [training_record(step, f"1 + {step}") for step in range(1, 5)])
     results = {"model": "tiny", "engine": "embedded", "steps": 4, "seconds": 12.3, "interrupted": False, "error": None}
+    results["monitors"] = ["step 3: monitor length: it grows"]
+    manifest = {"created": "2025-01-01T12:00:00+00:00", "commit": "0123abc"}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
     (folder / "train_results.json").write_text(json.dumps(results))
     (folder / "config.yaml").write_text("model: tiny\nenvironment: {system_prompt: Think first.}\n")
     return folder

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import matplotlib
-
 _SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -33,8 +31,7 @@ class Picture:
 
     def __init__(self, draw: Callable[[Path], object], folder: Path):
         file = folder / "picture.svg"
-        with matplotlib.rc_context({"svg.fonttype": "none"}):  # texts as texts
-            draw(file)
+        draw(file)
         self.root = ET.parse(file).getroot()
         self.size = tuple(float(each) for each in self.root.get("viewBox", "").split()[2:])
         self.texts = [_text(each) for each in self.root.iter(f"{_SVG}text")]
@@ -54,6 +51,18 @@ class Picture:
     def lines(self, color: str, width: float) -> list[Shape]:
         return list(self._shapes(f"stroke: {color}; stroke-width: {width:g}"))
 
+    def bands(self, color: str) -> list[Shape]:
+        """Areas between two lines."""
+        uses = [
+            each for each in self.root.iter(f"{_SVG}use") if f"fill: {color}; fill-opacity" in each.get("style", "")
+        ]
+        paths = {f"#{each.get('id')}": each for each in self.root.iter(f"{_SVG}path") if each.get("id")}
+        found = []
+        for use in uses:
+            box, down = _box(paths[use.get("{http://www.w3.org/1999/xlink}href", "")]), float(use.get("y", ""))
+            found.append(Shape(box.left, box.right, box.top + down, box.bottom + down))
+        return found
+
     def marks(self, color: str) -> list[tuple[float, float]]:
         """Centres of the markers of that colour, in the order drawn."""
         return [
@@ -64,13 +73,14 @@ class Picture:
         ]
 
     def _shapes(self, style: str) -> list[Shape]:
-        found = []
-        for path in self.root.iter(f"{_SVG}path"):
-            if style in path.get("style", "") and path.get("id") is None:
-                numbers = [float(each) for each in re.findall(r"-?\d+(?:\.\d+)?", path.get("d", ""))]
-                xs, ys = numbers[::2], numbers[1::2]
-                found.append(Shape(min(xs), max(xs), min(ys), max(ys)))
-        return found
+        paths = self.root.iter(f"{_SVG}path")
+        return [_box(path) for path in paths if style in path.get("style", "") and path.get("id") is None]
+
+
+def _box(path: ET.Element) -> Shape:
+    numbers = [float(each) for each in re.findall(r"-?\d+(?:\.\d+)?", path.get("d", ""))]
+    xs, ys = numbers[::2], numbers[1::2]
+    return Shape(min(xs), max(xs), min(ys), max(ys))
 
 
 def _text(element: ET.Element) -> Text:

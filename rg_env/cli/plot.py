@@ -1,6 +1,7 @@
 """`rg-env plot`: its options. The work is done by `rg_env.evaluation.plots.files`."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ def add(commands: Any) -> None:
         "plot",
         help="plot results files, or the learning curves of runs",
         usage="rg-env plot FILE... [--title T] [--rename A=B ...] [--rename-file m.json] [--output f.png|svg|pdf]",
-        epilog="Several files make one plot: results of other models on the same questions, or other runs.",
+        epilog="Several files make one plot: results on the same questions, or several runs. All intervals are 95 %%. "
+        "Examples: rg-env plot outputs/EVAL/results_*.json; rg-env plot outputs/*/metrics.jsonl --output curves.svg",
         allow_abbrev=False,
     )
     plot.add_argument(
@@ -23,7 +25,9 @@ def add(commands: Any) -> None:
     plot.add_argument(
         "--rename", nargs="+", action="extend", default=[], metavar="A=B", help="show the model or run A as B"
     )
-    plot.add_argument("--rename-file", type=Path, metavar="m.json", help='the same: {"A": "B"}')
+    plot.add_argument(
+        "--rename-file", type=Path, metavar="m.json", help='the same: {"A": "B"}; names not in the plot are ignored'
+    )
     plot.add_argument(
         "--output", type=Path, metavar="FILE", help="f.png, f.svg or f.pdf; default: the first file's name, .png"
     )
@@ -35,5 +39,8 @@ def run(options: argparse.Namespace) -> int:
     require("matplotlib", "eval")
     from rg_env.evaluation.plots.files import plot_files
 
-    print(plot_files(options.files, options.output, options.title, options.rename, options.rename_file))
+    plot, notes = plot_files(options.files, options.output, options.title, options.rename, options.rename_file)
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(plot)
     return 0

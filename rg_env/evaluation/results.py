@@ -9,13 +9,14 @@ rollouts in it. All models of a file were asked the same frozen questions; `corr
 so any two models can be compared question by question later, across files too.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from rg_env.core.config.parsing import Section, Share, problems_in
-from rg_env.core.run_folder import damaged, evaluation_summary
+from rg_env.core.run_folder import RunFolder, damaged, evaluation_summary
 from rg_env.errors import InputError
 
 Interval = tuple[float, float]
@@ -313,6 +314,17 @@ class Results(Record):
         return self.model_copy(update={**update, "external": []})
 
     @property
+    def title(self) -> str:
+        """What was evaluated: the models, and the tasks that they were asked."""
+        if self.step is None:
+            models = list(self.models) or list(dict.fromkeys(each.model for each in self.external))
+        else:
+            source = Path(next(each.source for task in self.tasks.values() for each in task.models.values()))
+            models = ["tiny" if source.parts[-2:] == ("tiny", "policy") else source.name]
+        tasks = list(self.tasks) or list(dict.fromkeys(each.benchmark for each in self.external))
+        return f"{_listed(models)} on {_listed(tasks)}"
+
+    @property
     def sampling(self) -> Sampling:
         """That of the first task."""
         return next(iter(self.tasks.values())).sampling
@@ -346,3 +358,13 @@ def read_results(file: str | Path) -> Results:
         raise damaged(
             Path(file), f"it is not results of this version: {'.'.join(first.path)} {first.message}"
         ) from error
+
+
+def read_evaluations(run: RunFolder) -> list[Results]:
+    """The evaluations of a training run, in order. Raises as `read_results`."""
+    return [read_results(run.evaluation_file(step)) for step in run.evaluation_steps()]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first three names, and the number of others."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

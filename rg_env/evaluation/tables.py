@@ -54,7 +54,7 @@ class _Part:
     notes: list[str]
 
 
-def _parts_of(results: Results, limit: int | None = None) -> list[_Part]:
+def tables_of(results: Results, limit: int | None = None) -> list[_Part]:
     """Accuracies by task, differences between models, published figures, and external benchmarks."""
     parts = []
     if results.tasks:
@@ -75,7 +75,7 @@ def _parts_of(results: Results, limit: int | None = None) -> list[_Part]:
 def print_results(results: Results, console: Console | None = None) -> None:
     """Print the tables of an evaluation."""
     console = console or TableConsole(highlight=False)
-    for part in _parts_of(results, _TASKS_SHOWN):
+    for part in tables_of(results, _TASKS_SHOWN):
         print_table(console, part.heads, part.rows)
         for note in part.notes:
             console.print(note, markup=False)
@@ -125,7 +125,7 @@ def markdown(results: Results) -> str:
         answers = "one answer" if times == 1 else f"{times} answers"
         what = f"{what}; {answers} a question, {_sampled(results)}; grading {first.grading}"
     lines = ["# Evaluation", "", f"{what}."]
-    for part in _parts_of(results):
+    for part in tables_of(results):
         lines += ["", f"## {part.title}"] if part.title else []
         lines += ["", *markdown_table(part.heads, part.rows)]
         for note in part.notes:

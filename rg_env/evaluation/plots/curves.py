@@ -1,12 +1,14 @@
 """Learning curves: of one training run in detail, or of several runs compared.
 
-plot_run(Path("outputs/RUN"))                                                     # reward_curve.png in the folder
-plot_curves([read_curve(Path("outputs/RUN/metrics.jsonl"), "RUN")], Path("curves.png"))
+    plot_run(Path("outputs/RUN"))                                                 # reward_curve.png in the folder
+    plot_curves([read_curve(Path("outputs/RUN/metrics.jsonl"), "RUN")], Path("curves.png"))
+
+Accuracies have 95 % intervals, those of the run's evaluations.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from rg_env.core.run_folder import RunFolder, json_lines
+from rg_env.core.statistics import wilson_interval
 from rg_env.core.text import is_count, is_number
 from rg_env.errors import InputError
 from rg_env.evaluation.plots.style import (
@@ -23,6 +26,7 @@ from rg_env.evaluation.plots.style import (
     GREY,
     MARKERS,
     bare,
+    error_bars,
     label_whole_steps,
     label_width,
     legend,
@@ -30,15 +34,15 @@ from rg_env.evaluation.plots.style import (
     short_names,
     titled,
 )
+from rg_env.evaluation.results import Interval, Results, Scores, read_evaluations
 
-_PANELS = {"reward": "reward, training batch", "eval/accuracy": "accuracy, sampled, on the frozen problems"}
+REWARD, ACCURACY = "reward", "eval/accuracy"
+_PANELS = {REWARD: "reward, training batch", ACCURACY: "accuracy, sampled, on the frozen problems"}
 """Metrics of a comparison of runs, and their labels."""
 _MOST, _MOST_STEPS = 1e100, 2**53
 """Axes cannot show values farther from 0, which a run that diverged may log."""
 _STYLES = ("-", "--", "-.", ":")
 _BLUE, _ORANGE, _GREEN, _PURPLE, *_ = COLORS
-
-Scores = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -47,14 +51,20 @@ class Curve:
 
     name: str
     values: dict[str, dict[int, float]]
-    """By metric and step: `reward` and `eval/accuracy`, if it has them."""
+    """By metric and step: `REWARD` and `ACCURACY`, if it has them."""
+    intervals: dict[int, Interval] = field(default_factory=dict)
+    """95 % interval of the accuracy by step; empty without the run's evaluations."""
+    questions: int | None = None
+    """Number of frozen problems; None: unknown."""
+    asked: object = None
+    """Problems, prompts, sampling and grading of its evaluations; None: unknown."""
 
 
 def read_curve(file: Path, name: str) -> Curve:
-    """The curve of a run in its `metrics.jsonl`.
+    """The curve of a run in its `metrics.jsonl`, with the intervals in the `eval_results` next to it.
 
     Raises:
-        InputError: it is unreadable, damaged, empty, or another file.
+        InputError: a file is unreadable, damaged, empty, or another file.
     """
     rows = list(json_lines(file))
     if not rows:
@@ -65,9 +75,17 @@ def read_curve(file: Path, name: str) -> Curve:
         metric: {row["step"]: float(row[metric]) for row in rows if _can_be_drawn(row.get(metric))}
         for metric in _PANELS
     }
-    if not any(found.values()):
+    values = {metric: dict(sorted(steps.items())) for metric, steps in found.items() if steps}
+    if not values:
         raise InputError(f"{file} has nothing to draw: no line has a value of {' or '.join(_PANELS)}")
-    return Curve(name, {metric: dict(sorted(values.items())) for metric, values in found.items() if values})
+    evaluations = read_evaluations(RunFolder(file.parent)) if ACCURACY in values else []
+    if not evaluations:
+        return Curve(name, values)
+    intervals = {e.step or 0: s.accuracy_interval for e in evaluations if (s := e.overall()) and s.accuracy_interval}
+    last = evaluations[-1]
+    tasks = [(task.sampling, task.grading, task.system_prompt) for task in last.tasks.values()]
+    overall = last.overall()
+    return Curve(name, values, intervals, overall.n if overall else None, (last.environments, tasks))
 
 
 def _can_be_drawn(value: Any) -> bool:
@@ -77,11 +95,26 @@ def _can_be_drawn(value: Any) -> bool:
 # Several runs
 
 
+def notes_on(curves: Sequence[Curve]) -> list[str]:
+    """What limits the comparison of the accuracies of these runs."""
+    measured = [curve for curve in curves if ACCURACY in curve.values]
+    known = [curve.asked for curve in measured if curve.asked is not None]
+    notes = []
+    if any(asked != known[0] for asked in known):
+        notes.append(
+            "accuracies are not comparable: the runs were evaluated on different problems or in different ways"
+        )
+    if unknown := [curve.name for curve in measured if curve.asked is None]:
+        names = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
+        notes.append(f"no intervals, and problems unknown, without eval_results: {names}")
+    return notes
+
+
 def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None) -> None:
     """Draw reward and accuracy over the optimizer steps, side by side.
 
-    Up to 7 runs have a color each. More are thin gray lines, with their mean over the steps that all have, and the runs
-    that end highest and lowest.
+    Up to 7 runs have a color each, and a band for the 95 % interval of the accuracy. More are thin gray lines, with
+    their mean over the steps that all have, and the runs that end highest and lowest.
 
     Args:
         curves: with different names.
@@ -93,42 +126,51 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
         OutputFolderError: it cannot be written.
     """
     metrics = [metric for metric in _PANELS if any(metric in curve.values for curve in curves)]
-    labels = list(short_names([curve.name for curve in curves], 40).values())
     several, many = len(curves) > 1, len(curves) > len(COLORS)
+    shown = _ends(curves) if many else list(curves)
+    labels = _labels(curves, shown)
     width = 5.2 * len(metrics) + (label_width([*labels, "-" * 20], 8) + 0.6 if several else 0.0)
     figure = Figure(figsize=(width, max(3.6, 1.0 + 0.2 * min(len(curves), len(COLORS)))), layout="constrained")
     panels = figure.subplots(1, len(metrics), squeeze=False, sharex=True)[0]
-    shown = _ends(curves) if many else list(range(len(curves)))
-    longest = max(len(curve.values.get("reward", ())) for curve in curves)
+    longest = max(len(curve.values.get(REWARD, ())) for curve in curves)
     window = longest // 25 | 1 if longest > 50 else 1  # steps of a moving mean, an odd number
-    has_mean = False
+    handles = [Line2D([], [], **_look(color), linewidth=1.8) for color in range(len(shown))]
+    if many:
+        handles.append(Line2D([], [], color=GREY, alpha=0.5))
     for axes, metric in zip(panels, metrics, strict=True):
-        if many:
-            has_mean |= _draw_crowd(axes, curves, metric, window)
-        for color, which in enumerate(shown):
-            _draw_line(axes, curves[which].values.get(metric, {}), metric, window, color)
-        smooth = f"\n(thick: mean over {window} steps)" if metric == "reward" and window > 1 else ""
-        axes.set_ylabel(f"{_PANELS[metric]}{smooth}", fontsize=9)
-        axes.set_xlabel("optimizer step", fontsize=9)
+        smooth = window if metric == REWARD else 1
+        if many and _draw_crowd(axes, curves, metric, smooth) and "mean of all runs" not in labels:
+            handles.append(Line2D([], [], color="black", linewidth=2.4))
+            labels.append("mean of all runs")
+        for color, curve in enumerate(shown):
+            _draw_line(axes, curve, metric, smooth, color)
+        thick = f"\n(thick: mean over {smooth} steps)" if smooth > 1 else ""
+        axes.set_ylabel(f"{_PANELS[metric]}{thick}", fontsize=9)
+        shaded = metric == ACCURACY and any(curve.intervals for curve in shown)
+        axes.set_xlabel(f"optimizer step{' (shaded: 95 % intervals)' if shaded else ''}", fontsize=9)
         label_whole_steps(axes)
-        if metric == "eval/accuracy":
+        if metric == ACCURACY:
             axes.set_ylim(-0.02, 1.02)
+            axes.set_title("\n".join(notes_on(curves)), color=_ORANGE, fontsize=8, parse_math=False, wrap=True)
         bare(axes, "both")
     last = max(1, *(max(values) for curve in curves for values in curve.values.values()))
     panels[0].set_xlim(-0.03 * last, 1.03 * last)
     if several:
-        handles = [Line2D([], [], **_look(color), linewidth=1.8) for color in range(len(shown))]
-        names = [labels[which] for which in shown]
-        if many:
-            names = [f"{name}\n({end} at the end)" for name, end in zip(names, ("highest", "lowest"), strict=True)]
-            handles.append(Line2D([], [], color=GREY, alpha=0.5))
-            names.append(f"the other {len(curves) - 2} runs")
-        if has_mean:
-            handles.append(Line2D([], [], color="black", linewidth=2.4))
-            names.append("mean of all runs")
-        legend(panels[-1], handles, names, loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0, fontsize=8)
+        legend(panels[-1], handles, labels, loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0, fontsize=8)
     titled(figure, (f"{len(curves)} runs" if several else labels[0]) if title is None else title)
     save(figure, output)
+
+
+def _labels(curves: Sequence[Curve], shown: Sequence[Curve]) -> list[str]:
+    """Labels of the legend; with numbers of problems where they differ."""
+    names = short_names([curve.name for curve in curves], 40)
+    if len(shown) < len(curves):
+        ends = [
+            f"{names[each.name]}\n({end} at the end)" for each, end in zip(shown, ("highest", "lowest"), strict=True)
+        ]
+        return [*ends, f"the other {len(curves) - 2} runs"]
+    differ = len({curve.questions for curve in curves}) > 1
+    return [f"{names[each.name]} ({each.questions or '?'} problems)" if differ else names[each.name] for each in shown]
 
 
 def _look(color: int) -> dict[str, Any]:
@@ -137,39 +179,38 @@ def _look(color: int) -> dict[str, Any]:
     return {"color": COLORS[color], "linestyle": style, "marker": MARKERS[color], "markersize": 4.5}
 
 
-def _draw_line(axes: Axes, values: dict[int, float], metric: str, window: int, color: int) -> None:
-    steps, heights = list(values), list(values.values())
-    if metric == "reward" and window > 1:
+def _draw_line(axes: Axes, curve: Curve, metric: str, window: int, color: int) -> None:
+    steps, heights = list(curve.values.get(metric, {})), list(curve.values.get(metric, {}).values())
+    if window > 1:
         axes.plot(steps, heights, color=COLORS[color], linewidth=0.8, alpha=0.3)
         heights = smoothed(heights, window)
     axes.plot(steps, heights, **_look(color), linewidth=1.8, markevery=max(1, len(steps) // 12))
+    if metric == ACCURACY and curve.intervals:
+        lower, upper = zip(*curve.intervals.values(), strict=True)
+        axes.fill_between(list(curve.intervals), lower, upper, color=COLORS[color], alpha=0.13, linewidth=0)
 
 
 def _draw_crowd(axes: Axes, curves: Sequence[Curve], metric: str, window: int) -> bool:
     """All runs in gray, and their mean over common steps; whether there are any."""
-    smooth = window if metric == "reward" else 1
     found = [curve.values[metric] for curve in curves if metric in curve.values]
-    lines = [dict(zip(each, smoothed(list(each.values()), smooth), strict=True)) for each in found]
+    lines = [dict(zip(each, smoothed(list(each.values()), window), strict=True)) for each in found]
     for line in lines:
         axes.plot(list(line), list(line.values()), color=GREY, linewidth=0.8, alpha=0.5)
-    steps = sorted(set.intersection(*map(set, lines)))
-    if steps:
+    if steps := sorted(set.intersection(*map(set, lines))):
         means = [fmean(line[step] for line in lines) for step in steps]
         axes.plot(steps, means, color="black", linewidth=2.4, zorder=4)
     return bool(steps)
 
 
-def _ends(curves: Sequence[Curve]) -> list[int]:
+def _ends(curves: Sequence[Curve]) -> list[Curve]:
     """The runs that end highest and lowest: in accuracy, or in reward if more runs have one; ties by the other."""
-    times = {metric: sum(metric in curve.values for curve in curves) for metric in _PANELS}
-    first, second = sorted(_PANELS, key=lambda metric: (-times[metric], metric == "reward"))
+    first, second = sorted(_PANELS, key=lambda m: (-sum(m in curve.values for curve in curves), m == REWARD))
 
-    def last(number: int) -> list[float]:
-        return [[-math.inf, *curves[number].values.get(metric, {}).values()][-1] for metric in (first, second)]
+    def last(curve: Curve) -> list[float]:
+        return [[-math.inf, *curve.values.get(metric, {}).values()][-1] for metric in (first, second)]
 
-    having = [number for number, curve in enumerate(curves) if first in curve.values]
-    highest = max(having, key=last)
-    return [highest, min(set(having) - {highest}, key=last)]
+    having = sorted((curve for curve in curves if first in curve.values), key=last)
+    return [having[-1], having[0]]
 
 
 def smoothed(values: Sequence[float], window: int) -> list[float]:
@@ -190,58 +231,42 @@ def plot_run(folder: Path, output: Path | None = None) -> Path | None:
         The plot, by default `reward_curve.png` in the folder; None if there is nothing to draw yet.
     """
     run = RunFolder(folder)
-    steps = [row for row in run.metrics() if _can_be_drawn(row.get("reward"))]
-    evaluations = run.evaluations()
-    parts = [_parts(each) for each in evaluations]
-    tasks = [key for key, scores in parts[-1].items() if scores["accuracy"] is not None] if parts else []
+    steps = [row for row in run.metrics() if _can_be_drawn(row.get(REWARD))]
+    evaluations = read_evaluations(run)
+    last = evaluations[-1] if evaluations else None
+    tasks = [name for name in last.tasks if _scores(last, name).accuracy is not None] if last else []
     if not steps and not tasks:
         return None
     height = 0.8 + 0.22 * len(tasks) if len(tasks) > 1 else 0.0  # inches
     figure = Figure(figsize=(8, 4.5 + height), layout="constrained")
     if height:
         curve, below = figure.subplots(2, height_ratios=[4.5, height])
-        ends = {evaluations[place]["step"]: parts[place] for place in (0, -1)}
-        _draw_tasks(below, ends, tasks)
+        _draw_tasks(below, evaluations, tasks)
     else:
         curve = figure.subplots()
     _draw_run(curve, steps, evaluations)
-    figure.suptitle(folder.name, parse_math=False)  # two dollar signs would be a formula
+    name = folder.resolve().name
+    title = f"{last.title}\n{name}" if last else name
+    figure.suptitle(title, parse_math=False, fontsize=11)  # two dollar signs would be a formula
     output = output or run.curve_file
     save(figure, output)
     return output
 
 
-def _parts(evaluation: Scores) -> dict[tuple[str, str], Scores]:
-    """Scores by part and name: of the training tasks, of held-out tasks, of labels."""
-    held_out = (evaluation["held_out"] or {"tasks": {}})["tasks"]
-    parts = {"": evaluation["tasks"], "held out, ": held_out, "labelled, ": evaluation["labelled"]}
-    return {(part, name): scores for part, tasks in parts.items() for name, scores in tasks.items()}
+def _scores(evaluation: Results, task: str) -> Scores:
+    return next(iter(evaluation.tasks[task].models.values())).scores
 
 
-def _draw_run(axes: Axes, steps: list[dict[str, Any]], evaluations: list[Scores]) -> None:
+def _draw_run(axes: Axes, steps: list[dict[str, Any]], evaluations: Sequence[Results]) -> None:
     if steps:
-        heights = [row["reward"] for row in steps]
+        heights = [row[REWARD] for row in steps]
         axes.plot([row["step"] for row in steps], heights, color=GREY, linewidth=1.2, label="reward, training batch")
-    for part, key, label, color, marker in (
-        ("", "accuracy", "accuracy, sampled", _BLUE, "o"),
-        ("", "greedy_accuracy", "accuracy, greedy", _ORANGE, "s"),
-        ("held_out", "accuracy", "accuracy, held-out tasks", _PURPLE, "^"),
-    ):
-        found = [(each["step"], each[part] if part else each) for each in evaluations]
-        points = [(step, scores) for step, scores in found if scores and scores[key] is not None]
-        if points:
-            axes.errorbar(
-                [step for step, _ in points],
-                [scores[key] for _, scores in points],
-                yerr=[scores[f"{key}_se"] for _, scores in points],
-                color=color,
-                marker=marker,
-                markersize=5,
-                capsize=3,
-                linewidth=1.6,
-                label=f"{label} ({points[0][1]['n']} frozen problems)",
-            )
-    axes.set(xlabel="optimizer step", ylabel="reward, accuracy")
+    overall = [(each.step or 0, each.overall()) for each in evaluations]
+    held_out = [(each.step or 0, each.overall("held_out")) for each in evaluations]
+    _draw_accuracy(axes, "accuracy, sampled", overall, _sampled, color=_BLUE, marker="o")
+    _draw_accuracy(axes, "accuracy, greedy", overall, _greedy, color=_ORANGE, marker="s")
+    _draw_accuracy(axes, "accuracy, held-out tasks", held_out, _sampled, color=_PURPLE, marker="^")
+    axes.set(xlabel="optimizer step", ylabel="reward, accuracy (bars: 95 % intervals)")
     label_whole_steps(axes)
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     bare(axes, "both")
@@ -254,37 +279,66 @@ def _draw_run(axes: Axes, steps: list[dict[str, Any]], evaluations: list[Scores]
         right.set_ylabel("tokens")
         right.set_ylim(bottom=0)
         right.spines["top"].set_visible(False)
-    if any("held-out" in label for label in labels):  # a curve that stays low, where the legend would be
+    if any(scores for _, scores in held_out):  # a curve that stays low, where the legend would be
         axes.legend(handles, labels, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
     else:
         axes.legend(handles, labels, loc="lower right", frameon=False)
 
 
-def _draw_tasks(axes: Axes, ends: dict[int, dict[tuple[str, str], Scores]], tasks: list[tuple[str, str]]) -> None:
+_Measured = tuple[float, Interval] | None
+
+
+def _sampled(scores: Scores) -> _Measured:
+    return None if scores.accuracy is None else scores.measured
+
+
+def _greedy(scores: Scores) -> _Measured:
+    accuracy = scores.greedy_accuracy
+    return None if accuracy is None else (accuracy, wilson_interval(accuracy, scores.n))
+
+
+def _draw_accuracy(
+    axes: Axes,
+    label: str,
+    scores: Sequence[tuple[int, Scores | None]],
+    measured: Callable[[Scores], _Measured],
+    **look: Any,
+) -> None:
+    points = [(step, found, each.n) for step, each in scores if each and (found := measured(each))]
+    if points:
+        heights, intervals = [height for _, (height, _), _ in points], [interval for _, (_, interval), _ in points]
+        look |= {"markersize": 5, "capsize": 3, "linewidth": 1.6, "label": f"{label} ({points[0][2]} frozen problems)"}
+        axes.errorbar([step for step, _, _ in points], heights, yerr=error_bars(heights, intervals), **look)
+
+
+def _draw_tasks(axes: Axes, evaluations: Sequence[Results], tasks: Sequence[str]) -> None:
     """One line for each task: the accuracy in the first evaluation, hollow, and in the last one, filled."""
-    looks = {"": (_BLUE, "o"), "held out, ": (_PURPLE, "^"), "labelled, ": (_GREEN, "D")}
+    looks = {"held_out": ("held out, ", _PURPLE, "^"), "labelled": ("labelled, ", _GREEN, "D")}
+    ends = {evaluations[place].step: evaluations[place] for place in (0, -1)}
     labelled: set[str] = set()
-    for row, (part, name) in enumerate(tasks):
-        color, marker = looks[part]
-        accuracies = [scores[part, name]["accuracy"] for scores in ends.values()]
-        axes.plot(accuracies, [row] * len(accuracies), color=GREY, linewidth=1, linestyle=":")
-        for step, scores in ends.items():
+    for row, task in enumerate(tasks):
+        part, color, marker = looks.get(evaluations[-1].tasks[task].part or "", ("", _BLUE, "o"))
+        found = {step: each for step, end in ends.items() if (each := _sampled(_scores(end, task)))}
+        axes.plot(
+            [accuracy for accuracy, _ in found.values()], [row] * len(found), color=GREY, linewidth=1, linestyle=":"
+        )
+        for step, (accuracy, interval) in found.items():
             axes.errorbar(
-                scores[part, name]["accuracy"],
+                accuracy,
                 row,
-                xerr=scores[part, name]["accuracy_se"],
+                xerr=error_bars([accuracy], [interval]),
                 color=color,
                 marker=marker,
                 markersize=5,
-                markerfacecolor=color if step == max(ends) else "white",
+                markerfacecolor=color if step == evaluations[-1].step else "white",
                 linestyle="none",
                 elinewidth=1,
                 capsize=2,
                 label=None if part in labelled else f"{part}step {step}",
             )
         labelled.add(part)
-    axes.set(xlabel="accuracy, sampled, on the frozen problems of each task", xlim=(-0.02, 1.02))
+    axes.set(xlabel="accuracy, sampled, on the frozen problems of each task, with 95 % intervals", xlim=(-0.02, 1.02))
     axes.set_ylim(len(tasks) - 0.4, -0.6)  # the first on top
-    axes.set_yticks(range(len(tasks)), [name for _, name in tasks], fontsize=8, parse_math=False)
+    axes.set_yticks(range(len(tasks)), tasks, fontsize=8, parse_math=False)
     bare(axes, "x")
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)

@@ -7,9 +7,10 @@ tasks a table, one row per model, with intervals of the macro averages. Figures 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -36,7 +37,6 @@ _MOST_COLUMNS = 40
 """Tasks in a row of tables; more tasks are in tables below."""
 _MACRO, _FLOOR = "macro average", "the best constant answer"
 _BAR = "#A8D5F0"  # light, so that lines on it are visible in gray too
-_TICKS = {0: "0", 0.25: "25", 0.5: "50", 0.75: "75", 1: "100"}
 Models = list[tuple[str, ModelSummary]]
 Tasks = list[tuple[str, TaskResults]]
 
@@ -75,15 +75,31 @@ def _in_words(found: Accuracy, notes: Sequence[str], failed: int) -> str:
     return f"{percent(accuracy)} ({', '.join(apart)})"
 
 
-def _intervals(axes: Axes, rows: Sequence[tuple[float, Accuracy]], **look: object) -> None:
+def _intervals(axes: Axes, rows: Sequence[tuple[float, Accuracy]], **look: Any) -> None:
     """Accuracies with their intervals, at heights."""
     means, intervals = zip(*(found.measured for _, found in rows), strict=True)
-    axes.errorbar(
-        means,
-        [place for place, _ in rows],
-        xerr=error_bars(means, intervals),
-        **{"markersize": 4.5, "linestyle": "none", **look},  # type: ignore[arg-type]
-    )
+    bars = error_bars(means, intervals)
+    axes.errorbar(means, [place for place, _ in rows], xerr=bars, **{"markersize": 4.5, "linestyle": "none", **look})
+
+
+def _rows(axes: Axes, labels: Sequence[str], grid: bool = True) -> None:
+    """One row for each label, the first on top."""
+    axes.set_yticks(range(len(labels)), labels, fontsize=9, parse_math=False)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    if grid:
+        bare(axes, "x")
+
+
+def _shares(axes: Axes, caption: str, room: float = 0.02, **look: Any) -> None:
+    """The axis of accuracies, in percent."""
+    axes.set_xlim(-room, 1 + room)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100"], **look)
+    axes.set_xlabel(caption, fontsize=9)
+
+
+def _beside(axes: Axes, notes: Iterable[str], points: float) -> None:
+    for row, note in enumerate(notes):
+        axes.text(1.04, row, note, transform=axes.get_yaxis_transform(), va="center", fontsize=points)
 
 
 def _bars(task: TaskResults) -> Figure:
@@ -100,8 +116,8 @@ def _bars(task: TaskResults) -> Figure:
     width = label_width(labels, 9) + 4.5 + label_width(notes, 9)
     figure = Figure(figsize=(width, 1.5 + 0.3 * len(models)), layout="constrained")
     axes = figure.subplots()
-    for row, (each, note) in enumerate(zip(scores, notes, strict=True)):
-        axes.text(1.03, row, note, transform=axes.get_yaxis_transform(), va="center", fontsize=9)
+    _beside(axes, notes, 9)
+    for row, each in enumerate(scores):
         if each.n:
             axes.barh(row, each.measured[0], height=0.66, color=_BAR)
             _intervals(axes, [(row, each)], fmt="k.", markersize=6, elinewidth=1.2, capsize=3, clip_on=False)
@@ -109,14 +125,10 @@ def _bars(task: TaskResults) -> Figure:
         axes.axvline(task.floor, color=COLORS[1], linestyle="--", linewidth=1.4, zorder=3)
         line, text = Line2D([], [], color=COLORS[1], linestyle="--"), f"{_FLOOR}: {percent(task.floor)} %"
         legend(axes, [line], [text], loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, fontsize=9)
-    axes.set_yticks(range(len(models)), labels, fontsize=9, parse_math=False)
-    axes.set_ylim(len(models) - 0.4, -0.6)
-    axes.set_xlim(0, 1)
-    axes.set_xticks([0, 0.2, 0.4, 0.6, 0.8, 1], ["0", "20", "40", "60", "80", "100"])
+    _rows(axes, labels)
     graded = "" if task.grading == "hardened" else f", {task.grading} grading"
     how = f"{_rollouts(str(task.sampling.rollouts_per_example))}, temperature {task.sampling.temperature:g}{graded}"
-    axes.set_xlabel(f"accuracy in %, with 95 % intervals\nn = {n} questions, {how}", fontsize=9)
-    bare(axes, "x")
+    _shares(axes, f"accuracy in %, with 95 % intervals\nn = {n} questions, {how}", room=0)
     return figure
 
 
@@ -141,8 +153,7 @@ def _dots(models: Models, tasks: Tasks) -> Figure:
     labels = [_MACRO, *short_names([name for name, _ in tasks]).values()]
     short, notes = short_names([name for name, _ in models], 36).values(), _notes(models, tasks)
     names = [f"{label}\n{note}" for label, note in zip(short, notes, strict=True)]
-    legend_width = label_width([*short, *notes], 8) + 0.5
-    width = label_width(labels, 9) + 5.5 + legend_width
+    width = label_width(labels, 9) + 5.5 + label_width([*short, *notes], 8) + 0.5
     row = max(0.26, 0.115 * len(models) + 0.1)  # inches
     height = max(1.1 + row * len(labels), 0.8 + 0.32 * (len(models) + 1))
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -153,10 +164,9 @@ def _dots(models: Models, tasks: Tasks) -> Figure:
     for number, (name, summary) in enumerate(models):
         found = [(0, summary), *((place, _scores(task, name)) for place, (_, task) in enumerate(tasks, 1))]
         shift = (number - (len(models) - 1) / 2) * 0.8 / len(models)
-        rows = [(place + shift, each) for place, each in found if each]
-        look = {"color": COLORS[number], "marker": MARKERS[number]}
-        _intervals(axes, rows, **look, elinewidth=1.2, capsize=2)
-        handles.append(Line2D([], [], **look, markersize=5))  # type: ignore[arg-type]
+        look: dict[str, Any] = {"color": COLORS[number], "marker": MARKERS[number]}
+        _intervals(axes, [(place + shift, each) for place, each in found if each], **look, elinewidth=1.2, capsize=2)
+        handles.append(Line2D([], [], **look, markersize=5))
     floors = [(place, task.floor) for place, (_, task) in enumerate(tasks, 1) if task.floor is not None]
     for place, floor in floors:
         axes.plot([floor, floor], [place - 0.45, place + 0.45], color=GREY, linestyle="--", linewidth=1.2, zorder=1)
@@ -164,13 +174,9 @@ def _dots(models: Models, tasks: Tasks) -> Figure:
         handles.append(Line2D([], [], color=GREY, linestyle="--"))
         names.append(_FLOOR)
     axes.axhline(0.5, color="black", linewidth=0.8)
-    axes.set_yticks(range(len(labels)), labels, fontsize=9, parse_math=False)
+    _rows(axes, labels)
     axes.get_yticklabels()[0].set_fontweight("bold")
-    axes.set_ylim(len(labels) - 0.5, -0.5)
-    axes.set_xlim(-0.02, 1.02)
-    axes.set_xticks(list(_TICKS), list(_TICKS.values()))
-    axes.set_xlabel(f"accuracy in %, with 95 % intervals\n{_caption(tasks)}", fontsize=9)
-    bare(axes, "x")
+    _shares(axes, f"accuracy in %, with 95 % intervals\n{_caption(tasks)}")
     legend(axes, handles, names, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, fontsize=8)
     return figure
 
@@ -179,33 +185,36 @@ def _table(models: Models, tasks: Tasks) -> Figure:
     """One row for each model, one column for each task; several tables below each other if there are many."""
     bands = math.ceil(len(tasks) / _MOST_COLUMNS)
     size = math.ceil(len(tasks) / bands)
-    has_floor = any(task.floor is not None for _, task in tasks)
-    labels = [*short_names([name for name, _ in models]).values(), *([_FLOOR] if has_floor else [])]
+    labels = list(short_names([name for name, _ in models]).values())
+    labels += [_FLOOR] if any(task.floor is not None for _, task in tasks) else []
     columns = list(short_names([name for name, _ in tasks], 36).values())
     notes = _notes(models, tasks)
-    cells, rows = max(0.34 * size, 2.0), len(models) + 1.3 * has_floor  # inches; rows
+    cells = max(0.34 * size, 2.0)  # inches
     width = label_width(labels, 9) + cells + 2.6 + label_width(notes, 8)
-    height = 0.8 + bands * (label_width(columns, 8) + 0.26 * rows + 0.1)
+    height = 0.8 + bands * (label_width(columns, 8) + 0.26 * len(labels) + 0.1)
     figure = Figure(figsize=(width, height), layout="constrained")
     panels = figure.subplots(bands, 2, squeeze=False, width_ratios=[cells, 2.2])
-    places = [*range(len(models)), *([len(models) + 0.3] if has_floor else [])]
     for band, (axes, aside) in enumerate(panels):
         part = slice(band * size, (band + 1) * size)
         _cells(axes, [name for name, _ in models], tasks[part])
         axes.set_xlim(-0.5, size - 0.5)
-        axes.set_ylim(rows - 0.5, -0.5)
-        axes.set_yticks(places, labels, fontsize=9, parse_math=False)
+        _rows(axes, labels, grid=False)
         axes.xaxis.tick_top()
         axes.set_xticks(range(len(columns[part])), columns[part], rotation=90, fontsize=8, parse_math=False)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
         if band:
             aside.set_axis_off()
-        else:
-            aside.set_ylim(rows - 0.5, -0.5)
-            _macro(aside, models, notes)
     axes.set_xlabel(f"accuracy in %\n{_caption(tasks)}", fontsize=9)
     axes.xaxis.set_label_position("bottom")
+    macro = panels[0, 1]
+    rows = [(row, summary) for row, (_, summary) in enumerate(models)]
+    _intervals(macro, rows, color=COLORS[0], marker="o", markersize=5, elinewidth=1.4, capsize=3)
+    _beside(macro, notes, 8)
+    _rows(macro, [""] * len(labels))
+    macro.tick_params(axis="y", length=0)
+    macro.spines["left"].set_visible(False)
+    _shares(macro, f"{_MACRO} in %,\nwith 95 % intervals", fontsize=8)
     return figure
 
 
@@ -215,30 +224,15 @@ def _cells(axes: Axes, models: list[str], tasks: Tasks) -> None:
     shades = [[math.nan if each is None else 0.02 + 0.9 * each for each in row] for row in found]
     places = [[place - 0.5 for place in range(count + 1)] for count in (len(tasks), len(models))]
     axes.pcolormesh(*places, shades, cmap="Blues", vmin=0, vmax=1, edgecolors="white", linewidth=1.2)
-    numbers: list[tuple[int, float, float | None, str]] = [
-        (column, row, share, "white" if share and share > 0.75 else "black")  # white is more readable on dark cells
-        for row, shares in enumerate(found)
-        for column, share in enumerate(shares)
-    ]
-    numbers += [(n, len(models) + 0.3, task.floor, GREY) for n, (_, task) in enumerate(tasks) if task.floor is not None]
-    for column, row, share, color in numbers:
-        text = "-" if share is None else percent(share, 0)
-        # Not part of the layout: there may be hundreds, each within its cell.
-        axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color, in_layout=False)
-
-
-def _macro(axes: Axes, models: Models, notes: list[str]) -> None:
-    """The macro averages with their intervals, one row for each model, next to the table."""
-    rows = [(row, summary) for row, (_, summary) in enumerate(models)]
-    _intervals(axes, rows, color=COLORS[0], marker="o", markersize=5, elinewidth=1.4, capsize=3)
-    for row, note in enumerate(notes):
-        axes.text(1.04, row, note, transform=axes.get_yaxis_transform(), va="center", fontsize=8)
-    axes.set_xlim(-0.02, 1.02)
-    axes.set_xticks(list(_TICKS), list(_TICKS.values()), fontsize=8)
-    axes.set_yticks([])
-    axes.set_xlabel(f"{_MACRO} in %,\nwith 95 % intervals", fontsize=9)
-    bare(axes, "x")
-    axes.spines["left"].set_visible(False)
+    for row, shares in enumerate([*found, [task.floor for _, task in tasks]]):
+        for column, share in enumerate(shares):
+            is_floor = row == len(models)
+            dark = share is not None and share > 0.75 and not is_floor
+            text = "-" if share is None else percent(share, 0)
+            color = GREY if is_floor else "white" if dark else "black"
+            if share is not None or not is_floor:
+                # Not part of the layout: there may be hundreds, each within its cell.
+                axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color, in_layout=False)
 
 
 def _caption(tasks: Tasks) -> str:

@@ -1,12 +1,12 @@
-"""What plots share: colors and markers, short names, legends, and writing the file."""
+"""What plots share: colors and markers, short names, legends, intervals, and writing the file."""
 
 import math
 import textwrap
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -34,33 +34,37 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def short_names(names: Sequence[str], most: int = 48) -> dict[str, str]:
-    """A different label for each of the different `names`, of at most `most` characters (and a number if necessary).
+    """A different label for each of the different `names`, of at most `most` characters and perhaps a number.
 
-    Long names lose their middle; if that makes them alike, also the beginning that they share.
+    Long names lose their middle, or, if that makes them alike, the beginning that they share.
     """
-    labels = {name: _without_middle(one_line(name, len(name)), most) for name in names}
-    for label in dict.fromkeys(labels[name] for name in _alike(labels)):
-        alike = [name for name in names if labels[name] == label]
-        shared = next((n for n, each in enumerate(zip(*alike, strict=False)) if len(set(each)) > 1), 0)
-        begin = max(0, shared - most // 4)
-        labels |= {name: _without_middle("..." + one_line(name[begin:], len(name)), most) for name in alike}
-    taken = set(labels.values())
-    for name in _alike(labels):
-        number = next(n for n in range(1, len(names) + 2) if f"{labels[name]} #{n}" not in taken)
-        labels[name] += f" #{number}"
-        taken.add(labels[name])
+    labels: dict[str, str] = {}
+    for name in names:
+        text = one_line(name, len(name))
+        if len(text) > most:
+            alike = [
+                other
+                for other in names
+                if other != name and _without_middle(other, most) == _without_middle(name, most)
+            ]
+            shared = min((_common(name, other) for other in alike), default=0)
+            text = _without_middle(f"...{text[max(0, shared - most // 4) :]}" if alike else text, most)
+        number = 2
+        label = text
+        while label in labels.values():
+            label, number = f"{text} #{number}", number + 1
+        labels[name] = label
     return labels
-
-
-def _alike(labels: dict[str, str]) -> list[str]:
-    """Names that share their label."""
-    times = Counter(labels.values())
-    return [name for name, label in labels.items() if times[label] > 1]
 
 
 def _without_middle(text: str, most: int) -> str:
     half = (most - 5) // 2
     return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
+
+
+def _common(one: str, other: str) -> int:
+    """Number of characters that both begin with."""
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def label_width(labels: Sequence[str], points: float) -> float:
@@ -115,7 +119,8 @@ def save(figure: Figure, output: Path) -> None:
     """
     kind = check_suffix(output).suffix[1:].lower()
     try:
-        with written_aside(output) as aside:
+        # Text in an SVG file stays text: it can be searched, copied and edited.
+        with written_aside(output) as aside, matplotlib.rc_context({"svg.fonttype": "none"}):
             figure.savefig(aside, dpi=120, format=kind)
     except OSError as error:
         raise OutputFolderError(f"cannot write {output}: {error.strerror}") from error

@@ -9,13 +9,10 @@ import base64
 import hashlib
 import html
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from string import Template
 from typing import Any
-
-from rg_env.core.statistics import mean_and_error, t_critical
 
 FORMAT = "rg_env.report/1"
 _STYLES = ("page.css", "rollouts.css", "print.css")
@@ -37,32 +34,14 @@ class Estimate:
         """None without a value."""
         return None if value is None else cls(value, *(interval or ()))
 
-    @classmethod
-    def of_error(cls, value: float | None, error: float | None, n: int, *, share: bool = False) -> "Estimate | None":
-        """From a standard error over `n` problems, by Student's t; the interval of a share is within 0 and 1."""
-        if value is None or error is None or n < 2:
-            return cls.of(value)
-        half = t_critical(n - 1) * error
-        low, high = value - half, value + half
-        return cls(value, max(0.0, low), min(1.0, high)) if share else cls(value, low, high)
 
-    @classmethod
-    def of_values(cls, values_by_problem: Sequence[Sequence[float]], *, share: bool = False) -> "Estimate | None":
-        """The mean over all values, with an interval clustered by problem."""
-        if not any(values_by_problem):
-            return None
-        mean, error = mean_and_error(values_by_problem)
-        return cls.of_error(mean, error, sum(1 for values in values_by_problem if len(values)), share=share)
-
-
-def figure(estimate: Estimate | float | None, digits: int = 2, sign: bool = False) -> str:
+def figure(estimate: Estimate | float | None, digits: int = 2) -> str:
     """An estimate as a table cell: `0.85 [0.81, 0.88]`; a dash without one."""
     if estimate is None:
         return "–"
     found = estimate if isinstance(estimate, Estimate) else Estimate(estimate)
-    form = f"{'+' if sign else ''}.{digits}f"
-    ends = "" if found.low is None else f" [{found.low:{form}}, {found.high:{form}}]"
-    return f"{found.value:{form}}{ends}".replace("-", "\N{MINUS SIGN}")
+    ends = "" if found.low is None else f" [{found.low:.{digits}f}, {found.high:.{digits}f}]"
+    return f"{found.value:.{digits}f}{ends}"
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rg_env.core.statistics import mean_and_error, share_interval
 from rg_env.errors import InputError
+from rg_env.evaluation.merge import merged
 from rg_env.evaluation.report.page import Bar, BarGroup, Estimate, Page, Table, Text, figure
 from rg_env.evaluation.report.rollouts import Gathered, Record, file_source, gather
-from rg_env.evaluation.results import Accuracy, Paired, Results, Scores, TaskResults, read_results
+from rg_env.evaluation.results import Accuracy, Results, Scores, TaskResults, read_results
 from rg_env.evaluation.runner import ROLLOUTS
-from rg_env.evaluation.tables import EXTERNAL_NOTE, external_table
+from rg_env.evaluation.tables import tables_of
 
 _PATTERN, _ALL = "results_*.json", "results_all_tasks_"
 
@@ -27,7 +29,7 @@ def results_page(source: Path, limit: int) -> Page:
         InputError: a file is damaged or unreadable, or there is nothing to show.
     """
     folder = source if source.is_dir() else source.parent
-    page = Page(source.resolve().name if source.is_dir() else source.stem, "evaluation")
+    page = Page(folder.resolve().name, "evaluation")
     results = None if source.name == ROLLOUTS else _results(source, page.notes)
     tasks = results.tasks if results else {}
     models = list(dict.fromkeys(name for task in tasks.values() for name in task.models))
@@ -50,12 +52,11 @@ def results_page(source: Path, limit: int) -> Page:
         page.notes.append(f"no results file: figures are those of the rollouts in {ROLLOUTS} so far")
         _add_answers(page, gathered)
         return page
-    if results.external:
-        page.tables.append(Table("External benchmarks", *external_table(results), EXTERNAL_NOTE))
-    _add_facts(page, results)
-    _add_summary(page, results)
+    page.facts = [("folder", page.title), *_facts(results, page.notes)]
+    page.title = results.title
+    add_tasks(page, results)
+    page.texts = _system_prompts(tasks)
     if tasks:
-        add_tasks(page, results)
         page.notes += _differences(tasks, gathered) if sources else [f"no {ROLLOUTS}: there are no rollouts to show"]
     return page
 
@@ -76,72 +77,48 @@ def _results(source: Path, notes: list[str]) -> Results | None:
         latest = {task: name for name in names for task in found[name].tasks}
         shown, several = set(latest.values()), len(latest) < len(found)
         if len(latest) > 1:
-            tasks = {task: found[name].tasks[task] for task, name in sorted(latest.items())}
-            newest = newest.model_copy(update={"tasks": tasks, "models": {}, "comparisons": []})
+            newest = merged({name: found[name] for name in sorted(shown)}).model_copy(update={"comparisons": []})
     if several:
         notes.append(f"several results: {', '.join(sorted(shown))} shown, the newest")
     return newest
 
 
-def _add_facts(page: Page, results: Results) -> None:
-    tasks = results.tasks
-    page.facts = [("created", results.created)]
-    if first := next(iter(tasks.values()), None):
+def _facts(results: Results, notes: list[str]) -> list[tuple[str, str]]:
+    facts = [("date", results.created)]
+    if first := next(iter(results.tasks.values()), None):
         sampling = first.sampling
-        models = {name: model for task in tasks.values() for name, model in task.models.items()}
-        page.facts += [
-            ("models", ", ".join(models)),
-            ("tasks", str(len(tasks))),
-            ("questions", f"{sum(task.questions.n for task in tasks.values()):,}"),
+        sources = {name: model.source for task in results.tasks.values() for name, model in task.models.items()}
+        facts += [
+            ("models", ", ".join(name if name == where else f"{name}: {where}" for name, where in sources.items())),
+            ("questions", f"{sum(task.questions.n for task in results.tasks.values()):,}"),
             ("answers a question", str(sampling.rollouts_per_example)),
             ("temperature", f"{sampling.temperature:g}"),
             ("top_p", f"{sampling.top_p:g}"),
             ("max. tokens", str(sampling.max_tokens)),
             ("grading", first.grading),
         ]
-        if any((task.sampling, task.grading) != (sampling, first.grading) for task in tasks.values()):
-            page.notes.append("tasks differ in sampling or grading: the facts on top are those of the first one")
-        rows = [[name, model.source, model.kind, model.engine] for name, model in models.items()]
-        page.tables.append(Table("Models", ["model", "source", "kind", "engine"], rows))
-        prompts = {task.system_prompt: f"System prompt, {name}" for name, task in reversed(list(tasks.items()))}
-        if len(prompts) == 1:
-            prompts = {first.system_prompt: "System prompt"}
-        prompts |= {m.system_prompt: f"System prompt of {n}" for n, m in models.items() if m.system_prompt is not None}
-        page.texts += [Text(title, prompt) for prompt, title in prompts.items() if prompt is not None]
-    page.facts.append(("versions", ", ".join(f"{name} {version}" for name, version in results.versions.items())))
+        if any((task.sampling, task.grading) != (sampling, first.grading) for task in results.tasks.values()):
+            notes.append("tasks differ in sampling or grading: the facts on top are those of the first one")
+    return [*facts, ("versions", ", ".join(f"{name} {version}" for name, version in results.versions.items()))]
 
 
-def _add_summary(page: Page, results: Results) -> None:
-    categories = list(dict.fromkeys(name for model in results.models.values() for name in model.categories))
-    rows = [
-        [
-            name,
-            figure(accuracy_of(model)),
-            figure(model.guess_adjusted),
-            *(figure(model.categories.get(category)) for category in categories),
-            *(f"{n:,}" if n is not None else "–" for n in (model.usage.prompt_tokens, model.usage.completion_tokens)),
-            figure(model.usage.cost),
-            str(model.failed),
-        ]
-        for name, model in results.models.items()
-    ]
-    columns = ["model", "accuracy", "above guessing", *categories, "prompt tokens", "completion tokens", "cost"]
-    columns.append("failed")
-    if rows:
-        note = "Macro average over tasks, with 95 % interval; by category without."
-        page.tables.append(Table("All tasks", columns, rows, note))
-    if results.comparisons and len(results.tasks) > 1:
-        page.tables.append(_comparisons("Models compared, all tasks", {"": results.comparisons}))
+def _system_prompts(tasks: Mapping[str, TaskResults]) -> list[Text]:
+    prompts = {task.system_prompt: f"System prompt, {name}" for name, task in reversed(list(tasks.items()))}
+    if len(prompts) == 1:
+        prompts = dict.fromkeys(prompts, "System prompt")
+    for task in tasks.values():
+        prompts |= {m.system_prompt: f"System prompt of {n}" for n, m in task.models.items() if m.system_prompt}
+    return [Text(title, prompt) for prompt, title in prompts.items() if prompt]
 
 
 def add_tasks(page: Page, results: Results, titles: Mapping[str, str] | None = None, kind: str = "model") -> None:
-    """Bars and tables of each task, and comparisons of the models on it.
+    """Bars of each task, the tables of the evaluation's summary, and all figures by task.
 
     Args:
         titles: of tasks; default: their names.
         kind: what the models are: "model", or "step" in a training run.
     """
-    rows, pairs = [], {}
+    rows = []
     for name, task in results.tasks.items():
         title = (titles or {}).get(name, name)
         found = {model: accuracy_of(each.scores) for model, each in task.models.items()}
@@ -150,29 +127,13 @@ def add_tasks(page: Page, results: Results, titles: Mapping[str, str] | None = N
             BarGroup(title, bars, f"{task.questions.n} question{'s' * (task.questions.n != 1)}", task.floor)
         )
         rows += [[title, model, *_scores(each.scores)] for model, each in task.models.items()]
-        pairs[title] = task.comparisons
-    columns = ["task", kind, "n", "accuracy", "above guessing", "reward", "pass@k", "tokens", "cut off", "failed",
-               "left out"]  # fmt: skip
-    note = "Means with 95 % intervals, clustered by question. Left out: questions that the model was trained on."
-    page.tables.append(Table("Tasks", columns, rows, note))
-    if any(pairs.values()):
-        page.tables.append(_comparisons(f"{kind.capitalize()}s compared, by task", pairs, kind))
-
-
-def _comparisons(title: str, pairs: Mapping[str, Sequence[Paired]], kind: str = "model") -> Table:
-    """Pairs of models, by task if there are tasks."""
-    rows = [
-        [task, f"{p.a} − {p.b}", figure(Estimate(p.difference, *p.interval), sign=True), f"{p.p_value:.4f}", str(p.n)]
-        for task, of_task in pairs.items()
-        for p in of_task
-    ]
-    columns = ["task", f"{kind}s", "difference in accuracy", "p", "questions"]
-    if list(pairs) == [""]:
-        columns, rows = columns[1:], [row[1:] for row in rows]
-    note = (
-        "On the same questions (paired), with 95 % interval; p by permutation, not corrected for several comparisons."
-    )
-    return Table(title, columns, rows, note)
+    for table in tables_of(results):
+        page.tables.append(Table(table.title or "Summary", table.heads, table.rows, " ".join(table.notes)))
+    if rows:
+        columns = ["task", kind, "n", "accuracy", "above guessing", "reward", "pass@k", "tokens", "cut off", "failed",
+                   "left out"]  # fmt: skip
+        note = "Means with 95 % intervals, clustered by question. Left out: questions that the model was trained on."
+        page.tables.append(Table("Tasks", columns, rows, note))
 
 
 def _scores(scores: Scores) -> list[str]:
@@ -182,7 +143,7 @@ def _scores(scores: Scores) -> list[str]:
         figure(accuracy_of(scores)),
         figure(scores.guess_adjusted),
         figure(Estimate.of(scores.reward, scores.reward_interval)),
-        f"{k} {best:.2f}" if best is not None else "–",
+        f"{k} {best:.2f}" if best is not None else figure(None),
         figure(scores.mean_completion_tokens, 1),
         figure(scores.truncated),
         str(scores.failed),
@@ -214,17 +175,18 @@ def _add_answers(page: Page, gathered: Gathered) -> None:
     groups: dict[str, list[Bar]] = {}
     rows = []
     for (model, task), questions in sorted(gathered.answers.items(), key=lambda item: (item[0][1], item[0][0])):
-        accuracy, reward = (
-            Estimate.of_values(
-                [[float(each[name]) for each in answers if each[name] is not None] for answers in questions.values()],
-                share=name == "correct",
-            )
-            for name in ("correct", "reward")
-        )
+        correct, rewards = (_values(list(questions.values()), name) for name in ("correct", "reward"))
+        accuracy = Estimate.of(mean_and_error(correct)[0], share_interval(correct)) if correct else None
+        reward = Estimate(mean_and_error(rewards)[0]) if rewards else None
         counts = [str(len(questions)), str(sum(map(len, questions.values())))]
         rows.append([task, model, *counts, figure(accuracy), figure(reward)])
         if accuracy:
             groups.setdefault(task, []).append(Bar(model, accuracy))
     page.bars = [BarGroup(task, bars) for task, bars in groups.items()]
-    note = "Of the rollouts so far: mean and 95 % interval, clustered by question."
+    note = "Of the rollouts so far: mean, and the 95 % interval of the accuracy, clustered by question."
     page.tables.append(Table("Tasks", ["task", "model", "questions", "rollouts", "accuracy", "reward"], rows, note))
+
+
+def _values(questions: Sequence[Sequence[Record]], name: str) -> list[list[float]]:
+    found = [[float(each[name]) for each in answers if each[name] is not None] for answers in questions]
+    return [values for values in found if values]

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rg_env.core.run_folder import RunFolder
+from rg_env.core.statistics import wilson_interval
 from rg_env.core.text import is_number
 from rg_env.errors import InputError
 from rg_env.evaluation.report.page import Chart, Estimate, Metrics, Page, Series, Table, Text, figure
 from rg_env.evaluation.report.results import accuracy_of, add_tasks
 from rg_env.evaluation.report.rollouts import file_source, gather, step_source
-from rg_env.evaluation.results import Results, Scores, read_results
+from rg_env.evaluation.results import Results, Scores, read_evaluations
 from rg_env.evaluation.summary import together
 
 POINTS = 1_000
@@ -30,11 +31,12 @@ def run_page(folder: Path, limit: int) -> Page:
         InputError: a file is damaged or unreadable, or there is nothing to show.
     """
     run, page = RunFolder(folder), Page(folder.resolve().name, "training run")
-    evaluations = [read_results(run.evaluation_file(step)) for step in run.evaluation_steps()]
+    evaluations = read_evaluations(run)
     _add_facts(page, run, evaluations)
     _add_metrics(page, run)
     _add_charts(page, evaluations)
     if evaluations:
+        page.title = evaluations[-1].title
         _add_tables(page, evaluations)
     files = [file for file in (run.config_file, run.arguments_file) if file.is_file()]
     page.texts = [Text(file.name, file.read_text(encoding="utf-8")) for file in files]
@@ -52,22 +54,27 @@ def run_page(folder: Path, limit: int) -> Page:
 
 
 def _add_facts(page: Page, run: RunFolder, evaluations: Sequence[Results]) -> None:
-    facts: list[tuple[str, object]] = []
-    if (results := run.results()) is not None:
+    manifest, results = run.manifest(), run.results()
+    facts = [("folder", page.title), ("date", manifest.get("created")), ("commit", manifest.get("commit"))]
+    if results is not None:
         state = "interrupted" if results.get("interrupted") else "finished"
         if rule := results.get("stopped_by"):
             state = f"stopped by monitor {rule}"
         facts += [(name, results.get(name)) for name in ("model", "engine", "steps")]
         facts += [("time", f"{results['seconds']:,.0f} s"), ("state", state), ("error", results.get("error"))]
+        if findings := results.get("monitors"):
+            page.tables.append(Table("Monitor findings", ["finding"], [[line] for line in findings]))
     elif run.metrics_file.is_file():
         facts.append(("state", "not finished"))
     if evaluations:
         last = evaluations[-1]
-        n = sum(each.n for each in last.environments)
         sampling = last.sampling
-        facts.append(("evaluations", f"{len(evaluations)}, on {n} frozen problems"))
-        answers = f"answers a problem {sampling.rollouts_per_example}, temperature {sampling.temperature:g}"
-        facts.append(("sampling", f"{answers}, max. tokens {sampling.max_tokens}"))
+        facts.append(
+            ("evaluations", f"{len(evaluations)}, on {sum(each.n for each in last.environments)} frozen problems")
+        )
+        answers = f"{sampling.rollouts_per_example} answer{'s' * (sampling.rollouts_per_example != 1)} a problem"
+        text = f"{answers}, temperature {sampling.temperature:g}, at most {sampling.max_tokens} tokens"
+        facts.append(("sampling", text))
     page.facts = [(name, str(value)) for name, value in facts if value not in (None, "")]
 
 
@@ -92,7 +99,7 @@ def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
     for each in evaluations:
         found = {
             "sampled": accuracy_of(each.overall()),
-            "greedy": _estimate(each.overall(), "greedy_accuracy"),
+            "greedy": _greedy(each.overall()),
             "held-out tasks": accuracy_of(each.overall("held_out")),
         }
         labels = list(each.scores("labelled").items())[:_LABELS_DRAWN]
@@ -114,29 +121,25 @@ def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
             page.charts.append(Chart(title, drawn, page.metrics.note))
 
 
-def _estimate(scores: Scores | None, name: str) -> Estimate | None:
-    """A figure of `scores`, or a "pass@k" of them."""
-    if scores is None:
+def _greedy(scores: Scores | None) -> Estimate | None:
+    if scores is None or scores.greedy_accuracy is None:
         return None
-    share = name != "mean_completion_tokens"
-    if "@" in name:
-        return Estimate.of_error(scores.pass_at_k.get(name), scores.pass_at_k_se.get(name), scores.n, share=share)
-    return Estimate.of_error(getattr(scores, name), getattr(scores, f"{name}_se"), scores.n, share=share)
+    return Estimate.of(scores.greedy_accuracy, wilson_interval(scores.greedy_accuracy, scores.n))
 
 
 def _by_step(evaluations: Sequence[Results]) -> Table:
-    passes = dict.fromkeys(k for each in evaluations if (found := each.overall()) for k in list(found.pass_at_k)[1:])
     columns: dict[str, list[str]] = {}
     for each in evaluations:
-        overall = each.overall()
+        if (overall := each.overall()) is None:
+            continue
         row = {
             "step": str(each.step),
             "accuracy": figure(accuracy_of(overall)),
-            "greedy accuracy": figure(_estimate(overall, "greedy_accuracy")),
-            "reward": figure(None if overall is None else Estimate.of(overall.reward, overall.reward_interval)),
-            "tokens": figure(_estimate(overall, "mean_completion_tokens"), 1),
-            "cut off": figure(_estimate(overall, "truncated")),
-            **{k: figure(_estimate(overall, k)) for k in passes},
+            "greedy accuracy": figure(_greedy(overall)),
+            "reward": figure(Estimate.of(overall.reward, overall.reward_interval)),
+            "tokens": figure(overall.mean_completion_tokens, 1),
+            "cut off": figure(overall.truncated),
+            **{k: figure(value) for k, value in list(overall.pass_at_k.items())[1:]},
             "held-out accuracy": figure(accuracy_of(each.overall("held_out"))),
         }
         for head, cell in row.items():
@@ -148,7 +151,8 @@ def _by_step(evaluations: Sequence[Results]) -> Table:
 
 def _add_tables(page: Page, evaluations: Sequence[Results]) -> None:
     """All evaluations; and the tasks in the first and the last one, compared if the questions are the same."""
-    page.tables.append(_by_step(evaluations))
+    if (by_step := _by_step(evaluations)).rows:
+        page.tables.append(by_step)
     first, last = evaluations[0], evaluations[-1]
     shown = {f"step {last.step}": last}
     if first.step != last.step and first.environments == last.environments:

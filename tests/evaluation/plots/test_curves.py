@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from svg_pictures import Picture
 
 from rg_env.errors import InputError
-from rg_env.evaluation.plots.curves import Curve, plot_curves, read_curve, smoothed
+from rg_env.evaluation.plots.curves import Curve, plot_curves, read_curve
 from rg_env.evaluation.plots.style import COLORS, GREY
 
 
@@ -62,17 +60,6 @@ def test_other_files_are_refused(text: str | None, message: str, tmp_path: Path)
     assert "\n" not in str(raised.value)
 
 
-@given(st.lists(st.floats(-5, 5), min_size=1, max_size=40), st.integers(0, 8).map(lambda n: 2 * n + 1))
-def test_smoothing_keeps_to_the_values(values: list[float], window: int) -> None:
-    """As many as before, between the lowest and the highest around; one at a time is no smoothing."""
-    found = smoothed(values, window)
-    assert len(found) == len(values)
-    for place, each in enumerate(found):
-        around = [value for other, value in enumerate(values) if abs(other - place) <= window // 2]
-        assert each == pytest.approx(math.fsum(around) / len(around))
-    assert smoothed(values, 1) == values
-
-
 def runs(count: int, steps: int = 10) -> list[Curve]:
     """Of which a later one ends higher; each evaluated twice."""
     return [
@@ -91,7 +78,7 @@ def drawn(curves: list[Curve], folder: Path, title: str | None = None) -> Pictur
     return Picture(lambda file: plot_curves(curves, file, title), folder)
 
 
-def test_each_of_a_few_runs_has_a_colour(tmp_path: Path) -> None:
+def test_each_of_a_few_runs_has_a_color(tmp_path: Path) -> None:
     """In both panels, and in the legend; accuracies end where they do."""
     picture = drawn(runs(7), tmp_path)
     assert [each for each in picture.words if each.startswith("run_")] == [f"run_{number}" for number in range(7)]
@@ -104,8 +91,23 @@ def test_each_of_a_few_runs_has_a_colour(tmp_path: Path) -> None:
         assert (zero - end) / (low - high) == pytest.approx(number / 100, abs=1e-3)
 
 
+def test_intervals_are_bands_around_the_accuracies(tmp_path: Path) -> None:
+    """Of each run in its color, where its evaluations are known."""
+    curves = [Curve(each.name, each.values, {0: (0.0, 0.25), 10: (0.5, 1.0)} if number else {}, 9, "asked")
+              for number, each in enumerate(runs(2))]  # fmt: skip
+    picture = drawn(curves, tmp_path)
+    ticks = sorted((each.x, each.y, each.text) for each in picture.texts if each.text in ("0.0", "1.0"))
+    (_, low, _), (_, high, _) = sorted(ticks[-2:], key=lambda tick: tick[2])  # of the panel on the right
+    (band,) = picture.bands(COLORS[1].lower())
+    text = 3.0  # half the height of a tick's label
+    assert (band.top, band.bottom) == (pytest.approx(high - text, abs=1.5), pytest.approx(low - text, abs=1.5))
+    assert picture.bands(COLORS[0].lower()) == []
+    assert "optimizer step (shaded: 95 % intervals)" in picture.words
+    assert "optimizer step" in picture.words  # of rewards, which have none
+
+
 def test_one_run_is_named_by_the_title(tmp_path: Path) -> None:
-    """Long ones are drawn with a moving mean, which is told."""
+    """Long ones are drawn with a moving mean, and a label says so."""
     assert drawn(runs(1), tmp_path).words.count("run_0") == 1
     words = drawn(runs(1, steps=100), tmp_path, "Mine").words
     assert "Mine" in words
@@ -118,7 +120,7 @@ def test_one_run_is_named_by_the_title(tmp_path: Path) -> None:
 
 
 def test_many_runs_are_grey_with_their_mean(tmp_path: Path) -> None:
-    """Named are those that end highest and lowest."""
+    """The legend names those that end highest and lowest."""
     picture = drawn(runs(20), tmp_path)
     named = [each for each in picture.words if each.startswith("run_")]
     assert named == ["run_19", "run_0"]
@@ -139,14 +141,6 @@ def test_of_runs_that_end_alike_the_reward_tells(tmp_path: Path) -> None:
     assert named == ["run_9", "run_0"]
     curves[4] = Curve("run_none", {"eval/accuracy": {0: 0.5}})
     assert "run_none" in drawn(curves, tmp_path).words
-
-
-def test_runs_without_a_common_step_have_no_mean(tmp_path: Path) -> None:
-    curves = [Curve(f"run_{number}", {"reward": {number: 1.0 * number}}) for number in range(8)]
-    picture = drawn(curves, tmp_path)
-    assert picture.lines("#000000", 2.4) == []
-    assert {"run_7", "run_0"} <= set(picture.words)
-    assert "mean of all runs" not in picture.words
 
 
 def test_figures_of_a_run_that_diverged_are_drawn(tmp_path: Path) -> None:

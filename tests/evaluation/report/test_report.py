@@ -1,14 +1,17 @@
-"""`rg-env report`: what a page says about runs and evaluations."""
+"""`rg-env report`: what a page says about runs and evaluations, with hostile text of models and damaged files."""
 
+import base64
+import hashlib
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from report_samples import (
+    HOSTILE,
+    Reader,
     evaluated,
     evaluation_record,
     evaluation_records,
@@ -21,22 +24,27 @@ from report_samples import (
     write_run,
 )
 
-from rg_env.core.statistics import mean_and_error, t_critical
+from rg_env.core.statistics import share_interval
+from rg_env.errors import InputError
 from rg_env.evaluation.report import rollouts as report_rollouts
 from rg_env.evaluation.report import write_report
-from rg_env.evaluation.report.page import Estimate, figure
+from rg_env.evaluation.report.page import Page, Rollouts, as_script_data, render
 from rg_env.evaluation.report.run import POINTS
 
+Run = Callable[..., tuple[int, str, str]]
 
-def test_a_runs_page_has_its_figures(tmp_path: Path, report: Callable[..., tuple[int, str, str]]) -> None:
+
+def test_a_runs_page_has_its_figures(tmp_path: Path, report: Run) -> None:
     """Facts, curves, each task before and after with the paired difference, and every rollout."""
     run = write_run(tmp_path / "run")
     assert report(run) == (0, f"{run / 'report.html'}\n", "")
     assert not list(run.rglob("*.part"))
     data = page_data(run / "report.html")
-    assert (data["title"], data["kind"], data["notes"]) == ("run", "training run", [])
-    assert ["model", "tiny"] in data["facts"]
-    assert ["state", "finished"] in data["facts"]
+    assert (data["title"], data["kind"], data["notes"]) == ("tiny on maze, chain_sum", "training run", [])
+    facts = {"folder": "run", "model": "tiny", "state": "finished", "date": "2025-01-01T12:00:00+00:00"}
+    assert facts.items() <= dict(data["facts"]).items()
+    assert dict(data["facts"])["commit"] == "0123abc"
+    assert table(data, "Monitor findings") == [{"finding": "step 3: monitor length: it grows"}]
     curve = {series["name"]: series["points"] for series in data["charts"][0]["series"]}
     assert [(step, e["value"]) for step, e in curve["sampled"]] == [(0, pytest.approx(1 / 6)), (4, 0.5)]
     assert [(step, e["value"]) for step, e in curve["held-out tasks"]] == [(0, 0.0), (4, 0.5)]
@@ -50,9 +58,9 @@ def test_a_runs_page_has_its_figures(tmp_path: Path, report: Callable[..., tuple
     tasks = {(row["task"], row["step"]): row for row in table(data, "Tasks")}
     assert tasks["chain_sum", "step 4"]["accuracy"].startswith("0.50 [")
     assert tasks["maze (held out)", "step 0"]["accuracy"].startswith("0.00 [")
-    changes = {row["task"]: row["difference in accuracy"] for row in table(data, "Steps compared, by task")}
-    assert changes["chain_sum"].startswith("+0.33 [")
-    assert changes["maze (held out)"].startswith("+0.50 [")
+    changes = {row["task"]: row["difference"] for row in table(data, "Two models on the same questions")}
+    assert changes["chain_sum"].startswith("+0.333 [")
+    assert changes["maze"].startswith("+0.500 [")
     groups = {
         group["name"]: [(bar["name"], bar["estimate"]["value"]) for bar in group["bars"]] for group in data["bars"]
     }
@@ -89,7 +97,7 @@ def test_a_runs_rollouts(tmp_path: Path) -> None:
     assert {rollouts["texts"][r["system"]] for r in records} == {"Think first."}
 
 
-def test_an_evaluations_page(tmp_path: Path, report: Callable[..., tuple[int, str, str]]) -> None:
+def test_an_evaluations_page(tmp_path: Path, report: Run) -> None:
     """Its tables say what the results say, and each rollout has the prompt of its model."""
     folder = write_evaluation(tmp_path / "eval")
     assert report(folder) == (0, f"{folder / 'report.html'}\n", "")
@@ -99,21 +107,20 @@ def test_an_evaluations_page(tmp_path: Path, report: Callable[..., tuple[int, st
         0.25,
         [("base", 0.375), ("trained", 0.75)],
     )
-    summary = table(data, "All tasks")
-    assert [(row["model"], row["accuracy"].split()[0], row["prompt tokens"], row["cost"]) for row in summary] == [
-        ("base", "0.38", "1,000", "–"),
-        ("trained", "0.75", "1,000", "–"),
-    ]
-    (compared,) = table(data, "Models compared, by task")
-    assert compared["models"] == "trained − base"
-    assert (compared["difference in accuracy"], compared["p"]) == ("+0.50 [+0.10, +0.90]", "0.0300")
+    assert data["title"] == "base, trained on leg_counting"
+    assert [row["base"].split()[0] for row in table(data, "Summary") if row["task"] == "leg_counting"] == ["0.375"]
+    assert {row["model"]: row["accuracy"].split()[0] for row in table(data, "Tasks")} == {
+        "base": "0.38", "trained": "0.75"}  # fmt: skip
+    (compared,) = table(data, "Two models on the same questions")
+    assert compared["models"] == "trained - base"
+    assert (compared["difference"], compared["p-value"]) == ("+0.500 [+0.100, +0.900]", "0.030")
     rollouts = data["rollouts"]
     assert (rollouts["variants"], rollouts["found"]) == (["base", "trained"], 16)
     prompts = {(r["model"], rollouts["texts"][r["system"]]) for r in rollouts["records"]}
     assert prompts == {("base", "Think."), ("trained", "Answer as a cat.")}
 
 
-def test_a_single_tasks_file_and_another_output(tmp_path: Path, report: Callable[..., tuple[int, str, str]]) -> None:
+def test_a_single_tasks_file_and_another_output(tmp_path: Path, report: Run) -> None:
     """A file can be given in place of its folder."""
     folder, output = write_evaluation(tmp_path / "eval"), tmp_path / "page.html"
     with (folder / "rollouts.jsonl").open("a") as lines:
@@ -162,7 +169,8 @@ def test_rollouts_alone_give_figures(tmp_path: Path) -> None:
     data = page_data(write_report(tmp_path).file)
     (base, trained) = table(data, "Tasks")
     values = [[1.0, 0.0], [1.0, 0.0], [0.0, 0.0], [1.0, 1.0], [0.0]]
-    assert base["accuracy"] == figure(Estimate.of_values(values, share=True))
+    low, high = share_interval(values)
+    assert base["accuracy"] == f"0.44 [{low:.2f}, {high:.2f}]"
     assert (base["questions"], base["rollouts"]) == ("5", "9")
     assert trained["accuracy"].startswith("0.75 ")
     assert data["rollouts"]["found"] == len(data["rollouts"]["records"]) == 17
@@ -198,7 +206,7 @@ def test_long_runs_are_thinned_and_say_so(tmp_path: Path) -> None:
     assert data["metrics"]["note"] == "1 of 3 values"
 
 
-def test_too_many_rollouts_keep_whole_questions(tmp_path: Path, report: Callable[..., tuple[int, str, str]]) -> None:
+def test_too_many_rollouts_keep_whole_questions(tmp_path: Path, report: Run) -> None:
     """All answers to a question stay together, the page tells how many there are, and figures are those of all."""
     folder = write_evaluation(tmp_path / "eval")
     code, _, errors = report(folder, "--rollouts", "9")
@@ -219,18 +227,152 @@ def test_too_much_text_is_left_out_too(tmp_path: Path, monkeypatch: pytest.Monke
     assert data["rollouts"]["found"] == 10
 
 
-@given(st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=4), min_size=1, max_size=6))
-def test_intervals_are_those_of_the_statistics(values: list[list[float]]) -> None:
-    """Student's t over problems; a share's stays between 0 and 1, and one problem has none."""
-    estimate = Estimate.of_values(values, share=True)
-    mean, error = mean_and_error(values)
-    assert estimate is not None
-    assert estimate.value == mean
-    if len(values) == 1:
-        assert (estimate.low, estimate.high) == (None, None)
-    else:
-        half = t_critical(len(values) - 1) * error
-        assert estimate.low is not None
-        assert estimate.high is not None
-        assert math.isclose(estimate.low, max(0.0, mean - half), abs_tol=1e-12)
-        assert math.isclose(estimate.high, min(1.0, mean + half), abs_tol=1e-12)
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("metrics.jsonl", '{"step": 5, "re'), ("metrics.jsonl", '{"reward": 7}'), ("rollouts.jsonl", "[1]"),
+        ("rollouts.jsonl", '{"step": 5, "completion": "no question"}'),
+        ("eval_results/eval_step_4.json", "{"), ("train_results.json", "]"), ("config.yaml", "a: ["),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_one_error_that_names_it(tmp_path: Path, name: str, line: str) -> None:
+    """No page is made of the rest."""
+    run = write_run(tmp_path / "run")
+    with (run / name).open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(InputError, match=rf"{name} is damaged: .*; restore it from a copy, or remove it$"):
+        write_report(run)
+    assert not list(tmp_path.rglob("*.html"))
+
+
+def test_the_last_line_of_a_killed_run_may_be_incomplete(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    for name in ("metrics.jsonl", "rollouts.jsonl"):
+        with (run / name).open("a") as file:
+            file.write('{"step": 5, "ques')
+    (run / "train_results.json").unlink()
+    data = page_data(write_report(run).file)
+    assert data["metrics"]["values"]["reward"][0] == [1, 2, 3, 4]
+    assert ["state", "not finished"] in data["facts"]
+
+
+def test_gold_answers_may_be_other_values_than_text(tmp_path: Path) -> None:
+    """They are shown as JSON."""
+    write_lines(tmp_path / "rollouts.jsonl", [training_record(1, answer=[1, 2], level=3)])
+    (record,) = page_data(write_report(tmp_path).file)["rollouts"]["records"]
+    assert (record["answer"], record["level"]) == ("[1, 2]", 3)
+
+
+def test_nothing_to_report_is_one_line(tmp_path: Path, report: Run) -> None:
+    """And exit code 2, and no page."""
+    for name, file, text in (
+        ("sweep", "sweep.yaml", "{}"), ("bare", "notes.txt", ""), ("started", "metrics.jsonl", ""),
+        ("other", "results_x.json", '{"format": "rg_env.evaluation/7"}'), ("none", "rollouts.jsonl", "\n"),
+    ):  # fmt: skip
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text(text)
+    run = write_run(tmp_path / "run")
+    for source, words in (
+        ("absent", "does not exist"),
+        ("bare", "holds neither a training run (metrics.jsonl, eval_results/) nor an evaluation"),
+        ("sweep", "is a sweep: give the folder of one of its runs, or use `rg-env compare"),
+        ("started", "holds a training run without metrics, evaluations or rollouts"),
+        ("other", "results_x.json is damaged: it is not results of this version: format"),
+        ("none", "holds no rollouts"),
+        (run / "train_results.json", "is damaged: it is not results of this version"),
+        (run / "rollouts.jsonl", "is part of a training run: give its folder"),
+    ):
+        code, printed, errors = report(tmp_path / source)
+        assert (code, printed, errors.count("\n")) == (2, "", 1), errors
+        assert words in errors
+    assert not list(tmp_path.rglob("*.html"))
+
+
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        ("run/rollouts.jsonl", "does not end in .html"),
+        ("nowhere/page.html", "cannot write"),
+        ("folder.html", "cannot write"),
+    ],
+)
+def test_a_page_that_cannot_be_written(tmp_path: Path, report: Run, output: str, words: str) -> None:
+    """No file of the run is lost, and nothing half is left."""
+    run = write_run(tmp_path / "run")
+    (tmp_path / "folder.html").mkdir()
+    before = (run / "rollouts.jsonl").read_bytes()
+    code, _, errors = report(run, "--output", tmp_path / output)
+    assert (code, errors.count("\n")) == (2, 1)
+    assert words in errors
+    assert (run / "rollouts.jsonl").read_bytes() == before
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_folder_with_a_name_that_is_no_text(tmp_path: Path) -> None:
+    """As other systems leave them: the page is made all the same."""
+    run = write_run(Path(f"{tmp_path}/<b>\udcff"), [])
+    reader = Reader(write_report(run).file.read_text(encoding="utf-8"))
+    assert reader.found["title"] == ["<b>? · rg_env report"]
+    assert reader.data["title"] == "<b>\udcff"
+
+
+def test_the_policy_lets_only_the_pages_own_code_run(tmp_path: Path) -> None:
+    """By hash; no address is loaded, and no attribute is code."""
+    reader = Reader(write_report(write_run(tmp_path / "run")).file.read_text(encoding="utf-8"))
+    rules = dict(rule.strip().split(" ", 1) for rule in reader.policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    for tag in ("script", "style"):
+        (text,) = reader.found[tag]
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert rules[f"{tag}-src"] == f"'sha256-{digest}'"
+    assert (rules["require-trusted-types-for"], rules["trusted-types"]) == ("'script'", "'none'")
+    for name, value in reader.attributes:
+        assert not name.startswith("on")
+        assert name != "style"
+        if name in ("src", "href", "action"):
+            assert (value or "").startswith(("#", "data:,"))
+
+
+def test_hostile_texts_stay_within_the_data(tmp_path: Path) -> None:
+    """A question, an answer, a model's name: none of them adds a tag to the page, and all come back as they were."""
+    texts = [evaluation_record("base", n, 0, True)["question"] for n in range(len(HOSTILE))]
+    plain, hostile = tmp_path / "plain", tmp_path / "hostile"
+    for folder, said in ((plain, texts), (hostile, list(HOSTILE))):
+        folder.mkdir()
+        fields = (
+            "question",
+            "completion",
+            "reasoning",
+            "answer",
+            "extracted",
+            "model",
+            "task",
+            "detail",
+            "status",
+            "error",
+        )
+        records = [evaluation_record("base", n, 0, True) | dict.fromkeys(fields, text) for n, text in enumerate(said)]
+        write_lines(folder / "rollouts.jsonl", records)
+    readers = [Reader(write_report(folder).file.read_text(encoding="utf-8")) for folder in (plain, hostile)]
+    assert readers[0].attributes == readers[1].attributes
+    assert readers[0].found["script"] == readers[1].found["script"]
+    data = readers[1].data["rollouts"]
+    assert [data["texts"][record["question"]] for record in data["records"]] == list(HOSTILE)
+    assert [record["completion"] for record in data["records"]] == list(HOSTILE)
+
+
+TEXTS = st.text(st.characters() | st.sampled_from("<>&/!-'\"\\$\u2028\u2029\ud800\udfff\x00\r\n"))
+
+
+@given(TEXTS)
+@example("".join(HOSTILE))
+def test_any_text_comes_back_from_a_page(text: str) -> None:
+    """Through JSON and HTML, by a parser of HTML, in a page that has no more tags than another one."""
+    record = {"question": 0, "completion": text, "rewards": {text: 1.0}}
+    page = render(Page(text, text, notes=[text], rollouts=Rollouts([record], [text], [text], 1)))
+    reader = Reader(page.encode("utf-8", "replace").decode())
+    assert reader.data["rollouts"] == {"records": [record], "texts": [text], "variants": [text], "found": 1}
+    assert (reader.data["title"], reader.data["notes"]) == (text, [text])
+    assert len(reader.attributes) == len(Reader(render(Page("", ""))).attributes)
+    assert as_script_data(text).isascii()
+    assert not set("<>&") & set(as_script_data(text))

@@ -1,6 +1,6 @@
-// Lines over steps, and bars with intervals, as SVG. Colours are the classes c0 to c7 of the style sheet.
+// Lines over steps, and bars with intervals, as SVG. Colors are the classes c0 to c7 of the style sheet.
 
-const COLOURS = 8;
+const COLORS = 8;
 
 /** At most about `count` round numbers from `low` to `high`, each with its text, all with as many digits. */
 function ticks(low, high, count) {
@@ -49,7 +49,7 @@ function lineChart(chart) {
   return figure;
 }
 
-const lineClass = (series, i) => `line c${i % COLOURS}${series.dotted ? " dotted" : ""}`;
+const lineClass = (series, i) => `line c${i % COLORS}${series.dotted ? " dotted" : ""}`;
 
 function linesOf(chart, width, readouts) {
   const height = Math.round(Math.min(260, Math.max(180, width * 0.5)));
@@ -80,21 +80,21 @@ function drawSeries(drawing, series, i, x, y) {
   if (sure.length > 1) {
     const upper = sure.map(([at, e]) => `${x(at)},${y(e.high)}`);
     const lower = sure.map(([at, e]) => `${x(at)},${y(e.low)}`).reverse();
-    drawing.append(svg("polygon", { class: `band c${i % COLOURS}`, points: [...upper, ...lower].join(" ") }));
+    drawing.append(svg("polygon", { class: `band c${i % COLORS}`, points: [...upper, ...lower].join(" ") }));
   }
   const line = series.points.map(([at, e]) => `${x(at).toFixed(1)},${y(e.value).toFixed(1)}`).join(" ");
   drawing.append(svg("polyline", { class: lineClass(series, i), points: line }));
   if (series.points.length <= 40) {
     for (const [at, e] of series.points) {
       if (sure.length === 1 && e.low !== null) {
-        drawing.append(svg("line", { class: `line c${i % COLOURS}`, x1: x(at), x2: x(at), y1: y(e.low), y2: y(e.high) }));
+        drawing.append(svg("line", { class: `line c${i % COLORS}`, x1: x(at), x2: x(at), y1: y(e.low), y2: y(e.high) }));
       }
-      drawing.append(svg("circle", { class: `dot c${i % COLOURS}`, cx: x(at), cy: y(e.value), r: sure.length ? 3.5 : 2 }));
+      drawing.append(svg("circle", { class: `dot c${i % COLORS}`, cx: x(at), cy: y(e.value), r: sure.length ? 3.5 : 2 }));
     }
   }
 }
 
-/** Under the pointer: a rule at the nearest step, and the values there beside the names. */
+/** Under the pointer: a rule at the nearest step, and the values there next to the names. */
 function follow(drawing, chart, readouts, x, [top, bottom], width) {
   const steps = [...new Set(chart.series.flatMap((series) => series.points.map(([at]) => at)))];
   const rule = svg("line", { class: "rule", y1: top, y2: bottom, visibility: "hidden" });
@@ -130,7 +130,7 @@ function withInterval(estimate) {
   return `${estimate.value.toFixed(2)}${ends}`.replaceAll("-", "\u2212");
 }
 
-/** Bars from 0 to 1 with intervals, by group; a colour a name. */
+/** Bars from 0 to 1 with intervals, by group; a color a name. */
 function barChart(title, groups) {
   const names = [...new Set(groups.flatMap((group) => group.bars.map((bar) => bar.name)))];
   const place = el("div", { class: "plot" });
@@ -157,10 +157,10 @@ function barsOf(groups, names, width) {
       svg("tspan", { class: "tick", dx: 8 }, group.note)));
     const start = (y += gap - 5);
     for (const bar of group.bars) {
-      const [colour, e, middle] = [`c${names.indexOf(bar.name) % COLOURS}`, bar.estimate, y + row / 2];
+      const [color, e, middle] = [`c${names.indexOf(bar.name) % COLORS}`, bar.estimate, y + row / 2];
       drawing.append(svg("text", { class: "tick end", x: label - 8, y: middle + 4 }, shortened(bar.name, Math.floor(label / 8)),
         svg("title", {}, bar.name)));
-      drawing.append(svg("rect", { class: `bar ${colour}`, x: label, y: y + 2.5, height: row - 5, width: scale(e.value) - label, rx: 2 }));
+      drawing.append(svg("rect", { class: `bar ${color}`, x: label, y: y + 2.5, height: row - 5, width: scale(e.value) - label, rx: 2 }));
       if (e.low !== null) {
         const [low, high] = [scale(e.low), scale(e.high)];
         drawing.append(svg("path", { class: "whisker", d: `M${low} ${middle}H${high}M${low} ${middle - 3.5}v7M${high} ${middle - 3.5}v7` }));

@@ -1,6 +1,6 @@
-// The chosen rollout: what was asked, what was answered, and the answer of another step or model beside it.
+// The chosen rollout: the question, the answer, and the answer of another step or model next to it.
 
-/** Shows record `number`, and beside it record `other` (or null); `text` is what was searched for. */
+/** Shows record `number`, and next to it record `other` (or null); `text` is what was searched for. */
 function showDetail(rollouts, number, { other, otherName, others, turn, text, position }) {
   const box = byId("detail");
   if (number === null) {
@@ -10,18 +10,22 @@ function showDetail(rollouts, number, { other, otherName, others, turn, text, po
   const record = rollouts.records[number];
   const cards = [card(record, text, other === null ? "" : "chosen")];
   if (other !== null) {
-    const beside = card(rollouts.records[other], text, "", others > 1 ? turner(turn) : null);
-    cards[record.variant < rollouts.records[other].variant ? "push" : "unshift"](beside);
+    const compared = card(rollouts.records[other], text, "", others > 1 ? turner(turn) : null);
+    cards[record.variant < rollouts.records[other].variant ? "push" : "unshift"](compared);
   } else if (otherName) {
     cards.push(el("p", { class: "empty card" }, `${otherName} has no answer to this question here.`));
   }
+  const place = el("p", { class: "small" }, `${[...labels(record), position].join(" · ")} · `,
+    el("a", { href: linkTo(number), title: "A link to this rollout" }, "link"));
   box.replaceChildren(
-    el("header", {}, el("h3", {}, record.task ?? "Rollout"), el("p", { class: "small" }, [...labels(record), position].join(" · "))),
+    el("header", {}, el("h3", {}, record.task ?? "Rollout"), place),
     asked(rollouts, record, text),
     el("div", { class: cards.length > 1 ? "cards two" : "cards" }, ...cards),
   );
   box.scrollTop = 0;
 }
+
+const linkTo = (number) => `#rollout-${number}`;
 
 function labels(record) {
   const words = [];
@@ -74,7 +78,7 @@ function figures(record) {
   return el("dl", { class: "figures" }, ...found.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 }
 
-/** Reasoning, where it stands apart or is closed by </think>, and the rest. */
+/** Reasoning, if it is separate or closed by </think>, and the rest. */
 function answered(record, text) {
   if (record.completion === undefined) return [];
   const end = record.reasoning === undefined ? record.completion.indexOf("</think>") : -1;

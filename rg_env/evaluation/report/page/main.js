@@ -4,29 +4,43 @@ const page = JSON.parse(byId("report-data").textContent);
 const rollouts = new Rollouts(page.rollouts);
 const state = { facets: {}, text: "", measure: "", low: null, high: null, order: "", variant: null, outcome: "" };
 const list = new RolloutList(rollouts, showChosen);
-let turned = 0; // how far the answer beside was turned on from the one with the same number
+let turned = 0; // how far the answer at the side was turned on from the one with the same number
+let ready = false; // only what readers choose changes the address
 
 const KEYS = {
   "j, ↓": "next rollout",
   "k, ↑": "previous rollout",
   "g, G": "first, last (Home, End)",
   "Page ↑, Page ↓": "a page of the list, which has the focus",
-  "/": "search; Enter or Esc goes back to the list",
+  "/": "search; Enter or Esc returns to the list",
   "[ and ]": "another answer to the same question, on the side compared with",
-  c: "what stands beside it",
-  t: "light, dark, as the system says",
+  c: "what it is compared with",
+  t: "light, dark, as the system is set",
   "?": "this list",
 };
 
 function showChosen(number, at) {
   turned = 0;
   drawDetail(number, at);
+  if (ready && number !== null) history.replaceState(null, "", linkTo(number));
+}
+
+/** Chooses the rollout that the address names, if it names one; filters that hide it are reset. */
+function followAddress() {
+  const number = Number(/^#rollout-(\d+)$/.exec(location.hash)?.[1] ?? "none");
+  if (!(number < rollouts.records.length)) return;
+  if (!list.numbers.includes(number)) {
+    byId("filters").reset();
+    readFilters();
+  }
+  list.choose(list.numbers.indexOf(number));
+  byId("rollouts").scrollIntoView();
 }
 
 function drawDetail(number = list.numbers[list.at] ?? null, at = list.at) {
   const variant = number === null ? null : rollouts.otherThan(number, state.variant);
   const pairable = number !== null && variant !== null && rollouts.records[number].variant !== undefined;
-  const { there, at: same } = pairable ? rollouts.beside(number, variant) : { there: [], at: 0 };
+  const { there, at: same } = pairable ? rollouts.counterparts(number, variant) : { there: [], at: 0 };
   const turn = (by) => {
     turned += by;
     drawDetail();
@@ -172,4 +186,11 @@ byId("reset").addEventListener("click", () => {
 byId("theme").addEventListener("click", nextTheme);
 byId("help-open").addEventListener("click", () => byId("help").showModal());
 document.addEventListener("keydown", onKey);
+byId("more").addEventListener("click", () => {
+  const open = byId("filters").classList.toggle("open");
+  byId("more").setAttribute("aria-expanded", String(open));
+});
+window.addEventListener("hashchange", followAddress);
+followAddress();
+ready = true;
 document.documentElement.dataset.ready = "true";

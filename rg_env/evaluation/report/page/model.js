@@ -1,4 +1,4 @@
-// What is known of the rollouts: which match, in which order, and which answer stands beside another one.
+// The rollouts: which match, in which order, and which answer is compared with another one.
 
 const FACETS = [
   ["task", "Task"],
@@ -50,9 +50,9 @@ class Rollouts {
   }
 
   facet(record, name) {
-    if (name === "verdict") return { true: "right", false: "wrong" }[record.correct] ?? "not said";
-    if (name === "truncated") return { true: "yes", false: "no" }[record.truncated] ?? "not said";
-    return record[name] === undefined ? "not said" : String(record[name]);
+    if (name === "verdict") return { true: "right", false: "wrong" }[record.correct] ?? "unknown";
+    if (name === "truncated") return { true: "yes", false: "no" }[record.truncated] ?? "unknown";
+    return record[name] === undefined ? "unknown" : String(record[name]);
   }
 
   /** Values of a facet with their counts. */
@@ -108,7 +108,7 @@ class Rollouts {
   }
 
   /** Answers of a variant to the question of a record, drawn alike, and which of them has the same number. */
-  beside(number, variant) {
+  counterparts(number, variant) {
     const record = this.records[number];
     const of = record.variant === undefined ? undefined : this.answers.get(this.pairKey(record));
     const there = of?.get(variant) ?? [];
@@ -116,7 +116,7 @@ class Rollouts {
     return { there, at: Math.max(0, same) };
   }
 
-  /** The variant that stands beside a record, where `variant` was asked for: another one, if it is that itself. */
+  /** The variant that a record is compared with where `variant` is chosen: another one, if it is that one itself. */
   otherThan(number, variant) {
     if (variant === null || this.records[number].variant !== variant) return variant;
     const others = this.variants.filter(([i]) => i !== variant);
@@ -125,7 +125,7 @@ class Rollouts {
 
   outcome(number, variant) {
     const other = this.otherThan(number, variant);
-    const { there, at } = other === null ? { there: [] } : this.beside(number, other);
+    const { there, at } = other === null ? { there: [] } : this.counterparts(number, other);
     if (!there.length) return null;
     const [a, b] = [this.records[number].correct, this.records[there[at]].correct];
     if (a === undefined || b === undefined) return null;

@@ -36,7 +36,7 @@ function metricChart(metrics, charts) {
   return figure;
 }
 
-const NUMBER = /^[+\u2212]?[\d.,]+( .*)?$|^–$|^pass@/;
+const NUMBER = /^[+\u2212-]?[\d.,]+( \[.*)?$|^–?$|^pass@|^< 0\./;
 
 function tableOf(table) {
   const numeric = table.columns.map((_, i) => table.rows.every((row) => NUMBER.test(row[i])));
@@ -50,8 +50,9 @@ function tableOf(table) {
     table.note ? el("p", { class: "small" }, table.note) : null);
 }
 
-/** The interval of a figure stands back behind it. */
+/** The interval of a figure is less prominent. */
 function cellOf(cell) {
-  const interval = /^([+\u2212]?[\d.,]+)( \[.*\])$/.exec(cell);
-  return interval ? [interval[1], el("span", { class: "interval" }, interval[2])] : [cell];
+  const interval = /^([+-]?[\d.,]+)( \[.*\])$/.exec(cell);
+  const signed = (text) => text.replace(/-(?=\d)/g, "\u2212");
+  return interval ? [signed(interval[1]), el("span", { class: "interval" }, signed(interval[2]))] : [cell];
 }
