@@ -78,8 +78,16 @@ def compare_runs(folder: Path) -> int:
 
 def _again(options: argparse.Namespace, folder: Path) -> str:
     """The command that resumes the sweep."""
-    from rg_env.jobs.sweep.runs import folder_override
+    from rg_env.jobs.sweep.grid import override
 
     overrides = [each for each in options.overrides if each.partition("=")[0].strip() != "output.dir"]
-    command = ["rg-env", "train", options.config, *overrides, folder_override(folder), "--sweep", *options.sweep]
+    command = [
+        "rg-env",
+        "train",
+        options.config,
+        *overrides,
+        override("output.dir", str(folder)),
+        "--sweep",
+        *options.sweep,
+    ]
     return shlex.join([*command, "--resume", "auto"])

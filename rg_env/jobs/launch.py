@@ -33,6 +33,7 @@ LOGS = Path("logs")
 SHARED_GPU_PART = "0.4"
 """Share of the GPU's memory for vLLM if the trainer is on the same GPU."""
 HEALTH_EVERY_S = 1.0
+PROGRESS_EVERY_S = 10.0
 TAIL = 20
 """Lines of the server's log that are shown if it does not start."""
 
@@ -365,7 +366,7 @@ def _becomes_healthy(
     supervisor: Supervisor, server: ProcessGroup, healthy: Callable[[], bool], timeout_s: float
 ) -> bool:
     """Wait for the server; False if a signal came first. On an error, the end of its log is shown."""
-    start = time.monotonic()
+    start, shown = time.monotonic(), 0.0
     while supervisor.wait_until(lambda: server.code is not None, HEALTH_EVERY_S):
         seconds, problem = time.monotonic() - start, ""
         if server.code is not None:
@@ -376,8 +377,9 @@ def _becomes_healthy(
             for line in server.last_lines(TAIL):
                 supervisor.say(f"[vllm] {line}")
             raise TrainingError(problem)
-        last = " ".join(server.last_lines(1))
-        supervisor.show_progress(f"waiting for vLLM, {seconds:.0f} s{': ' if last else ''}{last}")
+        if seconds >= shown + PROGRESS_EVERY_S:
+            shown = seconds
+            supervisor.say(f"waiting for vLLM, {seconds:.0f} s: {' '.join(server.last_lines(1))[:200]}")
         if healthy():
             supervisor.say(f"vLLM is ready after {seconds:.0f} s")
             return True

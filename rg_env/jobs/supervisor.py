@@ -13,7 +13,6 @@ interrupts cleaning up.
 import contextlib
 import math
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -40,8 +39,6 @@ class Supervisor:
         self._save_timeout_s = save_timeout_s
         self._patience = 1  # number of signals that do not hurry
         self._programs: list[tuple[str | None, ProcessGroup]] = []
-        self._console = _Console()
-        self.say, self.show_progress = self._console.line, self._console.progress
 
     @contextlib.contextmanager
     def noting_signals(self) -> Iterator[None]:
@@ -75,7 +72,6 @@ class Supervisor:
                 for _, program in reversed(self._programs):
                     program.end(self._grace)
                 self._show_output()
-                self.show_progress("")
                 self._programs.clear()
 
     def start(self, command: Command, log: Path, prefix: str | None) -> ProcessGroup:
@@ -111,6 +107,14 @@ class Supervisor:
                 program.interrupt()  # again and again: a launcher may have been about to start one more worker
             self._tick()
 
+    def say(self, line: str) -> None:
+        """Print a line. The reader or the terminal may be gone: the run continues, and its logs are on disk."""
+        try:
+            print(line, flush=True)
+        except OSError:
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
     def _grace(self) -> float:
         return HURRY_S if len(self.signals) > self._patience else GRACE_S
 
@@ -123,38 +127,3 @@ class Supervisor:
             for line in program.new_lines():
                 if prefix is not None:
                     self.say(f"{prefix}{line}")
-
-
-class _Console:
-    """Standard output: lines, and on a terminal a progress line below them that is rewritten."""
-
-    EVERY_S = 15.0
-    """Seconds between progress lines if they cannot be rewritten."""
-
-    def __init__(self) -> None:
-        self._terminal = sys.stdout.isatty()
-        self._has_progress = False
-        self._last = -self.EVERY_S
-
-    def line(self, text: str) -> None:
-        self._write(("\r\033[K" if self._has_progress else "") + text + "\n")
-        self._has_progress = False
-
-    def progress(self, text: str) -> None:
-        """Show `text` until the next line; an empty one removes it."""
-        if self._terminal:
-            if text or self._has_progress:
-                width = shutil.get_terminal_size().columns - 1
-                self._write("\r\033[K" + text[:width])
-            self._has_progress = bool(text)
-        elif text and time.monotonic() - self._last >= self.EVERY_S:
-            self._last = time.monotonic()
-            self._write(text[:200] + "\n")
-
-    def _write(self, text: str) -> None:
-        try:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-        except OSError:  # the reader or the terminal is gone; the run continues, and its logs are on disk
-            with contextlib.suppress(OSError, ValueError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -425,7 +425,7 @@ def test_jobs_of_an_array_have_seeds_and_folders_of_their_own(cluster: Cluster) 
 def test_jobs_of_a_sweep_have_points_and_folders_of_their_own(cluster: Cluster) -> None:
     """By their number, from 1, seeds innermost; and leave what `rg-env compare` reads."""
     asked = JOBS["a sweep"]
-    points = [(rate, seed) for rate in ("1e-6", "2e-6") for seed in (0, 1)]
+    points = [(rate, seed) for rate in ("1e-06", "2e-06") for seed in (0, 1)]
     for number, (rate, seed) in enumerate(points, 1):
         assert cluster.run(asked, SLURM_ARRAY_JOB_ID="4711", SLURM_ARRAY_TASK_ID=str(number)) == (0, "")
         words = cluster.call("accelerate")["arguments"]
@@ -433,7 +433,7 @@ def test_jobs_of_a_sweep_have_points_and_folders_of_their_own(cluster: Cluster) 
             "embedded.yaml",
             f"training.learning_rate={rate}",
             f"seed={seed}",
-            f"output.dir='outputs/embedded-4711/learning_rate={float(rate)}_seed={seed}'",
+            f"output.dir='outputs/embedded-4711/learning_rate={rate}_seed={seed}'",
             *["--resume", "auto"],
         ]
     folder = cluster.checkout / "outputs" / "embedded-4711"

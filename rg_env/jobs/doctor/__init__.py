@@ -10,6 +10,7 @@ was asked for, because the environment alone does not need it.
 Importing this is cheap: modules that need torch are imported once another process has shown that torch works.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,7 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
     smi = software.ask_driver()
     yield software.check_driver(smi, planned)
     probe, reason = software.ask_torch()
-    yield software.check_torch(probe, reason, smi, planned)
+    yield software.check_torch(probe, reason, smi, planned, os.environ.get("CUDA_VISIBLE_DEVICES"))
     yield _guarded("vllm", lambda: software.check_vllm(planned))
     yield _guarded("flash-attn", software.check_flash_attn)
     yield _guarded("hugging face", lambda: machine.check_hub(planned))
@@ -68,7 +69,7 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
     server, server_runs = machine.check_server(run, model.name if model else None, models.needed_tokens(run, lengths))
     yield server
     yield software.check_count(probe, smi, run, server_runs=server_runs)
-    yield software.check_peers(probe)
+    yield software.check_peers(probe, p2p_disabled=os.environ.get("NCCL_P2P_DISABLE") == "1")
     yield _guarded("batch", lambda: models.check_batch(run))
     yield prompts
     checkpoint = None

@@ -5,7 +5,6 @@ Drivers and compiled packages can hang or crash, so they run in processes of the
 
 import importlib.util
 import json
-import os
 import platform
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -142,8 +141,10 @@ def check_driver(smi: Smi, planned: PlannedRun) -> Check:
     return Check("gpus", "ok", text)
 
 
-def check_torch(probe: dict[str, Any] | None, reason: str, smi: Smi, planned: PlannedRun) -> Check:
-    """Whether torch can be imported and computes on the GPUs that the driver sees."""
+def check_torch(
+    probe: dict[str, Any] | None, reason: str, smi: Smi, planned: PlannedRun, visible: str | None = None
+) -> Check:
+    """Whether torch can be imported and computes on the GPUs that the driver sees. `visible`: CUDA_VISIBLE_DEVICES."""
     if probe is None:
         if "No module named 'torch'" in reason:
             finding = "not installed: the environment works without it, training does not"
@@ -157,7 +158,14 @@ def check_torch(probe: dict[str, Any] | None, reason: str, smi: Smi, planned: Pl
             return Check("torch", "warning", finding, fix)
         if not smi.gpus:
             return Check("torch", "ok", f"{version}, {'on Apple GPU' if probe['mps'] else 'on the CPU'}")
-        return _unused_gpus(probe)
+        if visible in ("", "-1"):
+            finding = f"{version}, on the CPU: CUDA_VISIBLE_DEVICES hides the GPUs"
+            return Check("torch", "warning", finding, "unset CUDA_VISIBLE_DEVICES")
+        if probe["cuda"] is None:
+            finding = f"{version} is a build for CPUs and leaves the GPU unused"
+            return Check("torch", "warning", finding, "./setup.sh --gpu")
+        finding = f"{version} does not see the GPU: {probe['problem'] or 'no reason given'}"
+        return Check("torch", "warning", finding, f"update the NVIDIA driver to one for CUDA {probe['cuda']}")
     if broken := next((device for device in devices if device["problem"]), None):
         fix = "end what else uses that GPU, or leave it out by CUDA_VISIBLE_DEVICES"
         if "kernel image" in broken["problem"]:
@@ -169,17 +177,6 @@ def check_torch(probe: dict[str, Any] | None, reason: str, smi: Smi, planned: Pl
         fix = "train with bf16=False, and mixed_precision: fp16 in the accelerate config"
         return Check("torch", "warning", f"{text}; GPU {old[0]['index']} has no native bf16 (before Ampere)", fix)
     return Check("torch", "ok", text)
-
-
-def _unused_gpus(probe: dict[str, Any]) -> Check:
-    version = probe["version"]
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        finding = f"{version}, on the CPU: CUDA_VISIBLE_DEVICES hides the GPUs"
-        return Check("torch", "warning", finding, "unset CUDA_VISIBLE_DEVICES")
-    if probe["cuda"] is None:
-        return Check("torch", "warning", f"{version} is a build for CPUs and leaves the GPU unused", "./setup.sh --gpu")
-    fix = f"update the NVIDIA driver to one for CUDA {probe['cuda']}"
-    return Check("torch", "warning", f"{version} does not see the GPU: {probe['problem'] or 'no reason given'}", fix)
 
 
 def check_count(probe: dict[str, Any], smi: Smi, planned: PlannedRun, *, server_runs: bool) -> Check:
@@ -200,14 +197,14 @@ def check_count(probe: dict[str, Any], smi: Smi, planned: PlannedRun, *, server_
     return Check("gpu count", "ok", f"{seen} for {processes} process{'es' * (processes > 1)}")
 
 
-def check_peers(probe: dict[str, Any]) -> Check:
-    """Whether the GPUs can read each other's memory, which NCCL uses by default."""
+def check_peers(probe: dict[str, Any], *, p2p_disabled: bool = False) -> Check:
+    """Whether the GPUs can read each other's memory, which NCCL uses unless NCCL_P2P_DISABLE=1."""
     if len(probe["devices"]) < 2:
         return Check("peer access", "skipped", "fewer than two GPUs")
     if not probe["apart"]:
         return Check("peer access", "ok", f"all {len(probe['devices'])} GPUs reach each other")
     pairs = ", ".join(f"{one} and {other}" for one, other in probe["apart"][:4])
-    if os.environ.get("NCCL_P2P_DISABLE") == "1":
+    if p2p_disabled:
         return Check("peer access", "ok", f"not between GPUs {pairs}; NCCL_P2P_DISABLE=1 is set")
     fix = "if NCCL hangs or fails, set NCCL_P2P_DISABLE=1 in both terminals"
     return Check("peer access", "warning", f"not between GPUs {pairs}: slower", fix)

@@ -8,6 +8,7 @@ Values are YAML, as in a config, split at commas outside brackets and quotes. Th
 given, with seeds innermost. Imports no torch, writes nothing and starts nothing: `jobs.sweep.runs` does.
 """
 
+import contextlib
 import itertools
 import json
 import math
@@ -43,8 +44,6 @@ class Axis:
 
     key: str
     values: tuple[Any, ...]
-    texts: tuple[str, ...]
-    """The values as typed."""
 
 
 @dataclass(frozen=True)
@@ -141,12 +140,20 @@ def parse_axes(words: Sequence[str]) -> tuple[Axis, ...]:
 
 def grid(axes: Sequence[Axis]) -> tuple[Point, ...]:
     """The product of the axes, the last one innermost."""
-    chosen = list(itertools.product(*(range(len(axis.values)) for axis in axes)))
-    values = [{axis.key: axis.values[i] for axis, i in zip(axes, choice, strict=True)} for choice in chosen]
+    keys = [axis.key for axis in axes]
+    values = [dict(zip(keys, each, strict=True)) for each in itertools.product(*(axis.values for axis in axes))]
     return tuple(
-        Point(number, name, each, tuple(f"{axis.key}={axis.texts[i]}" for axis, i in zip(axes, choice, strict=True)))
-        for number, (choice, each, name) in enumerate(zip(chosen, values, _names(values), strict=True), 1)
+        Point(number, name, each, tuple(override(*item) for item in each.items()))
+        for number, (name, each) in enumerate(zip(_names(values), values, strict=True), 1)
     )
+
+
+def override(key: str, value: Any) -> str:
+    """The override "key=value" of a config; text is quoted only if YAML would read it as something else."""
+    with contextlib.suppress(yaml.YAMLError, ValueError):
+        if isinstance(value, str) and yaml12.load(value) == value:
+            return f"{key}={value}"
+    return f"{key}={json.dumps(value)}"
 
 
 def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
@@ -183,30 +190,16 @@ def _axis(word: str) -> Axis:
         raise InputError(f"{option} has no value: give some, such as {key}=1,2")
     if text.rstrip().endswith(","):
         raise InputError(f"{option}: the value after the last comma is empty; '' is an empty text, null is None")
-    values, texts = _split(text, option)
-    seen: set[str] = set()
-    for value, each in zip(values, texts, strict=True):
-        if _canonical(value) in seen:
-            raise InputError(f"{option}: {shortened(each)} is repeated")
-        seen.add(_canonical(value))
-    return Axis(key, tuple(values), tuple(texts))
-
-
-def _split(text: str, option: str) -> tuple[list[Any], list[str]]:
-    """The values of a list without its brackets, and the text of each."""
-    whole = f"[{text}]"
     try:
-        values, node = yaml12.load(whole), yaml.compose(whole, Loader=yaml12.Loader)
-        if not isinstance(node, yaml.SequenceNode) or node.end_mark.index != len(whole):
-            raise ValueError("a bracket is closed but not opened")
-        texts = [whole[each.start_mark.index : each.end_mark.index] for each in node.value]
-        if list(map(_canonical, values)) != [_canonical(yaml12.load(each)) for each in texts]:
-            raise ValueError("a value has another meaning between brackets: quote it")
+        values = yaml12.load(f"[{text}]")
     except (ValueError, yaml.YAMLError) as error:
         raise InputError(
             f"{option} is not a list of values ({one_line(error)}): leave none empty, and quote text"
         ) from error
-    return values, texts
+    seen = [_canonical(value) for value in values]
+    if repeated := next((each for number, each in enumerate(seen) if each in seen[:number]), None):
+        raise InputError(f"{option}: {shortened(json.loads(repeated))} is repeated")
+    return Axis(key, tuple(values))
 
 
 def _canonical(value: Any) -> str:

@@ -14,7 +14,6 @@ A point that fails, or that a monitor stops, does not end the sweep; a stopped o
 resumed. Ctrl-C, SIGTERM and SIGHUP let the current run save, then end the sweep.
 """
 
-import contextlib
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -22,15 +21,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from rg_env.core.config import yaml12
 from rg_env.core.processes import Command
 from rg_env.core.run_folder import RunFolder, checkpoint_step, damaged, locked, read_yaml, write_aside
 from rg_env.core.text import one_line
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.jobs.supervisor import Supervisor
-from rg_env.jobs.sweep.grid import Point, Sweep, difference, some_of
+from rg_env.jobs.sweep.grid import Point, Sweep, difference, override, some_of
 from rg_env.training.config.dry_run import without_effect
 
 SWEEP_FILE, CONFIG_FILE, LOGS = "sweep.yaml", "config.yaml", "logs"
@@ -165,19 +162,9 @@ def _run_point(
 
 def train_command(point: Point, folder: Path, resumes: bool) -> list[str]:
     """`rg-env train` by this interpreter, which does not import from the working folder."""
-    settings = [str(folder.parent / CONFIG_FILE), *point.overrides, folder_override(folder)]
+    settings = [str(folder.parent / CONFIG_FILE), *point.overrides, override("output.dir", str(folder))]
     resume = ["--resume", "auto"] if resumes else []
     return [sys.executable, "-P", "-m", "rg_env.cli.main", "train", *settings, *resume]
-
-
-def folder_override(folder: Path) -> str:
-    """The override of `output.dir`, quoted only if YAML would read the name as something else."""
-    text = str(folder)
-    with contextlib.suppress(yaml.YAMLError, ValueError):
-        if yaml12.load(text) == text:
-            return f"output.dir={text}"
-    quoted = yaml.dump(text, Dumper=yaml12.Dumper, default_style='"', width=10**6).strip()
-    return f"output.dir={quoted}"
 
 
 def plan_lines(sweep: Sweep, folder: Path) -> list[str]:

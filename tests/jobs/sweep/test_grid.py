@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from rg_env.core.config import yaml12
 from rg_env.errors import ConfigError, InputError
-from rg_env.jobs.sweep.grid import MOST_CHARACTERS, Axis, difference, grid, load_sweep, parse_axes
-from rg_env.jobs.sweep.runs import folder_override, train_command
+from rg_env.jobs.sweep.grid import MOST_CHARACTERS, Axis, difference, grid, load_sweep, override, parse_axes
+from rg_env.jobs.sweep.runs import train_command
 from rg_env.training.config.load import load_train_config
 
 CONFIG = "model: {name: tiny}\ntasks: {leg_counting: {}, chain_sum: {}}\ntraining: {max_steps: 20}\n"
@@ -52,21 +52,19 @@ def as_yaml(value: Any) -> str:
 
 @given(st.lists(values, min_size=1, max_size=4), st.sampled_from([",", " , ", ",  "]))
 def test_values_are_split_where_yaml_ends_them(given_values: list[Any], separator: str) -> None:
-    """Commas within brackets, braces and quotes are theirs; each text alone is the same value again."""
-    texts = [as_yaml(value) for value in given_values]
+    """Commas within brackets, braces and quotes are theirs; the override of a run has the same value again."""
     assume(len({json.dumps(value, sort_keys=True) for value in given_values}) == len(given_values))
-    (axis,) = parse_axes([f"a.b={separator.join(texts)}"])
+    (axis,) = parse_axes([f"a.b={separator.join(map(as_yaml, given_values))}"])
     assert json.dumps(axis.values, sort_keys=True) == json.dumps(given_values, sort_keys=True)
-    assert [yaml12.load(text) for text in axis.texts] == list(axis.values)
+    texts = [override("a.b", value).partition("=")[2] for value in axis.values]
+    assert [yaml12.load(text) for text in texts] == list(axis.values)
 
 
 @given(st.text() | st.from_regex(r"[a-z.]{0,6}=[\[\]{}:,&*!#a-z0-9 '\"-]{0,14}", fullmatch=True))
 def test_no_word_makes_anything_but_an_input_error(word: str) -> None:
-    """And what is taken is what each text is by itself."""
     with suppress(InputError):
         (axis,) = parse_axes([word])
-        assert len(axis.values) == len(axis.texts) > 0
-        assert [yaml12.load(text) for text in axis.texts] == list(axis.values)
+        assert len(axis.values) > 0
 
 
 def test_the_grid_is_the_product_with_seeds_innermost() -> None:
@@ -76,13 +74,13 @@ def test_the_grid_is_the_product_with_seeds_innermost() -> None:
         [rate, beta, seed] for rate, beta, seed in itertools.product([1e-6, 2e-6], [0.0, 0.1], [0, 1, 2])
     ]
     assert points[1].name == "learning_rate=1e-06_beta=0.0_seed=1"
-    assert points[1].overrides == ("training.learning_rate=1e-6", "training.beta=0.0", "seed=1")
+    assert points[1].overrides == ("training.learning_rate=1e-06", "training.beta=0.0", "seed=1")
     assert [point.number for point in points] == list(range(1, 13))
 
 
 axes = st.lists(
     st.builds(
-        lambda key, values: Axis(key, tuple(values), tuple(map(str, values))),
+        lambda key, values: Axis(key, tuple(values)),
         st.lists(st.text("abAB.-é", min_size=1, max_size=5), min_size=1, max_size=3).map(".".join),
         st.lists(values | st.text(max_size=120), min_size=1, max_size=4),
     ),
@@ -113,11 +111,9 @@ def test_names_are_folders_anywhere_and_no_two_the_same(axes: list[Axis]) -> Non
         (["seed="], "'seed=' has no value: give some, such as seed=1,2"),
         (["seed=1,,2"], "leave none empty"),
         (["seed=1,"], "the value after the last comma is empty"),
-        (["seed=1,2,1"], "'1' is repeated"),
-        (["training.learning_rate=1e-6,0.000001"], "'0.000001' is repeated"),
+        (["seed=1,2,1"], "1 is repeated"),
+        (["training.learning_rate=1e-6,0.000001"], "1e-06 is repeated"),
         (["tasks=[a,[b"], "is not a list of values"),
-        (["seed=1] #"], "a bracket is closed but not opened"),
-        (["tasks=&x [a],{y: *x}"], "found undefined alias 'x'"),
         (["seed=!!binary aGk="], "is not supported"),
         ([f"seed={'[' * 60}{']' * 60}"], "nested more than 50 deep"),
         (["seed=0,1", "seed=2"], "seed is swept twice"),
@@ -170,7 +166,7 @@ def test_all_mistakes_of_all_points_are_told_at_once(config: str) -> None:
     [
         (["training.max_stepz=1"], "max_stepz=1: training.max_stepz = 1 @ command line: unknown key 'max_stepz'"),
         (["training.num_generations=8,7"], "num_generations=7: training.rollouts_per_step: 128 rollouts are not div"),
-        (["imports=[x]"], "imports=x: override 'imports=[x]': imports is read from config files only"),
+        (["imports=[x]"], "imports=x: override 'imports=[\"x\"]': imports is read from config files only"),
         (["tasks=leg_counting,[leg_counting]"], "1_tasks=leg_counting and 2_tasks=leg_counting are the same run"),
         (["training.beta=null,0.1,0.0"], "beta=null and beta=0.0 are the same run: remove one"),
     ],
@@ -236,10 +232,10 @@ def test_a_run_is_started_with_the_config_that_was_checked(config: str, words: l
      ("a\nb", False), ("\x85é\u2028", False), ("null", False), ("[a", False), ("  a ", False)],
 )  # fmt: skip
 def test_a_folder_is_named_so_that_it_is_read_again(config: str, folder: str, plain: bool) -> None:
-    """And as it is wherever that can be."""
-    override = folder_override(Path(folder))
-    assert load_train_config(config, [override]).output.dir == folder
-    assert (override == f"output.dir={folder}") == plain
+    """Unquoted if possible."""
+    given = override("output.dir", folder)
+    assert load_train_config(config, [given]).output.dir == folder
+    assert (given == f"output.dir={folder}") == plain
 
 
 def test_what_differs_between_two_sweeps_is_told(config: str) -> None:
