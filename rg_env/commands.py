@@ -123,6 +123,17 @@ def positive(text: str) -> int:
     return int(text)
 
 
+class Names(argparse.Action):
+    """An argparse action for `nargs="+"`: names separated by spaces or commas. Those with "=" stay whole."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        parts = [[text] if "=" in text else text.split(",") for text in values]
+        names = [name for part in parts for each in part if (name := each.strip())]
+        if not names:
+            raise argparse.ArgumentError(self, "expected at least one name")
+        setattr(namespace, self.dest, names)
+
+
 def seed(text: str) -> int:
     """An argparse type: a seed that every library takes."""
     if not 0 <= int(text) < 2**32:

@@ -1,6 +1,5 @@
 """The documentation: links lead somewhere, examples are real, generated pages are current, wording is plain."""
 
-import argparse
 import ast
 import importlib
 import pkgutil
@@ -18,6 +17,7 @@ import reference_docs
 import rg_env
 import rg_env.training
 from rg_env.cli import launch
+from rg_env.cli.main import make_parser
 from rg_env.evaluation.config import load_eval_config
 from rg_env.training.config.load import load_train_config
 
@@ -134,9 +134,7 @@ def test_commands_have_only_options_that_exist(block: str) -> None:
     """They are parsed, not run; configs that they name exist."""
     for words in rg_env_commands(block):
         if words[0] == "launch":
-            root = argparse.ArgumentParser()
-            launch.add(root.add_subparsers())
-            launch.parse(root, words)
+            launch.parse(make_parser()[0], words)
         else:
             PARSERS[words[0]].parse_args(words[1:])
         for word in words:
@@ -150,7 +148,8 @@ def test_example_scripts_have_the_options_that_are_shown(block: str) -> None:
         scripts = [word for word in words if re.fullmatch(r"(examples|benchmarks|tools)/\S+\.py", word)]
         for script in scripts:
             text = (ROOT / script).read_text(encoding="utf-8")
-            given = [word.partition("=")[0] for word in words[words.index(script) + 1 :] if word.startswith("--")]
+            own = words[words.index("--" if "--" in words else script) + 1 :]  # after `--` in `rg-env launch`
+            given = [word.partition("=")[0] for word in own if word.startswith("--")]
             assert [option for option in given if f'"{option}"' not in text] == []
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic_core import PydanticUndefined
 
 from rg_env.cli import main as cli
+from rg_env.cli.parser import CommandParser
 from rg_env.core.config.parsing import Section
 from rg_env.core.data import problem_keys
 from rg_env.core.grading import audit
@@ -46,6 +47,8 @@ def command_line() -> str:
         parts += [_options_table(parser)]
         if parser.epilog:
             parts.append(_code_safe(parser.epilog) + "\n")
+        if parser.examples:
+            parts.append("```bash\n{}\n```\n".format("\n".join(parser.examples)))
     return "\n".join(parts)
 
 
@@ -76,12 +79,9 @@ PAGES: dict[str, Callable[[], str]] = {
 }
 
 
-def parsers() -> list[tuple[str, argparse.ArgumentParser, str]]:
+def parsers() -> list[tuple[str, CommandParser, str]]:
     """Name, parser and help text of each subcommand."""
-    root = argparse.ArgumentParser(prog="rg-env")
-    commands = root.add_subparsers()
-    for command in cli._COMMANDS:
-        command.add(commands)
+    _, commands = cli.make_parser()
     texts = {action.dest: action.help or "" for action in commands._choices_actions}
     return [(name, parser, texts[name]) for name, parser in commands.choices.items()]
 

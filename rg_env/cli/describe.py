@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rg_env.core.data import problem_keys
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.grading import audit
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table, shipped_table
+from rg_env.errors import unknown_name
 
 _LEGEND = """
 levels: of difficulty, 0 to ... (`level: 2` in a task's mapping); - where the library has none
@@ -16,21 +18,49 @@ gold:   share of the questions with a stored answer    constant: share that the 
 `rg-env tasks NAME --show 2` for one of them, `rg-env tasks --audit` for the graders"""
 
 
-def all_tasks() -> str:
-    """All tasks by category, a line each."""
+def records(category: str | None = None, sort: str = "category") -> list[dict[str, Any]]:
+    """What is known of each task, of one category or of all, in the order of the figure `sort`.
+
+    Raises:
+        UnknownNameError: an unknown category.
+    """
     table, audits = shipped_table(), audit.kept()
-    lines = []
-    for category in sorted({entry["category"] for entry in table.values()}):
-        lines.append(f"{category:26} {'levels':>6} {'draw':>8} {'distinct':>11} {'gold':>5} {'constant':>8}  grader")
-        for task in sorted(task for task, entry in table.items() if entry["category"] == category):
-            measured, steps = audits[task], table[task]["levels"].values()
-            levels = str(max(len(values) for values in steps) - 1) if steps else "-"
-            gold = 1 - measured.without_gold / measured.items
-            distinct = f"{measured.distinct}/{measured.items}"
-            lines.append(
-                f"  {task:24} {levels:>6} {measured.draw_ms:8.2f} {distinct:>11} {gold:5.2f} {measured.constant:8.2f}  "
-                f"{audit.grader_name(task)}"
-            )
+    categories = {entry["category"] for entry in table.values()}
+    if category is not None and category not in categories:
+        raise unknown_name("category", category, categories)
+    found = []
+    for task, entry in sorted(table.items()):
+        measured, levels = audits[task], [len(steps) - 1 for steps in entry["levels"].values()]
+        record = {
+            "name": task,
+            "category": entry["category"],
+            "levels": max(levels, default=None),
+            "draw_ms": round(measured.draw_ms, 2),
+            "distinct": measured.distinct,
+            "questions": measured.items,
+            "gold": round(1 - measured.without_gold / measured.items, 2),
+            "constant": round(measured.constant, 2),
+            "grader": audit.grader_name(task),
+            "options": entry["options"],
+        }
+        if category in (None, record["category"]):
+            found.append(record)
+    key = "draw_ms" if sort == "draw" else sort
+    return sorted(found, key=lambda record: -1 if record[key] is None else record[key])
+
+
+def table(found: Sequence[dict[str, Any]]) -> str:
+    """`records` as a table, one line a task."""
+    lines = [
+        f"{'task':24} {'category':12} {'levels':>6} {'draw':>8} {'distinct':>11} {'gold':>5} {'constant':>8}  grader"
+    ]
+    for each in found:
+        levels = "-" if each["levels"] is None else each["levels"]
+        distinct = f"{each['distinct']}/{each['questions']}"
+        lines.append(
+            f"{each['name']:24} {each['category']:12} {levels:>6} {each['draw_ms']:8.2f} {distinct:>11} "
+            f"{each['gold']:5.2f} {each['constant']:8.2f}  {each['grader']}"
+        )
     return "\n".join([*lines, _LEGEND])
 
 

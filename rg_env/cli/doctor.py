@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from rg_env.commands import positive, take_overrides_anywhere
+from rg_env.commands import Names, positive, take_overrides_anywhere
 from rg_env.errors import InputError
 
 _KEYS = {
@@ -28,12 +28,18 @@ def add(commands: Any) -> None:
         "doctor",
         help="check whether a training run would start here, and print how to fix what would stop it",
         usage="rg-env doctor [CONFIG [section.key=value ...]] [options]",
+        examples=[
+            "rg-env doctor configs/train/leg_counting_qwen7b.yaml engine.kind=vllm --processes 3",
+            "rg-env doctor --model Qwen/Qwen2.5-1.5B-Instruct --tasks chain_sum",
+        ],
     )
     doctor.add_argument("config", nargs="?", metavar="CONFIG", help="config of the run; or describe it by options")
     doctor.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides of the config")
     take_overrides_anywhere(doctor)
     doctor.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: depends on the machine)")
-    doctor.add_argument("--tasks", nargs="+", metavar="TASK", help="Reasoning Gym tasks; default: leg_counting")
+    doctor.add_argument(
+        "--tasks", action=Names, nargs="+", metavar="TASK", help="Reasoning Gym tasks; default: leg_counting"
+    )
     doctor.add_argument("--engine", choices=["embedded", "vllm"], help="default: embedded")
     doctor.add_argument("--host", help="of the vLLM server; default: 127.0.0.1")
     doctor.add_argument("--port", type=int, metavar="N", help="of the vLLM server; default: 8000")

@@ -4,7 +4,7 @@ import argparse
 import re
 from typing import Any
 
-from rg_env.commands import end_signals_as_ctrl_c, positive, require, seed, take_overrides_anywhere
+from rg_env.commands import Names, end_signals_as_ctrl_c, positive, require, seed, take_overrides_anywhere
 from rg_env.errors import InputError
 
 
@@ -23,9 +23,12 @@ def add(commands: Any) -> None:
     parser.add_argument("config", nargs="?", help="such as configs/eval/tiny.yaml; or say it all by options")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="over what the config says")
     parser.add_argument("--models", "--model", nargs="+", metavar="MODEL", help="what is asked: see below")
-    parser.add_argument("--tasks", nargs="+", metavar="TASK", help="what it is asked: `rg-env tasks` lists them")
+    parser.add_argument(
+        "--tasks", action=Names, nargs="+", metavar="TASK", help="what it is asked: `rg-env tasks` lists them"
+    )
     parser.add_argument(
         "--external",
+        action=Names,
         nargs="+",
         metavar="BENCHMARK",
         help="tasks of lm-evaluation-harness, or of ours for it, such as gsm8k_rg (extra eval-external)",
@@ -110,7 +113,7 @@ def _given(options: argparse.Namespace) -> list[str]:
     named: dict[str, Any] = {
         "models": options.models,
         "tasks": options.tasks,
-        "external.tasks": options.external and [name for text in options.external for name in text.split(",") if name],
+        "external.tasks": options.external,
         "num_examples": options.num_examples,
         "rollouts_per_example": options.rollouts_per_example,
         "sampling.max_tokens": options.max_tokens,

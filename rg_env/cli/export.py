@@ -12,8 +12,12 @@ def add(commands: Any) -> None:
     export = commands.add_parser(
         "export",
         help="turn a checkpoint of any kind into a model folder, verified to be the trained model",
-        usage="rg-env export CHECKPOINT [--out DIR] [--dtype bf16|fp16|fp32] [--merge-lora] [options]",
+        usage="rg-env export CHECKPOINT [--output-dir DIR] [--dtype bf16|fp16|fp32] [--merge-lora] [options]",
         epilog="Exit code 1: a check failed, and nothing is left. Nothing in a checkpoint is executed.",
+        examples=[
+            "rg-env export outputs/RUN --best --dtype bf16 --output-dir my-model",
+            "rg-env export global_step_400/actor --base Qwen/Qwen2.5-3B-Instruct --output-dir my-model",
+        ],
     )
     export.add_argument(
         "checkpoint",
@@ -21,7 +25,7 @@ def add(commands: Any) -> None:
         type=Path,
         help="a model folder, a run (its last checkpoint), DeepSpeed or FSDP shards, adapters",
     )
-    export.add_argument("--out", metavar="DIR", type=Path, help="a new folder; default: CHECKPOINT-export")
+    export.add_argument("--output-dir", metavar="DIR", type=Path, help="a new folder; default: CHECKPOINT-export")
     export.add_argument("--dtype", choices=["bf16", "fp16", "fp32"], help="default: the run's or the configuration's")
     export.add_argument("--merge-lora", action="store_true", help="adapters: merge them into the base model")
     export.add_argument("--best", action="store_true", help="for a run: its checkpoint with the best accuracy")
@@ -41,7 +45,7 @@ def _export(options: argparse.Namespace) -> int:
 
     request = ExportRequest(
         path=options.checkpoint,
-        out=options.out,
+        out=options.output_dir,
         dtype=options.dtype,
         merge_lora=options.merge_lora,
         verify=options.verify,

@@ -18,7 +18,10 @@ def add(commands: Any) -> None:
         usage="rg-env launch CONFIG [section.key=value ...] [options] [-- options of rg-env train]\n"
         "       rg-env launch SCRIPT --model NAME [options] [-- the script's own arguments]",
         epilog="A script gets --model, --engine vllm and --vllm-port. Without a GPU both run on the CPU.",
-        allow_abbrev=False,  # a script's argument on the wrong side of `--` must not be taken for an option of ours
+        examples=[
+            "rg-env launch configs/train/leg_counting_qwen7b.yaml --vllm-gpus 0 --gpus 1,2,3",
+            "rg-env launch examples/train_minimal.py --model Qwen/Qwen2.5-1.5B-Instruct -- --num-generations 8",
+        ],
     )
     launch.add_argument("script", help="such as configs/train/tiny.yaml or examples/train_ultra_minimal.py")
     launch.add_argument("--model", help="folder, or name on the hub; a config names its own")
@@ -54,6 +57,8 @@ def parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Nam
     options, unknown = parser.parse_known_args(arguments[:end])
     overrides = [each for each in unknown if is_config_file(options.script) and is_override(each)]
     if strange := [each for each in unknown if each not in overrides]:
+        if is_config_file(options.script):
+            raise options.parser.unknown(strange[0])
         raise InputError(f"launch has no option {strange[0]!r}: the script's own arguments go to the end, after `--`")
     options.script_arguments = (*overrides, *arguments[end + 1 :])
     return options

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rg_env.commands import end_signals_as_ctrl_c, positive, require
+from rg_env.commands import Names, end_signals_as_ctrl_c, positive, require
 
 
 def add(commands: Any) -> None:
@@ -13,13 +13,14 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "probe",
         help="which tasks, at which levels, can teach a model anything",
-        epilog="Writes mixture.yaml, which a training config can extend, beside the files of an evaluation.",
+        epilog="Writes mixture.yaml, which a training config can extend, next to the files of an evaluation.",
+        examples=["rg-env probe --model Qwen/Qwen2.5-1.5B-Instruct --tasks chain_sum,leg_counting --levels 0 1 2"],
     )
     parser.add_argument("--model", required=True, help="folder, name on the hub, 'tiny', or NAME@URL of an endpoint")
-    parser.add_argument("--tasks", nargs="+", required=True, metavar="TASK", help="'all' for all of them")
+    parser.add_argument("--tasks", action=Names, nargs="+", required=True, metavar="TASK", help="'all' for all of them")
     parser.add_argument("--levels", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="default: 0 1 2")
     parser.add_argument("-n", "--num-examples", type=positive, default=20, help="questions a level; default: 20")
-    parser.add_argument("-r", "--rollouts", type=positive, default=8, help="answers to each, a group; default: 8")
+    parser.add_argument("-r", "--rollouts-per-example", type=positive, default=8, help="answers to each; default: 8")
     parser.add_argument("--max-tokens", type=positive, default=1024, help="of an answer; default: 1024")
     parser.add_argument("--output-dir", metavar="DIR", help="default: a fresh folder under outputs/")
     parser.add_argument("--resume", action="store_true", help="go on with what the output folder holds")
@@ -37,14 +38,14 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.evaluation.probe import judge, labels, mixture
     from rg_env.evaluation.tables import print_advice
 
-    if options.rollouts < 2:
-        raise InputError("--rollouts 1: whether answers differ shows from 2 up; training has groups of 8")
+    if options.rollouts_per_example < 2:
+        raise InputError("--rollouts-per-example 1: whether answers differ shows from 2 up; training has groups of 8")
     tasks = sorted(load_table()) if options.tasks == ["all"] else options.tasks
     given = {
         "models": [options.model],
         "tasks": labels(tasks, options.levels),
         "num_examples": options.num_examples,
-        "rollouts_per_example": options.rollouts,
+        "rollouts_per_example": options.rollouts_per_example,
         "sampling.max_tokens": options.max_tokens,
     }
     given |= {"output.dir": options.output_dir} if options.output_dir else {}

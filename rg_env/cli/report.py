@@ -13,21 +13,21 @@ def add(commands: Any) -> None:
     report = commands.add_parser(
         "report",
         help="one HTML page about a run or an evaluation: curves, tables, rollouts",
-        usage="rg-env report RUN_OR_RESULTS [--output FILE] [--rollouts N]",
+        usage="rg-env report RUN_OR_RESULTS [--output FILE] [--max-rollouts N]",
         epilog="The page needs no network. Notes on missing or omitted data are in the page and on standard error.",
     )
     report.add_argument(
         "source", metavar="RUN_OR_RESULTS", type=Path, help="folder of a run or an evaluation, or a results file"
     )
     report.add_argument("--output", metavar="FILE", type=Path, help="the page; default: report.html in the folder")
-    report.add_argument("--rollouts", type=positive, metavar="N", help="maximum rollouts in the page; default: 10000")
+    report.add_argument("--max-rollouts", type=positive, metavar="N", help="rollouts in the page; default: 10000")
     report.set_defaults(run=_report)
 
 
 def _report(options: argparse.Namespace) -> int:
     from rg_env.evaluation.report import ROLLOUTS_KEPT, write_report
 
-    report = write_report(options.source, options.output, options.rollouts or ROLLOUTS_KEPT)
+    report = write_report(options.source, options.output, options.max_rollouts or ROLLOUTS_KEPT)
     for note in report.notes:
         print(f"note: {note}", file=sys.stderr)
     print(report.file)

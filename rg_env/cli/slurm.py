@@ -17,7 +17,10 @@ def add(commands: Any) -> None:
         help="write an sbatch script that trains, or evaluates, by a config",
         usage="rg-env slurm CONFIG --gpus N --time TIME [options] [key=value ...]",
         epilog="Nothing is submitted. Keys stay in .env, which the programs read on the node.",
-        allow_abbrev=False,
+        examples=[
+            "rg-env slurm configs/train/leg_counting_qwen7b.yaml engine.kind=vllm --gpus 4 --time 04:00:00",
+            "rg-env slurm configs/eval/paper_tables.yaml --gpus 8 --gpu-type a100 --time 02:00:00",
+        ],
     )
     slurm.add_argument("config", metavar="CONFIG", help="such as configs/train/tiny.yaml, or one of configs/eval")
     slurm.add_argument("overrides", nargs="*", metavar="key=value", help="over the config's own")

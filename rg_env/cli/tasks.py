@@ -1,6 +1,7 @@
 """`rg-env tasks`: its options. The text is made in `rg_env.cli.describe`."""
 
 import argparse
+import json
 from typing import Any
 
 from rg_env.commands import positive
@@ -9,9 +10,26 @@ from rg_env.errors import InputError
 
 def add(commands: Any) -> None:
     """Add the subcommand to those of `rg-env`."""
-    tasks = commands.add_parser("tasks", help="list the tasks, show one, or show the audit of the graders")
-    tasks.add_argument("name", nargs="*", help="a task; several with --audit")
-    tasks.add_argument("--level", type=int, help="difficulty level, for one task")
+    tasks = commands.add_parser(
+        "tasks",
+        help="list the tasks, show one, or show the audit of the graders",
+        usage="rg-env tasks [NAME [--level N] [--show N]] [--category C] [--sort BY] [--audit] [--json]",
+        examples=[
+            "rg-env tasks --category logic --sort constant",
+            "rg-env tasks leg_counting --level 3 --show 2",
+            "rg-env tasks --json | jq '.[] | select(.levels > 5) | .name'",
+        ],
+    )
+    tasks.add_argument("name", nargs="*", metavar="NAME", help="a task; several with --audit")
+    tasks.add_argument("--category", metavar="C", help="only tasks of this category")
+    tasks.add_argument(
+        "--sort",
+        choices=["category", "name", "levels", "draw", "constant"],
+        default="category",
+        help="order of the list; figures in ascending order",
+    )
+    tasks.add_argument("--json", action="store_true", help="print records instead of a table")
+    tasks.add_argument("--level", type=int, metavar="N", help="difficulty level, for one task")
     tasks.add_argument("--show", type=positive, default=0, metavar="N", help="print N example rows of one task")
     tasks.add_argument("--audit", action="store_true", help="the table of graders: gold answers, agreement, exploits")
     tasks.set_defaults(run=run)
@@ -25,7 +43,11 @@ def run(options: argparse.Namespace) -> int:
         return 0 if describe.show_audit(lambda line: print(line, flush=True), options.name) else 1
     if len(options.name) > 1:
         raise InputError(f"one task at a time, not {len(options.name)} (several go with --audit)")
-    if not options.name and (options.level is not None or options.show):
+    if options.name:
+        print(describe.one_task(options.name[0], options.level, options.show))
+        return 0
+    if options.level is not None or options.show:
         raise InputError("--level and --show need the name of a task")
-    print(describe.one_task(options.name[0], options.level, options.show) if options.name else describe.all_tasks())
+    found = describe.records(options.category, options.sort)
+    print(json.dumps(found, indent=1) if options.json else describe.table(found))
     return 0

@@ -15,6 +15,12 @@ def add(commands: Any) -> None:
         help="train by a config",
         usage="rg-env train CONFIG [section.key=value ...] [options]",
         epilog="docs/reference/configuration.md lists the keys.",
+        examples=[
+            "rg-env train configs/train/tiny.yaml",
+            "rg-env train configs/train/tiny.yaml training.max_steps=50 output.dir=outputs/try --resume auto",
+            "rg-env train configs/train/tiny.yaml --sweep training.learning_rate=3e-5,1e-4 seed=0,1,2",
+            "rg-env train configs/train/tiny.yaml --eval-only --checkpoint outputs/try/checkpoint-50",
+        ],
     )
     train.add_argument("config", help="such as configs/train/tiny.yaml")
     train.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides of the config")

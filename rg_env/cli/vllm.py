@@ -14,6 +14,7 @@ def add(commands: Any) -> None:
         "vllm",
         help="start vLLM so that a training run can send it weights",
         usage="rg-env vllm MODEL [--host HOST] [--port N] [any other option of vLLM]",
+        examples=["rg-env vllm Qwen/Qwen2.5-7B-Instruct --port 8000 --max-model-len 2048 --tensor-parallel-size 2"],
     )
     parser.add_argument("model", help="folder, name on the hub, or 'tiny'")
     parser.add_argument("options", nargs=argparse.REMAINDER, metavar="option", help="of vLLM")

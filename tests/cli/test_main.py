@@ -1,5 +1,6 @@
 """The `rg-env` command, as a user's shell sees it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,16 +12,41 @@ from typing import Any
 
 import pytest
 
+import rg_env as rg_env_package
 from rg_env.tiny import POLICY_DIR
+
+CHECKOUT = Path(__file__).parents[2]
+TINY_RUN = str(CHECKOUT / "configs/train/tiny.yaml")
 
 
 def test_tasks_lists_all(rg_env: Callable[..., tuple[int, str, str]]) -> None:
-    """By category, with the figures of each."""
+    """With the figures of each, of one category if given, sorted, and as records."""
     code, listing, _ = rg_env("tasks")
     assert code == 0
-    assert sum(line.startswith("  ") for line in listing.splitlines()) == 105
-    (line,) = [line for line in listing.splitlines() if line.startswith("  leg_counting ")]
+    records = json.loads(rg_env("tasks", "--json")[1])
+    assert len(records) == 105
+    assert [line.split()[0] for line in listing.splitlines()[1:106]] == [each["name"] for each in records]
+    (line,) = [line for line in listing.splitlines() if line.startswith("leg_counting ")]
     assert "arithmetic.leg_counting" in line
+    logic = json.loads(rg_env("tasks", "--category", "logic", "--sort", "constant", "--json")[1])
+    assert {each["category"] for each in logic} == {"logic"}
+    assert [each["constant"] for each in logic] == sorted(each["constant"] for each in logic)
+    assert len(logic) == sum(each["category"] == "logic" for each in records)
+
+
+def test_without_a_command_help_and_version_are_printed(rg_env: Callable[..., tuple[int, str, str]]) -> None:
+    """The help of a command ends with examples."""
+    code, printed, _ = rg_env()
+    assert code == 0
+    assert printed.startswith("usage: rg-env ")
+    assert "\nexamples:\n  rg-env train configs/train/tiny.yaml\n" in printed
+    assert rg_env("--version")[:2] == (0, f"rg-env {rg_env_package.__version__}\n")
+    assert "\nexamples:\n  rg-env launch configs/" in rg_env("launch", "--help")[1]
+
+
+def test_names_are_separated_by_spaces_or_commas(rg_env: Callable[..., tuple[int, str, str]]) -> None:
+    common = ["eval", "--models", "tiny", "--dry-run", "--tasks"]
+    assert rg_env(*common, "gcd,lcm", "chain_sum") == rg_env(*common, "gcd", "lcm", "chain_sum")
 
 
 def test_tasks_shows_one_at_a_level(rg_env: Callable[..., tuple[int, str, str]]) -> None:
@@ -55,11 +81,22 @@ def test_the_audit_is_shown(rg_env: Callable[..., tuple[int, str, str]]) -> None
         (["tasks", "fizzbuzz"], "Reasoning Gym never had it"),
         (["tasks", "leg_counting", "gcd"], "one task at a time"),
         (["tasks", "--show", "2"], "need the name of a task"),
-        (["tasks", "--audit", "--measure"], "unrecognized arguments: --measure"),
+        (["tasks", "--audit", "--measure"], "rg-env tasks has no option '--measure': `rg-env tasks --help`"),
+        (["tasks", "--category", "logics"], "unknown category 'logics': did you mean 'logic'"),
         (["tasks", "leg_counting", "--level", "99"], "level"),
         (["report", "/nowhere/at/all"], "/nowhere/at/all does not exist: give the folder of a run or an evaluation"),
-        (["nonsense"], "invalid choice"),
-        ([], "required"),
+        (["tran"], "unknown command 'tran': did you mean 'train'?"),
+        (["train", TINY_RUN, "--learning_rate=1e-6"], "it is a key of configs: training.learning_rate=1e-6"),
+        (["launch", TINY_RUN, "--steps", "3"], "it is a key of configs: training.max_steps=VALUE"),
+        (["train", "--config", TINY_RUN], "give the path of the config alone: rg-env train configs/"),
+        (["train", "--config-path", "configs", "--config-name", "x"], "give the path of the config alone"),
+        (["train", TINY_RUN, "--dry_run"], "has no option '--dry_run': use --dry-run"),
+        (["eval", "--model", "tiny", "--tasks", "gcd", "--limit", "5"], "no option '--limit': use --num-examples"),
+        (["probe", "--model", "tiny", "--task", "gcd"], "no option '--task': use --tasks"),
+        (["export", "x", "--out", "y"], "no option '--out': use --output-dir"),
+        (["plot", "x.json", "--titel", "y"], "no option '--titel': did you mean --title?"),
+        (["report", "x", "y"], "rg-env report: unexpected argument 'y'"),
+        (["probe", "--model", "tiny", "--tasks", ","], "expected at least one name"),
     ],
 )
 def test_mistakes_exit_with_code_2(
@@ -81,10 +118,6 @@ def test_a_folder_without_a_chat_template_is_refused(
     code, _, errors = rg_env("serve", "--model", str(tmp_path), "--port", "0")
     assert code == 2
     assert "has no chat template" in errors
-
-
-CHECKOUT = Path(__file__).parents[2]
-TINY_RUN = str(CHECKOUT / "configs/train/tiny.yaml")
 
 
 def call(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -204,7 +204,7 @@ def test_the_command_writes_a_file_once_and_prints_how_to_submit_it(
     [
         ("vllm.yaml --gpus 0 --time 60", "0 is not at least 1"),
         ("vllm.yaml --gpus 1 --time 4h", "is not a time"),
-        ("vllm.yaml --gpus 1 --time 60 --tiem 60", "unrecognized arguments: --tiem"),
+        ("vllm.yaml --gpus 1 --time 60 --tiem 60", "has no option '--tiem': did you mean --time?"),
         ("vllm.yaml --gpus 1 --time 60 stray", "override 'stray' is not of the form"),
         ("vllm.yaml --gpus 1", "required: --time"),
         ("vllm.yaml --gpus 1 --time 60 --output nowhere/job.sbatch", "cannot write 'nowhere/job.sbatch'"),

@@ -45,7 +45,7 @@ def test_a_run_under_zero3_is_published_and_goes_on(server: RunningServer, tmp_p
         engine = ("engine.kind=vllm", f"engine.port={between.port}")
         call(*LAUNCH, "rg_env.cli.main", "train", CONFIG, *engine, *SMALL, f"output.dir={run}", "training.max_steps=3")
         second = run / "checkpoint-2"
-        said = call(BIN / "rg-env", "export", second, "--out", tmp_path / "exported")
+        said = call(BIN / "rg-env", "export", second, "--output-dir", tmp_path / "exported")
         assert "ZeRO-3 shards of 2 processes, step 2" in said
         assert " frozen problems right" in said
         call(BIN / "rg-env", "push", second, "--repo-id", "me/legs", "--optimizer-state", "full")

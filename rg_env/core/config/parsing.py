@@ -99,7 +99,7 @@ def _misspelt_nulls(schema: type[BaseModel], document: Document) -> Iterator[Pro
     for path in document.nulls:
         section = _section_at(schema, path[:-1])
         if section is not None and path[-1] not in section.model_fields:
-            yield Problem(path, _unknown(schema, path, "section"))
+            yield Problem(path, unknown_key(schema, path, "section"))
 
 
 def config_error(document: Document, problems: Iterable[Problem]) -> ConfigError:
@@ -134,7 +134,7 @@ def problems_in(schema: type[BaseModel], error: ValidationError, *, kind: str = 
     for found in error.errors(include_url=False):
         path = tuple(str(key) for key in found["loc"] if key != "[key]")
         if found["type"] == "extra_forbidden":
-            yield Problem(path, _unknown(schema, path, kind))
+            yield Problem(path, unknown_key(schema, path, kind))
         elif found["type"] == "model_type" and (section := _section_at(schema, path)):
             first = next(iter(section.model_fields))
             yield Problem(path, f"is a section, with keys of its own, such as {'.'.join((*path, first))}")
@@ -142,7 +142,7 @@ def problems_in(schema: type[BaseModel], error: ValidationError, *, kind: str = 
             yield Problem(path, _message(found["type"], found.get("ctx", {}), found["msg"]))
 
 
-def _unknown(schema: type[BaseModel], path: Keys, kind: str) -> str:
+def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
     """The error for an unknown key, with what was likely meant: another tool's name for something, a similar key, or
     the same key of another section."""
     section, name = _section_at(schema, path[:-1]), path[-1]

@@ -28,7 +28,9 @@ def written_aside(out: Path) -> Iterator[Path]:
     try:
         taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
         if taken or out.is_symlink():
-            raise OutputFolderError(f"{out} exists already and is not overwritten: name another folder with --out")
+            raise OutputFolderError(
+                f"{out} exists already and is not overwritten: name another folder with --output-dir"
+            )
     except OutputFolderError:
         raise
     except (OSError, ValueError) as error:
@@ -55,7 +57,7 @@ def written_aside(out: Path) -> Iterator[Path]:
 
 def _unwritable(out: Path, error: OSError | ValueError) -> OutputFolderError:
     reason = error.strerror if isinstance(error, OSError) else error
-    return OutputFolderError(f"cannot write {str(out)[:200]}: {reason}; name another folder with --out")
+    return OutputFolderError(f"cannot write {str(out)[:200]}: {reason}; name another folder with --output-dir")
 
 
 def check_space(needed: int, folder: Path) -> None:
@@ -64,5 +66,5 @@ def check_space(needed: int, folder: Path) -> None:
     if free < needed + _HEADROOM:
         raise OutputFolderError(
             f"{needed / 1e6:,.0f} MB are to be written to {folder.parent}, and {free / 1e6:,.0f} MB are free: make "
-            "room, or name another folder with --out"
+            "room, or name another folder with --output-dir"
         )

@@ -209,7 +209,7 @@ def test_long_runs_are_thinned_and_say_so(tmp_path: Path) -> None:
 def test_too_many_rollouts_keep_whole_questions(tmp_path: Path, report: Run) -> None:
     """All answers to a question stay together, the page tells how many there are, and figures are those of all."""
     folder = write_evaluation(tmp_path / "eval")
-    code, _, errors = report(folder, "--rollouts", "9")
+    code, _, errors = report(folder, "--max-rollouts", "9")
     assert code == 0
     assert "8 of 16 rollouts are in this page: all answers to 2 of 4 questions" in errors
     data = page_data(folder / "report.html")

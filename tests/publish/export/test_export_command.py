@@ -32,7 +32,9 @@ def test_the_last_line_is_the_folder(rg_env: Command, checkpoint: Path) -> None:
     code, told, errors = rg_env("export", str(checkpoint))
     assert (code, errors) == (0, "")
     assert told.splitlines()[-1] == f"{checkpoint}-export"
-    code, less, _ = rg_env("export", str(checkpoint), "--no-verify", "--dtype", "bf16", "--out", f"{checkpoint}-2")
+    code, less, _ = rg_env(
+        "export", str(checkpoint), "--no-verify", "--dtype", "bf16", "--output-dir", f"{checkpoint}-2"
+    )
     assert code == 0
     assert "verified" in told
     assert "verified" not in less
@@ -54,7 +56,7 @@ def test_mistakes_exit_with_2_and_failed_checks_with_1(rg_env: Command, checkpoi
     before = sorted(tmp_path.rglob("*"))
     for arguments, code, words in (
         (["/nowhere/at/all"], 2, "error: /nowhere/at/all does not exist; a checkpoint is"),
-        ([str(checkpoint), "--out", str(checkpoint)], 2, "exists already and is not overwritten"),
+        ([str(checkpoint), "--output-dir", str(checkpoint)], 2, "exists already and is not overwritten"),
         ([str(checkpoint), "--merge-lora"], 2, "has no adapters to merge"),
         ([str(checkpoint), "--dtype", "int8"], 2, "invalid choice: 'int8'"),
         ([str(checkpoint.parent / "x")], 2, "is not a checkpoint"),
@@ -128,9 +130,9 @@ def test_a_full_disk_leaves_nothing(rg_env: Command, checkpoint: Path, tmp_path:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_may_not_be_written_is_told(rg_env: Command, checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "locked").mkdir(mode=0o500)
-    code, _, errors = rg_env("export", str(checkpoint), "--out", str(tmp_path / "locked" / "out"))
+    code, _, errors = rg_env("export", str(checkpoint), "--output-dir", str(tmp_path / "locked" / "out"))
     assert (code, errors.count("\n")) == (2, 1)
-    assert "Permission denied; name another folder by --out" in errors
+    assert "Permission denied; name another folder with --output-dir" in errors
 
 
 @pytest.mark.slow
@@ -143,7 +145,7 @@ def test_a_signal_in_mid_write_leaves_nothing(checkpoint: Path, tmp_path: Path, 
         "job._finite = end; main()"
     )
     before = sorted(tmp_path.rglob("*"))
-    command = [sys.executable, "-c", program, "export", str(checkpoint), "--out", str(tmp_path / "new" / "out")]
+    command = [sys.executable, "-c", program, "export", str(checkpoint), "--output-dir", str(tmp_path / "new" / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
     assert sorted(tmp_path.rglob("*")) == before
