@@ -84,7 +84,7 @@ from rg_env.commands import prepare_process
 prepare_process()
 import json, sys, time
 from pathlib import Path
-from rg_env.publish.export.job import ExportRequest, export
+from rg_env.publish.export import ExportRequest, export
 path, out, asked = sys.argv[1:]
 start = time.monotonic()
 export(ExportRequest(Path(path), Path(out), **json.loads(asked)))

@@ -25,7 +25,7 @@ def main() -> None:
     options = parser.parse_args()
 
     from rg_env.core.hub import PushRequest
-    from rg_env.publish.hub.push import preview, push
+    from rg_env.publish.push import preview, push
 
     request = PushRequest(options.run, options.repo_id, options.private, options.optimizer_state, options.revision)
     if options.dry_run:

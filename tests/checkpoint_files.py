@@ -45,6 +45,14 @@ def with_companions(folder: Path, model: Any) -> Path:
     return folder
 
 
+def save_whole(folder: Path, model: Any, changed: Mapping[str, Any] | None = None) -> Path:
+    """A model folder with all weights in one file; `changed` weights replace the model's, and None removes them."""
+    state = {**weights(model), **(changed or {})}
+    with_companions(folder, model)
+    torch.save({name: value for name, value in state.items() if value is not None}, folder / "pytorch_model.bin")
+    return folder
+
+
 def weights(model: nn.Module) -> dict[str, torch.Tensor]:
     """All parameters, tied ones once."""
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}

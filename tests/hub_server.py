@@ -71,9 +71,18 @@ class Failure:
     method: str
     pattern: str
     status: int | None
-    """None: the connection is dropped, in the middle of the body if there is one. Below 0: that status, with a page."""
-    body: str = ""
-    times: int = 1
+    """None: the connection is dropped, in the middle of the body if there is one."""
+    body: str | bytes = ""
+    """The message of an error; or bytes, as they are."""
+    times: float = 1
+    location: str = ""
+    """Another server to redirect to."""
+
+    def answer(self, path: str) -> "Answer":
+        assert self.status is not None
+        if isinstance(self.body, bytes):
+            return self.status, self.body, {"Location": f"{self.location}{path}"} if self.location else {}
+        return _json(self.status, {"error": self.body} if self.body else {})
 
 
 class HubServer:
@@ -105,8 +114,8 @@ class HubServer:
         self._thread.join()
         self._server.server_close()
 
-    def fail(self, method: str, pattern: str, status: int | None = None, body: str = "", times: int = 1) -> None:
-        self.failures.append(Failure(method, pattern, status, body, times))
+    def fail(self, method: str, pattern: str, status: int | None = None, body: str | bytes = "", **more: Any) -> None:
+        self.failures.append(Failure(method, pattern, status, body, **more))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -147,6 +156,21 @@ def is_large(path: str) -> bool:
     return not path.endswith(REGULAR)
 
 
+class _Refused(Exception):
+    """Ends a request: status, body, headers."""
+
+    def __init__(self, status: int, value: Any = None, **headers: str):
+        super().__init__(status)
+        self.answer = _json(status, value or {}, **headers)
+
+
+Answer = tuple[int, bytes, dict[str, str]]
+
+
+def _json(status: int, value: Any, **headers: str) -> Answer:
+    return status, json.dumps(value).encode(), {"Content-Type": "application/json", **headers}
+
+
 class _Handler(BaseHTTPRequestHandler):
     hub: HubServer
     protocol_version = "HTTP/1.1"
@@ -155,17 +179,11 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        self._answer()
-
-    do_HEAD = do_POST = do_PUT = do_GET
-
-    def _answer(self) -> None:
         hub, path = self.hub, unquote(urlsplit(self.path).path)
         length = int(self.headers.get("Content-Length") or 0)
         with hub.lock:
-            authorized = self._token() not in ("", STORAGE_CANARY)
-            hub.requests.append(Request(self.command, path, length, authorized))
-            failure = next((f for f in hub.failures if f.method == self.command and re.search(f.pattern, path)), None)
+            hub.requests.append(Request(self.command, path, length, self._token not in ("", STORAGE_CANARY)))
+            failure = next((f for f in hub.failures if self.command in f.method and re.search(f.pattern, path)), None)
             if failure:
                 failure.times -= 1
                 if not failure.times:
@@ -178,29 +196,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.close()
             return
         body = self.rfile.read(length)
-        if failure:
-            assert failure.status is not None
-            if failure.status < 0:
-                return self._send(-failure.status, b"<html>another server</html>")
-            return self._json(failure.status, {"error": failure.body} if failure.body else {})
         with hub.lock:
-            for method, pattern, action in _ROUTES:
-                if method == self.command.replace("HEAD", "GET") and (match := re.fullmatch(pattern, path)):
-                    return getattr(self, action)(body, *match.groups())
-        self._json(404, {"error": f"no such address: {path}"})
-
-    @property
-    def user(self) -> str | None:
-        return self.hub.tokens.get(self._token(), (None, False))[0]
-
-    def _token(self) -> str:
-        return (self.headers.get("Authorization") or "").removeprefix("Bearer ")
-
-    def _json(self, status: int, value: Any, **headers: str) -> None:
-        data = json.dumps(value).encode()
-        self._send(status, data, **{"Content-Type": "application/json", **headers})
-
-    def _send(self, status: int, data: bytes, **headers: str) -> None:
+            status, data, headers = failure.answer(path) if failure else self._answer(path, body)
         self.send_response(status)
         for name, value in {"Content-Length": str(len(data)), **headers}.items():
             self.send_header(name.replace("_", "-"), value)
@@ -208,148 +205,126 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(data)
 
-    def _known(self) -> bool:
-        """Whether the token is known, or none is given; else the request is answered."""
-        if "Authorization" in self.headers and self.user is None:
-            message = "Invalid credentials in Authorization header"
-            self._json(401, {"error": f"{message}: {self._token()}"}, X_Error_Message=message)  # a careless server
-            return False
-        return True
+    do_HEAD = do_POST = do_PUT = do_GET
 
-    def _repo(self, name: str) -> Repo | None:
-        """The repository; where the token may not see it the request is answered."""
-        if not self._known():
-            return None
-        repo = self.hub.repos.get(name)
-        if repo is None or (repo.private and self.user != name.split("/")[0]):
-            status = 401 if self.user is None else 404
-            self._json(status, {"error": "Repository not found"}, X_Error_Code="RepoNotFound")
-            return None
+    def _answer(self, path: str, body: bytes) -> Answer:
+        method = self.command.replace("HEAD", "GET")
+        for known, pattern, action in _ROUTES:
+            if method == known and (match := re.fullmatch(pattern, path)):
+                try:
+                    answer: Answer = getattr(self, action)(body, *match.groups())
+                    return answer
+                except _Refused as refused:
+                    return refused.answer
+        return _json(404, {"error": f"no such address: {path}"})
+
+    @property
+    def _token(self) -> str:
+        return (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+
+    @property
+    def _user(self) -> str | None:
+        """None without a token."""
+        user = self.hub.tokens.get(self._token, (None, False))[0]
+        if "Authorization" in self.headers and user is None:
+            message = "Invalid credentials in Authorization header"
+            raise _Refused(401, {"error": f"{message}: {self._token}"}, X_Error_Message=message)  # a careless server
+        return user
+
+    def _repo(self, name: str, *, write: bool = False) -> Repo:
+        """The repository, if the token may see it, or write to it."""
+        user, repo = self._user, self.hub.repos.get(name)
+        if repo is None or (repo.private and user != name.split("/")[0]):
+            raise _Refused(401 if user is None else 404, {"error": "Repository not found"}, X_Error_Code="RepoNotFound")
+        if write:
+            self._check_writer(name)
         return repo
 
-    def _may_write(self, name: str) -> bool:
-        if not self._known():
-            return False
-        if self.user is None:
-            self._json(401, {"error": "Unauthorized"})
-            return False
-        if self.user != name.split("/")[0] or not self.hub.tokens[self._token()][1]:
-            self._json(403, {"error": "You don't have the required permissions"})
-            return False
-        return True
+    def _check_writer(self, name: str) -> None:
+        if self._user != name.split("/")[0] or not self.hub.tokens[self._token][1]:
+            raise _Refused(403, {"error": "You don't have the required permissions"})
 
-    def create(self, body: bytes) -> None:
+    def _commit(self, name: str, revision: str) -> Commit:
+        if (commit := self._repo(name).find(revision)) is None:
+            raise _Refused(404, {"error": "Invalid rev id"}, X_Error_Code="RevisionNotFound")
+        return commit
+
+    def create(self, body: bytes) -> Answer:
         asked = json.loads(body)
-        name = f"{asked.get('organization') or self.user}/{asked['name']}"
-        if not self._known():
-            return None
+        name = f"{asked.get('organization') or self._user}/{asked['name']}"
         if name in self.hub.repos:
-            return self._json(409, {"error": "You already created this model repo"})
-        if self._may_write(name):
-            self.hub.add(name, {}, private=asked.get("visibility") == "private")
-            self._json(200, {"url": f"{self.hub.url}/{name}"})
-        return None
+            return _json(409, {"error": "You already created this model repo"})
+        self._check_writer(name)
+        self.hub.add(name, {}, private=asked.get("visibility") == "private")
+        return _json(200, {"url": f"{self.hub.url}/{name}"})
 
-    def info(self, body: bytes, name: str, revision: str | None = None) -> None:
-        if (repo := self._repo(name)) is None:
-            return None
-        commit = repo.find(revision or "main")
-        if commit is None:
-            return self._json(404, {"error": "Invalid rev id"}, X_Error_Code="RevisionNotFound")
+    def info(self, body: bytes, name: str, revision: str = "main") -> Answer:
+        commit = self._commit(name, revision)
         siblings = [
-            {
-                "rfilename": path,
-                "size": len(data),
-                "blobId": git_hash(data),
-                **({"lfs": {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}}
-                   if is_large(path) else {}),
-            }
-            for path, data in sorted(commit.files.items())
-        ]  # fmt: skip
-        value = {"id": name, "sha": commit.oid, "private": repo.private, "siblings": siblings, "tags": []}
+            {"rfilename": each["path"], "size": each["size"], "blobId": each["oid"]} for each in _entries(commit.files)
+        ]
+        value = {"id": name, "sha": commit.oid, "private": self._repo(name).private, "siblings": siblings, "tags": []}
         if (card := commit.files.get("README.md", b"")).startswith(b"---\n"):
             value["cardData"] = yaml.safe_load(card[4:].partition(b"\n---")[0])
-        return self._json(200, value)
+        return _json(200, value)
 
-    def tree(self, body: bytes, name: str, revision: str) -> None:
-        if (repo := self._repo(name)) is None:
-            return None
-        if (commit := repo.find(revision)) is None:
-            return self._json(404, {"error": "Invalid rev id"}, X_Error_Code="RevisionNotFound")
-        entries = []
-        for path, data in sorted(commit.files.items()):
-            entry = {"type": "file", "path": path, "size": len(data), "oid": git_hash(data)}
-            if is_large(path):
-                entry["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}
-            entries.append(entry)
-        return self._json(200, entries)
+    def tree(self, body: bytes, name: str, revision: str) -> Answer:
+        return _json(200, _entries(self._commit(name, revision).files))
 
-    def branch(self, body: bytes, name: str, branch: str) -> None:
-        if (repo := self._repo(name)) is None or not self._may_write(name):
-            return None
+    def branch(self, body: bytes, name: str, branch: str) -> Answer:
+        repo = self._repo(name, write=True)
         if branch in repo.branches:
-            return self._json(409, {"error": "Reference already exists"})
+            return _json(409, {"error": "Reference already exists"})
         repo.branches[branch] = [*repo.branches["main"]]
-        return self._json(200, {})
+        return _json(200, {})
 
-    def validate(self, body: bytes) -> None:
-        asked = json.loads(body)
+    def validate(self, body: bytes) -> Answer:
         try:
-            head = yaml.safe_load(asked["content"][4:].partition("\n---")[0])
-            data = ModelCardData(**head)
-            assert not ("model-index" in head and not data.eval_results), "model-index is not valid"
+            head = yaml.safe_load(json.loads(body)["content"][4:].partition("\n---")[0])
+            assert ModelCardData(**head).eval_results or "model-index" not in head, "model-index is not valid"
             assert isinstance(head.get("tags"), list)
         except Exception as error:
-            return self._json(400, {"errors": [{"message": str(error)}], "warnings": []})
-        return self._json(200, {"errors": [], "warnings": []})
+            return _json(400, {"errors": [{"message": str(error)}], "warnings": []})
+        return _json(200, {"errors": [], "warnings": []})
 
-    def preupload(self, body: bytes, name: str, revision: str) -> None:
-        if (repo := self._repo(name)) is None or not self._may_write(name):
-            return
-        files = repo.files(revision)
-        told = []
-        for asked in json.loads(body)["files"]:
-            entry = {
-                "path": asked["path"],
-                "uploadMode": "lfs" if is_large(asked["path"]) else "regular",
-                "shouldIgnore": False,
-            }
-            if (data := files.get(asked["path"])) is not None:
-                entry["oid"] = hashlib.sha256(data).hexdigest() if is_large(asked["path"]) else git_hash(data)
-            told.append(entry)
-        self._json(200, {"files": told})
+    def preupload(self, body: bytes, name: str, revision: str) -> Answer:
+        files, found = self._repo(name, write=True).files(revision), []
+        for path in (each["path"] for each in json.loads(body)["files"]):
+            entry = {"path": path, "uploadMode": "lfs" if is_large(path) else "regular", "shouldIgnore": False}
+            if (data := files.get(path)) is not None:
+                entry["oid"] = hashlib.sha256(data).hexdigest() if is_large(path) else git_hash(data)
+            found.append(entry)
+        return _json(200, {"files": found})
 
-    def storage(self, body: bytes, name: str, revision: str) -> None:
-        if self._repo(name) is not None and self._may_write(name):
-            exp = int(time.time()) + 3600
-            self._json(200, {"accessToken": STORAGE_CANARY, "exp": exp, "casUrl": self.hub.storage_url})
+    def storage(self, body: bytes, name: str, revision: str) -> Answer:
+        self._repo(name, write=True)
+        exp = int(time.time()) + 3600
+        return _json(200, {"accessToken": STORAGE_CANARY, "exp": exp, "casUrl": self.hub.storage_url})
 
-    def xorb(self, body: bytes, oid: str) -> None:
-        if self._token() != STORAGE_CANARY:
-            return self._json(401, {})
+    def xorb(self, body: bytes, oid: str) -> Answer:
+        if self._token != STORAGE_CANARY:
+            return _json(401, {})
         new = oid not in self.hub.xorbs
         self.hub.xorbs[oid] = list(_chunks(body))
-        return self._json(200, {"was_inserted": new})
+        return _json(200, {"was_inserted": new})
 
-    def shard(self, body: bytes) -> None:
-        if self._token() != STORAGE_CANARY:
-            return self._json(401, {})
+    def shard(self, body: bytes) -> Answer:
+        if self._token != STORAGE_CANARY:
+            return _json(401, {})
         for oid, ranges in _files(body):
             if any(xorb not in self.hub.xorbs for xorb, _, _ in ranges):
-                return self._json(400, {"error": "a block is missing"})
+                return _json(400, {"error": "a block is missing"})
             data = b"".join(b"".join(self.hub.xorbs[xorb][start:end]) for xorb, start, end in ranges)
             if hashlib.sha256(data).hexdigest() != oid:
-                return self._json(400, {"error": "wrong content"})
+                return _json(400, {"error": "wrong content"})
             self.hub.objects[oid] = data
-        return self._json(200, {"result": 1})
+        return _json(200, {"result": 1})
 
-    def commit(self, body: bytes, name: str, revision: str) -> None:
-        if (repo := self._repo(name)) is None or not self._may_write(name):
-            return None
+    def commit(self, body: bytes, name: str, revision: str) -> Answer:
+        commits = self._repo(name, write=True).branches[revision]
         lines = [json.loads(line) for line in body.splitlines()]
-        commits, head = repo.branches[revision], lines[0]["value"]
-        if head.get("parentCommit") not in (None, commits[-1].oid):
-            return self._json(412, {"error": "A commit has happened since"})
+        if lines[0]["value"].get("parentCommit") not in (None, commits[-1].oid):
+            return _json(412, {"error": "A commit has happened since"})
         files = dict(commits[-1].files)
         for line in lines[1:]:
             value = line["value"]
@@ -361,32 +336,32 @@ class _Handler(BaseHTTPRequestHandler):
                 files[value["path"]] = base64.b64decode(value["content"])
         commits.append(self.hub.commit(commits, files))
         oid = commits[-1].oid
-        return self._json(200, {"success": True, "commitOid": oid, "commitUrl": f"{self.hub.url}/{name}/commit/{oid}"})
+        return _json(200, {"success": True, "commitOid": oid, "commitUrl": f"{self.hub.url}/{name}/commit/{oid}"})
 
-    def resolve(self, body: bytes, name: str, revision: str, path: str) -> None:
-        if (repo := self._repo(name)) is None:
-            return None
-        commit = repo.find(revision)
-        if commit is None or path not in commit.files:
-            return self._json(404, {"error": "Entry not found"}, X_Error_Code="EntryNotFound")
+    def resolve(self, body: bytes, name: str, revision: str, path: str) -> Answer:
+        commit = self._commit(name, revision)
+        if path not in commit.files:
+            raise _Refused(404, {"error": "Entry not found"}, X_Error_Code="EntryNotFound")
         data = commit.files[path]
         if not is_large(path):
-            return self._send(200, data, ETag=f'"{git_hash(data)}"', X_Repo_Commit=commit.oid)
+            return 200, data, {"ETag": f'"{git_hash(data)}"', "X_Repo_Commit": commit.oid}
         oid = hashlib.sha256(data).hexdigest()
-        return self._send(
-            302,
-            b"",
-            Location=f"{self.hub.storage_url}/lfs/{oid}",
-            ETag=f'"{oid}"',
-            X_Linked_ETag=f'"{oid}"',
-            X_Linked_Size=str(len(data)),
-            X_Repo_Commit=commit.oid,
-        )
+        headers = {"Location": f"{self.hub.storage_url}/lfs/{oid}", "ETag": f'"{oid}"', "X_Linked_ETag": f'"{oid}"'}
+        return 302, b"", {**headers, "X_Linked_Size": str(len(data)), "X_Repo_Commit": commit.oid}
 
-    def fetch(self, body: bytes, oid: str) -> None:
+    def fetch(self, body: bytes, oid: str) -> Answer:
         if oid not in self.hub.objects:
-            return self._json(404, {})
-        return self._send(200, self.hub.objects[oid], ETag=f'"{oid}"')
+            return _json(404, {})
+        return 200, self.hub.objects[oid], {"ETag": f'"{oid}"'}
+
+
+def _entries(files: dict[str, bytes]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for path, data in sorted(files.items()):
+        found.append({"type": "file", "path": path, "size": len(data), "oid": git_hash(data)})
+        if is_large(path):
+            found[-1]["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}
+    return found
 
 
 def _chunks(xorb: bytes) -> Iterator[bytes]:

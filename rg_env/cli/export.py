@@ -41,7 +41,7 @@ def add(commands: Any) -> None:
 
 def _export(options: argparse.Namespace) -> int:
     require("torch", "train")
-    from rg_env.publish.export.job import ExportRequest, export
+    from rg_env.publish.export import ExportRequest, export
 
     request = ExportRequest(
         path=options.checkpoint,

@@ -12,11 +12,14 @@ def add(commands: Any) -> None:
     push = commands.add_parser(
         "push",
         help="publish a trained model on the Hugging Face Hub, with a card made from the run's files",
-        usage="rg-env push RUN|DIR --repo-id USER/NAME [--private] [--optimizer-state none|full] [options]",
+        usage="rg-env push CHECKPOINT --repo-id USER/NAME [--private] [--optimizer-state none|full] [options]",
         epilog="Needs a token with write access (HF_TOKEN, or `hf auth login`). The same command resumes an upload.",
     )
     push.add_argument(
-        "path", metavar="RUN|DIR", type=Path, help="a run (its last checkpoint), a checkpoint, or a model"
+        "path",
+        metavar="CHECKPOINT",
+        type=Path,
+        help="a run (its last checkpoint), a checkpoint of any trainer, adapters, or a model folder",
     )
     push.add_argument("--repo-id", metavar="USER/NAME", required=True, help="the repository, created if it is missing")
     push.add_argument("--private", action="store_true", help="create it as private")
@@ -24,10 +27,13 @@ def add(commands: Any) -> None:
         "--optimizer-state",
         choices=["none", "full"],
         default="none",
-        help="full: with what training resumes from",
+        help="full: with what training resumes from, also of other trainers",
     )
+    push.add_argument("--base", metavar="MODEL", help="base model, if the checkpoint has no config or tokenizer")
     push.add_argument("--revision", metavar="BRANCH", help="a branch, created if it is missing; default: the main one")
-    push.add_argument("--dry-run", action="store_true", help="list the files and print the card; send nothing")
+    push.add_argument(
+        "--dry-run", action="store_true", help="list the files, print the card and check the export; send nothing"
+    )
     push.set_defaults(run=_push)
 
 
@@ -35,9 +41,16 @@ def _push(options: argparse.Namespace) -> int:
     for package in ("huggingface_hub", "safetensors", "scipy"):
         require(package, "train")
     from rg_env.core.hub import PushRequest
-    from rg_env.publish.hub.push import preview, push
+    from rg_env.publish.push import preview, push
 
-    request = PushRequest(options.path, options.repo_id, options.private, options.optimizer_state, options.revision)
+    request = PushRequest(
+        path=options.path,
+        repo_id=options.repo_id,
+        private=options.private,
+        optimizer_state=options.optimizer_state,
+        revision=options.revision,
+        base=options.base,
+    )
     with end_signals_as_ctrl_c():
         print(preview(request).rstrip() if options.dry_run else push(request, say))
     return 0

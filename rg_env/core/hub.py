@@ -23,9 +23,11 @@ class PushRequest:
     repo_id: str
     private: bool = False
     optimizer_state: OptimizerState = "none"
-    """"full": with everything that training resumes from."""
+    """"full": with everything that training resumes from, of any trainer."""
     revision: str | None = None
     """A branch; default: the main one."""
+    base: str | None = None
+    """The model that was trained, if the checkpoint does not name it: a folder, or a name on the Hub."""
 
     @property
     def full(self) -> bool:
@@ -37,7 +39,8 @@ class PushRequest:
         words = ["push", str(self.path), "--repo-id", self.repo_id]
         words += ["--private"] if self.private else []
         words += ["--optimizer-state", "full"] if self.full else []
-        return words + (["--revision", self.revision] if self.revision else [])
+        words += ["--revision", self.revision] if self.revision else []
+        return words + (["--base", self.base] if self.base else [])
 
     @property
     def command(self) -> str:

@@ -178,6 +178,13 @@ class RunFolder:
     def last_checkpoint(self) -> Path | None:
         return next(iter(self.checkpoints()), None)
 
+    def files(self) -> list[Path]:
+        """All files of the run that are there, without checkpoints and the folders of trackers."""
+        settings = [self.config_file, self.arguments_file, *sorted(self.path.glob("*_from_step_*.yaml"))]
+        others = [self.manifest_file, self.metrics_file, self.rollouts_file, self.results_file, self.curve_file]
+        evaluations = map(self.evaluation_file, self.evaluation_steps())
+        return [file for file in (*settings, *others, *evaluations) if file.is_file()]
+
     # Writing
 
     def write_config(

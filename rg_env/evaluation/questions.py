@@ -224,11 +224,14 @@ class Trained:
 
 
 def run_of(model: str) -> Path | None:
-    """The folder of the training run that a model folder of ours belongs to: its own, or the one above."""
+    """The folder of the training run that a model folder of ours belongs to: its own, the one above, or `run/` in a
+    download of what `rg-env push` published."""
     folder = Path(model)
     if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
         return None
-    return next((each for each in (folder, folder.absolute().parent) if (each / _MANIFEST).is_file()), None)
+    return next(
+        (each for each in (folder, folder / "run", folder.absolute().parent) if (each / _MANIFEST).is_file()), None
+    )
 
 
 def trained_on(model: str) -> Trained:

@@ -29,7 +29,6 @@ _GRACE_S = 10.0
 """Time that a terminated upload has to remove what it exported, before it is killed."""
 _WORKSPACE = ".hub-upload"
 """In the run's folder, while an upload runs: its copy of the run, and its output."""
-_COPIED = ("*.yaml", "*.json", "*.png", "*.jsonl", "eval_results/*.json")
 
 
 def check_hub(config: HubConfig) -> None:
@@ -125,7 +124,7 @@ class Uploads(TrainerCallback):
         self._path = path
         self._workspace.mkdir()
         if copied:
-            _link_run(self._run.path, path, self._workspace)
+            _link_run(self._run, path, self._workspace)
         arguments = self._request(self._workspace / path.name if copied else path).arguments
         environment = environment_without(gpus=False)
         environment["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
@@ -160,11 +159,11 @@ class Uploads(TrainerCallback):
         self._say(f"hub: not uploaded ({reason}); the run is not affected. To finish the upload: {command}")
 
 
-def _link_run(run: Path, checkpoint: Path, copy: Path) -> None:
+def _link_run(run: RunFolder, checkpoint: Path, copy: Path) -> None:
     """The run with one of its checkpoints as it is now: growing files are copied, others linked."""
     shutil.copytree(checkpoint, copy / checkpoint.name, copy_function=_link)
-    for file in [file for pattern in _COPIED for file in run.glob(pattern)]:
-        target = copy / file.relative_to(run)
+    for file in run.files():
+        target = copy / file.relative_to(run.path)
         target.parent.mkdir(exist_ok=True)
         (shutil.copyfile if file.suffix == ".jsonl" else _link)(str(file), str(target))
 

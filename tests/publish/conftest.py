@@ -1,3 +1,91 @@
-"""Small environments and trainers on the tiny policy."""
+"""Models to export, a run to publish, and a hub on loopback to publish it on."""
 
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub.constants as constants
+import pytest
+import torch
+from checkpoint_files import save_whole
+from hub_runs import train
+from hub_server import CANARY, HubServer
+from huggingface_hub.utils._xet import abort_xet_session
+from model_families import SERVED
 from training_fixtures import *  # noqa: F403  fixtures
+from transformers import AutoModelForCausalLM
+
+from rg_env.core.hub import PushRequest
+from rg_env.publish.export import ExportRequest, export
+from rg_env.publish.push import push
+
+
+@pytest.fixture
+def make_model() -> Callable[..., Any]:
+    """A small model with random weights; keywords change its configuration."""
+
+    def make(config: Any = SERVED["qwen2, tied"], seed: int = 0) -> Any:
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+    return make
+
+
+@pytest.fixture
+def saved(make_model: Callable[..., Any], tmp_path: Path) -> Path:
+    """A model folder."""
+    return save_whole(tmp_path / "run" / "checkpoint-5", make_model())
+
+
+@pytest.fixture
+def exported() -> Callable[..., tuple[Path, list[str]]]:
+    """Exports a folder; returns the new folder and the progress lines."""
+
+    def call(path: Path, **request: Any) -> tuple[Path, list[str]]:
+        lines: list[str] = []
+        return export(ExportRequest(path, **request), lines.append), lines
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of four steps on two tasks, with a held-out one and one under a label. Not to be changed."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    train(f"output.dir={folder}")
+    return folder
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
+    """The hub for huggingface_hub of this process and its children; "me" may write with the token CANARY."""
+    with HubServer() as server:
+        server.tokens = {CANARY: ("me", True)}
+        for name, value in server.environment.items():  # other processes read it when they import huggingface_hub
+            monkeypatch.setenv(name, value)
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, server.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+        monkeypatch.setenv("HF_TOKEN", CANARY)
+        abort_xet_session()  # a new session reads the environment
+        yield server
+
+
+@pytest.fixture
+def pushed(hub: HubServer) -> Callable[..., tuple[str, list[str]]]:
+    """Publishes a folder as me/legs; returns the address and the progress lines."""
+
+    def call(path: Path, **request: Any) -> tuple[str, list[str]]:
+        lines: list[str] = []
+        return push(PushRequest(path, **{"repo_id": "me/legs", **request}), lines.append), lines
+
+    return call

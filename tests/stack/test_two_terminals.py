@@ -15,7 +15,7 @@ import torch
 from stack_server import REPOSITORY, RunningServer, cpu_environment
 from transformers import AutoModelForCausalLM
 
-from rg_env.publish.export.job import ExportRequest, export
+from rg_env.publish.export import ExportRequest, export
 
 PYTHON = Path(sys.executable)
 # As examples/train_ultra_minimal.py, with fewer problems to evaluate on: two cores serve and train here.

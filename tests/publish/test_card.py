@@ -4,23 +4,29 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from huggingface_hub import ModelCard, ModelCardData
+from hub_server import HubServer
+from huggingface_hub import ModelCard, ModelCardData, snapshot_download
 from transformers import AutoModelForCausalLM
 
 from rg_env.core.data.manifest import split_hash
 from rg_env.core.hub import PushRequest
 from rg_env.core.run_folder import RunFolder
-from rg_env.core.statistics import paired_difference, share_interval
+from rg_env.core.statistics import wilson_interval
 from rg_env.errors import install_command
-from rg_env.publish.hub.files import publishable
-from rg_env.publish.hub.push import preview
-from rg_env.publish.hub.source import Base, find_licence
+from rg_env.evaluation import questions
+from rg_env.evaluation.config import eval_config_of
+from rg_env.evaluation.results import read_results
+from rg_env.evaluation.summary import together
+from rg_env.publish.card import find_license
+from rg_env.publish.checkpoint import Base
+from rg_env.publish.files import publishable
+from rg_env.publish.push import preview
 from rg_env.tiny import POLICY_DIR
 
 NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
@@ -47,35 +53,19 @@ def numbers_in(value: object) -> Iterator[float]:
         yield float(value)
 
 
-def derived(before: dict[str, Any], after: dict[str, Any]) -> Iterator[float]:
-    """Intervals, differences and p-values from the rollouts in two evaluations."""
-
-    def answers(values: dict[str, Any], chosen: Callable[[dict[str, Any]], bool], draw: str) -> dict[str, list[float]]:
-        found: dict[str, list[float]] = {}
-        for record in values["rollouts"]:
-            if chosen(record) and record["draw"] == draw and record["correct"] is not None:
-                found.setdefault(f"{record['task']} {record['problem']}", []).append(float(record["correct"]))
-        return found
-
-    names = {(record["part"], record["task"]) for record in after["rollouts"]}
-    choices = [lambda r, name=name: (r["part"], r["task"]) == name for name in names]
-    for chosen in (*choices, lambda record: record["part"] == "training"):
-        for draw in ("sampled", "greedy"):
-            one, other = answers(before, chosen, draw), answers(after, chosen, draw)
-            found = paired_difference([(other, one)])
-            yield from (found.value, *found.interval, found.p_value)
-            yield from (*share_interval([*one.values()]), *share_interval([*other.values()]))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [2, 4])
 def test_every_number_is_in_the_runs_files(trained: Path, step: int) -> None:
-    """Or follows from the rollouts in them, by the project's own statistics."""
+    """Or follows from them by the project's own statistics."""
     body = card_of(trained / f"checkpoint-{step}", optimizer_state="full")
     run = RunFolder(trained)
-    evaluations, manifest = (run.evaluation(0), run.evaluation(step)), run.manifest()
-    files = [run.config(), run.arguments(), manifest, run.results(), run.metrics(), *evaluations]
-    known = [*numbers_in(files), *derived(*evaluations)]
+    sides = {name: read_results(run.evaluation_file(at)) for name, at in (("before", 0), ("after", step))}
+    manifest, compared = run.manifest(), together(sides).model_dump(mode="json")
+    known = [*numbers_in([run.config(), run.arguments(), manifest, run.results(), run.metrics(), compared])]
+    for side in sides.values():
+        for task in side.tasks.values():
+            (model,) = task.models.values()
+            known += wilson_interval(model.scores.greedy_accuracy, model.scores.n)
     hashes = [split_hash(manifest["rows"], split) for split in ("train", "eval")]
     hashes += [split_hash(rows, "eval") for rows in manifest["evaluation_rows"]]
     for text in (*hashes, manifest["platform"], f"checkpoint-{step}"):
@@ -97,7 +87,8 @@ def test_tables_and_metadata_have_the_recorded_results(trained: Path) -> None:
     cells = [cell.strip() for cell in row.strip("|").split(" | ")]
     assert cells[1] == str(scores["n"])
     assert cells[3].startswith(f"{scores['greedy_accuracy']:.3f} \\[")
-    order = ["**Tasks that it was trained on**", f"| all of them, sampled | {after['n']} |", "**Tasks that it was not",
+    order = ["**Tasks that it was trained on**", f"| mean of the tasks, sampled | {after['n']} |",
+             "**Tasks that it was not",
              "| `simple_equations`, ", "**Other questions, ", "| `long_sums`, sampled | 5 |"]  # fmt: skip
     positions = [found.index(part) for part in order]
     assert positions == sorted(positions)
@@ -123,7 +114,7 @@ def test_what_a_reader_needs(trained: Path) -> None:
     found = card_of(trained, optimizer_state="full")
     for text in (
         "the tiny policy that is included in rg-env",
-        "Licence of the base model: `apache-2.0`",
+        "License of the base model: `apache-2.0`",
         "![Learning curve of the run](reward_curve.png)",
         f"{install_command('train')}\nhf download me/legs --local-dir legs\n",
         'AutoModelForCausalLM.from_pretrained("me/legs")',
@@ -154,8 +145,6 @@ def test_the_card_of_a_scripts_run(run: Path, grading: str) -> None:
     found = card_of(run, optimizer_state="full")
     assert f"- Grading `{grading}`: " in found
     assert f"| `grading` | `{grading}` |" in found
-    (line,) = (line for line in found.splitlines() if line.startswith("rg-env eval "))
-    assert ("grading=" in line) == (grading == "upstream")
     assert "rg-env train" not in found
     assert "Give `--resume legs/run/checkpoint-4` to the script that trained it." in found
 
@@ -213,24 +202,30 @@ def test_the_program_prompts_the_model(run: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.slow
-def test_the_command_evaluates_as_the_run_did(run: Path, rg_env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`rg-env eval` with the tasks at their difficulty, the prompt and the token limit of the run, as a shell reads
-    the card's own line in the folder of the download."""
+def test_the_command_evaluates_as_the_run_did(
+    run: Path, hub: HubServer, pushed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`rg-env eval` takes prompt, token limit and task options from the download, as a shell reads the card's line."""
     prompt = 'It\'s "one": $HOME\nthen <answer>your answer here</answer>.'
-    arguments = yaml.safe_load((run / "arguments.yaml").read_text())
-    arguments["environment"]["system_prompt"] = prompt
+    arguments, config = (yaml.safe_load((run / name).read_text()) for name in ("arguments.yaml", "config.yaml"))
+    arguments["environment"]["system_prompt"] = config["prompt"]["system_prompt"] = prompt
     (run / "arguments.yaml").write_text(yaml.safe_dump(arguments))
-    (run / "checkpoint-4").rename(run / "legs")
-    monkeypatch.chdir(run)
-    (line,) = (line for line in card_of(run / "legs").splitlines() if line.startswith("rg-env eval "))
-    words = shlex.split(line, comments=True)[1:]
-    code, out, err = rg_env(*words, "--dry-run")
-    assert code == 0, err
-    config = yaml.safe_load(out)
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    pushed(run)
+    snapshot_download("me/legs", endpoint=hub.url, local_dir=tmp_path / "legs")
+    monkeypatch.chdir(tmp_path)
+    (line,) = (
+        line for line in (Path("legs") / "README.md").read_text().splitlines() if line.startswith("rg-env eval ")
+    )
+    options = dict(re.findall(r"--(\w+) ([^-#]+)", line))
+    found, _ = questions.as_trained(
+        eval_config_of([f"{key}={json.dumps(shlex.split(v))}" for key, v in options.items()])
+    )
     trained_on = {task["name"]: task["config"] for task in RunFolder(run).manifest()["rows"]["tasks"]}
-    assert {name: task["config"] for name, task in config["tasks"].items()} == trained_on
+    assert {name: task.config for name, task in found.tasks.items()} == trained_on
     assert trained_on["leg_counting"]["max_animals"] == 3, "not the default"
-    assert (config["prompt"]["system_prompt"], config["sampling"]["max_tokens"]) == (prompt, 60)
+    assert (found.prompt.system_prompt, found.sampling.max_tokens) == (prompt, 60)
+    assert questions.trained_on("legs").questions, "they are left out"
 
 
 @pytest.mark.slow
@@ -266,19 +261,19 @@ def test_text_from_files_is_data(run: Path) -> None:
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} <= {3, 5, 7}, "no cells were added"
 
 
-def test_the_licence_is_what_the_base_models_card_states(tmp_path: Path) -> None:
+def test_the_license_is_what_the_base_models_card_states(tmp_path: Path) -> None:
     """Unknown if there is no card, it does not state one, or it is damaged."""
-    assert find_licence(Base("tiny")).license == "apache-2.0"
-    assert find_licence(Base("org/base", on_hub=True)).license is None, "without a connection"
+    assert find_license(Base("tiny")).license == "apache-2.0"
+    assert find_license(Base("org/base", on_hub=True)).license is None, "without a connection"
     base = Base("base", folder=tmp_path)
-    assert find_licence(base).license is None
+    assert find_license(base).license is None
     card = tmp_path / "README.md"
     card.write_text("---\nlicense: other\nlicense_name: llama3.2\nlicense_link: LICENSE\n---\n# x\n")
-    found = find_licence(base)
+    found = find_license(base)
     assert (found.license, found.license_name, found.license_link) == ("other", "llama3.2", "LICENSE")
     for damaged in (b"---\n\t: [\n---\n", b"---\nlicense: " + b"[" * 20_000 + b"\n---\n", b"---\n\xff\n---\n"):
         card.write_bytes(damaged)
-        assert find_licence(base).license is None
+        assert find_license(base).license is None
 
 
 def test_folders_of_the_machine_are_left_out_of_settings() -> None:
@@ -302,6 +297,6 @@ def test_folders_of_the_machine_are_left_out_of_settings() -> None:
 
 def test_a_model_without_a_run_claims_nothing() -> None:
     found = card_of(POLICY_DIR)
-    assert "The base model and its licence are not known." in found
+    assert "The base model and its license are not known." in found
     assert "no measurements are known" in found
     assert "trained by GRPO" not in found

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rg_env.core.hub import PushRequest
 from rg_env.core.run_folder import RunFolder
 from rg_env.errors import InputError
-from rg_env.publish.hub.push import preview
+from rg_env.publish.push import preview
 from rg_env.tiny import POLICY_DIR
 
 pytestmark = pytest.mark.slow

@@ -94,7 +94,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with all of them."""
     folder = tmp_path_factory.mktemp("written")
     (folder / "write.py").write_text(SCRIPT)
-    config = Path(__file__).parents[3] / "configs" / "zero3_cpu.yaml"
+    config = Path(__file__).parents[2] / "configs" / "zero3_cpu.yaml"
     command = [str(Path(sys.executable).with_name("accelerate")), "launch", "--config-file", str(config)]
     command += ["--main-process-port", "0", "write.py"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -5,6 +5,7 @@ config.json, *.safetensors, …  the model with its tokenizer, or adapters
 reward_curve.png               of the run
 run/                           the run's own files; with the optimizer state also the checkpoint and rollouts.jsonl, so
                                that training can resume from it
+checkpoint-N/                  with the optimizer state of another trainer: its shards, as they are
 
 Only files that match the lists here are sent: no logs, no folders of trackers, no programs, and nothing behind a link
 that leaves the published folders. Folders of this machine are removed from configs, and a text with a key or token in
@@ -14,17 +15,17 @@ it is refused.
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rg_env.core.config.yaml12 import to_yaml
-from rg_env.core.run_folder import read_json, read_yaml
+from rg_env.core.run_folder import RunFolder, read_json, read_yaml
 from rg_env.errors import InputError
 from rg_env.evaluation.config import TINY
-from rg_env.publish.hub.source import Source
+from rg_env.publish.checkpoint import Checkpoint
 
-CURVE = "reward_curve.png"
+CURVE = RunFolder(Path()).curve_file.name
 Files = dict[str, Path | bytes]
 """Path in the repository -> a file, or its content."""
 
@@ -38,11 +39,10 @@ _MODEL = (
 _STATE = (
     *_MODEL, "pytorch_model*.bin", "pytorch_model.bin.index.json", "trainer_state.json", "resume.json",
     "resume_state_*.pt", "previous_policy_*.safetensors", "curriculum.json", "optimizer.pt", "scaler.pt",
-    "latest", "global_step*/*_states.pt",
+    "scheduler.pt", "**/latest", "**/*_states.pt", "**/.metadata", "**/*.distcp", "**/fsdp_config.json",
+    "**/model_world_size_*.pt", "**/optim_world_size_*.pt", "**/extra_state_world_size_*.pt",
 )  # fmt: skip
-"""What training resumes from."""
-_RECORDS = ("metrics.jsonl", "manifest.json", "eval_results/eval_step_*.json")
-_CONFIGS = ("config.yaml", "arguments.yaml", "*_from_step_*.yaml", "train_results.json")
+"""What training resumes from: a run of ours, and other trainers."""
 _TEXTS = (".json", ".jsonl", ".yaml", ".jinja", ".txt", ".md")
 _FOLDERS = (("output", "dir"), ("training", "output_dir"), ("training", "logging_dir"))
 """Config keys that name folders of this machine."""
@@ -57,13 +57,13 @@ _KEYS = re.compile(
 """Tokens and keys that can be recognized by their form."""
 
 
-def published_files(source: Source, *, full: bool) -> Files:
+def published_files(checkpoint: Checkpoint, *, full: bool) -> Files:
     """All files but the card and the marker. `full`: with what training resumes from.
 
     Raises:
         InputError: a file is damaged, or is a link to a file elsewhere.
     """
-    return dict(_published(source, full))
+    return dict(_published(checkpoint, full))
 
 
 def check_secrets(files: Files, token: str | None = None) -> None:
@@ -106,64 +106,55 @@ def _without_paths(value: Any) -> Any:
     return value
 
 
-def _published(source: Source, full: bool) -> Iterator[tuple[str, Path | bytes]]:
-    for file in _matching(source, source.folder, _MODEL):
-        yield file.name, _model_file(source, file)
-    if (run := source.run) is None:
-        return
-    for file in _matching(source, run.path, (CURVE,)):
-        yield CURVE, file
-    for file in _matching(source, run.path, _CONFIGS):
-        yield f"run/{file.name}", _config_file(file)
-    for file in _matching(source, run.path, (*_RECORDS, *(["rollouts.jsonl"] if full else []))):
-        content = _evaluation_file(file) if file.parent != run.path else file.read_bytes()  # now: a live run appends
-        yield f"run/{_inner(file, run.path)}", content
-    if full and source.checkpoint:
-        for file in _matching(source, source.checkpoint, _STATE):
-            inner = _inner(file, source.checkpoint)
-            yield f"run/checkpoint-{source.step}/{inner}", _model_file(source, file)
-
-
-def _matching(source: Source, folder: Path, patterns: tuple[str, ...]) -> Iterator[Path]:
-    roots = [folder, source.folder, *([source.run.path] if source.run else [])]
-    roots = [root.resolve() for root in roots]
+def _published(checkpoint: Checkpoint, full: bool) -> Iterator[tuple[str, Path | bytes]]:
+    folder, run, state = checkpoint.folder, checkpoint.run, checkpoint.state
+    roots = [each.resolve() for each in (folder, state, run and run.path) if each]
     roots += [root.parents[1] / "blobs" for root in roots if root.parent.name == "snapshots"]  # the Hub's own cache
-    for pattern in patterns:
-        for file in sorted(folder.glob(pattern)):
-            if not file.is_file():
-                continue
-            if not any(file.resolve().is_relative_to(root) for root in roots):
-                raise InputError(f"{file} is a link to {file.resolve()}, which is elsewhere: copy the file to send it")
-            yield file
+    for file in _matching(folder, _MODEL, roots):
+        yield file.name, _model_file(checkpoint, file)
+    for file in run.files() if run else ():
+        _check_link(file, roots)
+        if run and file != run.curve_file and (full or file != run.rollouts_file):
+            yield f"run/{file.relative_to(run.path).as_posix()}", _record(run, file)
+        elif run and file == run.curve_file:
+            yield CURVE, file
+    if full and state:
+        for file in _matching(state, _STATE, roots):
+            yield f"{checkpoint.state_path}/{file.relative_to(state).as_posix()}", _model_file(checkpoint, file)
 
 
-def _inner(file: Path, folder: Path) -> str:
-    return file.relative_to(folder).as_posix()
+def _matching(folder: Path, patterns: Sequence[str], roots: Sequence[Path]) -> Iterator[Path]:
+    for file in dict.fromkeys(file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()):
+        _check_link(file, roots)
+        yield file
 
 
-def _model_file(source: Source, file: Path) -> Path | bytes:
+def _check_link(file: Path, roots: Sequence[Path]) -> None:
+    if not any(file.resolve().is_relative_to(root) for root in roots):
+        raise InputError(f"{file} is a link to {file.resolve()}, which is elsewhere: copy the file to send it")
+
+
+def _model_file(checkpoint: Checkpoint, file: Path) -> Path | bytes:
     """Adapters name their base model, which may be a folder of this machine."""
     if file.name != "adapter_config.json":
         return file
     values = publishable(read_json(file))
-    if source.base.on_hub or source.base.name == TINY:
-        values["base_model_name_or_path"] = source.base.name
+    if checkpoint.base.on_hub or checkpoint.base.name == TINY:
+        values["base_model_name_or_path"] = checkpoint.base.name
     return _json(values)
 
 
-def _config_file(file: Path) -> bytes:
-    if file.suffix == ".json":
+def _record(run: RunFolder, file: Path) -> bytes:
+    """The content of a run's file, read now: a live run appends. Evaluations name the folder of their model."""
+    if file.suffix == ".yaml":
+        return to_yaml(publishable(read_yaml(file))).encode()
+    if file == run.results_file:
         return _json(publishable(read_json(file)))
-    return to_yaml(publishable(read_yaml(file))).encode()
-
-
-def _evaluation_file(file: Path) -> bytes:
-    """An evaluation names the folder that its model was loaded from."""
+    if file.parent == run.path:
+        return file.read_bytes()
     values = read_json(file)
-    for task in values["tasks"].values():
-        task["models"] = {
-            name: {**each, "source": _without_paths(each["source"])} for name, each in task["models"].items()
-        }
+    for model in (model for task in values["tasks"].values() for model in task["models"].values()):
+        model["source"] = _without_paths(model["source"])
     return _json(values)
 
 

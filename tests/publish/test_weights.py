@@ -17,7 +17,8 @@ from torch.distributed.checkpoint import metadata
 from torch.distributed.device_mesh import DeviceMesh
 
 from rg_env.errors import InputError
-from rg_env.publish.export.weights import Kind, read_weights
+from rg_env.publish.checkpoint import Kind
+from rg_env.publish.weights import read_weights
 from rg_env.training.checkpointing import pickles
 
 STATE = {
@@ -33,6 +34,15 @@ MODEL = "zero_pp_rank_0_mp_rank_00_model_states.pt"
 
 def optimizer(rank: int) -> str:
     return f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+
+
+def read(kind: str, folder: Path) -> tuple[str, dict[str, torch.Tensor]]:
+    kinds: dict[str, Kind] = {"deepspeed": "deepspeed", "dtensor": "dtensor", "distcp": "distcp"}
+    described, found = read_weights(kinds.get(kind, "plain"), folder)
+    tensors = {name: weight.read() for name, weight in found.items()}
+    for name, weight in found.items():
+        assert (weight.shape, weight.dtype) == (tensors[name].shape, tensors[name].dtype)
+    return described, tensors
 
 
 def equal(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
@@ -58,9 +68,9 @@ def equal(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> No
 def test_deepspeeds_shards(tmp_path: Path, stage: int, processes: int, options: dict[str, Any]) -> None:
     """Bit for bit, including tied, frozen and unsharded tensors."""
     folder = write_zero(tmp_path, STATE, stage=stage, processes=processes, shared=SHARED, **options)
-    found = read_weights("deepspeed", folder)
-    equal(found.tensors, {**STATE, "head.weight": STATE["embed.weight"], **options.get("buffers", {})})
-    assert found.described == f"ZeRO-{stage} shards of {processes} process{'' if processes == 1 else 'es'}"
+    described, found = read("deepspeed", folder)
+    equal(found, {**STATE, "head.weight": STATE["embed.weight"], **options.get("buffers", {})})
+    assert described == f"ZeRO-{stage} shards of {processes} process{'' if processes == 1 else 'es'}"
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
@@ -69,7 +79,7 @@ def test_deepspeeds_model_file_alone(tmp_path: Path, stage: int) -> None:
     folder = write_zero(tmp_path, STATE, stage=stage, processes=2, half=True)
     for file in folder.glob("*optim_states.pt"):
         file.unlink()
-    equal(read_weights("deepspeed", folder).tensors, {name: value.bfloat16() for name, value in STATE.items()})
+    equal(read("deepspeed", folder)[1], {name: value.bfloat16() for name, value in STATE.items()})
 
 
 @pytest.mark.parametrize(
@@ -79,21 +89,21 @@ def test_dtensors(tmp_path: Path, processes: int, replicas: int, dim: int) -> No
     """Split evenly or not, along any dimension, with replicas or without."""
     state = {name: value.bfloat16() for name, value in STATE.items()}
     folder = write_dtensors(tmp_path, state, processes=processes, replicas=replicas, dim=dim)
-    equal(read_weights("dtensor", folder).tensors, state)
+    equal(read("dtensor", folder)[1], state)
 
 
 @pytest.mark.parametrize("processes", [1, 2, 4])
 def test_distcp(tmp_path: Path, processes: int) -> None:
     """Entries that are not tensors are not read."""
     folder = write_distcp(tmp_path, STATE, processes=processes)
-    equal(read_weights("distcp", folder).tensors, {f"model.{name}": value for name, value in STATE.items()})
+    equal(read("distcp", folder)[1], {f"model.{name}": value for name, value in STATE.items()})
 
 
 def test_plain_files(tmp_path: Path) -> None:
     """One or several, of safetensors or of torch; safetensors have priority. Views are read as such."""
     save_file(STATE, tmp_path / "model.safetensors")
     torch.save({}, tmp_path / "pytorch_model.bin")
-    equal(read_weights("plain", tmp_path).tensors, STATE)
+    equal(read("plain", tmp_path)[1], STATE)
     (tmp_path / "several").mkdir()
     state = {"transposed": STATE["embed.weight"].T, "column": STATE["embed.weight"][:, 3], **STATE}
     places = {}
@@ -101,7 +111,7 @@ def test_plain_files(tmp_path: Path) -> None:
         torch.save({name: value}, tmp_path / "several" / f"{number}.bin")
         places[name] = f"{number}.bin"
     (tmp_path / "several" / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": places}))
-    equal(read_weights("plain", tmp_path / "several").tensors, state)
+    equal(read("plain", tmp_path / "several")[1], state)
 
 
 def cut(path: Path) -> None:
@@ -242,11 +252,6 @@ def written(kind: str, folder: Path) -> Path:
     return folder
 
 
-def read(kind: str, folder: Path) -> None:
-    kinds: dict[str, Kind] = {"deepspeed": "deepspeed", "dtensor": "dtensor", "distcp": "distcp"}
-    read_weights(kinds.get(kind, "plain"), folder)
-
-
 def test_files_of_another_checkpoint_are_found(tmp_path: Path) -> None:
     """The same names with other shapes: values would come from the wrong places."""
     one = write_zero(tmp_path / "one", STATE, stage=3, processes=2)
@@ -254,7 +259,7 @@ def test_files_of_another_checkpoint_are_found(tmp_path: Path) -> None:
     for rank in range(2):
         shutil.copyfile(other / optimizer(rank), one / optimizer(rank))
     with pytest.raises(InputError, match="something is wrong"):
-        read_weights("deepspeed", one)
+        read("deepspeed", one)
 
 
 def test_zero3_needs_its_optimizer_files(tmp_path: Path) -> None:
@@ -263,7 +268,7 @@ def test_zero3_needs_its_optimizer_files(tmp_path: Path) -> None:
     for rank in range(2):
         (folder / optimizer(rank)).unlink()
     with pytest.raises(InputError, match="has empty weights, and there are no optimizer files"):
-        read_weights("deepspeed", folder)
+        read("deepspeed", folder)
 
 
 def test_several_files_belong_together(tmp_path: Path) -> None:
@@ -278,7 +283,7 @@ def test_several_files_belong_together(tmp_path: Path) -> None:
     ):
         index.write_text(json.dumps({"weight_map": dict(enumerate(files))}))
         with pytest.raises(InputError, match=words):
-            read_weights("plain", tmp_path)
+            read("plain", tmp_path)
 
 
 def in_chunk(file: Path, bomb: Bomb) -> None:

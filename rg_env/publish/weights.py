@@ -1,4 +1,4 @@
-"""The weights in a checkpoint of any trainer, as whole tensors by name.
+"""The weights in a checkpoint of any trainer, by name; each tensor is read when it is needed.
 
 `plain`      safetensors or pytorch_model.bin, one file or several with an index
 `deepspeed`  ZeRO-1, 2 and 3, by DeepSpeed's own `zero_to_fp32`
@@ -6,8 +6,9 @@
 `dtensor`    a file of DTensors for each process (`model_world_size_N_rank_R.pt`), as verl writes them
 `adapter`    LoRA adapters
 
-Nothing in a checkpoint is executed: DeepSpeed and torch read with `weights_only=True`, and the metadata of
-torch.distributed.checkpoint is read by `training.checkpointing.pickles`.
+Files are mapped into memory; only ZeRO-1 and 2 put all weights together first. Nothing in a checkpoint is executed:
+DeepSpeed and torch read with `weights_only=True`, and the metadata of torch.distributed.checkpoint is read by
+`training.checkpointing.pickles`.
 """
 
 import contextlib
@@ -15,10 +16,11 @@ import io
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -27,35 +29,58 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 
 from rg_env.core.text import one_line
 from rg_env.errors import InputError, RGEnvError
+from rg_env.publish.checkpoint import BIN, Kind, has_weights
 from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS, weight_files
 from rg_env.training.checkpointing.pickles import load, read_metadata, safe_classes
 
-Kind = Literal["plain", "deepspeed", "dtensor", "distcp", "adapter"]
-Tensors = dict[str, torch.Tensor]
-BIN = "pytorch_model.bin"
+T = TypeVar("T")
 _DTENSORS = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 
 
 @dataclass(frozen=True)
-class Weights:
-    """What a reader found."""
+class Weight:
+    """A tensor of a checkpoint."""
 
-    described: str
-    tensors: Tensors
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    read: Callable[[], torch.Tensor]
+    """Raises `InputError` if its file is damaged."""
 
 
-def read_weights(kind: Kind, folder: Path) -> Weights:
-    """The weights of `kind` in `folder`.
+Weights = dict[str, Weight]
+
+
+def in_memory(tensors: Mapping[str, Any]) -> Weights:
+    """Tensors that are in memory, or mapped. Raises `TypeError` for anything but dense tensors with names."""
+    found: Weights = {}
+    for name, value in tensors.items():
+        if not isinstance(name, str) or not isinstance(value, torch.Tensor) or value.is_meta or value.is_sparse:
+            raise TypeError(f"{name} is not a dense tensor")
+        found[name] = Weight(tuple(value.shape), value.dtype, partial(_itself, value))
+    return found
+
+
+def read_weights(kind: Kind, folder: Path) -> tuple[str, Weights]:
+    """What they are, in words, and the weights of `kind` in `folder`.
 
     Raises:
         InputError: a file is missing, damaged, of another checkpoint or of an unknown format.
     """
+    described, found = _guarded(folder, partial(_READERS[kind], folder))
+    return described, {name: replace(each, read=partial(_guarded, folder, each.read)) for name, each in found.items()}
+
+
+def check_type(name: str, dtype: torch.dtype) -> None:
+    """Raise `InputError` unless these are floating-point weights that can be exported."""
+    if dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        kind = str(dtype).removeprefix("torch.")
+        raise InputError(f"{name} is of type {kind}, as quantized weights are, which are not exported")
+
+
+def _guarded(folder: Path, read: Callable[[], T]) -> T:
+    """The result of `read`; errors are one line."""
     try:
-        found = _READERS[kind](folder)
-        for name, tensor in found.tensors.items():
-            if not isinstance(name, str) or not isinstance(tensor, torch.Tensor) or tensor.is_meta or tensor.is_sparse:
-                raise TypeError(f"{name} is not a dense tensor")
-        return found
+        return read()
     except RGEnvError:
         raise
     except OSError as error:
@@ -65,41 +90,33 @@ def read_weights(kind: Kind, folder: Path) -> Weights:
         raise InputError(f"{folder} has files that are damaged or of an unknown format ({reason})") from error
 
 
-def has_weights(folder: Path, *names: str) -> bool:
-    """Whether there is a file with one of these names, or an index of several."""
-    return any((folder / file).is_file() for name in names for file in (name, f"{name}.index.json"))
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
-def check_type(name: str, tensor: torch.Tensor) -> None:
-    """Raise `InputError` unless these are floating-point weights that can be exported."""
-    if tensor.dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
-        kind = str(tensor.dtype).removeprefix("torch.")
-        raise InputError(f"{name} is of type {kind}, as quantized weights are, which are not exported")
-
-
-def _plain(folder: Path) -> Weights:
+def _plain(folder: Path) -> tuple[str, Weights]:
     name = WEIGHTS if has_weights(folder, WEIGHTS) else BIN
-    return Weights("safetensors" if name == WEIGHTS else BIN, _files(folder, name))
+    return "safetensors" if name == WEIGHTS else BIN, _files(folder, name)
 
 
-def _files(folder: Path, name: str) -> Tensors:
-    found: Tensors = {}
+def _files(folder: Path, name: str) -> Weights:
+    found: Weights = {}
     for file in weight_files(folder, name):
         tensors: Any = load(file) if name == BIN else _safetensors(file)
         if both := sorted(found.keys() & tensors.keys()):
             raise InputError(f"{file}: {both[0]} is in another file, too: which one is meant?")
-        found |= tensors
+        found |= in_memory(tensors)
     return found
 
 
-def _safetensors(file: Path) -> Tensors:
+def _safetensors(file: Path) -> dict[str, torch.Tensor]:
     try:
         return load_file(file)
     except Exception as error:
         raise InputError(f"{file} is truncated, damaged, or not a safetensors file: copy it again") from error
 
 
-def _deepspeed(folder: Path) -> Weights:
+def _deepspeed(folder: Path) -> tuple[str, Weights]:
     models, optimizer = sorted(folder.glob("*_model_states.pt")), sorted(folder.glob("*_optim_states.pt"))
     contents = {file: load(file) for file in (*models, *optimizer)}
     if not models:
@@ -109,18 +126,19 @@ def _deepspeed(folder: Path) -> Weights:
         raise InputError(f"{folder} is of a model split by tensor parallelism, which is not read here")
     _check_steps(contents)
     if not optimizer:  # the weights as the model computed with them, except under ZeRO-3
-        module: Tensors = head["module"]
-        if any(tensor.numel() == 0 for tensor in module.values()):
+        module = in_memory(head["module"])
+        if any(0 in each.shape for each in module.values()):
             raise InputError(f"{models[0]} has empty weights, and there are no optimizer files next to it: copy them")
-        return Weights("DeepSpeed", module)
+        return "DeepSpeed", module
     with _weights_only(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         try:
             from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
         except ImportError as error:
             raise InputError(f"{folder} can be read with deepspeed only: `pip install deepspeed`") from error
-        tensors = get_fp32_state_dict_from_zero_checkpoint(str(folder.parent), folder.name)
+        lazy = get_fp32_state_dict_from_zero_checkpoint(str(folder.parent), folder.name, lazy_mode=True)
     stage = int(contents[optimizer[0]]["optimizer_state_dict"]["zero_stage"])
-    return Weights(f"ZeRO-{stage} shards of {_processes(len(optimizer))}", dict(tensors))
+    found = {name: Weight(tuple(each.shape), each.dtype, each.contiguous) for name, each in lazy.items()}
+    return f"ZeRO-{stage} shards of {_processes(len(optimizer))}", found
 
 
 @contextlib.contextmanager
@@ -160,31 +178,43 @@ def _step(content: Any) -> int | None:
 
 
 class _SafeReader(dcp.FileSystemReader):
+    def __init__(self, folder: Path, found: Metadata):
+        super().__init__(folder)
+        self._found = found
+
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        return read_metadata(Path(self.path))
+        return self._found
 
 
-def _distcp(folder: Path) -> Weights:
-    found = read_metadata(folder)
-    tensors: Tensors = {}
-    for name, entry in found.state_dict_metadata.items():
+def _distcp(folder: Path) -> tuple[str, Weights]:
+    metadata = read_metadata(folder)
+    found: Weights = {}
+    for name, entry in metadata.state_dict_metadata.items():
         if not isinstance(entry, TensorStorageMetadata) or name.startswith("optim"):
             continue
         places = {tuple(chunk.offsets): chunk.sizes.numel() for chunk in entry.chunks}
         if len(places) < len(entry.chunks) or sum(places.values()) != entry.size.numel():
             raise InputError(f"{folder}: the parts of {name} have the same place, or are not all there")
-        tensors[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
+        read = partial(_distcp_tensor, folder, metadata, name)
+        found[name] = Weight(tuple(entry.size), entry.properties.dtype, read)
+    files = len(list(folder.glob("*.distcp")))
+    return f"torch.distributed.checkpoint, {files} file{'' if files == 1 else 's'}", found
+
+
+def _distcp_tensor(folder: Path, metadata: Metadata, name: str) -> torch.Tensor:
+    entry = metadata.state_dict_metadata[name]
+    assert isinstance(entry, TensorStorageMetadata)
+    state = {name: torch.empty(entry.size, dtype=entry.properties.dtype)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that it loads in a single process
         try:
-            dcp.load(tensors, storage_reader=_SafeReader(folder), no_dist=True)
+            dcp.load(state, storage_reader=_SafeReader(folder, metadata), no_dist=True)
         except dcp.CheckpointException as error:  # a BaseException
             raise ValueError(next(iter(error.failures.values()))[0]) from error
-    files = len(list(folder.glob("*.distcp")))
-    return Weights(f"torch.distributed.checkpoint, {files} file{'' if files == 1 else 's'}", tensors)
+    return state[name]
 
 
-def _dtensor(folder: Path) -> Weights:
+def _dtensor(folder: Path) -> tuple[str, Weights]:
     matches = [match for file in folder.iterdir() if (match := _DTENSORS.fullmatch(file.name))]
     sizes = {int(match[1]) for match in matches}
     if len(sizes) != 1:
@@ -195,15 +225,15 @@ def _dtensor(folder: Path) -> Weights:
     parts = [load(folder / f"model_world_size_{size}_rank_{rank}.pt") for rank in range(size)]
     if any(part.keys() != parts[0].keys() for part in parts):
         raise InputError(f"{folder} has files with other names in them: they are of different checkpoints")
-    tensors = {name: _joined(name, [part[name] for part in parts]) for name in parts[0]}
-    return Weights(f"sharded tensors of {_processes(size)}", tensors)
+    found = in_memory({name: each for name, each in parts[0].items() if not hasattr(each, "_spec")})  # alike in all
+    for name in parts[0].keys() - found.keys():
+        pieces = [part[name] for part in parts]
+        found[name] = Weight(tuple(pieces[0]._spec.shape), pieces[0].dtype, partial(_joined, name, pieces))
+    return f"sharded tensors of {_processes(size)}", found
 
 
 def _joined(name: str, parts: list[Any]) -> torch.Tensor:
-    """The whole of a DTensor from the parts of all processes; a plain tensor is the same in all."""
-    if not hasattr(parts[0], "_spec"):
-        plain: torch.Tensor = parts[0]
-        return plain
+    """The whole of a DTensor from the parts of all processes."""
     spec = parts[0]._spec
     whole = torch.empty(tuple(spec.shape), dtype=parts[0].dtype)
 
@@ -233,10 +263,10 @@ def _processes(count: int) -> str:
     return f"{count} process{'' if count == 1 else 'es'}"
 
 
-_READERS: dict[Kind, Callable[[Path], Weights]] = {
+_READERS: dict[Kind, Callable[[Path], tuple[str, Weights]]] = {
     "plain": _plain,
     "deepspeed": _deepspeed,
     "dtensor": _dtensor,
     "distcp": _distcp,
-    "adapter": lambda folder: Weights("LoRA adapters", _files(folder, ADAPTER)),
+    "adapter": lambda folder: ("LoRA adapters", _files(folder, ADAPTER)),
 }

@@ -17,10 +17,10 @@ from rg_env.core.hub import PushRequest, repo_problem, revision_problem
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.text import one_line
 from rg_env.errors import HubError, InputError
-from rg_env.publish.hub.card import card
-from rg_env.publish.hub.files import CURVE, Files, check_secrets, published_files
-from rg_env.publish.hub.repository import CARD, MARKER, Marker, Remote, Repository, git_hash
-from rg_env.publish.hub.source import Source, find_licence, find_source
+from rg_env.publish.card import License, card, find_license
+from rg_env.publish.checkpoint import Checkpoint, find_checkpoint
+from rg_env.publish.files import CURVE, Files, check_secrets, published_files
+from rg_env.publish.repository import CARD, MARKER, Marker, Remote, Repository, git_hash
 
 
 def preview(request: PushRequest) -> str:
@@ -28,20 +28,20 @@ def preview(request: PushRequest) -> str:
 
     Raises:
         InputError: there is nothing to publish, or a name is invalid.
+        ExportError: the model has to be exported first, and that would fail.
     """
-    source = _source(request)
-    files, more, notes = published_files(source, full=request.full), "", [*_missing(source)]
-    if source.kind == "export":
+    checkpoint = _found(request)
+    files, more, notes = published_files(checkpoint, full=request.full), "", [*_notes(checkpoint)]
+    if not checkpoint.is_ready:
         files = {path: file for path, file in files.items() if path == CURVE or "/" in path}
         more = " and the model's"
-        notes.append(f"{source.folder} is exported first (rg-env export): the model's files are not known yet")
-    licence = find_licence(source.base)
-    if licence.license is None and source.base.on_hub:
-        notes.append(f"the licence of {source.base.name} is looked up on upload")
-    text = card(request, source, licence, list(files))
-    check_secrets({**files, CARD: text.encode()})
-    run = "0" * 64 if source.run is None else run_id(source.run)
-    files = _with_marker({**files, CARD: text.encode()}, Marker(run, source.step, git_hash(text.encode())))
+        notes.append(f"{checkpoint.folder} is exported first (rg-env export): the model's files are not known yet")
+        notes += _export_notes(checkpoint)
+    license = find_license(checkpoint.base)
+    if license.license is None and checkpoint.base.on_hub:
+        notes.append(f"the license of {checkpoint.base.name} is looked up on upload")
+    files = _with_card(request, checkpoint, files, license, run_id(checkpoint.run) if checkpoint.run else "0" * 64)
+    text = bytes(files[CARD]).decode()
     sizes = {path: _size(content) for path, content in files.items()}
     target = request.repo_id + (", private" if request.private else "")
     target += f", branch {request.revision}" if request.revision else ""
@@ -59,17 +59,16 @@ def push(request: PushRequest, say: Callable[[str], None] = print) -> str:
         ExportError: the model had to be exported, and a check failed.
         HubError: the upload did not finish; the same command resumes it.
     """
-    source = _source(request)
-    run = None if source.run is None else run_id(source.run)
+    checkpoint = _found(request)
     repository = Repository(request.repo_id, request.revision)
     try:
         remote = repository.read()
-        if run is not None:  # before an export, which can take long
-            _check_remote(request, remote, run)
-        for note in _missing(source):
+        if checkpoint.run is not None:  # before an export, which can take long
+            _check_remote(request, remote, run_id(checkpoint.run))
+        for note in _notes(checkpoint):
             say(note)
-        with _exported(source, say) as model:
-            return _send(request, model, repository, remote, say)
+        with _exported(checkpoint, say) as ready:
+            return _send(request, ready, repository, remote, say)
     except HubError as error:
         raise HubError(f"{error}; the same command resumes it: {request.command}") from error
 
@@ -84,26 +83,26 @@ def run_id(run: RunFolder) -> str:
     return digest.hexdigest()
 
 
-def _source(request: PushRequest) -> Source:
+def _found(request: PushRequest) -> Checkpoint:
     if problem := repo_problem(request.repo_id):
         raise InputError(f"--repo-id {one_line(request.repo_id, 100)!r} {problem}")
     if request.revision is not None and (problem := revision_problem(request.revision)):
         raise InputError(f"--revision {one_line(request.revision, 100)!r} {problem}")
-    source = find_source(request.path)
-    if request.full and (source.checkpoint is None or source.run is None):
+    checkpoint = find_checkpoint(request.path, base=request.base)
+    if request.full and checkpoint.state is None:
         raise InputError(
-            f"{source.folder} has no state that training can resume from: name a checkpoint-N of a run, or omit "
-            "--optimizer-state full"
+            f"{checkpoint.folder} has no state that training can resume from: name a checkpoint with the optimizer's "
+            "state, or omit --optimizer-state full"
         )
-    return source
+    return checkpoint
 
 
-def _missing(source: Source) -> Iterator[str]:
+def _notes(checkpoint: Checkpoint) -> Iterator[str]:
     """Why the card will lack results."""
-    folder, run = source.folder, source.run
+    folder, run = checkpoint.folder, checkpoint.run
     if run is None:
         yield f"no run is known for {folder}, so its card has no results: push the run, or a model in the run's folder"
-    elif source.step is None:
+    elif checkpoint.step is None:
         name = f"checkpoint-N-{one_line(folder.name, 40)}"
         yield (
             f"the training step of {folder} is unknown, so its card has no results after training: rename it to "
@@ -111,40 +110,51 @@ def _missing(source: Source) -> Iterator[str]:
         )
 
 
-@contextmanager
-def _exported(source: Source, say: Callable[[str], None]) -> Iterator[Source]:
-    """The source as a model folder or adapters; shards, pickles and empty weights are exported first."""
-    if source.kind != "export":
-        yield source
-        return
-    from rg_env.publish.export.job import ExportRequest, export
+def _export_notes(checkpoint: Checkpoint) -> Iterator[str]:
+    """Check files, names and shapes, if they are here."""
+    from rg_env.publish.export import check_exportable
 
-    parent = source.folder.absolute().parent  # a disk with room for weights, unlike /tmp
-    with tempfile.TemporaryDirectory(
-        prefix=".rg-env-push-", dir=parent if os.access(parent, os.W_OK) else None
-    ) as folder:
-        model = find_source(export(ExportRequest(path=source.folder, out=Path(folder) / "model"), say))
-        yield replace(model, step=source.step, run=source.run, checkpoint=source.checkpoint)
+    if None in (checkpoint.config_folder(), checkpoint.tokenizer_folder()):
+        yield f"configuration and tokenizer of {checkpoint.base.name} are downloaded first: the export is not checked"
+    else:
+        check_exportable(checkpoint)
+
+
+@contextmanager
+def _exported(checkpoint: Checkpoint, say: Callable[[str], None]) -> Iterator[Checkpoint]:
+    """The checkpoint as a model folder or adapters; shards, pickles and empty weights are exported first."""
+    if checkpoint.is_ready:
+        yield checkpoint
+        return
+    from rg_env.publish.export import ExportRequest, export
+
+    parent = checkpoint.folder.absolute().parent  # a disk with room for weights, unlike /tmp
+    parent_if_writable = parent if os.access(parent, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix=".rg-env-push-", dir=parent_if_writable) as folder:
+        request = ExportRequest(checkpoint.folder, out=Path(folder) / "model", base=checkpoint.trained_from)
+        ready = find_checkpoint(export(request, say))
+        yield replace(checkpoint, folder=ready.folder, parts=ready.parts)
 
 
 def _send(
-    request: PushRequest, source: Source, repository: Repository, remote: Remote | None, say: Callable[[str], None]
+    request: PushRequest,
+    checkpoint: Checkpoint,
+    repository: Repository,
+    remote: Remote | None,
+    say: Callable[[str], None],
 ) -> str:
-    files = published_files(source, full=request.full)
-    run = _weights_id(files) if source.run is None else run_id(source.run)
+    files = published_files(checkpoint, full=request.full)
+    run = _weights_id(files) if checkpoint.run is None else run_id(checkpoint.run)
     _check_remote(request, remote, run)
-    licence = find_licence(source.base, repository.api)
-    text = card(request, source, licence, list(files)).encode()
-    check_secrets({**files, CARD: text}, repository.token)
+    license = find_license(checkpoint.base, repository.api)
+    files = _with_card(request, checkpoint, files, license, run, repository.token)
 
     pushed = remote.marker if remote else None
     if remote and pushed and remote.files.get(CARD, pushed.card) != pushed.card:
         say(f"{CARD} was edited on the Hub and stays as it is: delete it there to have it written again")
-        files = _with_marker(files, Marker(run, source.step, pushed.card))
-    else:
-        files = _with_marker({**files, CARD: text}, Marker(run, source.step, git_hash(text)))
-    if pushed and pushed.step is not None and source.step is not None and pushed.step > source.step:
-        say(f"step {source.step} replaces the later step {pushed.step}")
+        files = _with_marker({path: each for path, each in files.items() if path != CARD}, run, checkpoint, pushed.card)
+    if pushed and pushed.step is not None and checkpoint.step is not None and pushed.step > checkpoint.step:
+        say(f"step {checkpoint.step} replaces the later step {pushed.step}")
 
     if remote is None:
         repository.create(private=request.private)
@@ -160,14 +170,24 @@ def _send(
         say(f"deleting what was pushed earlier and is no longer published: {outdated[0]}{more}")
     size = sum(map(_size, files.values()))
     say(f"sending {len(files)} files, {size / 1e6:,.1f} MB, to {repository.url}")
-    message = f"Weights {run[:12]}" if source.step is None else f"Step {source.step} of run {run[:12]}"
+    message = f"Weights {run[:12]}" if checkpoint.step is None else f"Step {checkpoint.step} of run {run[:12]}"
     if not repository.commit(files, outdated, message=message, parent=remote.commit):
         say("everything was there already: nothing has changed")
     return repository.url
 
 
-def _with_marker(files: Files, marker: Marker) -> Files:
-    return {**files, MARKER: replace(marker, files=list(files)).to_json()}
+def _with_card(
+    request: PushRequest, checkpoint: Checkpoint, files: Files, license: License, run: str, token: str | None = None
+) -> Files:
+    """All files: with the card and the marker, and without any secret."""
+    text = card(request, checkpoint, license, list(files)).encode()
+    check_secrets({**files, CARD: text}, token)
+    return _with_marker({**files, CARD: text}, run, checkpoint, git_hash(text))
+
+
+def _with_marker(files: Files, run: str, checkpoint: Checkpoint, card: str) -> Files:
+    paths = [path for path in files if path != MARKER]
+    return {**files, MARKER: Marker(run, checkpoint.step, card, paths).to_json()}
 
 
 def _check_remote(request: PushRequest, remote: Remote | None, run: str) -> None:

@@ -12,7 +12,7 @@ from hub_server import CANARY, HubServer
 
 from rg_env.core.hub import PushRequest
 from rg_env.errors import InputError
-from rg_env.publish.hub.push import preview
+from rg_env.publish.push import preview
 from rg_env.tiny import POLICY_DIR
 
 pytestmark = pytest.mark.slow
@@ -184,23 +184,23 @@ def test_a_model_folder_alone(hub: HubServer, pushed: Pushed, tmp_path: Path) ->
         pushed(folder)
 
 
-def test_the_licence_is_looked_up_on_the_hub(hub: HubServer, pushed: Pushed, run: Path, rg_env: Any) -> None:
+def test_the_license_is_looked_up_on_the_hub(hub: HubServer, pushed: Pushed, run: Path, rg_env: Any) -> None:
     """In the card of the base model; a dry run only reports that it will be."""
     (run / "config.yaml").write_text((run / "config.yaml").read_text().replace("name: tiny", "name: org/base", 1))
-    card = b"---\nlicense: other\nlicense_name: base-1\nlicense_link: https://org.example/licence\n---\n# base\n"
+    card = b"---\nlicense: other\nlicense_name: base-1\nlicense_link: https://org.example/license\n---\n# base\n"
     hub.add("org/base", {"README.md": card})
     shown = rg_env("push", str(run), "--repo-id", "me/legs", "--dry-run")[1]
-    assert "(the licence of org/base is looked up on upload)" in shown
+    assert "(the license of org/base is looked up on upload)" in shown
     assert hub.requests == []
     pushed(run)
     found = hub.repos["me/legs"].files()["README.md"].decode()
     for line in ("license: other", "license_name: base-1", "base_model: org/base", "base_model_relation: finetune"):
         assert f"\n{line}\n" in found
-    assert "Licence of the base model: `other` (`base-1`), as stated by its card on the Hub." in found
+    assert "License of the base model: `other` (`base-1`), as stated by its card on the Hub." in found
     hub.fail("GET", "org/base", 500)
     pushed(run)
     found = hub.repos["me/legs"].files()["README.md"].decode()
-    assert "Its licence is not known from its files" in found
+    assert "Its license is not known from its files" in found
     assert "\nlicense:" not in found
 
 

@@ -34,6 +34,17 @@ CARD, MARKER = "README.md", "rg_env.json"
 TIMEOUT_S = 300.0
 """Time without any data after which a request fails. huggingface_hub itself would wait forever."""
 _FORMAT = "rg_env.pushed/1"
+_REFUSALS: dict[int, tuple[type[RGEnvError], str]] = {
+    401: (InputError, f"the Hub does not accept the token{{because}}: {LOGIN}"),
+    403: (
+        InputError,
+        "the token may not write to {repo}{because}: use one with write access (huggingface.co/settings/tokens), or "
+        "another --repo-id",
+    ),
+    404: (HubError, "the Hub does not have {repo}{because}"),
+    409: (InputError, "{repo} already exists, and the token may not see it{because}"),
+    412: (HubError, "{repo} was changed by somebody else during the upload{because}"),
+}
 _BY_HUB = ".gitattributes"
 """The Hub creates it with a repository."""
 
@@ -177,33 +188,21 @@ class Repository:
         try:
             yield
         except Exception as error:
-            raise self._one_line(error) from error
+            answer = next((link for link in _chain(error) if isinstance(link, HfHubHTTPError)), None)
+            if answer is not None:
+                raise self._refusal(answer) from error
+            if isinstance(error, OSError) and error.filename:
+                raise HubError(f"{error.filename} cannot be read: {error.strerror}") from error
+            reason = one_line(f"{type(error).__name__}: {self._clean(str(error))}")
+            raise HubError(
+                f"uploading to {self.endpoint} failed ({reason}): check the network and HF_ENDPOINT"
+            ) from error
 
-    def _one_line(self, error: Exception) -> RGEnvError:
-        answer = next((link for link in _chain(error) if isinstance(link, HfHubHTTPError)), None)
-        if answer is not None:
-            return self._refusal(answer.response.status_code, one_line(self._clean(answer.server_message or "")))
-        if isinstance(error, OSError) and error.filename:
-            return HubError(f"{error.filename} cannot be read: {error.strerror}")
-        reason = one_line(f"{type(error).__name__}: {self._clean(str(error))}")
-        return HubError(f"uploading to {self.endpoint} failed ({reason}): check the network and HF_ENDPOINT")
-
-    def _refusal(self, status: int, reason: str) -> RGEnvError:
+    def _refusal(self, answer: HfHubHTTPError) -> RGEnvError:
+        status, reason = answer.response.status_code, one_line(self._clean(answer.server_message or ""))
+        kind, message = _REFUSALS.get(status, (HubError, "the Hub answered{because}"))
         because = f" ({status}{': ' if reason else ''}{reason})"
-        if status == 401:
-            return InputError(f"the Hub does not accept the token{because}: {LOGIN}")
-        if status == 403:
-            return InputError(
-                f"the token may not write to {self.repo_id}{because}: use one with write access "
-                "(huggingface.co/settings/tokens), or another --repo-id"
-            )
-        if status == 404:
-            return HubError(f"the Hub does not have {self.repo_id}{because}")
-        if status == 409:
-            return InputError(f"{self.repo_id} already exists, and the token may not see it{because}")
-        if status == 412:
-            return HubError(f"{self.repo_id} was changed by somebody else during the upload{because}")
-        return HubError(f"the Hub answered{because}")
+        return kind(message.format(repo=self.repo_id, because=because))
 
     def _clean(self, message: str) -> str:
         """`message` without the token, and without queries of URLs, which may be signed."""

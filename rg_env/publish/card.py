@@ -1,0 +1,276 @@
+"""The model card: README.md of a repository, written from a run's files alone by the template card.md.jinja.
+
+Text from files (names of tasks, options, messages) is data: it appears as code, never as markup.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from shlex import quote
+from typing import Any
+
+from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
+from jinja2 import ChainableUndefined, Environment, PackageLoader
+
+from rg_env.core.data.manifest import split_hash
+from rg_env.core.data.splits import Split
+from rg_env.core.hub import PushRequest
+from rg_env.core.run_folder import RunFolder
+from rg_env.core.statistics import wilson_interval
+from rg_env.core.text import one_line
+from rg_env.errors import install_command
+from rg_env.evaluation.config import TINY
+from rg_env.evaluation.results import Accuracy, Interval, Paired, Results, Scores, read_results
+from rg_env.evaluation.summary import together
+from rg_env.publish.checkpoint import Base, Checkpoint
+from rg_env.publish.files import CURVE, publishable
+
+Values = dict[str, Any]
+_PARTS = {
+    "training": "Tasks that it was trained on",
+    "held_out": "Tasks that it was not trained on",
+    "labelled": "Other questions, under their own labels",
+}
+_PEAKS = ("memory/peak_gpu_gb", "memory/peak_rss_gb")
+_GRADING = {
+    "hardened": "correct or not, by rg-env's own graders, which differ from Reasoning Gym's for some tasks "
+    "(`rg-env tasks --audit` lists them)",
+    "partial": "the reward counts real progress; accuracy is correct or not",
+    "upstream": "by Reasoning Gym's own formulas, which accept some wrong answers; answers are never run as code",
+}
+
+
+@dataclass(frozen=True)
+class License:
+    """The license of a base model, under the keys of a model card's metadata."""
+
+    license: str | None = None
+    license_name: str | None = None
+    license_link: str | None = None
+    stated_by: str | None = None
+    """Where it was found, in words."""
+
+
+def find_license(base: Base, api: HfApi | None = None) -> License:
+    """The license that the base model's own card states; of a model on the Hub only with `api`."""
+    if base.name == TINY:
+        return License("apache-2.0", stated_by="the package that includes it")
+    try:
+        if base.folder is not None:
+            stated_by, data = "its own card", ModelCard.load(base.folder / "README.md").data
+        elif api is not None and base.name is not None:
+            stated_by, data = "its card on the Hub", api.model_info(base.name, timeout=10).card_data
+        else:
+            return License()
+    except Exception:  # whatever the reason, the license is then unknown, and the card states it
+        return License()
+    if data is None or not isinstance(data.get("license"), str):
+        return License()
+    return License(data.get("license"), data.get("license_name"), data.get("license_link"), stated_by)
+
+
+def card(request: PushRequest, checkpoint: Checkpoint, license: License, paths: Sequence[str]) -> str:
+    """The text of the card. `paths`: the other files in the repository."""
+    run, step = checkpoint.run, checkpoint.step
+    steps = run.evaluation_steps() if run else []
+    before = read_results(run.evaluation_file(0)) if run and 0 in steps else None
+    after = read_results(run.evaluation_file(step)) if run and step is not None and step in steps else None
+    name = request.repo_id.partition("/")[2]
+    return _TEMPLATE.render(
+        request=request,
+        checkpoint=checkpoint,
+        license=license,
+        metadata=_metadata(name, checkpoint, license, after),
+        name=name,
+        pinned=f', revision="{request.revision}"' if request.revision else "",
+        tiny=TINY,
+        curve=CURVE if CURVE in paths else None,
+        before=before,
+        after=after,
+        results=list(_results(before, after)),
+        run=run,
+        install=install_command("train"),
+        **(_run_values(run, after or before) if run else {}),
+    )
+
+
+def _metadata(name: str, checkpoint: Checkpoint, license: License, after: Results | None) -> str:
+    """What the Hub reads, `model-index` included."""
+    run, base, is_adapter = checkpoint.run, checkpoint.base, bool(checkpoint.adapter)
+    trained = run is not None and run.arguments().get("training")
+    measured = after if after and not checkpoint.rounded_to else None  # otherwise they are the results of other weights
+    data = ModelCardData(
+        license=license.license,
+        license_name=license.license_name,
+        license_link=license.license_link,
+        library_name="peft" if is_adapter else "transformers",
+        pipeline_tag="text-generation",
+        tags=["rg-env", "reasoning-gym", "reinforcement-learning", *(["grpo"] if trained else [])],
+        base_model=base.name if base.on_hub else None,
+        base_model_relation=("adapter" if is_adapter else "finetune") if base.on_hub else None,
+        model_name=name if measured else None,
+        eval_results=list(_eval_results(measured)) if measured else None,
+    )
+    return str(data.to_yaml())
+
+
+def _eval_results(evaluation: Results) -> Iterator[EvalResult]:
+    for name, task in evaluation.tasks.items():
+        scores = _scores(evaluation, name)
+        sampled = (scores.accuracy, scores.accuracy_se, task.sampling.temperature)
+        greedy = (scores.greedy_accuracy, scores.greedy_accuracy_se, 0.0)
+        for kind, (accuracy, error, temperature) in {"sampled": sampled, "greedy": greedy}.items():
+            if accuracy is None:
+                continue
+            yield EvalResult(
+                task_type="text-generation",
+                dataset_type="reasoning-gym",
+                dataset_name=f"Reasoning Gym, {one_line(name)}",
+                dataset_config=one_line(name),
+                dataset_split="eval",
+                dataset_args={"manifest_sha256": task.questions.manifest_sha256},
+                metric_type="accuracy",
+                metric_value=accuracy,
+                metric_name=f"accuracy, {kind}",
+                metric_args={
+                    "n": scores.n,
+                    "standard_error": error,
+                    "temperature": temperature,
+                    "max_tokens": task.sampling.max_tokens,
+                },
+            )
+
+
+def _scores(evaluation: Results, name: str) -> Scores:
+    """The run's model on a task."""
+    return next(iter(evaluation.tasks[name].models.values())).scores
+
+
+def _results(before: Results | None, after: Results | None) -> Iterator[tuple[str, list[list[str]]]]:
+    """The title and the rows of each table."""
+    sides = {name: side for name, side in (("before", before), ("after", after)) if side}
+    same = before and after and before.environments == after.environments
+    shown = together(sides) if same else None
+    head = [
+        "accuracy",
+        "questions",
+        *(f"after {each.step} steps" if each.step else "before" for each in sides.values()),
+    ]
+    head += ["difference", "p"] if shown else []
+    for part, title in _PARTS.items():
+        last = after or before
+        tasks = [name for name, task in last.tasks.items() if task.part == part] if last else []
+        rows: list[list[str]] = []
+        if part == "training" and len(tasks) > 1:
+            means = [next(iter(side.models.values())) for side in sides.values()]
+            n = sum(_scores(last, name).n for name in tasks) if last else 0
+            rows += _sampled("mean of the tasks", n, means, shown.comparisons if shown else ())
+        for name in tasks:
+            scores = [_scores(side, name) for side in sides.values() if name in side.tasks]
+            rows += _sampled(code(name), scores[-1].n, scores, shown.tasks[name].comparisons if shown else ())
+            rows += _greedy(code(name), scores, ["", ""] if shown else [])
+        if rows:
+            yield title, [head, *rows]
+
+
+def _sampled(name: str, n: int, sides: Sequence[Accuracy], compared: Sequence[Paired]) -> Iterator[list[str]]:
+    """A row, if anything was measured."""
+    if any(each.accuracy is not None for each in sides):
+        cells = [_with_interval(each.accuracy, each.accuracy_interval) for each in sides]
+        for found in compared:
+            low, high = found.interval
+            cells += [f"{found.difference:+.3f} \\[{low:+.3f}, {high:+.3f}\\]", f"{found.p_value:.4f}"]
+        yield [f"{name}, sampled", str(n), *cells]
+
+
+def _greedy(name: str, sides: Sequence[Scores], rest: list[str]) -> Iterator[list[str]]:
+    shares = [(each.greedy_accuracy, each.n) for each in sides]
+    if any(share is not None for share, _ in shares):
+        cells = [_with_interval(share, None if share is None else wilson_interval(share, n)) for share, n in shares]
+        yield [f"{name}, greedy", str(sides[-1].n), *cells, *rest]
+
+
+def _with_interval(accuracy: float | None, interval: Interval | None) -> str:
+    if accuracy is None or interval is None:
+        return "not measured"
+    return f"{accuracy:.3f} \\[{interval[0]:.3f}, {interval[1]:.3f}\\]"
+
+
+def _run_values(run: RunFolder, evaluation: Results | None) -> Values:
+    """What the template shows of a run's files."""
+    config, arguments = publishable(run.config()), publishable(run.arguments())
+    manifest, outcome, metrics = run.manifest(), run.results(), run.metrics()
+    environment, rows = arguments.get("environment", {}), manifest.get("rows") or {}
+    sources: list[tuple[str, Values, Split]] = [("training", rows, "train"), ("evaluation", rows, "eval")]
+    sources = sources if rows else []
+    sources += [("evaluation", each, "eval") for each in manifest.get("evaluation_rows", [])]
+    grading = environment.get("grading")
+    return {
+        "config": config,
+        "from_config": run.arguments_file.is_file(),
+        "environment": environment,
+        "chat": prompt if isinstance(prompt := environment.get("first_prompt"), list) else None,
+        "training": arguments.get("training", {}),
+        "manifest": manifest,
+        "gpus": Counter(manifest.get("hardware", {}).get("gpus", [])),
+        "peaks": {key: max((line[key] for line in metrics if line.get(key)), default=None) for key in _PEAKS},
+        "outcome": outcome,
+        "last_step": outcome["steps"] if outcome else None,
+        "tasks": rows.get("tasks", []),
+        "splits": [(name, each, each["splits"][split], split_hash(each, split)) for name, each, split in sources],
+        "grading": grading,
+        "grading_note": _GRADING.get(grading, "not recorded"),
+        "sampling": evaluation.sampling if evaluation else None,
+        "overall": evaluation.overall() if evaluation else None,
+        "held_out": evaluation.overall("held_out") if evaluation else None,
+        "asked": [f"{_scores(evaluation, name).n} of {code(name)}" for name in evaluation.tasks] if evaluation else [],
+    }
+
+
+def code(value: object, most: int = 300) -> str:
+    """Any text as code, in one line, also in a cell of a table."""
+    line = one_line(value, most).replace("|", "\\|")
+    if not line:
+        return ""
+    fence = "`" * (max(map(len, re.findall("`+", line)), default=0) + 1)
+    space = " " if line[0] == "`" or line[-1] == "`" else ""
+    return f"{fence}{space}{line}{space}{fence}"
+
+
+def block(text: str, language: str) -> str:
+    """Any text as lines of code, fenced by more backticks than it contains."""
+    lines = ["".join(each if each.isprintable() else " " for each in line) for line in text.strip("\n").split("\n")]
+    fence = "`" * max(3, max(map(len, re.findall("`+", text)), default=0) + 1)
+    return "\n".join([f"{fence}{language}", *lines, fence])
+
+
+def shell(value: object) -> str:
+    """Any text as a word of a command."""
+    return quote(one_line(value))
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """A table from Markdown cells, the first row on top."""
+    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def as_text(value: object, indent: int | None = None) -> str:
+    """A value of a config as JSON; text as it is; nothing for an empty value."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, indent=indent) if value or value in (0, False) else ""
+
+
+_ENVIRONMENT = Environment(
+    loader=PackageLoader("rg_env.publish", ""),
+    undefined=ChainableUndefined,  # files of scripts' runs lack some sections
+    autoescape=False,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+_ENVIRONMENT.filters |= {"code": code, "block": block, "table": table, "as_text": as_text, "shell": shell}
+_TEMPLATE = _ENVIRONMENT.get_template("card.md.jinja")

@@ -1,0 +1,298 @@
+"""What a folder holds: the weights of a trainer, the run and the step that they are of, and the model behind them.
+
+    checkpoint = find_checkpoint(Path("outputs/RUN"))     # its last one; best=True: the most accurate one
+    checkpoint.kind, checkpoint.step, checkpoint.run, checkpoint.base
+
+Reads files only: no network, no torch.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from safetensors import safe_open
+
+from rg_env.core.hub import repo_problem
+from rg_env.core.run_folder import RunFolder, checkpoint_step, read_json
+from rg_env.core.text import one_line
+from rg_env.errors import InputError
+from rg_env.evaluation.config import TINY
+from rg_env.tiny import POLICY_DIR
+from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS, read_shapes, saved_step, weight_files
+
+Kind = Literal["adapter", "deepspeed", "dtensor", "distcp", "plain"]
+"""Shards of DeepSpeed, DTensors of each process (verl), torch.distributed.checkpoint (FSDP), or whole weights."""
+
+BIN = "pytorch_model.bin"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
+"""Every tokenizer has one of them."""
+_STEP = re.compile(r"checkpoint-(\d+)(?:-.+)?|global_step_?(\d+)")
+"""Names of checkpoints, and of exports of checkpoints."""
+_KINDS = (
+    f"a model folder ({WEIGHTS} or {BIN}), adapters (adapter_config.json), DeepSpeed's global_stepN, "
+    "model_world_size_N_rank_R.pt, .distcp files with their .metadata, or a run with checkpoint-N"
+)
+
+
+@dataclass(frozen=True)
+class Base:
+    """The model that training started from."""
+
+    name: str | None = None
+    """As a card shows it; None: unknown."""
+    on_hub: bool = False
+    """Whether `name` is a repository on the Hub."""
+    folder: Path | None = None
+    """The folder of a local model."""
+
+    @classmethod
+    def named(cls, name: str | None) -> "Base":
+        """By what `from_pretrained` takes, or "tiny"."""
+        if not name:
+            return cls()
+        if name in (TINY, str(POLICY_DIR)):
+            return cls(TINY, folder=POLICY_DIR)
+        folder = Path(name).expanduser()
+        if folder.is_dir() or folder.is_absolute() or repo_problem(name):
+            return cls(folder.name or name, folder=folder)
+        return cls(name, on_hub=True)
+
+    @property
+    def source(self) -> str:
+        """What `from_pretrained` takes."""
+        return str(self.folder or self.name)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Trained weights, and what belongs to them."""
+
+    folder: Path
+    """The folder that an export is named after."""
+    parts: dict[Kind, Path]
+    """Where weights are, by kind: the first is exported, and the others are there too."""
+    step: int | None
+    """The training step they were saved after; None: unknown."""
+    run: RunFolder | None
+    """The run that trained them; None: unknown."""
+    near: tuple[Path, ...]
+    """Folders that may have configuration and tokenizer, the nearest first."""
+    state: Path | None
+    """The folder that training can resume from, with the optimizer's state; None: only weights."""
+    trained_from: str | None = None
+    """The base model, if the caller names it."""
+    note: str | None = None
+    """What the user should know about the choice of this checkpoint."""
+
+    @property
+    def kind(self) -> Kind:
+        return next(iter(self.parts))
+
+    @property
+    def weights(self) -> Path:
+        """The folder with the weights of `kind`."""
+        return self.parts[self.kind]
+
+    @cached_property
+    def adapter(self) -> dict[str, Any]:
+        """adapter_config.json; empty unless the weights are adapters."""
+        file = self.weights / "adapter_config.json"
+        return read_json(file) if self.kind == "adapter" and file.is_file() else {}
+
+    @cached_property
+    def trained_model(self) -> dict[str, Any]:
+        """The section `model` of its run's config."""
+        run = self.run.config() if self.run and self.run.config_file.is_file() else {}
+        model = run.get("model") or {}
+        return model if isinstance(model, dict) else {"name": model}
+
+    @cached_property
+    def base(self) -> Base:
+        recorded = self.adapter.get("base_model_name_or_path") or self.trained_model.get("name")
+        return Base.named(self.trained_from or recorded)
+
+    @cached_property
+    def is_ready(self) -> bool:
+        """Whether the folder can be published as it is, without an export."""
+        name, config = (ADAPTER, "adapter_config.json") if self.kind == "adapter" else (WEIGHTS, "config.json")
+        if (self.kind == "adapter" and self.weights != self.folder) or not (self.folder / config).is_file():
+            return False
+        shapes, problem = read_shapes(self.folder, name)
+        if problem:
+            raise InputError(f"{self.folder}: {problem}")
+        return bool(shapes) and not any(0 in shape for shape in shapes.values())  # ZeRO-3 can leave them empty
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether a run of ours resumes from `state`."""
+        return self.run is not None and self.state is not None and (self.state / "resume.json").is_file()
+
+    @property
+    def state_path(self) -> str:
+        """Where `state` is in a repository."""
+        return f"{'run/' if self.run else ''}checkpoint" + ("" if self.step is None else f"-{self.step}")
+
+    @property
+    def rounded_to(self) -> str | None:
+        """The dtypes of an export that rounded the weights; None: these are the weights that the run evaluated."""
+        if not self.is_ready or (self.folder / "trainer_state.json").is_file():
+            return None
+        dtypes: set[str] = set()
+        for file in weight_files(self.folder, ADAPTER if self.kind == "adapter" else WEIGHTS):
+            with safe_open(file, framework="np") as tensors:
+                dtypes |= {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
+        return ", ".join(sorted(dtypes)) if dtypes - {"F32"} else None
+
+    def config_folder(self) -> Path | None:
+        """The folder with its config.json; None: the base model on the Hub has it.
+
+        Raises:
+            InputError: it is nowhere.
+        """
+        near = () if self.kind == "adapter" else self.near
+        return self._folder_with(near, ("config.json",), "config.json, which describes the model")
+
+    def tokenizer_folder(self) -> Path | None:
+        """The same for its tokenizer."""
+        return self._folder_with(self.near, TOKENIZER_FILES, "tokenizer (tokenizer.json, tokenizer.model, ...)")
+
+    def _folder_with(self, near: Sequence[Path], names: Sequence[str], what: str) -> Path | None:
+        for folder in (*near, *([self.base.folder] if self.base.folder else [])):
+            if any((folder / name).is_file() for name in names):
+                return folder
+        if self.base.on_hub:
+            return None
+        searched = f", nor has {self.base.folder}" if self.base.folder else ""
+        raise InputError(
+            f"{self.folder} has no {what}{searched}: name the model that it was trained from, --base NAME_OR_FOLDER"
+        )
+
+
+def find_checkpoint(path: Path, *, best: bool = False, base: str | None = None) -> Checkpoint:
+    """The checkpoint at `path`; of a run the last one, or the one with the best recorded accuracy.
+
+    Args:
+        base: the model that it was trained from; default: what the checkpoint or its run records.
+
+    Raises:
+        InputError: `path` holds no checkpoint.
+    """
+    if not os.path.isdir(path):  # unlike Path.is_dir, False also for names that are too long
+        what = "is a file: give the folder that it is in" if os.path.isfile(path) else "does not exist"
+        raise InputError(f"{one_line(path)} {what}; a checkpoint is {_KINDS}")
+    try:
+        folder, note = _choose(path, best)
+        return _checkpoint(folder, base, note)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _choose(path: Path, best: bool) -> tuple[Path, str | None]:
+    run, own = RunFolder(path), _parts_in(path)
+    last = None if own else run.last_checkpoint()
+    if best:
+        if last is None:
+            raise InputError(f"{path} is not a run with checkpoint-N to choose the best from: omit --best")
+        return _best(run)
+    if last:
+        return last, None
+    tracker = path / "latest_checkpointed_iteration.txt"  # verl's run
+    if own or not tracker.is_file():
+        return path, None
+    try:
+        return path / f"global_step_{int(tracker.read_text())}", None
+    except ValueError as error:
+        raise InputError(f"{tracker} does not name a step: give the folder global_step_N itself") from error
+
+
+def _best(run: RunFolder) -> tuple[Path, str | None]:
+    """The most accurate checkpoint, and a note if a step that was not saved was more accurate."""
+    measured = {each["step"]: each["accuracy"] for each in run.evaluations() if each["accuracy"] is not None}
+    saved = {step: folder for folder in run.checkpoints() if (step := checkpoint_step(folder)) in measured}
+    if not saved:
+        raise InputError(
+            f"{run.path} recorded no accuracy for any of its checkpoints (the last is {run.checkpoints()[0].name}): "
+            "name one, or omit --best"
+        )
+    best, peak = (max(steps, key=lambda step: (measured[step], step)) for steps in (saved, measured))
+    if measured[peak] == measured[best]:
+        return saved[best], None
+    return saved[best], (
+        f"step {peak} was more accurate ({measured[peak]:.3f}; step {best}: {measured[best]:.3f}), but was not saved: "
+        "to keep such steps, set output.save_every to evaluation.every"
+    )
+
+
+def _checkpoint(folder: Path, base: str | None, note: str | None) -> Checkpoint:
+    if not folder.is_dir():
+        raise InputError(f"{folder} does not exist; a checkpoint is {_KINDS}")
+    inner = folder / "actor" if not _parts_in(folder) and (folder / "actor").is_dir() else folder  # verl's
+    if not (parts := _parts_in(inner)):
+        if any(inner.glob("*.distcp")):
+            raise InputError(f"{inner} has .distcp files without their .metadata: the checkpoint is incomplete")
+        if RunFolder.is_run(folder):
+            raise InputError(f"{folder} is a run without a checkpoint-N: it has no model yet")
+        raise InputError(f"{folder} is not a checkpoint: it has none of {_KINDS}")
+    kind, weights = next(iter(parts.items()))
+    near = [weights, inner, inner / "huggingface", folder, folder / "huggingface"]
+    near += [weights.parent] if weights != inner or kind == "deepspeed" else []
+    runs = [each for each in (folder.parent, folder.parent.parent, folder) if RunFolder.is_run(each)]
+    names = [match for each in (folder, weights, folder.parent) if (match := _STEP.fullmatch(each.name))]
+    step, is_ours = saved_step(folder), bool(runs) and (folder / "resume.json").is_file()
+    if step is None and names:
+        step = int(names[0][1] or names[0][2])
+    return Checkpoint(
+        folder=folder,
+        parts=parts,
+        step=step,
+        run=RunFolder(runs[0]) if runs else None,
+        near=tuple(dict.fromkeys(each for each in near if each.is_dir())),
+        state=folder if is_ours or {"deepspeed", "dtensor", "distcp"} & parts.keys() else None,
+        trained_from=base,
+        note=note,
+    )
+
+
+def _parts_in(folder: Path) -> dict[Kind, Path]:
+    """Kind -> where, by priority: adapters are all that was trained; shards have more digits than the weights next to
+    them, which ZeRO-3 may have left empty."""
+    found: dict[Kind, Path] = {}
+    adapter = folder / "lora_adapter" if (folder / "lora_adapter").is_dir() else folder  # verl's
+    if (adapter / "adapter_config.json").is_file() or has_weights(adapter, ADAPTER):
+        found["adapter"] = adapter
+    if shards := _deepspeed(folder):
+        found["deepspeed"] = shards
+    if any(folder.glob("model_world_size_*_rank_*.pt")):
+        found["dtensor"] = folder
+    for inner in (folder, *sorted(folder.glob("pytorch_model_fsdp_*"))):
+        if (inner / ".metadata").is_file():
+            found.setdefault("distcp", inner)
+    if has_weights(folder, WEIGHTS, BIN):
+        found["plain"] = folder
+    return found
+
+
+def has_weights(folder: Path, *names: str) -> bool:
+    """Whether there is a file with one of these names, or an index of several."""
+    return any((folder / file).is_file() for name in names for file in (name, f"{name}.index.json"))
+
+
+def _deepspeed(folder: Path) -> Path | None:
+    """Where DeepSpeed's shards are: here, or in the folder that `latest` names."""
+    if any(folder.glob("*_states.pt")):
+        return folder
+    found = [each for each in folder.iterdir() if each.is_dir() and any(each.glob("*_states.pt"))]
+    if (folder / "latest").is_file():
+        tag = (folder / "latest").read_text(errors="replace").strip()
+        found = [each for each in found if each.name == tag]
+        if not found:
+            raise InputError(f"{folder} lacks the folder {tag[:40]!r}, which DeepSpeed's file 'latest' names: copy it")
+    if len(found) > 1:
+        raise InputError(
+            f"{folder} has {len(found)} DeepSpeed folders, but no file 'latest' that names one: give the folder itself"
+        )
+    return found[0] if found else None

@@ -1,0 +1,284 @@
+"""Turn a checkpoint of any kind into a folder that `from_pretrained` and vLLM load, verified to be the trained model.
+
+    folder = export(ExportRequest(Path("outputs/RUN/checkpoint-25"), dtype="bf16"))
+
+The weights are read, rounded and written one file after another into a folder of another name; what was written is
+compared with what was trained; then the folder gets its name. A failed check leaves nothing behind. The comparison
+needs memory for the model in float32 once; to merge adapters, twice.
+"""
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import split_torch_state_dict_into_shards
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from rg_env.core.run_folder import removed_on_error
+from rg_env.errors import ExportError, InputError, OutputFolderError, RGEnvError
+from rg_env.publish import verify
+from rg_env.publish.adapters import adapted, merged, read_adapters
+from rg_env.publish.checkpoint import Checkpoint, find_checkpoint, has_weights
+from rg_env.publish.model import Architecture, Companions
+from rg_env.publish.weights import Weights, in_memory, read_weights
+from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS
+
+Say = Callable[[str], None]
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+SHARD_SIZE = "5GB"
+_HEADROOM = 2**20
+_REMEDIES = {
+    torch.float16: "fp16: use bf16",
+    torch.bfloat16: "bf16: use fp32",
+    torch.float32: "fp32: is that what was trained?",
+}
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """What to export, and how."""
+
+    path: Path
+    """A checkpoint, or a run that has some."""
+    out: Path | None = None
+    """A new folder; default: the checkpoint's name with "-export", next to it."""
+    dtype: str | None = None
+    """"bf16", "fp16" or "fp32"; default: the dtype of the run or of the configuration."""
+    merge_lora: bool = False
+    """Merge adapters into the base model, instead of exporting the adapters alone."""
+    verify: bool = True
+    best: bool = False
+    """For a run: its checkpoint with the best recorded accuracy, instead of the last one."""
+    base: str | None = None
+    """The model that was trained, if the checkpoint does not name it: a folder, or a name on the Hub."""
+
+
+def export(request: ExportRequest, say: Say = print) -> Path:
+    """Create the folder, report progress with `say`, and return the folder.
+
+    Raises:
+        InputError: there is no checkpoint that can be read, or it lacks something; the folder exists or cannot be
+            written.
+        ExportError: a check failed. Nothing is left of the folder.
+    """
+    checkpoint = find_checkpoint(request.path, best=request.best, base=request.base)
+    if request.merge_lora and checkpoint.kind != "adapter":
+        raise InputError(f"{checkpoint.folder} has no adapters to merge: omit --merge-lora")
+    if checkpoint.note:
+        say(checkpoint.note)
+    folder = Path(os.path.abspath(checkpoint.folder))  # "." and ".." have no names
+    out = request.out or folder.with_name(f"{folder.name}-export")
+    write = _export_adapters if checkpoint.kind == "adapter" and not request.merge_lora else _export_model
+    with _new_folder(out) as aside:
+        write(request, checkpoint, aside, say)
+    return out
+
+
+def check_exportable(checkpoint: Checkpoint) -> None:
+    """Check what can be known without reading all weights: files, names and shapes.
+
+    Raises:
+        InputError: something is missing or damaged.
+        ExportError: the weights are not those of the model that the configuration describes.
+    """
+    companions = Companions(checkpoint)
+    if checkpoint.kind == "adapter":
+        read_adapters(checkpoint)
+    else:
+        Architecture(companions.config).match(read_weights(checkpoint.kind, checkpoint.weights)[1])
+
+
+def _export_model(request: ExportRequest, checkpoint: Checkpoint, aside: Path, say: Say) -> None:
+    companions = Companions(checkpoint)
+    architecture = Architecture(companions.config)
+    is_adapter, reference = checkpoint.kind == "adapter", None
+    described, weights = read_adapters(checkpoint) if is_adapter else read_weights(checkpoint.kind, checkpoint.weights)
+    _report(checkpoint, f"{described}, merged" if is_adapter else described, say)
+    tokenizer = companions.tokenizer
+    prompts = verify.prompt_ids(tokenizer, architecture.vocabulary)
+    if is_adapter:
+        unmerged = _on_base(checkpoint, weights)
+        reference = verify.logits(unmerged, prompts)  # before: merging changes it
+        weights = in_memory(merged(unmerged))
+    weights, left = architecture.match(weights)
+    if left:
+        say(f"left out, not part of the model: {left[0]}" + (f" and {len(left) - 1} more" if left[1:] else ""))
+    dtype = _dtype(request, companions, weights)
+    companions.write(aside, _name(dtype))
+    _write(weights, dtype, aside, WEIGHTS, say)
+    if not request.verify:
+        return
+    verify.load(aside, architecture, dtype)  # as users load it
+    if reference is None:
+        reference = verify.logits(verify.trained_model(architecture, weights), prompts)
+    exported = verify.load(aside, architecture, torch.float32)
+    verify.check_tensors(exported, weights, dtype)
+    whole = not is_adapter and _matches_whole(checkpoint, architecture, weights, say)
+    rounded = any(weight.dtype != dtype for weight in weights.values() if weight.dtype.is_floating_point)
+    tolerance = verify.TOLERANCE[dtype if rounded else torch.float32]
+    difference = verify.check_logits(reference, verify.logits(exported, prompts), tolerance)
+    tensors = "each tensor is the trained one" + (f", and that of {WEIGHTS} next to the shards" if whole else "")
+    say(f"verified: {tensors}; logits on fixed prompts differ by {difference:.1g} of their size")
+    del exported, weights  # the model that answers is then the only one in memory
+    lossless = not is_adapter and not rounded
+    answering = lambda: verify.load(aside, architecture, dtype)  # noqa: E731
+    say(verify.check_answers(checkpoint.run, checkpoint.step, answering, tokenizer, lossless=lossless))
+
+
+def _export_adapters(request: ExportRequest, checkpoint: Checkpoint, aside: Path, say: Say) -> None:
+    companions = Companions(checkpoint)
+    described, weights = read_adapters(checkpoint)
+    _report(checkpoint, described, say)
+    shutil.copyfile(checkpoint.weights / "adapter_config.json", aside / "adapter_config.json")
+    companions.write(aside, None)
+    tokenizer = companions.tokenizer
+    dtype = DTYPES[request.dtype] if request.dtype else None
+    _write(weights, dtype, aside, ADAPTER, say)
+    say(f"the base model is {checkpoint.base.name}")
+    if not request.verify:
+        return
+    model = adapted(checkpoint, aside)
+    written = read_weights("adapter", aside)[1]
+    for name, weight in weights.items():
+        if not torch.equal(written[name].read(), weight.read().to(written[name].dtype)):
+            raise ExportError(f"{name} was not exported as it is in the checkpoint")
+    prompts = verify.prompt_ids(tokenizer, model.get_input_embeddings().weight.shape[0])
+    if not torch.isfinite(verify.logits(model, prompts)).all():
+        raise ExportError("the base model with these adapters computes values that are not finite")
+    say("verified: each tensor is the trained one, and PEFT loads them on the base model")
+    lossless = all(weight.dtype == (dtype or weight.dtype) for weight in weights.values())
+    say(verify.check_answers(checkpoint.run, checkpoint.step, lambda: model, tokenizer, lossless=lossless))
+
+
+def _on_base(checkpoint: Checkpoint, weights: Weights) -> Any:
+    """The base model with these adapters, as PEFT has it."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copyfile(checkpoint.weights / "adapter_config.json", Path(folder) / "adapter_config.json")
+        _write(weights, None, Path(folder), ADAPTER, lambda _: None)
+        return adapted(checkpoint, Path(folder))
+
+
+def _matches_whole(checkpoint: Checkpoint, architecture: Architecture, weights: Weights, say: Say) -> bool:
+    """Whether the weights that the trainer gathered next to its shards are there and complete.
+
+    Raises:
+        ExportError: they differ from those in the shards.
+    """
+    folder = checkpoint.parts.get("plain")
+    if checkpoint.kind == "plain" or folder is None or not has_weights(folder, WEIGHTS):
+        return False
+    try:
+        whole, _ = architecture.match(read_weights("plain", folder)[1])
+    except ExportError as error:
+        say(f"{WEIGHTS} next to the shards is of no use: {error}")
+        return False
+    for name, weight in weights.items():
+        if not torch.equal(whole[name].read(), weight.read().to(whole[name].dtype)):
+            raise ExportError(
+                f"{name} differs between the shards and {folder}: one of them is of another step or damaged; leave "
+                "only the right one there"
+            )
+    return True
+
+
+def _dtype(request: ExportRequest, companions: Companions, weights: Weights) -> torch.dtype:
+    if request.dtype:
+        return DTYPES[request.dtype]
+    names = {_name(dtype): dtype for dtype in DTYPES.values()}
+    first = next(iter(weights.values())).dtype
+    return names.get(companions.dtype or "") or (first if first in names.values() else torch.float32)
+
+
+def _write(weights: Weights, dtype: torch.dtype | None, folder: Path, name: str, say: Say) -> None:
+    """Write the weights as safetensors, one file after another; `dtype` None keeps theirs. Masks and counts always keep
+    theirs."""
+    kinds = {key: dtype if dtype and each.dtype.is_floating_point else each.dtype for key, each in weights.items()}
+    described = {key: torch.empty(each.shape, dtype=kinds[key], device="meta") for key, each in weights.items()}
+    size = sum(each.nbytes for each in described.values())
+    free = shutil.disk_usage(folder).free
+    if free < size + _HEADROOM:
+        raise OutputFolderError(
+            f"{size / 1e6:,.0f} MB are to be written to {folder.parent}, and {free / 1e6:,.0f} MB are free: make "
+            "room, or name another folder with --output-dir"
+        )
+    pattern = name.replace(".safetensors", "{suffix}.safetensors")
+    plan = split_torch_state_dict_into_shards(described, filename_pattern=pattern, max_shard_size=SHARD_SIZE)
+    for file, names in plan.filename_to_tensors.items():
+        tensors = {key: _finite(key, weights[key].read(), kinds[key]) for key in names}
+        try:
+            save_file(tensors, folder / file, metadata={"format": "pt"})
+        except SafetensorError as error:  # how it reports a full disk
+            if number := re.search(r"os error (\d+)", str(error)):
+                raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+            raise
+    if plan.is_sharded:
+        index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
+        (folder / f"{name}.index.json").write_text(json.dumps(index, indent=2))
+    count, files = sum(each.numel() for each in described.values()), len(plan.filename_to_tensors)
+    types = ", ".join(sorted({_name(each) for each in kinds.values()}))
+    say(
+        f"{len(described)} tensors, {count / 1e6:,.2f} M parameters of {types}: {size / 1e6:,.1f} MB in {files} "
+        f"file{'' if files == 1 else 's'}"
+    )
+
+
+def _finite(name: str, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`value` as `dtype`. Raises `ExportError` if it has or gets values that are not finite."""
+    if value.is_floating_point() and value.numel():
+        low, high = torch.aminmax(value)
+        if not (torch.isfinite(low) and torch.isfinite(high)):
+            raise ExportError(f"{name} has values in the checkpoint that are not finite (NaN, or infinite)")
+        largest = max(-low.item(), high.item())
+        if largest > torch.finfo(dtype).max:
+            raise ExportError(f"{name} has values up to {largest:.3g}, too large for {_REMEDIES[dtype]}")
+    value = value.detach().to(dtype).contiguous()
+    is_view = value.untyped_storage().nbytes() != value.nbytes  # of a shard, whose other values must not be written
+    return value.clone() if is_view else value
+
+
+def _report(checkpoint: Checkpoint, described: str, say: Say) -> None:
+    step = "" if checkpoint.step is None else f", step {checkpoint.step}"
+    say(f"exporting {checkpoint.folder}: {described}{step}")
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@contextmanager
+def _new_folder(out: Path) -> Iterator[Path]:
+    """A folder next to `out`, renamed to it at the end. If anything fails, nothing is left of it.
+
+    Raises:
+        OutputFolderError: `out` exists, or cannot be written.
+    """
+    try:
+        if out.is_symlink() or out.is_file() or (out.is_dir() and any(out.iterdir())):
+            raise OutputFolderError(
+                f"{out} exists already and is not overwritten: name another folder with --output-dir"
+            )
+        with removed_on_error(out.parent):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
+            try:
+                yield aside
+                mask = os.umask(0)
+                os.umask(mask)
+                aside.chmod(0o777 & ~mask)  # like mkdir
+                aside.rename(out)
+            except BaseException:
+                shutil.rmtree(aside, ignore_errors=True)
+                raise
+    except RGEnvError:
+        raise
+    except OSError as error:
+        raise OutputFolderError(f"cannot write {out}: {error.strerror}; nothing is left of it") from error

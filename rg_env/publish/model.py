@@ -1,0 +1,231 @@
+"""The model that a checkpoint is of: its configuration and tokenizer, and the weights that the configuration wants."""
+
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import init_empty_weights
+from huggingface_hub import snapshot_download
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.utils import logging
+
+from rg_env.core.text import reason_of
+from rg_env.errors import ExportError, InputError
+from rg_env.publish.checkpoint import TOKENIZER_FILES, Base, Checkpoint
+from rg_env.publish.weights import Weights, check_type
+
+_TOKENIZER = (
+    *TOKENIZER_FILES,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+_CONFIG, _GENERATION = "config.json", "generation_config.json"
+_WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
+"""What FSDP, activation checkpointing and torch.compile insert into names."""
+
+
+class Companions:
+    """Configuration, tokenizer, chat template, generation settings: of the checkpoint itself, else of its base model.
+
+    Raises:
+        InputError: there is no configuration, or no tokenizer.
+    """
+
+    def __init__(self, checkpoint: Checkpoint):
+        self._checkpoint = checkpoint
+        config, tokenizer = checkpoint.config_folder(), checkpoint.tokenizer_folder()
+        base = _downloaded(checkpoint.base) if config is None or tokenizer is None else Path()
+        self._config, self._tokenizer = config or base, tokenizer or base
+
+    @property
+    def config(self) -> Any:
+        """The configuration of transformers, read each time: models write to theirs. Raises `InputError` if it is
+        damaged."""
+        return _read(AutoConfig, self._config, _CONFIG, trust_remote_code=False)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """Raises `InputError` if it cannot be read."""
+        logging.disable_progress_bar()
+        return _read(AutoTokenizer, self._tokenizer, "tokenizer", trust_remote_code=False)
+
+    @property
+    def dtype(self) -> str | None:
+        """The dtype that the run loaded the weights in, else the configuration's: "bfloat16"."""
+        asked = self._checkpoint.trained_model.get("dtype")
+        if asked in ("float32", "bfloat16"):
+            return str(asked)
+        found = getattr(self.config, "dtype", None)
+        return None if found is None else str(found).removeprefix("torch.")
+
+    def write(self, folder: Path, dtype: str | None) -> None:
+        """Copy everything into `folder`; `dtype` is that of the weights for config.json, None for adapters, which have
+        no config.json.
+
+        Raises:
+            InputError: the generation settings are damaged.
+        """
+        for name in _TOKENIZER:
+            if (self._tokenizer / name).is_file():
+                shutil.copyfile(self._tokenizer / name, folder / name)
+        if dtype is None:
+            return
+        values = json.loads((self._config / _CONFIG).read_text(encoding="utf-8"))
+        keys = [key for key in ("dtype", "torch_dtype") if key in values] or ["torch_dtype"]
+        values |= dict.fromkeys(keys, dtype)
+        (folder / _CONFIG).write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        for place in (*self._checkpoint.near, self._config):
+            if (place / _GENERATION).is_file():
+                _read(GenerationConfig, place, _GENERATION)  # vLLM does not start with a damaged one
+                shutil.copyfile(place / _GENERATION, folder / _GENERATION)
+                break
+
+
+def _read(kind: Any, folder: Path, what: str, **options: Any) -> Any:
+    try:
+        return kind.from_pretrained(folder, local_files_only=True, **options)
+    except Exception as error:  # damaged files raise anything
+        raise InputError(f"{folder}: its {what} cannot be read ({reason_of(error)})") from error
+
+
+def _downloaded(base: Base) -> Path:
+    """The folder of a base model on the Hub, without its weights."""
+    try:
+        return Path(snapshot_download(base.source, allow_patterns=[_CONFIG, _GENERATION, *_TOKENIZER]))
+    except Exception as error:  # of the network, of files, of the Hub
+        raise InputError(f"the base model {base.source!r} cannot be downloaded: {reason_of(error)}") from error
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The model that a configuration describes, without its weights."""
+
+    config: Any
+
+    def build(self) -> Any:
+        """Its parameters are on the meta device; its buffers, computed from the configuration, are real.
+
+        Raises:
+            InputError: transformers cannot build it.
+        """
+        try:
+            with init_empty_weights(include_buffers=False):
+                model = AutoModelForCausalLM.from_config(self.config, dtype=torch.float32, trust_remote_code=False)
+        except Exception as error:  # its class raises anything
+            raise InputError(f"config.json does not describe a known model: {reason_of(error)}") from error
+        model.tie_weights()
+        return model.eval()
+
+    @cached_property
+    def model(self) -> Any:
+        """Such a model, to read names and shapes from."""
+        return self.build()
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of embeddings."""
+        return int(self.model.get_input_embeddings().weight.shape[0])
+
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """Names of tied parameters -> the one that files contain."""
+        groups: dict[int, list[str]] = {}
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):
+            groups.setdefault(id(parameter), []).append(name)
+        tied = [re.compile(key) for key in self.model._tied_weights_keys or ()]
+        found: dict[str, str] = {}
+        for names in groups.values():
+            free = [name for name in names if not any(key.search(name) for key in tied)]
+            kept = (free or names)[0]
+            found |= {name: kept for name in names if name != kept}
+        return found
+
+    @cached_property
+    def wanted(self) -> dict[str, tuple[int, ...]]:
+        """Name -> shape of all weights in a file of this model, tied ones once, in the order of the model."""
+        state = self.model.state_dict()
+        return {name: tuple(value.shape) for name, value in state.items() if name not in self.aliases}
+
+    def match(self, weights: Weights) -> tuple[Weights, list[str]]:
+        """The model's weights, and the names of those that are not part of it.
+
+        Raises:
+            ExportError: one is missing, empty, ambiguous, of another shape, wrongly tied or of another model.
+            InputError: they are quantized.
+        """
+        clean: dict[str, str] = {}
+        for name in weights:
+            short = name
+            for wrapper in _WRAPPERS:
+                short = short.replace(wrapper, "")
+            if short in clean:
+                raise ExportError(f"{short} is in the checkpoint twice: as {clean[short]} and as {name}")
+            clean[short] = name
+        prefix = self._prefix(clean)
+        own = {name.removeprefix(prefix): weights[full] for name, full in clean.items() if name.startswith(prefix)}
+        found: Weights = {}
+        for name in self.wanted:
+            names = [name, *(alias for alias, kept in self.aliases.items() if kept == name)]
+            if not (present := [each for each in names if each in own]):
+                continue
+            found[name] = own[present[0]]
+            for twin in present[1:]:
+                if not torch.equal(own[twin].read(), found[name].read()):
+                    raise ExportError(f"config.json ties {name} and {twin}, but their values in the checkpoint differ")
+        self._check(found)
+        return found, self._left_out(own) + [name for name in clean if not name.startswith(prefix)]
+
+    def _check(self, found: Weights) -> None:
+        total = len(self.wanted)
+        if empty := [name for name, each in found.items() if 0 in each.shape and 0 not in self.wanted[name]]:
+            raise ExportError(
+                f"{empty[0]} is empty in the checkpoint ({len(empty)} of {total} are), as ZeRO-3 leaves it without "
+                "zero3_save_16bit_model: export the folder that also has DeepSpeed's shards (global_stepN)"
+            )
+        if missing := [name for name in self.wanted if name not in found]:
+            kind = type(self.model).__name__
+            raise ExportError(f"{missing[0]} is missing in the checkpoint ({len(missing)} of {total} that {kind} has)")
+        floating = {name: value.is_floating_point() for name, value in self.model.state_dict().items()}
+        for name, weight in found.items():
+            if weight.shape != self.wanted[name]:
+                raise ExportError(
+                    f"{name} has the shape {weight.shape} in the checkpoint and {self.wanted[name]} in config.json, "
+                    "which may be another model's"
+                )
+            if floating[name]:
+                check_type(name, weight.dtype)
+
+    def _prefix(self, names: Mapping[str, str]) -> str:
+        """What precedes all names of the model, as trainers wrap it: "", "model.", "module.", ..."""
+        probe = next((name for name in self.wanted if name.count(".") > 1), list(self.wanted)[-1])
+        prefixes = {name.removesuffix(probe) for name in names if name.endswith(probe)}
+        prefixes = {prefix for prefix in prefixes if prefix.endswith(".")} | {""}
+
+        def fitting(prefix: str) -> int:
+            return sum(f"{prefix}{name}" in names for name in self.wanted)
+
+        return min(sorted(prefixes), key=lambda prefix: (-fitting(prefix), len(prefix)))
+
+    def _left_out(self, own: Sequence[str] | Weights) -> list[str]:
+        """Names next to the model's, such as a value head's; an error if they look like the model's own."""
+        ignored = [re.compile(key) for key in self.model._keys_to_ignore_on_load_unexpected or ()]
+        ignored.append(re.compile(r"\.rotary_emb\.inv_freq$"))  # stored by earlier releases
+        buffers = {name for name, _ in self.model.named_buffers()}
+        known = {*self.wanted, *self.aliases, *buffers}
+        strange = [name for name in own if name not in known and not any(key.search(name) for key in ignored)]
+        tops = {name.split(".")[0] for name in self.wanted}
+        if unknown := [name for name in strange if name.split(".")[0] in tops]:
+            raise ExportError(
+                f"{unknown[0]} is in the checkpoint ({len(unknown)} such), but {type(self.model).__name__} does not "
+                "have it by config.json, which may be another model's"
+            )
+        return strange

@@ -1,0 +1,211 @@
+"""Whether an exported folder is the trained model: every tensor, the logits for fixed prompts, and the run's answers.
+
+The folder is loaded as anyone would load it. The trained model computes in float32, with the weights of the checkpoint;
+the logits may differ by what rounding to the export's type explains.
+
+A run's `eval_results/eval_step_N.json` has, for each frozen problem, whether the greedy answer after step N was right.
+The first 20 problems of the training tasks are built again from the run's files, their hash is compared with the
+recorded one, and the export answers them. Code that a run's config names is not imported: nothing is compared then.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from rg_env.core.data.manifest import hash_of_rows
+from rg_env.core.environment import ReasoningGym
+from rg_env.core.run_folder import RunFolder
+from rg_env.core.text import reason_of
+from rg_env.errors import ExportError, RGEnvError
+from rg_env.evaluation.results import Environment, Results, read_results
+from rg_env.inference.embedded.engine import EmbeddedEngine
+from rg_env.inference.models import best_device
+from rg_env.inference.prompts import PromptEncoder
+from rg_env.inference.protocol import Sampling
+from rg_env.publish.model import Architecture
+from rg_env.publish.weights import Weights
+from rg_env.training.rollouts import RolloutSampler
+
+PROMPTS = (
+    "How many legs are there in total if you have 3 cats and 2 ants?",
+    "Think step by step, then give the final answer as <answer>your answer here</answer>.",
+    "def f(x):\n    return [y ** 2 for y in x if y % 2 == 0]  # 0.5 + 17 = 17.5",
+    "Übung macht den Meister; 練習は裏切らない.",
+)
+"""Cut to `PROMPT_TOKENS`."""
+PROMPT_TOKENS = 8
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
+"""RMS of the differences of logits, relative to the RMS of the logits about their mean."""
+PROBLEMS = 20
+SLACK = 2
+"""Verdicts that may differ if the weights were rounded, or another engine or device generated."""
+
+
+def prompt_ids(tokenizer: Any, vocabulary: int) -> torch.Tensor:
+    """Token ids of the fixed prompts, one after another, (1, L).
+
+    Raises:
+        ExportError: the tokenizer has ids that the model has no embedding for.
+    """
+    rows = [tokenizer(prompt, add_special_tokens=False)["input_ids"][:PROMPT_TOKENS] for prompt in PROMPTS]
+    ids = torch.tensor([[token for row in rows for token in row]], dtype=torch.long)
+    if not ids.numel() or max(int(ids.max()), len(tokenizer) - 1) >= vocabulary:
+        raise ExportError(
+            f"the tokenizer has {len(tokenizer)} tokens, but the model has embeddings for {vocabulary}: it "
+            "may be another model's"
+        )
+    return ids
+
+
+@torch.no_grad()
+def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """(L, vocabulary) float32."""
+    found: torch.Tensor = model(input_ids=ids, use_cache=False).logits[0]
+    return found.float()
+
+
+def load(folder: Path, architecture: Architecture, dtype: torch.dtype) -> Any:
+    """The exported model as `from_pretrained` loads it.
+
+    Raises:
+        ExportError: it cannot be loaded, or not all of it comes from the files.
+    """
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "output_loading_info": True}
+    try:
+        model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **options)
+    except Exception as error:
+        raise ExportError(f"what was exported cannot be loaded: {reason_of(error)}") from error
+    missing = [name for name in info["missing_keys"] if name not in architecture.aliases]
+    if wrong := sorted(map(str, (*missing, *info["unexpected_keys"], *info["mismatched_keys"]))):
+        raise ExportError(f"{wrong[0]} in what was exported is missing, not the model's, or of another shape")
+    return model.eval()
+
+
+def trained_model(architecture: Architecture, weights: Weights) -> Any:
+    """The model of the checkpoint, in float32."""
+    model = architecture.build()
+    tensors = {name: weight.read() for name, weight in weights.items()}
+    tensors = {name: value.float() if value.is_floating_point() else value for name, value in tensors.items()}
+    model.load_state_dict(tensors, strict=False, assign=True)
+    model.tie_weights()
+    return model
+
+
+def check_tensors(exported: Any, trained: Weights, dtype: torch.dtype) -> None:
+    """Raise `ExportError` unless each tensor of the exported model is the trained one, rounded to `dtype`."""
+    state = exported.state_dict()
+    for name, weight in trained.items():
+        value = weight.read()
+        rounded = value.to(dtype) if value.is_floating_point() else value
+        if not torch.equal(state[name], rounded.to(state[name].dtype)):
+            raise ExportError(f"{name} was not exported as it is in the checkpoint")
+
+
+def check_logits(trained: torch.Tensor, written: torch.Tensor, tolerance: float) -> float:
+    """The difference of two sets of logits (L, vocabulary). Raises `ExportError` if it exceeds `tolerance`."""
+    one, other = (each - each.mean(dim=-1, keepdim=True) for each in (trained, written))  # a constant changes nothing
+    difference = float(torch.dist(one, other) / one.norm().clamp(min=1e-30))
+    if not difference <= tolerance:
+        raise ExportError(
+            f"on fixed prompts the export's logits differ from the trained model's by {difference:.2g} of their "
+            f"size; rounding explains {tolerance:g}"
+        )
+    return difference
+
+
+class _NotComparable(Exception):
+    """Why nothing can be compared, in words."""
+
+
+def check_answers(
+    run: RunFolder | None, step: int | None, load: Callable[[], Any], tokenizer: Any, *, lossless: bool
+) -> str:
+    """Ask the exported model what its run asked after that step; returns the result, or why nothing is compared.
+
+    Args:
+        load: returns the model, which takes memory only then.
+        lossless: whether no weight was rounded.
+
+    Raises:
+        ExportError: the accuracy is not the recorded one.
+        InputError: a file of the run is damaged.
+    """
+    try:
+        if run is None or step is None:
+            raise _NotComparable("the checkpoint is not in a run with evaluations, or its step is unknown")
+        results = _evaluation(run, step)
+        env = _environment(run, next(each for each in results.environments if each.part == "training"))
+    except _NotComparable as reason:
+        return f"not compared with the run's accuracy: {reason}"
+    return f"verified: {_compare(run, results, env, load(), tokenizer, lossless)}"
+
+
+def _evaluation(run: RunFolder, step: int) -> Results:
+    if not run.evaluation_file(step).is_file():
+        raise _NotComparable(f"the run has no evaluation of step {step}")
+    results = read_results(run.evaluation_file(step))
+    if not _greedy(results):
+        raise _NotComparable(f"the run recorded no greedy answers at step {step}")
+    return results
+
+
+def _greedy(results: Results) -> list[dict[str, Any]]:
+    """Records of the greedy answers to the first problems."""
+    found = {
+        each["problem"]: each for each in results.rollouts if (each["part"], each["draw"]) == ("training", "greedy")
+    }
+    first = [found[problem] for problem in sorted(found)][:PROBLEMS]
+    return first if all(each["correct"] is not None for each in first) else []
+
+
+def _environment(run: RunFolder, recorded: Environment) -> ReasoningGym:
+    """The environment whose evaluation rows were used, built again."""
+    if run.config().get("imports"):
+        raise _NotComparable("its problems need code of its own (imports), which is not run here")
+    settings, rows = run.arguments()["environment"], run.manifest().get("rows")
+    if rows is None or "gym" not in settings:
+        raise _NotComparable("its problems are not rg_env's, or the run has no manifest of them")
+    try:
+        env = ReasoningGym(
+            gym=settings["gym"],
+            num_train_examples=0,
+            num_eval_examples=recorded.n,
+            eval_seed=rows["splits"]["eval"]["seed"],
+            split_by=rows["split_by"],
+            system_prompt=settings["system_prompt"],
+            prompt_placement=settings["placement"],
+            preamble=settings["preamble"],
+            grading="upstream" if settings["grading"] == "upstream" else "hardened",  # accuracy is the same
+        )
+    except RGEnvError as error:
+        raise _NotComparable(f"its problems cannot be built again: {reason_of(error)}") from error
+    if hash_of_rows(env.eval_rows) != recorded.prompts_sha256:
+        raise _NotComparable("its problems cannot be built again: those of today have another hash")
+    return env
+
+
+def _compare(run: RunFolder, results: Results, env: ReasoningGym, model: Any, tokenizer: Any, lossless: bool) -> str:
+    recorded, device = _greedy(results), best_device()
+    engine = EmbeddedEngine(model.to(device), tokenizer, model_name="export", seed=0)
+    names = ("max_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty")
+    sampling = Sampling(temperature=0.0, **{name: getattr(results.sampling, name) for name in names})
+    answers = RolloutSampler(env, engine, PromptEncoder(tokenizer)).sample(env.eval_rows[: len(recorded)], sampling)
+    right, before = (sum(bool(each["correct"]) for each in records) for records in (answers.records(), recorded))
+    slack = 0 if lossless and device == "cpu" and _is_exact(run) else SLACK
+    if abs(right - before) > slack:
+        raise ExportError(
+            f"of {len(recorded)} frozen problems the export solves {right}, but the run recorded {before} in "
+            f"{run.evaluation_file(results.step or 0)}"
+            + (f"; up to {slack} may differ by rounding: --dtype fp32 rounds nothing" if slack else "")
+        )
+    return f"{right} of {len(recorded)} frozen problems right, answered greedily; the run recorded {before}"
+
+
+def _is_exact(run: RunFolder) -> bool:
+    """Whether the embedded engine answered in float32 on a CPU, so that the same weights give the same answers here."""
+    training, outcome = run.arguments()["training"], run.results() or {}
+    on_cpu = outcome.get("engine") == "embedded" and training.get("use_cpu")
+    return bool(on_cpu and not (training.get("bf16") or training.get("fp16")))

@@ -1,0 +1,294 @@
+"""An export loads everywhere and is the trained model; if it is not, nothing is left."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoint_files import (
+    TOKENIZER,
+    save_whole,
+    tied,
+    weights,
+    with_companions,
+    write_distcp,
+    write_dtensors,
+    write_zero,
+)
+from model_families import FAMILIES, SERVED
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rg_env.errors import ExportError, InputError
+from rg_env.publish import export as export_module
+from rg_env.publish import verify
+from rg_env.tiny import POLICY_DIR
+
+Export = Callable[..., tuple[Path, list[str]]]
+Make = Callable[..., Any]
+IDS = torch.arange(3, 40).view(1, -1)
+
+
+def same_model(folder: Path, model: Any, dtype: torch.dtype = torch.float32) -> None:
+    """What `from_pretrained` gives computes what `model` does, with its weights rounded to `dtype`."""
+    # Of one kind of attention: Gemma 2's caps are not in all of them.
+    attention = model.config._attn_implementation
+    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation=attention)
+    assert loaded.dtype == dtype
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        assert torch.equal(loaded.get_parameter(name), parameter.to(dtype)), name
+    with torch.no_grad():
+        assert torch.equal(loaded(input_ids=IDS).logits, rounded(model, dtype)(input_ids=IDS).logits)
+
+
+def rounded(model: Any, dtype: torch.dtype) -> Any:
+    """`model` with parameters of that type; `to` would round the frequencies of positions, too."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return model
+
+
+@pytest.mark.parametrize("family", [*SERVED, "gemma2 with soft caps"])
+def test_families_come_out_as_they_went_in(family: str, make_model: Make, exported: Export, tmp_path: Path) -> None:
+    """Tied or not, fused or not: from shards of three processes."""
+    model = make_model({**SERVED, **FAMILIES}[family])
+    folder = with_companions(tmp_path / "checkpoint-5", model)
+    write_zero(folder, weights(model), stage=3, processes=3, shared=tied(model))
+    out, lines = exported(folder)
+    assert out == tmp_path / "checkpoint-5-export"
+    assert lines[0] == f"exporting {folder}: ZeRO-3 shards of 3 processes, step 5"
+    assert "verified: each tensor is the trained one; logits on fixed prompts differ by 0 of their size" in lines
+    with safe_open(out / "model.safetensors", "pt") as file:
+        assert set(file.keys()) == {name for name, _ in model.named_parameters()}, "a tied one once"
+        assert file.metadata() == {"format": "pt"}
+    same_model(out, model)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("kind", ["plain", "bin", "zero1", "zero2", "dtensor", "distcp", "accelerate"])
+def test_every_kind_gives_the_same_folder(
+    kind: str, dtype: str, make_model: Make, exported: Export, tmp_path: Path
+) -> None:
+    """Whatever the trainer wrote: rounded once, to the type asked for, which config.json names."""
+    model = make_model()
+    folder = with_companions(tmp_path / "run" / "checkpoint-5", model)
+    state = weights(model)
+    if kind == "plain":
+        save_file(state, folder / "model.safetensors")
+    elif kind == "bin":
+        torch.save(state, folder / "pytorch_model.bin")
+    elif kind == "dtensor":  # as verl has them: configuration and tokenizer in a folder of their own
+        actor = tmp_path / "run" / "global_step_5" / "actor"
+        write_dtensors(actor, {**state, "lm_head.weight": state["model.embed_tokens.weight"]}, processes=3)
+        folder.rename(actor / "huggingface")
+        (tmp_path / "run" / "latest_checkpointed_iteration.txt").write_text("5")
+        folder = tmp_path / "run"
+    elif kind == "distcp":
+        write_distcp(folder, state, processes=2)
+    elif kind == "accelerate":
+        write_distcp(folder / "pytorch_model_fsdp_0", state, processes=2)
+    else:
+        write_zero(folder, state, stage=int(kind[-1]), processes=2, groups=2, shared=tied(model))
+    out, _ = exported(folder, dtype=dtype, out=tmp_path / "new" / "folder")
+    wanted = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
+    assert json.loads((out / "config.json").read_text())["dtype"] == str(wanted).removeprefix("torch.")
+    assert {path.name for path in out.iterdir()} >= {"config.json", "model.safetensors", *TOKENIZER}
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    assert tokenizer.chat_template == AutoTokenizer.from_pretrained(POLICY_DIR).chat_template
+    same_model(out, model, wanted)
+
+
+def test_the_type_is_that_of_the_checkpoint(make_model: Make, exported: Export, tmp_path: Path) -> None:
+    """The type that the run loaded, else as config.json says, else that of the weights."""
+    model = rounded(make_model(), torch.bfloat16)
+    folder = with_companions(tmp_path / "run" / "checkpoint-5", model)
+    write_zero(folder, weights(model), stage=3, processes=2, shared=tied(model))
+    same_model(exported(folder)[0], model, torch.bfloat16)
+    (tmp_path / "run" / "config.yaml").write_text("model: {name: tiny, dtype: float32}")
+    (tmp_path / "run" / "metrics.jsonl").touch()
+    out, _ = exported(folder, out=tmp_path / "other")
+    assert load_file(out / "model.safetensors")["model.norm.weight"].dtype == torch.float32
+
+    plain = save_whole(tmp_path / "plain", model)
+    values = json.loads((plain / "config.json").read_text())
+    del values["dtype"]
+    (plain / "config.json").write_text(json.dumps(values))
+    out, _ = exported(plain)
+    assert json.loads((out / "config.json").read_text()) == {**values, "torch_dtype": "bfloat16"}
+    same_model(out, model, torch.bfloat16)
+
+
+def test_large_models_are_written_in_several_files(
+    saved: Path, make_model: Make, monkeypatch: pytest.MonkeyPatch, exported: Export
+) -> None:
+    """With an index, as transformers writes it."""
+    monkeypatch.setattr(export_module, "SHARD_SIZE", 300_000)
+    model = make_model()
+    out, lines = exported(saved)
+    files = sorted(path.name for path in out.glob("*.safetensors"))
+    assert len(files) > 2
+    assert files[0] == f"model-00001-of-{len(files):05}.safetensors"
+    assert f"in {len(files)} files" in "".join(lines)
+    index = json.loads((out / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == sum(p.numel() * 4 for p in model.parameters())
+    assert set(index["weight_map"]) == set(weights(model))
+    same_model(out, model)
+
+
+def test_names_that_trainers_wrap_are_found(make_model: Make, exported: Export, tmp_path: Path) -> None:
+    """By torch.compile, FSDP and others; what is not part of the model is left out, with a line."""
+    model = make_model()
+    folder = with_companions(tmp_path / "m", model)
+    names = {name: name.replace("layers.1.", "layers.1._checkpoint_wrapped_module.") for name in weights(model)}
+    state = {f"_orig_mod.module.{names[name]}": value for name, value in weights(model).items()}
+    torch.save({**state, "v_head.weight": torch.zeros(1, 128)}, folder / "pytorch_model.bin")
+    out, lines = exported(folder)
+    assert "left out, not part of the model: v_head.weight" in lines
+    same_model(out, model)
+
+
+def test_a_run_gives_its_last_or_its_best(make_model: Make, exported: Export, tmp_path: Path) -> None:
+    """Best by the accuracy recorded at its step; a better step that was not saved is named."""
+    models = {step: make_model(seed=step) for step in (2, 4, 10)}
+    (tmp_path / "eval_results").mkdir()
+    for step, model in models.items():
+        save_whole(tmp_path / f"checkpoint-{step}", model)
+    with pytest.raises(InputError, match=r"recorded no accuracy for any of its checkpoints"):
+        exported(tmp_path, best=True)
+    same_model(exported(tmp_path)[0], models[10])
+    for step, accuracy in ((2, 0.4), (4, 0.9), (10, 0.5), (6, 1.0)):
+        task = {"part": "training", "sampling": {}, "models": {"m": {"scores": {}}}}
+        results = {"step": step, "tasks": {"t": task}, "environments": [], "rollouts": []}
+        results["models"] = {"m": {"parts": {"training": {"accuracy": accuracy}}}}
+        (tmp_path / "eval_results" / f"eval_step_{step}.json").write_text(json.dumps(results))
+        if step == 10:
+            out, lines = exported(tmp_path, best=True, verify=False)
+            assert lines[0] == f"exporting {tmp_path}/checkpoint-4: {'pytorch_model.bin'}, step 4"
+            same_model(out, models[4])
+            shutil.rmtree(out)
+    assert exported(tmp_path, best=True, verify=False)[1][0].startswith(
+        "step 6 was more accurate (1.000; step 4: 0.900), but was not saved: "
+    )
+    with pytest.raises(InputError, match="is not a run with checkpoint-N to choose the best from"):
+        exported(tmp_path / "checkpoint-2", best=True)
+
+
+NORM = "model.norm.weight"
+
+
+def norm(model: Any, value: float) -> dict[str, torch.Tensor]:
+    changed = model.model.norm.weight.detach().clone()
+    changed[3] = value
+    return {NORM: changed}
+
+
+@pytest.mark.parametrize(
+    ("changed", "dtype", "words"),
+    [
+        (lambda m: norm(m, torch.nan), None, f"{NORM} has values in the checkpoint that are not finite"),
+        (lambda m: norm(m, -1e6), "fp16", rf"{NORM} has values up to 1e\+06, too large for fp16: use bf16"),
+        (lambda m: norm(m, 3.4e38), "bf16", r"up to 3\.4e\+38, too large for bf16: use fp32"),
+        (lambda m: {NORM: None}, None, rf"{NORM} is missing in the checkpoint \(1 of \d+ that Qwen2"),
+        (lambda m: {NORM: torch.empty(0)}, None, rf"{NORM} is empty .*as ZeRO-3 leaves it"),
+        (lambda m: {NORM: torch.ones(9)}, None, r"has the shape \(9,\) in the checkpoint and \(128,\) in config.json"),
+        (
+            lambda m: {"model.extra.weight": torch.ones(9)},
+            None,
+            "model.extra.weight is in the checkpoint .* does not have it by config.json",
+        ),
+        (lambda m: {"model._orig_mod.norm.weight": torch.ones(128)}, None, f"{NORM} is in the checkpoint twice"),
+        (
+            lambda m: {"lm_head.weight": torch.ones(784, 128)},
+            None,
+            "config.json ties model.embed_tokens.weight and lm_head",
+        ),
+        (lambda m: norm(m, 1.0) | {NORM: torch.ones(128, dtype=torch.int8)}, None, "is of type int8, as quantized"),
+        (lambda m: {NORM: torch.ones(128, dtype=torch.float8_e4m3fn)}, None, "is of type float8_e4m3fn, as quantized"),
+    ],
+)
+def test_what_is_not_the_model_is_refused(
+    changed: Any, dtype: str | None, words: str, make_model: Make, exported: Export, tmp_path: Path
+) -> None:
+    """Also without the comparison; nothing is left, nor of the folders above it."""
+    model = make_model()
+    folder = save_whole(tmp_path / "m", model, changed(model))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises((ExportError, InputError), match=words) as caught:
+        exported(folder, dtype=dtype, verify=False, out=tmp_path / "new" / "out")
+    assert "\n" not in str(caught.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("stored", ["both", "head"])
+def test_a_tied_head_that_is_stored_too_is_taken_once(
+    stored: str, make_model: Make, exported: Export, tmp_path: Path
+) -> None:
+    """Where it is equal; of a model that stores the head alone, the head."""
+    model = make_model()
+    head = {"lm_head.weight": model.lm_head.weight.detach().clone()}
+    folder = save_whole(tmp_path / "m", model, head | ({"model.embed_tokens.weight": None} if stored == "head" else {}))
+    out, _ = exported(folder)
+    assert "lm_head.weight" not in load_file(out / "model.safetensors")
+    same_model(out, model)
+
+
+def test_another_tensor_in_the_folder_is_found(
+    saved: Path, exported: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison loads what was written: a byte that differs ends the export."""
+    before = sorted(tmp_path.rglob("*"))
+
+    def and_spoil(tensors: dict[str, torch.Tensor], file: Path, **options: Any) -> None:
+        save_file(tensors, file, **options)
+        file.write_bytes(file.read_bytes()[:-4] + bytes(4))
+
+    monkeypatch.setattr(export_module, "save_file", and_spoil)
+    with pytest.raises(ExportError, match=r"model\.norm\.weight was not exported as it is in the checkpoint"):
+        exported(saved)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_whole_weights_next_to_shards_are_compared(make_model: Make, exported: Export, tmp_path: Path) -> None:
+    """The processes gathered them when they saved: a second opinion on how the shards are put together."""
+    model = make_model()
+    folder = with_companions(tmp_path / "m", model)
+    write_zero(folder, weights(model), stage=3, processes=3, shared=tied(model))
+    whole = {name: value.bfloat16() for name, value in weights(model).items()}
+    save_file(whole, folder / "model.safetensors")
+    out, lines = exported(folder)
+    assert any("the trained one, and that of model.safetensors next to the shards" in line for line in lines)
+    shutil.rmtree(out)
+    save_file({name: torch.empty(0) for name in whole}, folder / "model.safetensors")
+    _, lines = exported(folder, out=tmp_path / "other")
+    assert any(line.startswith("model.safetensors next to the shards is of no use: ") for line in lines)
+    whole[NORM][5] += 0.5
+    save_file(whole, folder / "model.safetensors")
+    with pytest.raises(ExportError, match=r"model\.norm\.weight differs between the shards and .*another step"):
+        exported(folder)
+    assert not out.exists()
+
+
+def test_weights_in_the_wrong_places_are_found(make_model: Make) -> None:
+    """By the logits, relative to their size; rounding is within the tolerance, and nothing else: not two layers of the
+    same shapes in each other's place."""
+    model = make_model()
+    prompts = verify.prompt_ids(AutoTokenizer.from_pretrained(POLICY_DIR), 784)
+    trained = verify.logits(model, prompts)
+    assert verify.check_logits(trained, trained + 7, 1e-6) < 1e-6
+    for dtype, tolerance in verify.TOLERANCE.items():
+        assert 0 <= verify.check_logits(trained, trained.to(dtype).float(), tolerance) < tolerance
+    model.model.layers[0], model.model.layers[1] = model.model.layers[1], model.model.layers[0]
+    swapped = verify.logits(model, prompts)
+    for wrong in (swapped, trained.roll(1, dims=0), trained * 1.2, torch.full_like(trained, torch.nan)):
+        with pytest.raises(ExportError, match="on fixed prompts the export's logits differ"):
+            verify.check_logits(trained, wrong, verify.TOLERANCE[torch.bfloat16])
+
+
+def test_the_base_model_has_what_is_missing(saved: Path, make_model: Make, exported: Export, tmp_path: Path) -> None:
+    """As FSDP's checkpoints lack it."""
+    write_distcp(tmp_path / "m", weights(make_model()), processes=2)
+    same_model(exported(tmp_path / "m", base=str(saved))[0], make_model())

@@ -1,0 +1,204 @@
+"""What cannot be exported, and where an export cannot go: one line and an exit code, and nothing is left."""
+
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoint_files import TOKENIZER, Bomb, save_whole, weights, with_companions, write_zero
+from model_families import SERVED
+
+from rg_env.errors import ExportError, InputError, OutputFolderError
+
+Export = Callable[..., tuple[Path, list[str]]]
+Command = Callable[..., tuple[int, str, str]]
+
+
+def folder_with(**files: str) -> Callable[[Path], Any]:
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        for name, content in files.items():
+            (folder / name).write_text(content)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: None, "does not exist; a checkpoint is"),
+        (lambda path: path.write_text("x"), "is a file: give the folder that it is in"),
+        (folder_with(), "is not a checkpoint: it has none of a model folder"),
+        (
+            folder_with(**{"__0_0.distcp": ""}),
+            "has .distcp files without their .metadata: the checkpoint is incomplete",
+        ),
+        (folder_with(latest="../.."), r"lacks the folder '\.\./\.\.', which DeepSpeed's file 'latest' names"),
+        (folder_with(latest="x" * 5000), "lacks the folder 'xxx"),
+        (folder_with(**{"metrics.jsonl": ""}), "is a run without a checkpoint-N"),
+        (folder_with(**{"latest_checkpointed_iteration.txt": "five"}), "does not name a step: give the folder"),
+    ],
+)
+def test_what_is_not_a_checkpoint(make: Any, words: str, exported: Export, tmp_path: Path) -> None:
+    make(tmp_path / "m")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match=words) as caught:
+        exported(tmp_path / "m")
+    assert "\n" not in str(caught.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda folder: [(folder / name).unlink() for name in TOKENIZER], "has no tokenizer .*--base NAME_OR_FOLDER"),
+        (lambda folder: (folder / "config.json").unlink(), "has no config.json, .*--base NAME_OR_FOLDER"),
+        (lambda folder: (folder / "config.json").write_text("{"), "its config.json cannot be read"),
+        (lambda folder: (folder / "config.json").write_text('{"model_type": "t5"}'), "does not describe a known model"),
+        (lambda folder: (folder / "tokenizer.json").write_text("{"), "its tokenizer cannot be read"),
+        (lambda folder: (folder / "generation_config.json").write_text("{"), "generation_config.json cannot be read"),
+        (lambda folder: (folder / "generation_config.json").write_text("[]"), "generation_config.json cannot be read"),
+    ],
+)
+def test_a_missing_or_damaged_configuration(spoil: Any, words: str, saved: Path, exported: Export) -> None:
+    spoil(saved)
+    before = sorted(saved.parent.rglob("*"))
+    with pytest.raises(InputError, match=words) as caught:
+        exported(saved)
+    assert "\n" not in str(caught.value)
+    assert sorted(saved.parent.rglob("*")) == before
+
+
+def test_the_tokenizer_of_another_model(make_model: Callable[..., Any], exported: Export, tmp_path: Path) -> None:
+    """It has ids that the model has no embedding for."""
+    qwen = SERVED["qwen2, tied"]
+    folder = save_whole(tmp_path / "m", make_model(type(qwen)(**{**qwen.to_dict(), "vocab_size": 500})))
+    with pytest.raises(ExportError, match="has 769 tokens, but the model has embeddings for 500"):
+        exported(folder)
+
+
+def test_nothing_is_overwritten(saved: Path, exported: Export, tmp_path: Path) -> None:
+    """Not a folder with anything in it, a file, or a link; an empty folder is used."""
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    for name in ("full", "file", "link", "run"):
+        with pytest.raises(OutputFolderError, match=f"{name} exists already and is not overwritten"):
+            exported(saved, out=tmp_path / name)
+    for out in (tmp_path / "file" / "out", tmp_path / "new" / ".."):
+        with pytest.raises(OutputFolderError, match=r"cannot write .*; nothing is left of it"):
+            exported(saved, out=out, verify=False)
+    assert sorted(tmp_path.rglob("*")) == before
+    mask = os.umask(0)
+    os.umask(mask)
+    assert exported(saved, out=tmp_path / "empty", verify=False)[0].stat().st_mode & 0o777 == 0o777 & ~mask
+
+
+def test_a_disk_without_room(saved: Path, exported: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The space needed is checked before anything is written."""
+    before = sorted(saved.parent.rglob("*"))
+    usage = shutil.disk_usage(saved)._replace(free=10_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(OutputFolderError, match=r"MB are to be written to .*, and 0 MB are free: make room"):
+        exported(saved)
+    assert sorted(saved.parent.rglob("*")) == before
+
+
+def test_the_last_line_is_the_folder(rg_env: Command, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of the folder that the command is called in; without the comparison it prints less."""
+    monkeypatch.chdir(saved)
+    code, out, errors = rg_env("export", ".")
+    assert (code, errors, out.splitlines()[-1]) == (0, "", f"{saved}-export")
+    code, less, _ = rg_env("export", str(saved), "--no-verify", "--dtype", "bf16", "--output-dir", f"{saved}-2")
+    assert code == 0
+    assert "verified" in out
+    assert "verified" not in less
+    assert "M parameters of bfloat16: 0." in less
+
+
+def test_mistakes_exit_with_2_and_failed_checks_with_1(rg_env: Command, saved: Path) -> None:
+    for arguments, words in (
+        (["/nowhere/at/all"], "error: /nowhere/at/all does not exist; a checkpoint is"),
+        ([str(saved), "--output-dir", str(saved)], "exists already and is not overwritten"),
+        ([str(saved), "--merge-lora"], "has no adapters to merge: omit --merge-lora"),
+        ([str(saved), "--dtype", "int8"], "invalid choice: 'int8'"),
+    ):
+        code, _, errors = rg_env("export", *arguments)
+        assert code == 2
+        assert words in errors
+    state = torch.load(saved / "pytorch_model.bin")
+    state["model.norm.weight"].fill_(torch.inf)
+    torch.save(state, saved / "pytorch_model.bin")
+    code, _, errors = rg_env("export", str(saved))
+    assert code == 1
+    assert errors == "error: model.norm.weight has values in the checkpoint that are not finite (NaN, or infinite)\n"
+
+
+def test_a_payload_is_one_line(rg_env: Command, make_model: Callable[..., Any], tmp_path: Path) -> None:
+    """In a shard of DeepSpeed's, which DeepSpeed itself would execute."""
+    model = make_model()
+    folder = with_companions(tmp_path / "m", model)
+    shards = write_zero(folder, weights(model), stage=2, processes=2)
+    torch.save({"optimizer_state_dict": Bomb(tmp_path / "executed")}, sorted(shards.glob("*optim_states.pt"))[1])
+    code, _, errors = rg_env("export", str(folder))
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "zero_pp_rank_1_mp_rank_00_optim_states.pt contains posix.system: not executed" in errors
+    assert not (tmp_path / "executed").exists()
+    assert not (tmp_path / "m-export").exists()
+
+
+def test_names_in_a_checkpoint_are_shown_as_text(rg_env: Command, saved: Path) -> None:
+    """What a terminal would obey is written as its number."""
+    state = torch.load(saved / "pytorch_model.bin")
+    state = {f"module.{name}": value for name, value in state.items()} | {"red\x1b[31m": torch.zeros(1)}
+    torch.save(state, saved / "pytorch_model.bin")
+    code, out, _ = rg_env("export", str(saved), "--no-verify")
+    assert code == 0
+    assert "left out, not part of the model: red\\x1b[31m\n" in out
+
+
+@contextlib.contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """Within: this process cannot write a file larger than `size` bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_leaves_nothing(rg_env: Command, saved: Path) -> None:
+    """In the middle of a file, here by a limit of file sizes."""
+    before = sorted(saved.parent.rglob("*"))
+    with files_up_to(200_000):
+        code, _, errors = rg_env("export", str(saved), "--no-verify")
+    assert (code, errors) == (2, f"error: cannot write {saved}-export: File too large; nothing is left of it\n")
+    assert sorted(saved.parent.rglob("*")) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_writing_leaves_nothing(saved: Path, kind: signal.Signals) -> None:
+    """As clusters and closed terminals end programs."""
+    program = (
+        "import os; from rg_env.cli.main import main; from rg_env.publish import export; finite = export._finite\n"
+        f"def end(*given): os.kill(os.getpid(), {kind.value}); return finite(*given)\n"
+        "export._finite = end; main()"
+    )
+    before = sorted(saved.parent.rglob("*"))
+    command = [sys.executable, "-c", program, "export", str(saved), "--output-dir", str(saved.parent / "new" / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+    assert sorted(saved.parent.rglob("*")) == before
