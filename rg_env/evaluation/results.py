@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, Strict, ValidationError, model_validator
 
 from rg_env.core.config.parsing import Section, Share, problems_in
 from rg_env.core.run_folder import RunFolder, damaged, evaluation_summary
 from rg_env.errors import InputError
 
-Interval = tuple[float, float]
-"""Lower and upper end of a 95 % confidence interval."""
+Interval = Annotated[tuple[float, float], Strict(False)]
+"""Lower and upper end of a 95 % confidence interval. Not strict: JSON has lists, which `Section` hands on as they are."""
 Part = Literal["training", "held_out", "labelled"]
 """What a task is to a training run: trained on, held out, or reported under a label in no overall figure."""
 
