@@ -94,7 +94,7 @@ def test_nothing_is_overwritten(saved: Path, exported: Export, tmp_path: Path) -
     (tmp_path / "empty").mkdir()
     before = sorted(tmp_path.rglob("*"))
     for name in ("full", "file", "link", "run"):
-        with pytest.raises(OutputFolderError, match=f"{name} exists already and is not overwritten"):
+        with pytest.raises(OutputFolderError, match=f"{name} exists and is not overwritten"):
             exported(saved, out=tmp_path / name)
     for out in (tmp_path / "file" / "out", tmp_path / "new" / ".."):
         with pytest.raises(OutputFolderError, match=r"cannot write .*; nothing is left of it"):
@@ -130,7 +130,7 @@ def test_the_last_line_is_the_folder(rg_env: Command, saved: Path, monkeypatch: 
 def test_mistakes_exit_with_2_and_failed_checks_with_1(rg_env: Command, saved: Path) -> None:
     for arguments, words in (
         (["/nowhere/at/all"], "error: /nowhere/at/all does not exist; a checkpoint is"),
-        ([str(saved), "--output-dir", str(saved)], "exists already and is not overwritten"),
+        ([str(saved), "--output-dir", str(saved)], "exists and is not overwritten"),
         ([str(saved), "--merge-lora"], "has no adapters to merge: omit --merge-lora"),
         ([str(saved), "--dtype", "int8"], "invalid choice: 'int8'"),
     ):
