@@ -20,7 +20,7 @@ from rg_env.core.run_folder import RunFolder, damaged, evaluation_summary
 from rg_env.errors import InputError
 
 Interval = Annotated[tuple[float, float], Strict(False)]
-"""Lower and upper end of a 95 % confidence interval. Not strict: JSON has lists, which `Section` hands on as they are."""
+"""Lower and upper end of a 95 % confidence interval. Not strict: in JSON it is a list."""
 Part = Literal["training", "held_out", "labelled"]
 """What a task is to a training run: trained on, held out, or reported under a label in no overall figure."""
 

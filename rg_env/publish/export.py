@@ -263,9 +263,7 @@ def _new_folder(out: Path) -> Iterator[Path]:
     """
     try:
         if out.is_symlink() or out.is_file() or (out.is_dir() and any(out.iterdir())):
-            raise OutputFolderError(
-                f"{out} exists already and is not overwritten: name another folder with --output-dir"
-            )
+            raise OutputFolderError(f"{out} exists and is not overwritten: name another folder with --output-dir")
         with removed_on_error(out.parent):
             out.parent.mkdir(parents=True, exist_ok=True)
             aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
