@@ -8,33 +8,22 @@ The same as `rg-env eval`, whose options and files docs/reference/evaluation.md 
 """
 
 import argparse
-import json
 
 from rg_env.commands import positive, run_command
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["tiny"], help="folders, names on the hub, 'tiny', NAME@URL")
     parser.add_argument("--tasks", nargs="+", default=["leg_counting", "chain_sum", "simple_equations"])
     parser.add_argument("--num-examples", type=positive, default=50, help="questions of each task; default: 50")
-    parser.add_argument(
-        "--max-tokens", type=positive, default=90, help="of an answer; default: 90, for the tiny policy"
-    )
+    parser.add_argument("--max-tokens", type=positive, default=90, help="tokens of an answer; default: 90")
     options = parser.parse_args()
 
-    from rg_env.evaluation.config import eval_config_of
-    from rg_env.evaluation.evaluate import run_evaluation
+    from rg_env.evaluation import evaluate
 
-    config = eval_config_of(
-        [
-            f"models={json.dumps(options.models)}",
-            f"tasks={json.dumps(options.tasks)}",
-            f"num_examples={options.num_examples}",
-            f"sampling.max_tokens={options.max_tokens}",
-        ]
-    )
-    results, folder = run_evaluation(config)
+    sampling = {"max_tokens": options.max_tokens}
+    results, folder = evaluate(options.models, options.tasks, num_examples=options.num_examples, sampling=sampling)
     for name, model in results.models.items():
         low, high = model.accuracy_interval
         print(f"{name}: accuracy {model.accuracy:.3f} (95 % interval {low:.3f} to {high:.3f}), mean over tasks")

@@ -184,9 +184,8 @@ def main() -> int:
     from rg_env.training.checks import check_prompts
     from rg_env.training.config.schema import evaluation_steps
     from rg_env.training.engines import Embedded
-    from rg_env.training.evaluation.runner import evaluated, metrics_of
-    from rg_env.training.reporting.console import RunConsole
-    from rg_env.training.reporting.summary import headline, print_summary
+    from rg_env.training.evaluation import evaluated, metrics_of
+    from rg_env.training.reporting.console import RunConsole, headline, print_summary
     from rg_env.training.rollouts import RolloutSampler
 
     set_seed(options.seed)

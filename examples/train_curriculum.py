@@ -15,7 +15,7 @@ from rg_env.commands import positive, run_command, seed
 def step_and_level(text: str) -> tuple[str, int]:
     step, _, level = text.partition(":")
     if not (step.isdecimal() and level.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no STEP:LEVEL, such as 100:1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not STEP:LEVEL, such as 100:1")
     return step, int(level)
 
 
@@ -32,7 +32,6 @@ def main() -> int:
     options = parser.parse_args()
 
     from rg_env import ReasoningGym
-    from rg_env.core.tasks.mixture import Mixture
     from rg_env.training import (
         Curriculum,
         CurriculumConfig,
@@ -44,7 +43,6 @@ def main() -> int:
         train,
     )
 
-    tasks = Mixture.parse(options.task)
     config = CurriculumConfig(
         tasks={options.task: {"highest": options.highest}},
         schedule=dict(options.schedule) if options.schedule else None,
@@ -54,10 +52,10 @@ def main() -> int:
     )
     run_folder(options.output_dir, "check", options.resume)  # raises before the model is loaded
     policy = load_policy(options.model)
-    env = ReasoningGym(gym=policy.mixture(tasks), seed=options.seed)
+    env = ReasoningGym(gym=policy.mixture(options.task), seed=options.seed)
     # `gym`: the user's own options, which win over levels; the tiny policy's sizes do not.
-    curriculum = Curriculum(config, env, options.seed, gym=tasks)
-    folder = run_folder(options.output_dir, f"curriculum-{run_name(tasks.names, policy.label)}", options.resume)
+    curriculum = Curriculum(config, env, options.seed, gym=options.task)
+    folder = run_folder(options.output_dir, f"curriculum-{run_name([options.task], policy.label)}", options.resume)
     args = default_config(policy, folder, max_steps=options.steps, seed=options.seed)
     trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, curriculum=curriculum)
     results = train(trainer, settings=vars(options), resume=options.resume)

@@ -5,17 +5,20 @@
 Three learning rates, say, are a loop over `load_train_config(file, [f"training.learning_rate={rate}"])`.
 """
 
-import sys
+import argparse
 
 from rg_env.commands import run_command
 from rg_env.training import load_train_config, run_config
 
 
 def main() -> int:
-    file, *overrides = sys.argv[1:] or ["configs/train/tiny.yaml"]
-    config = load_train_config(file, overrides)  # frozen; mistakes are reported before heavy imports
-    print(f"{config.model.name} on {', '.join(config.tasks)}: {config.training.max_steps} steps")
-    results = run_config(config)  # what train_results.json holds
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", nargs="?", default="configs/train/tiny.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value")
+    options = parser.parse_args()
+    config = load_train_config(options.config, options.overrides)  # frozen; mistakes are reported at once
+    print(f"learning rate {config.training.learning_rate:g}")
+    results = run_config(config)  # the contents of train_results.json
     before, after = results.get("eval_before"), results.get("eval_after")
     if before and after:  # on the main process, if there are both
         print(f"greedy accuracy {before['greedy_accuracy']} -> {after['greedy_accuracy']}")

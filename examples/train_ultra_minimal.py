@@ -1,4 +1,4 @@
-"""Train a language model by GRPO on a Reasoning Gym task.
+"""Train a language model by GRPO on a Reasoning Gym task: environment, model, trainer, train.
 
     python examples/train_ultra_minimal.py                               # any machine: the tiny policy, about a minute
     python examples/train_ultra_minimal.py --task leg_counting chain_sum simple_equations
@@ -30,18 +30,13 @@ def main() -> int:
     parser.add_argument("--vllm-port", type=int, default=8000)
     options = parser.parse_args()
 
-    # Checked here already: a mistake is reported before libraries and model are loaded.
-    from rg_env.core.tasks.mixture import Mixture
-    from rg_env.training import run_folder, run_name
-
-    tasks = Mixture.parse(options.task)
-    run_folder(options.output_dir, "check", options.resume)
     from rg_env import ReasoningGym
-    from rg_env.training import EngineConfig, GRPOTrainer, default_config, load_policy, train
+    from rg_env.training import EngineConfig, GRPOTrainer, default_config, load_policy, run_folder, run_name, train
 
+    run_folder(options.output_dir, "check", options.resume)  # an error now, rather than once the model is loaded
     policy = load_policy(options.model)
-    env = ReasoningGym(gym=policy.mixture(tasks), seed=options.seed, manifest=options.manifest)
-    folder = run_folder(options.output_dir, run_name(tasks.names, policy.label), options.resume)
+    env = ReasoningGym(gym=policy.mixture(options.task), seed=options.seed, manifest=options.manifest)
+    folder = run_folder(options.output_dir, run_name(options.task, policy.label), options.resume)
     sizes = {"max_steps": options.steps, "rollouts_per_step": options.rollouts_per_step}
     args = default_config(policy, folder, seed=options.seed, **sizes)
     engine = EngineConfig(kind=options.engine, host=options.vllm_host, port=options.vllm_port)

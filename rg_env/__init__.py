@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rg_env.adapters.v1 import load_environment as load_environment
     from rg_env.core.environment import Environment as Environment
     from rg_env.core.environment import ReasoningGym as ReasoningGym
+    from rg_env.core.grading.extraction import extract as extract
     from rg_env.core.grading.scoring import Score as Score
     from rg_env.core.rewards.builtin import Rollout as Rollout
     from rg_env.core.rewards.builtin import reward as reward
@@ -55,6 +56,7 @@ _LAZY = {
     "reward": "rg_env.core.rewards.builtin",
     "Rollout": "rg_env.core.rewards.builtin",
     "Score": "rg_env.core.grading.scoring",
+    "extract": "rg_env.core.grading.extraction",
     "EngineError": "rg_env.errors",
     "InputError": "rg_env.errors",
     "OutputFolderError": "rg_env.errors",

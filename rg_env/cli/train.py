@@ -48,8 +48,10 @@ def run(options: argparse.Namespace) -> int:
     refuse_sweep(config.output.dir)
     if options.dry_run:
         from rg_env.training.config.dry_run import describe
+        from rg_env.training.preflight import check_start
 
-        print(describe(config))
+        start = check_start(config, resume=options.resume, checkpoint=options.checkpoint, wait=False)
+        print("\n".join([describe(config), *(f"#   note        {note}" for note in start.notes)]))
         return 0
     from rg_env.training import evaluate_config, run_config  # reports what to install if something is missing
 

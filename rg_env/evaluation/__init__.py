@@ -1,1 +1,32 @@
-"""Models on tasks: asked, scored and compared, and what people look at of it: tables, pictures, a page."""
+"""Models on tasks: asked, scored and compared, and what people look at of it: tables, pictures, a page.
+
+results, folder = evaluate(["tiny", "outputs/RUN/checkpoint-25"], ["leg_counting"], num_examples=50)
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rg_env.evaluation.results import Results
+
+
+def evaluate(
+    models: Sequence[str] | Mapping[str, Any], tasks: Sequence[str] | Mapping[str, Any], **sections: Any
+) -> "tuple[Results, Path]":
+    """Evaluate models on tasks, as `rg-env eval` does; returns the results, and the folder of the files.
+
+    Args:
+        models, tasks: as in the config of an evaluation: names, or mappings by name.
+        sections: the other keys of that config, such as `num_examples=50` and `sampling={"max_tokens": 512}`.
+
+    Raises:
+        ConfigError: wrong keys or values, all at once. Other errors are those of `evaluate.run_evaluation`.
+    """
+    from rg_env.core.config.files import Document
+    from rg_env.evaluation.config import checked_eval_config
+    from rg_env.evaluation.evaluate import run_evaluation
+
+    own = {name: dict(each) if isinstance(each, Mapping) else list(each) for name, each in
+           (("models", models), ("tasks", tasks))}  # fmt: skip
+    return run_evaluation(checked_eval_config(Document({**own, **sections}, Path("arguments"))))

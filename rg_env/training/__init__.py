@@ -11,7 +11,7 @@ from rg_env.errors import MissingExtraError, install_command
 _NAMES = {
     "Curriculum": "rg_env.training.data.curriculum",
     "CurriculumConfig": "rg_env.training.config.schema",
-    "EvaluationPlan": "rg_env.training.evaluation.plan",
+    "EvaluationPlan": "rg_env.training.evaluation",
     "EngineConfig": "rg_env.training.config.schema",
     "GRPOConfig": "rg_env.training.config.grpo",
     "LoggingConfig": "rg_env.training.config.schema",
@@ -23,13 +23,14 @@ _NAMES = {
     "default_config": "rg_env.training.config.grpo",
     "TrainConfig": "rg_env.training.config.schema",
     "evaluate_config": "rg_env.training.build",
-    "evaluate_only": "rg_env.training.evaluation.runner",
+    "evaluate_only": "rg_env.training.evaluation",
     "load_policy": "rg_env.inference.models",
     "load_rows": "rg_env.training.data.user_rows",
     "load_train_config": "rg_env.training.config.load",
     "run_config": "rg_env.training.build",
     "run_folder": "rg_env.training.distributed",
     "run_name": "rg_env.core.run_folder",
+    "split_rows": "rg_env.training.data.user_rows",
     "train": "rg_env.training.run",
 }
 

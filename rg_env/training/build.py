@@ -1,37 +1,40 @@
 """What `rg-env train` does with a config: build the trainer that it describes, and train or evaluate.
 
-Heavy libraries are imported after the config has been read.
+Heavy libraries are imported after the config and what it needs have been checked (`preflight`), and the plan is printed
+before that.
 """
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rg_env.core.processes import print_once, world_size
+from rg_env.core.run_folder import RunFolder, run_name
+from rg_env.training.config.dry_run import plan
 from rg_env.training.config.schema import EvaluationSettings, TrainConfig
+from rg_env.training.preflight import Start, check_start
 
 if TYPE_CHECKING:
+    from rg_env.core.environment import Environment
     from rg_env.evaluation.results import Results
     from rg_env.inference.models import Policy
-    from rg_env.training.evaluation.plan import EvaluationPlan
+    from rg_env.training.evaluation import EvaluationPlan
     from rg_env.training.trainer import GRPOTrainer
 
 
 def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, Any]:
     """Train the run that `config` describes. Returns and raises as `train`."""
-    from rg_env.core.processes import print_once
+    start = check_start(config, resume=resume)
+    folder = _folder(config, resume)
+    shown = config if folder is None else config.model_copy(update={"output": _output(config, folder)})
+    print_once("\n".join([*plan(shown), f"loading {config.model.name} ..."]))
     from rg_env.inference.models import load_policy
-    from rg_env.training.config.dry_run import without_effect
-    from rg_env.training.distributed import run_folder
-    from rg_env.training.hub_uploads import check_hub
     from rg_env.training.run import train
 
     given, config = config, config.in_updates()
-    run_folder(config.output.dir, "check", resume)  # raises before the model is loaded
-    check_hub(config.hub)
-    if line := without_effect(given):
-        print_once(line)
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
-    trainer = make_trainer(config, policy, resume=resume)
+    trainer = make_trainer(config, policy, start, folder=folder, resume=resume)
     return train(
         trainer,
         config=given,
@@ -50,12 +53,12 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     Raises:
         InputError: there is no such checkpoint, or nothing to evaluate.
     """
-    from rg_env.core.run_folder import RunFolder, run_name
+    start = check_start(config, checkpoint=checkpoint)
+    print_once(f"loading {checkpoint or config.model.name} ...")
     from rg_env.inference.models import TINY, load_policy, with_adapters
     from rg_env.training.distributed import run_folder
-    from rg_env.training.evaluation.runner import evaluate_only, step_of_model
+    from rg_env.training.evaluation import evaluate_only, step_of_model
 
-    run_folder(config.output.dir, "check")
     is_tiny = config.model.name == TINY
     adapters = checkpoint if checkpoint and (Path(checkpoint) / "adapter_config.json").is_file() else None
     name = config.model.name if checkpoint is None or adapters else checkpoint
@@ -71,29 +74,32 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     policy = replace(policy, is_tiny=is_tiny)  # a checkpoint of the tiny policy gets the tiny policy's questions
     if adapters:
         policy = with_adapters(policy, adapters)
-    folder = run_folder(config.output.dir, run_name(list(config.tasks), f"{policy.label}-evaluation"))
-    trainer = make_trainer(config, policy, folder=folder)
-    plan = evaluation_plan(config, policy)
-    result = evaluate_only(trainer, folder, plan, step=step_of_model(checkpoint or ""))
+    folder = run_folder(config.output.dir, run_name(config.trained_on, f"{policy.label}-evaluation"))
+    trainer = make_trainer(config, policy, start, folder=folder)
+    evaluation = evaluation_plan(config, policy)
+    result = evaluate_only(trainer, folder, evaluation, step=step_of_model(checkpoint or ""))
     run = RunFolder(folder)
     run.write_config(config.resolved(), {"evaluated": checkpoint or name})
-    run.write_manifest(trainer.env.manifest, plan.manifests(trainer.env))
+    run.write_manifest(trainer.env.manifest, evaluation.manifests(trainer.env))
     return result
 
 
 def make_trainer(
-    config: TrainConfig, policy: "Policy", *, folder: Path | None = None, resume: str | None = None
+    config: TrainConfig, policy: "Policy", start: Start, *, folder: Path | None = None, resume: str | None = None
 ) -> "GRPOTrainer":
     """The trainer that `config` describes. `folder`: for its output; default: the config's."""
-    from rg_env.core.environment import ReasoningGym
-    from rg_env.core.run_folder import run_name
+    from rg_env.core.environment import Environment, ReasoningGym
     from rg_env.training.data.curriculum import Curriculum
     from rg_env.training.distributed import run_folder
     from rg_env.training.trainer import GRPOTrainer
 
-    env = ReasoningGym(gym=policy.mixture(config.gym), **config.environment_arguments())
+    env: Any
+    if start.rows is not None:
+        env = Environment(*start.rows, **config.prompt_arguments())
+    else:
+        env = ReasoningGym(gym=policy.mixture(config.gym), **config.environment_arguments())
     if folder is None:
-        folder = run_folder(config.output.dir, run_name(list(config.tasks), policy.label), resume)
+        folder = run_folder(config.output.dir, run_name(config.trained_on, policy.label), resume)
     curriculum = None
     if config.curriculum is not None:
         curriculum = Curriculum(config.curriculum, env, config.seed, gym=config.gym)
@@ -111,9 +117,9 @@ def make_trainer(
 def evaluation_plan(config: TrainConfig, policy: "Policy") -> "EvaluationPlan":
     """The section `evaluation` as a plan, with an environment for the held-out tasks and one for each label."""
     from rg_env.core.environment import ReasoningGym
-    from rg_env.training.evaluation.plan import EvaluationPlan
+    from rg_env.training.evaluation import EvaluationPlan
 
-    environments = {
+    environments: dict[str | None, Environment] = {
         label: ReasoningGym(**{**arguments, "gym": policy.mixture(arguments["gym"])})
         for label, arguments in config.evaluation_environments()
     }
@@ -138,3 +144,14 @@ def lora(config: TrainConfig) -> Any:
         target_modules="all-linear" if targets == ["all-linear"] else targets,
         use_rslora=config.lora.use_rslora,
     )
+
+
+def _folder(config: TrainConfig, resume: str | None) -> Path | None:
+    """The output folder, before the model is loaded; None: several processes agree on it later."""
+    if world_size() > 1 or os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
+        return None
+    return RunFolder.choose(config.output.dir, run_name(config.trained_on, Path(config.model.name).name), resume)
+
+
+def _output(config: TrainConfig, folder: Path) -> Any:
+    return config.output.model_copy(update={"dir": str(folder)})

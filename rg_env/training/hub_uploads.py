@@ -13,15 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import get_token
 from transformers import TrainerCallback
 
-from rg_env.core.hub import LOGIN, PushRequest, repo_problem
+from rg_env.core.hub import PushRequest
 from rg_env.core.processes import Command, ProcessGroup, environment_without
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.text import one_line
-from rg_env.errors import InputError
 from rg_env.training.config.schema import HubConfig
+from rg_env.training.preflight import check_hub
 
 FINISH_TIMEOUT_S = 3600.0
 """Time that an upload may take after training."""
@@ -29,18 +28,6 @@ _GRACE_S = 10.0
 """Time that a terminated upload has to remove what it exported, before it is killed."""
 _WORKSPACE = ".hub-upload"
 """In the run's folder, while an upload runs: its copy of the run, and its output."""
-
-
-def check_hub(config: HubConfig) -> None:
-    """Raise `InputError` for uploads that cannot work, before a model is loaded."""
-    if not config.enabled:
-        return
-    if config.repo_id is None:
-        raise InputError("hub.repo_id is missing: USER/NAME")
-    if problem := repo_problem(config.repo_id):
-        raise InputError(f"hub.repo_id {problem}")
-    if not get_token():
-        raise InputError(f"hub.enabled: there is no Hugging Face token: {LOGIN}; or hub.enabled=false")
 
 
 class Uploads(TrainerCallback):

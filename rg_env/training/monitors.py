@@ -9,15 +9,14 @@
 
 `train` adds a `MonitorCallback` to every run. A resumed run's monitors continue from the logs in its state: what had
 fired before is not reported again. A rule whose metrics are not logged never fires. Averages are over a window; noise
-is what differs from step to step.
+is the variation from step to step.
 """
 
 import math
-from collections import deque
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import islice
-from statistics import median
+from statistics import fmean, median, stdev
 from typing import Any
 
 from transformers import TrainerCallback
@@ -26,91 +25,59 @@ from rg_env.inference.models import processes
 from rg_env.training.config.schema import MonitorsConfig
 from rg_env.training.distributed import on_main
 
-_HUGE = 1e30  # what is beyond counts as this: its square is a number still
-
-
-@dataclass(frozen=True)
-class Mean:
-    """Of some values in a row, with its standard error, from how they differ."""
-
-    value: float
-    error: float
-
-    @classmethod
-    def of(cls, values: list[float]) -> "Mean":
-        mean = math.fsum(values) / len(values)
-        variance = math.fsum((value - mean) * (value - mean) for value in values) / max(1, len(values) - 1)
-        return cls(mean, math.sqrt(variance / len(values)))
-
-    def rise_to(self, later: "Mean") -> float:
-        """To `later`, in standard errors of the difference; below 0: a fall."""
-        rise, error = later.value - self.value, math.hypot(self.error, later.error)
-        if error > 0:
-            return rise / error
-        return 0.0 if rise == 0 else math.copysign(math.inf, rise)
+_HUGE = 1e30
+"""Larger values count as this one, whose square is still a number."""
 
 
 class History:
-    """The last two windows of each metric, and the first one; a window is `window` records that have the metric."""
+    """The metrics of a run's steps so far. A window is `window` consecutive values of a metric."""
 
     def __init__(self, window: int):
         self.window = window
         self.step = 0
-        """Of the last record."""
-        self._last: dict[str, deque[tuple[int, float]]] = {}
-        self._first: dict[str, list[float]] = {}
+        """Step of the last record."""
+        self._steps: dict[str, list[int]] = defaultdict(list)
+        self._values: dict[str, list[float]] = defaultdict(list)
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Take up the metrics of a step."""
+        """Add the metrics of a step."""
         step = _number(record.get("step"))
         self.step = self.step + 1 if step is None else int(step)
         for name, value in record.items():
             if name != "step" and (number := _number(value)) is not None:
-                self._last.setdefault(name, deque(maxlen=2 * self.window)).append((self.step, number))
-                first = self._first.setdefault(name, [])
-                if len(first) < self.window:
-                    first.append(number)
+                self._steps[name].append(self.step)
+                self._values[name].append(number)
 
     def names(self) -> list[str]:
-        return list(self._last)
+        return list(self._values)
 
     def latest(self, name: str) -> float | None:
-        """Of the last record; None if it has none."""
-        series = self._last.get(name)
-        return series[-1][1] if series and series[-1][0] == self.step else None
+        """The value in the last record; None if it has none."""
+        return self._values[name][-1] if name in self._values and self._steps[name][-1] == self.step else None
 
     def recent(self, name: str) -> list[float]:
-        """The last window; empty until there is a whole one."""
-        return self._part(name, self.window)
+        """The last window; empty until it is full."""
+        values = self._values.get(name, [])
+        return values[-self.window :] if len(values) >= self.window else []
 
     def earlier(self, name: str) -> list[float]:
-        """The window before that; empty until there is a whole one."""
-        return self._part(name, 2 * self.window)[: self.window]
+        """The window before the last one; empty until both are full."""
+        values = self._values.get(name, [])[-2 * self.window :]
+        return values[: self.window] if len(values) == 2 * self.window else []
 
     def first(self, name: str) -> list[float]:
-        """The first window; empty until there is a whole one behind it."""
-        return self._first[name] if self.earlier(name) else []
-
-    def start(self, name: str) -> float:
-        """Mean over the first window; 0 until there is a whole one behind it."""
-        values = self.first(name)
-        return sum(values) / len(values) if values else 0.0
+        """The first window; empty until another one is full."""
+        return self._values[name][: self.window] if self.earlier(name) else []
 
     def mean(self, name: str) -> float | None:
-        """Over the last window."""
-        values = self.recent(name)
-        return math.fsum(values) / len(values) if values else None
+        """Mean over the last window; None until it is full."""
+        return fmean(values) if (values := self.recent(name)) else None
 
     def span(self, name: str, windows: int = 1) -> int:
-        """How many steps the last windows are."""
-        series = self._last.get(name) or [(self.step, 0.0)]
-        steps = [step for step, _ in islice(series, max(0, len(series) - windows * self.window), None)]
+        """The number of steps in the last windows."""
+        steps = self._steps[name][-windows * self.window :]
         between = (steps[-1] - steps[0]) / max(1, len(steps) - 1)
         return max(len(steps), round(steps[-1] - steps[0] + between))
-
-    def _part(self, name: str, length: int) -> list[float]:
-        series = self._last.get(name, ())
-        return [value for _, value in islice(series, len(series) - length, None)] if len(series) >= length else []
 
 
 def _number(value: object) -> float | None:
@@ -119,13 +86,25 @@ def _number(value: object) -> float | None:
     return float(max(-_HUGE, min(_HUGE, value)))
 
 
+def rise(old: list[float], new: list[float]) -> float:
+    """How far the mean rises from `old` to `new`, in standard errors of the difference; below 0: it falls."""
+
+    def error(values: list[float]) -> float:
+        return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+
+    difference, noise = fmean(new) - fmean(old), math.hypot(error(old), error(new))
+    if noise > 0:
+        return difference / noise
+    return 0.0 if difference == 0 else math.copysign(math.inf, difference)
+
+
 TOO_EASY, TOO_HARD = 0.8, 0.2
 """Accuracies beyond which most groups of eight are all right, or all wrong."""
 KL_FLOOR, RATIO_FLOOR = 0.1, 10.0
 """Below these, in nats a token and as a ratio, nothing is a spike: both are near zero and one when training begins."""
 _SURE, _NOISE = 3.0, 1.0
 """Standard errors from which a mean has changed for certain, and within which it has not."""
-_LENGTH = "completions/mean_length"
+_LENGTH, _CUT = "completions/mean_length", "completions/clipped_ratio"
 _LENGTH_REWARDS = ("length", "brevity", "cosine", "overlong_penalty")
 
 Window = Callable[[str], list[float]]
@@ -134,25 +113,23 @@ Window = Callable[[str], list[float]]
 
 def zero_variance(history: History, threshold: float) -> str | None:
     """Groups of equal rewards teach nothing."""
-    share = history.mean("frac_reward_zero_std")
+    share, accuracy = history.mean("frac_reward_zero_std"), history.mean("accuracy")
     if share is None or share < threshold:
         return None
-    accuracy = history.mean("accuracy")
     symptom = f"{_percent(share)} of groups had equal rewards {_over(history, 'frac_reward_zero_std')}"
     if accuracy is None:
         return f"{symptom}: the rewards do not tell answers apart: change rewards, or raise training.temperature"
-    symptom, names = f"{symptom}: ", " ".join(history.names())
-    at = f"(accuracy {accuracy:.2f})"
+    names, at = " ".join(history.names()), f"(accuracy {accuracy:.2f})"
     curriculum = "curriculum/" in names
     # What is on already is not suggested, and a curriculum's prompts are not filtered.
     other = "" if curriculum or "filter_groups/" in names else ", or set training.filter_groups=true"
     if accuracy >= TOO_EASY:
         change = "lower curriculum.success_threshold" if curriculum else "raise tasks.NAME.level"
-        return f"{symptom}the tasks are too easy for this model {at}: {change}{other}"
+        return f"{symptom}: the tasks are too easy for this model {at}: {change}{other}"
     if accuracy <= TOO_HARD:
         change = "raise curriculum.failure_threshold" if curriculum else "lower tasks.NAME.level"
-        return f"{symptom}the tasks are too hard for this model {at}: {change}{other}"
-    return f"{symptom}each question is answered all right or all wrong {at}: raise training.temperature{other}"
+        return f"{symptom}: the tasks are too hard for this model {at}: {change}{other}"
+    return f"{symptom}: each question is answered all right or all wrong {at}: raise training.temperature{other}"
 
 
 def answer_rate(history: History, threshold: float) -> str | None:
@@ -172,7 +149,7 @@ def _rate(history: History, metric: str, threshold: float, what: str, reward: st
     if share is None or share >= threshold or _rises(history.recent(metric)):
         return None
     symptom = f"only {_percent(share)} of {what} {_over(history, metric)}"
-    cut = history.mean("completions/clipped_ratio") or 0.0
+    cut = history.mean(_CUT) or 0.0
     if cut >= (1 - share) / 2:
         return f"{symptom}: {_percent(cut)} were cut off by the token limit: raise training.max_tokens"
     change = f"say it in prompt.system_prompt, or raise rewards.{reward}.weight"
@@ -181,10 +158,10 @@ def _rate(history: History, metric: str, threshold: float, what: str, reward: st
 
 def truncation(history: History, threshold: float) -> str | None:
     """Answers that are cut off are lost."""
-    share = history.mean("completions/clipped_ratio")
+    share = history.mean(_CUT)
     if share is None or share < threshold:
         return None
-    symptom = f"{_percent(share)} of completions were cut off {_over(history, 'completions/clipped_ratio')}"
+    symptom = f"{_percent(share)} of completions were cut off {_over(history, _CUT)}"
     if _rises(history.recent(_LENGTH)):
         return f"{symptom}, and they get longer: raise training.max_tokens, or add rewards.overlong_penalty"
     return f"{symptom}: the token limit is too low for this task: raise training.max_tokens"
@@ -192,7 +169,8 @@ def truncation(history: History, threshold: float) -> str | None:
 
 def length_drift(history: History, factor: float) -> str | None:
     """Longer or shorter is fine where it pays in accuracy."""
-    before, now = history.start(_LENGTH), history.mean(_LENGTH)
+    first, now = history.first(_LENGTH), history.mean(_LENGTH)
+    before = fmean(first) if first else 0.0
     if not before or now is None or before / factor < now < before * factor or _improved(history, history.first):
         return None
     symptom = f"completions have {now:.0f} tokens on average, after {before:.0f} at the start"
@@ -201,7 +179,7 @@ def length_drift(history: History, factor: float) -> str | None:
         rewarded = [name for name in _LENGTH_REWARDS if f"rewards/{name}/mean" in history.names()]
         change = f"lower rewards.{rewarded[0]}.weight" if rewarded else "raise rewards.correctness.weight"
         return f"{symptom}: answers shrink because short ones pay: {change}"
-    cut = history.mean("completions/clipped_ratio") or 0.0
+    cut = history.mean(_CUT) or 0.0
     consequence = f" ({_percent(cut)} are cut off by now)" if cut > 0 else ""
     change = "add rewards.overlong_penalty, or set training.loss_type=dr_grpo"
     return f"{symptom}: length grows for its own sake{consequence}: {change}"
@@ -209,7 +187,8 @@ def length_drift(history: History, factor: float) -> str | None:
 
 def entropy_collapse(history: History, part: float) -> str | None:
     """A policy that always gives the same answer has nothing to learn from; fine where it is right."""
-    before, now, accuracy = history.start("entropy"), history.mean("entropy"), history.mean("accuracy")
+    first, now, accuracy = history.first("entropy"), history.mean("entropy"), history.mean("accuracy")
+    before = fmean(first) if first else 0.0
     solved = accuracy is not None and accuracy >= TOO_EASY
     if not before or now is None or now >= before * part or solved or _rises(history.recent("accuracy")):
         return None
@@ -223,16 +202,16 @@ def entropy_collapse(history: History, part: float) -> str | None:
 def reward_hacking(history: History, least: float) -> str | None:
     """A rise of the reward without one of the accuracy; half of it is enough if accuracy falls. Since the window
     before, or the first one: a policy can find such a way fast or slowly."""
-    steps = f"over the last {history.span('reward', 2)} steps"
-    for before, when in ((history.earlier, steps), (history.first, "since the start")):
-        if not before("reward") or not before("accuracy") or not history.recent("accuracy"):
+    for before, when in ((history.earlier, ""), (history.first, "since the start")):
+        old, new, accuracy = before("reward"), history.recent("reward"), history.recent("accuracy")
+        if not old or not before("accuracy") or not accuracy:
             continue
-        old, new = Mean.of(before("reward")), Mean.of(history.recent("reward"))
-        gain = Mean.of(before("accuracy")).rise_to(Mean.of(history.recent("accuracy")))
+        gain = rise(before("accuracy"), accuracy)
         enough = least / 2 if gain <= -_SURE else least
-        if new.value - old.value < enough or old.rise_to(new) < _SURE or gain > _NOISE:
+        if fmean(new) - fmean(old) < enough or rise(old, new) < _SURE or gain > _NOISE:
             continue
-        symptom = f"reward rose from {old.value:.2f} to {new.value:.2f} {when}"
+        when = when or f"over the last {history.span('reward', 2)} steps"
+        symptom = f"reward rose from {fmean(old):.2f} to {fmean(new):.2f} {when}"
         symptom += f", and accuracy did not{_from_to(history, before, 'accuracy')}"
         name = _what_rose(history, before)
         if name is None:
@@ -261,25 +240,21 @@ def ratio_spike(history: History, factor: float) -> str | None:
 
 def grader_timeouts(history: History, threshold: float) -> str | None:
     """An answer that is not graded in time scores 0, right or not."""
-    share = history.mean("status/timed_out")
-    if not share or share < threshold:
-        return None
-    return (
-        f"{_percent(share)} of answers took too long to grade {_over(history, 'status/timed_out')} and score 0: "
-        "set grading=hardened, or make score_answer of your own task faster"
-    )
+    change = "set grading=hardened, or make score_answer of your own task faster"
+    return _lost(history, "status/timed_out", threshold, "took too long to grade", "", change)
 
 
 def ungradable(history: History, threshold: float) -> str | None:
     """An answer that cannot be graded scores 0, right or not."""
-    share = history.mean("status/ungradable")
+    change = "the rows are of another version, or were changed: build them again, without splits.manifest"
+    return _lost(history, "status/ungradable", threshold, "could not be graded", " (rollouts.jsonl says why)", change)
+
+
+def _lost(history: History, metric: str, threshold: float, what: str, where: str, change: str) -> str | None:
+    share = history.mean(metric)
     if not share or share < threshold:
         return None
-    return (
-        f"{_percent(share)} of answers could not be graded {_over(history, 'status/ungradable')} and score 0 "
-        "(rollouts.jsonl says why): the rows are of another version, or were changed: build them again, without "
-        "splits.manifest"
-    )
+    return f"{_percent(share)} of answers {what} {_over(history, metric)} and score 0{where}: {change}"
 
 
 RULES: dict[str, Callable[[History, float], str | None]] = {
@@ -295,14 +270,14 @@ RULES: dict[str, Callable[[History, float], str | None]] = {
 def _rises(values: list[float]) -> bool:
     """Whether the second half is above the first, by more than noise."""
     half = len(values) // 2
-    return half > 0 and Mean.of(values[:half]).rise_to(Mean.of(values[-half:])) > 2 * _NOISE
+    return half > 0 and rise(values[:half], values[-half:]) > 2 * _NOISE
 
 
 def _improved(history: History, before: Window) -> bool:
     """Whether accuracy, or where it is not known the reward, has risen since that window."""
     name = "accuracy" if history.recent("accuracy") else "reward"
     old, new = before(name), history.recent(name)
-    return bool(old and new) and Mean.of(old).rise_to(Mean.of(new)) > _NOISE
+    return bool(old and new) and rise(old, new) > _NOISE
 
 
 def _what_rose(history: History, before: Window) -> str | None:
@@ -311,7 +286,7 @@ def _what_rose(history: History, before: Window) -> str | None:
     for metric in history.names():
         name = metric.removeprefix("rewards/").removesuffix("/mean")
         if metric == f"rewards/{name}/mean" and name not in ("correctness", "partial") and before(metric):
-            rises[name] = Mean.of(before(metric)).rise_to(Mean.of(history.recent(metric)))
+            rises[name] = rise(before(metric), history.recent(metric))
     best = max(rises, key=lambda name: rises[name], default=None)
     return best if best is not None and rises[best] >= _SURE else None
 
@@ -337,9 +312,7 @@ def _over(history: History, metric: str) -> str:
 
 def _from_to(history: History, before: Window, metric: str) -> str:
     old, new = before(metric), history.recent(metric)
-    if not old or not new:
-        return ""
-    return f" ({sum(old) / len(old):.2f} to {sum(new) / len(new):.2f})"
+    return f" ({fmean(old):.2f} to {fmean(new):.2f})" if old and new else ""
 
 
 @dataclass(frozen=True)
@@ -349,7 +322,7 @@ class Alarm:
     step: int
     rule: str
     message: str
-    """What is the matter, the likely cause, and what to change."""
+    """The symptom, the likely cause, and what to change."""
 
     @property
     def line(self) -> str:
@@ -363,7 +336,7 @@ class Monitors:
         self._history = History(config.window)
         self._thresholds: dict[str, float] = {name: getattr(config, name) for name in config.active()}
         self._calm: dict[str, int] = {}
-        """Of the rules that have fired: for how many records in a row they have been well since."""
+        """For each rule that has fired, the number of calm records in a row since."""
 
     def see(self, record: Mapping[str, Any]) -> list[Alarm]:
         """Add a line of metrics, and return the alarms that fire now. Lines without a loss, which are not of a training
@@ -371,24 +344,23 @@ class Monitors:
         if "loss" not in record:
             return []
         self._history.add(record)
-        found = {name: RULES[name](self._history, threshold) for name, threshold in self._thresholds.items()}
-        alarms = [
-            Alarm(self._history.step, name, message)
-            for name, message in found.items()
-            if message is not None and name not in self._calm
-        ]
-        for name, message in found.items():
-            if message is not None:
-                self._calm[name] = 0
-            elif name in self._calm:
-                self._calm[name] += 1
-                if self._calm[name] >= self._history.window:
-                    del self._calm[name]
+        alarms = []
+        for name, threshold in self._thresholds.items():
+            message = RULES[name](self._history, threshold)
+            if message is None:
+                if name in self._calm:
+                    self._calm[name] += 1
+                    if self._calm[name] >= self._history.window:
+                        del self._calm[name]
+                continue
+            if name not in self._calm:
+                alarms.append(Alarm(self._history.step, name, message))
+            self._calm[name] = 0
         return alarms
 
 
 class MonitorCallback(TrainerCallback):
-    """Shows `config`'s monitors what is logged.
+    """Shows `config`'s monitors what is logged, and adds `monitor/RULE` to the metrics of a step where a rule fires.
 
     Args:
         config: default: all rules, with their default thresholds.
@@ -399,7 +371,7 @@ class MonitorCallback(TrainerCallback):
         self.config = config or MonitorsConfig()
         self.say: Callable[[str], Any] = say or (lambda line: print(line, flush=True))
         self.alarms: list[Alarm] = []
-        """All of the run, earlier parts of it included; on the main process."""
+        """All alarms of the run, earlier parts of it included; on the main process."""
         self.stopped_by: str | None = None
         """The rule that ended the run; on all processes."""
         self._monitors = Monitors(self.config)
@@ -409,20 +381,21 @@ class MonitorCallback(TrainerCallback):
         self.alarms = [alarm for record in state.log_history for alarm in self._monitors.see(record)]
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        record = {"step": state.global_step, **(logs or {})}
-        if "loss" not in record:  # evaluations are logged by the main process alone
+        logs = {} if logs is None else logs
+        if "loss" not in logs:  # evaluations are logged by the main process alone
             return
         if self.config.stop_on:
-            self.stopped_by = on_main(processes(), lambda: self._check(record))
+            self.stopped_by = on_main(processes(), lambda: self._check(state.global_step, logs))
             control.should_training_stop = control.should_training_stop or self.stopped_by is not None
         elif state.is_world_process_zero:
-            self._check(record)
+            self._check(state.global_step, logs)
 
-    def _check(self, record: dict[str, Any]) -> str | None:
+    def _check(self, step: int, logs: dict[str, Any]) -> str | None:
         """Print alarms; returns the rule that ends the run, if one does."""
-        alarms = self._monitors.see(record)
+        alarms = self._monitors.see({"step": step, **logs})
         self.alarms += alarms
         ends = next((alarm.rule for alarm in alarms if alarm.rule in self.config.stop_on), None)
         for alarm in alarms:
+            logs[f"monitor/{alarm.rule}"] = 1.0
             self.say(f"{alarm.line} (the run ends here: monitors.stop_on)" if alarm.rule == ends else alarm.line)
         return ends

@@ -8,6 +8,7 @@ Ctrl-C; monitors, uploads and trackers are callbacks of their own modules.
 """
 
 import contextlib
+import shlex
 import signal
 import sys
 import threading
@@ -30,13 +31,12 @@ from rg_env.tiny import POLICY_DIR
 from rg_env.training.checkpointing.resume import check_fit, chosen, step_of
 from rg_env.training.config.schema import HubConfig, LoggingConfig, MonitorsConfig, TrainConfig
 from rg_env.training.distributed import on_main
-from rg_env.training.evaluation.plan import EvaluationPlan
-from rg_env.training.evaluation.runner import FixedEvaluation, metrics_of
+from rg_env.training.evaluation import EvaluationPlan, FixedEvaluation, metrics_of
 from rg_env.training.hub_uploads import Uploads
 from rg_env.training.monitors import MonitorCallback
-from rg_env.training.reporting.console import RunConsole, spread
+from rg_env.training.preflight import AUTO
+from rg_env.training.reporting.console import RunConsole, headline, print_summary, spread
 from rg_env.training.reporting.metrics import hardware
-from rg_env.training.reporting.summary import headline, print_summary
 from rg_env.training.reporting.trackers import FOLDERS, Trackers
 from rg_env.training.trainer import GRPOTrainer
 
@@ -70,6 +70,10 @@ class Recorder(TrainerCallback):
         """On the main process."""
         self.evaluated = False
         """Whether there has been one, on all processes."""
+        self.alarms: list[str] = []
+        """Lines of monitors about the step, which are printed after it."""
+        self.on_examples: Callable[[int, list[dict[str, Any]]], Any] = lambda step, records: None
+        """Gets the examples that are shown, too."""
         self._evaluated_at: int | None = None
         self._written: Any = None
         trainer.guard.say = self.console.line
@@ -107,6 +111,8 @@ class Recorder(TrainerCallback):
         if "reward" in logs:
             self.console.step(state.global_step, state.max_steps, logs)
             self._show_examples(state.global_step)
+        while self.alarms:
+            self.console.line(self.alarms.pop(0))
         self.folder.add_metrics(state.global_step, logs)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -129,7 +135,7 @@ class Recorder(TrainerCallback):
 
     def _evaluate(self, step: int) -> dict[str, float]:
         start = time.monotonic()
-        result = self.evaluation.run(step)
+        result = self.evaluation.run(step, self.console.evaluating)
         seconds = time.monotonic() - start
         self.evaluations.append(result)
         self.folder.write_evaluation(step, result.model_dump(mode="json"))
@@ -152,7 +158,9 @@ class Recorder(TrainerCallback):
         every, rollouts = self.logging.examples_every, self.trainer.rollouts
         if every and rollouts is not None and step // every > self._examples_at // every:
             self._examples_at = step
-            self.console.examples(step, spread(rollouts.records(), self.logging.num_examples))
+            shown = spread(rollouts.records(), self.logging.num_examples)
+            self.console.examples(step, shown)
+            self.on_examples(step, shown)
 
 
 def train(
@@ -213,13 +221,14 @@ def train(
     )
     own = [each for each in trainer.callbacks if isinstance(each, MonitorCallback)]
     watch = own[0] if own and monitors is None else MonitorCallback(monitors)
-    watch.say = recorder.console.line
+    watch.say = recorder.alarms.append
     uploads = Uploads(hub or HubConfig(), folder.path, main=main, say=recorder.console.line)
     trackers = Trackers(trainer, logging or LoggingConfig(), folder.path)
+    recorder.on_examples = trackers.completions
     callbacks = trainer.callbacks
-    # Monitors after the recorder: a step's line comes before what is reported of it.
+    # Monitors before the recorder and the trackers: alarms are among the metrics of their step.
     others = [each for each in callbacks if not isinstance(each, MonitorCallback)]
-    trainer.callbacks = [*others, recorder, watch, uploads, trackers, interruption]
+    trainer.callbacks = [*others, watch, recorder, uploads, trackers, interruption]
     start = time.monotonic()
     failure: Exception | None = None
     together = True
@@ -275,6 +284,8 @@ def train(
     with _noting_with(failure):
         plot_run(folder.path)
         print_summary(folder.path, results, before, after)
+        if interruption.happened:
+            print(f"Resume with: {_resume_command(folder.path, config is not None)}", flush=True)
     uploads.finish(complete=failure is None and not interruption.happened and not watch.stopped_by)
     if failure:
         raise failure
@@ -290,6 +301,13 @@ def _noting_with(failure: Exception | None) -> Iterator[None]:
         if failure is None:
             raise
         failure.add_note(f"in addition, not everything could be saved: {type(error).__name__}: {error}")
+
+
+def _resume_command(folder: Path, from_config: bool) -> str:
+    if from_config:
+        words = ["rg-env", "train", str(folder / "config.yaml"), f"output.dir={folder}", "--resume", AUTO]
+        return shlex.join(words)
+    return f"--resume {AUTO} --output-dir {shlex.quote(str(folder))}, or in Python train(trainer, resume='{AUTO}')"
 
 
 def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
@@ -373,7 +391,7 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
         resolved["environment"]["grading"] = getattr(env, "grading", "hardened")
     if trainer.curriculum is not None:
         resolved["curriculum"] = trainer.curriculum.config.model_dump()
-    return {**settings, **resolved}
+    return {"script": shlex.join(sys.argv), **settings, **resolved}
 
 
 class _Interruption(TrainerCallback):

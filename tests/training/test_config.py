@@ -62,7 +62,10 @@ MISTAKES = [
     ("evaluation.tasks=[maze, maze]", "task 'maze' appears twice: give the second one a label"),
     ("evaluation.tasks=[{task: maze}]", "mappings with a name: [a, {name: b, num_examples: 20}]"),
     ("rewards=correctness", "must be a mapping of names"),
-    ("logging.report_to=wandb", "must be a list"),
+    ("logging.report_to=wanddb", "must be one of 'tensorboard', 'wandb' or 'trackio'"),
+    ("engine=vlm", "engine = 'vlm' @ command line: kind must be one of 'embedded' or 'vllm'"),
+    ("data=problems.jsonl", "there are Reasoning Gym tasks to train on: use one of them, as with tasks=null"),
+    (["tasks=null", "data=d.csv", "splits.manifest=m.json"], "cannot be kept with data, which has its own"),
     # ranges
     ("seed=-1", "must be at least 0"),
     ("seed=4294967296", "must be below 4294967296"),
@@ -112,7 +115,7 @@ MISTAKES = [
     ("splits.num_eval_examples=1", "fewer than the 2 tasks"),
     ("rewards={correctness: 0}", "every weight is 0"),
     ("rewards={}", "names no reward"),
-    ("tasks={}", "is empty: name at least 1"),
+    ("tasks={}", "is empty: name at least 1, or give questions of your own (data)"),
     ("training.warmup_steps=500", "more than the 200 steps of the run"),
     ("training.epsilon_high=0.1", "training.epsilon_high = 0.1 @ command line: must be at least epsilon (0.2)"),
     ("training.optim=adamw_8bit", "needs bitsandbytes, which is not installed"),
@@ -306,6 +309,22 @@ def test_forms_that_stand_for_others(base: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("short", "whole"),
+    [
+        ("model=tiny", "model={name: tiny}"),
+        ("engine=vllm", "engine.kind=vllm"),
+        ("output=here", "output.dir=here"),
+        ("logging.report_to=tensorboard", "logging.report_to=[tensorboard]"),
+        ("logging.report_to=none", "logging.report_to=[]"),
+    ],
+)
+def test_plain_text_stands_for_a_section_or_a_list(base: Path, short: str, whole: str) -> None:
+    assert load_train_config(base, [short]) == load_train_config(base, [whole])
+    config = load_train_config(base, ["tasks=null", "data=d.csv"])
+    assert (config.data.path if config.data else None, config.trained_on) == ("d.csv", ["d"])
+
+
 def test_the_resolved_config_reads_equal(base: Path) -> None:
     """Whatever it says: a run can be repeated from its own config.yaml."""
     overrides = [
@@ -421,15 +440,23 @@ def test_other_keys_are_not(base: Path, overrides: list[str]) -> None:
     assert without_effect(load_train_config(base, overrides)) == ""
 
 
-def test_a_run_reports_unused_keys_once_before_anything_is_loaded(base: Path) -> None:
-    """On the first of several processes."""
+def test_a_run_begins_with_its_plan(base: Path) -> None:
+    """Before anything is loaded, on the first of several processes, with the keys that have no effect."""
     base.write_text(f"{base.read_text().replace('tiny', 'nowhere/at-all')}engine: {{port: 1}}\n")
-    for rank, expected in (("0", "without effect: engine.port (engine.kind: embedded)\n"), ("1", "")):
+    for rank, lines in (("0", 10), ("1", 0)):
         command = [sys.executable, "-m", "rg_env.cli.main", "train", str(base), f"output.dir=run{rank}"]
         environment = {**os.environ, "RANK": rank, "HF_HUB_OFFLINE": "1"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
-        assert (done.returncode, done.stdout) == (2, expected)
+        assert done.returncode == 2
         assert "cannot load the model" in done.stderr
+        assert len(done.stdout.splitlines()) == lines
+        if lines:
+            assert done.stdout.startswith(
+                "model       nowhere/at-all, all weights; generation in the training process\n"
+            )
+            assert "output      run0, " in done.stdout
+            end = "without effect: engine.port (engine.kind: embedded)\nloading nowhere/at-all ...\n"
+            assert done.stdout.endswith(end)
 
 
 STEPS = [
@@ -482,19 +509,5 @@ def sections(schema: type[Section]) -> list[type[Section]]:
 @pytest.mark.parametrize("schema", dict.fromkeys(sections(TrainConfig)), ids=lambda schema: schema.__name__)
 def test_every_field_of_every_section_says_what_it_is(schema: Any) -> None:
     assert schema.__doc__
-    described = {
-        "model",
-        "splits",
-        "prompt",
-        "engine",
-        "training",
-        "lora",
-        "evaluation",
-        "curriculum",
-        "monitors",
-        "logging",
-        "output",
-        "hub",
-    }
     for name, field in schema.model_fields.items():
-        assert field.description or (schema is TrainConfig and name in described), name
+        assert field.description or parts(field.annotation), name

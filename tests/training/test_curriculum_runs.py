@@ -1,9 +1,7 @@
-"""The tiny policy under a curriculum: real training, checkpoints, two processes, the example."""
+"""The tiny policy under a curriculum: real training, checkpoints."""
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR, TASKS
 from rg_env.training import Curriculum, CurriculumConfig, EvaluationPlan, train
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "train_curriculum.py"
 GYM = ["chain_sum", "leg_counting"]
 pytestmark = pytest.mark.slow
 
@@ -136,15 +133,3 @@ def test_checkpoints_of_another_curriculum_are_refused(fresh: Any, tmp_path: Pat
     (tmp_path / "with" / "checkpoint-1" / "curriculum.json").write_text('{"tasks": ')
     with pytest.raises(InputError, match=r"the curriculum.s state is truncated, or damaged"):
         train(fresh("with", QUICK), resume=tmp_path / "with" / "checkpoint-1")
-
-
-def test_the_example_runs(tmp_path: Path) -> None:
-    """Two steps on a schedule, as a process of its own."""
-    command = [sys.executable, str(EXAMPLE), "--model", "tiny", "--steps", "2", "--schedule", "0:0", "1:2"]
-    done = subprocess.run(
-        [*command, "--output-dir", "run"], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "step 1: chain_sum rises to level 2 (scheduled)" in done.stdout
-    levels = [line["curriculum/chain_sum/level"] for line in logged(tmp_path / "run") if "reward" in line]
-    assert levels == [0, 2]

@@ -1,8 +1,6 @@
 """Runs from configs: what they leave repeats them, and measures alone what they have trained."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +50,9 @@ def test_a_run_is_repeated_from_its_own_config(config: Path) -> None:
     assert first["eval_after"]["labelled"] == again["eval_after"]["labelled"]
     with pytest.raises(OutputFolderError, match="one is not empty"):
         run_config(load_train_config("one/config.yaml"))
+    RunFolder(Path("two")).evaluation_file(2).write_text('{"cut')
+    with pytest.raises(InputError, match=r"eval_step_2\.json is damaged: .*; restore it from a copy, or remove it"):
+        run_config(load_train_config("two/config.yaml"), resume="auto")
 
 
 @pytest.mark.parametrize("overrides", [[], ["lora.r=4", "training.learning_rate=1e-2"]], ids=["whole", "adapters"])
@@ -73,17 +74,6 @@ def test_a_checkpoint_is_evaluated_alone_as_the_run_did(config: Path, overrides:
     manifests = [json.loads(Path(folder, "manifest.json").read_text()) for folder in ("run", "alone")]
     assert manifests[0]["evaluation_rows"] == manifests[1]["evaluation_rows"]
     assert [rows.get("label") for rows in manifests[1]["evaluation_rows"]] == [None, "legs_1"]
-
-
-def test_the_example_trains_from_a_config(config: Path) -> None:
-    """As it is typed."""
-    example = Path(__file__).parents[2] / "examples" / "train_from_config.py"
-    command = [sys.executable, str(example), str(config), "output.dir=run", "evaluation.tasks=null"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "tiny on leg_counting: 2 steps" in done.stdout
-    assert "greedy accuracy" in done.stdout.splitlines()[-1]
-    assert Path("run/config.yaml").is_file()
 
 
 def test_what_the_command_does_not_take(config: Path) -> None:

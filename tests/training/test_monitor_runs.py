@@ -108,6 +108,7 @@ def test_a_stop_is_a_failed_check(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert rg_env(["train", str(CONFIG), *overrides]) == 1
     assert results_of(folder)["steps"] == 2
     assert "step 2: monitor zero_variance: " in capsys.readouterr().out
+    assert [line.get("monitor/zero_variance") for line in logged(folder) if "loss" in line] == [None, 1.0]
     assert "length_drift: 1000000000.0" in (folder / "config.yaml").read_text()
 
 

@@ -52,188 +52,83 @@ def spike(usual: float, value: float, at: int = 15) -> Callable[[int], float]:
     return lambda step: value if step == at else usual
 
 
-FIRES: list[tuple[str, list[dict[str, Any]], str]] = [
-    (
-        "too easy",
-        records(10, frac_reward_zero_std=0.93, accuracy=0.97),
-        "step 10: monitor zero_variance: 93 % of groups had equal rewards over the last 10 steps: the tasks are too "
-        "easy for this model (accuracy 0.97): raise tasks.NAME.level, or set training.filter_groups=true",
-    ),
-    (
-        "too hard",
-        records(10, frac_reward_zero_std=0.9, accuracy=0.01),
-        "step 10: monitor zero_variance: 90 % of groups had equal rewards over the last 10 steps: the tasks are too "
-        "hard for this model (accuracy 0.01): lower tasks.NAME.level, or set training.filter_groups=true",
-    ),
-    (
-        "too easy under a curriculum",
-        records(10, frac_reward_zero_std=1.0, accuracy=1.0, curriculum__chain_sum__level=3),
-        "step 10: monitor zero_variance: 100 % of groups had equal rewards over the last 10 steps: the tasks are too "
-        "easy for this model (accuracy 1.00): lower curriculum.success_threshold",
-    ),
-    (
-        "too hard under a curriculum",
-        records(10, frac_reward_zero_std=1.0, accuracy=0.0, curriculum__chain_sum__level=3),
-        "step 10: monitor zero_variance: 100 % of groups had equal rewards over the last 10 steps: the tasks are too "
-        "hard for this model (accuracy 0.00): raise curriculum.failure_threshold",
-    ),
-    (
-        "too hard, though groups are filtered",
-        records(10, frac_reward_zero_std=0.9, accuracy=0.01, filter_groups__asked=32),
-        "step 10: monitor zero_variance: 90 % of groups had equal rewards over the last 10 steps: the tasks are too "
-        "hard for this model (accuracy 0.01): lower tasks.NAME.level",
-    ),
-    (
-        "all or nothing",
-        records(10, frac_reward_zero_std=0.95, accuracy=0.5),
-        "step 10: monitor zero_variance: 95 % of groups had equal rewards over the last 10 steps: each question is "
-        "answered all right or all wrong (accuracy 0.50): raise training.temperature, or set "
-        "training.filter_groups=true",
-    ),
-    (
-        "all or nothing, though groups are filtered",
-        records(10, frac_reward_zero_std=0.95, accuracy=0.5, filter_groups__asked=32),
-        "step 10: monitor zero_variance: 95 % of groups had equal rewards over the last 10 steps: each question is "
-        "answered all right or all wrong (accuracy 0.50): raise training.temperature",
-    ),
-    (
-        "equal rewards of another environment",
-        records(10, frac_reward_zero_std=0.95),
-        "step 10: monitor zero_variance: 95 % of groups had equal rewards over the last 10 steps: the rewards do not "
-        "tell answers apart: change rewards, or raise training.temperature",
-    ),
-    (
-        "no answers",
-        records(10, completions__answered_ratio=0.2, completions__clipped_ratio=0.1),
-        "step 10: monitor answer_rate: only 20 % of completions had a well-formed answer over the last 10 steps: the "
-        "model does not keep to it: say it in prompt.system_prompt, or raise rewards.format.weight",
-    ),
-    (
-        "answers cut off",
-        records(10, completions__answered_ratio=0.2, completions__clipped_ratio=0.7),
-        "step 10: monitor answer_rate: only 20 % of completions had a well-formed answer over the last 10 steps: 70 % "
-        "were cut off by the token limit: raise training.max_tokens\n"
-        "step 10: monitor truncation: 70 % of completions were cut off over the last 10 steps: the token limit is too "
-        "low for this task: raise training.max_tokens",
-    ),
-    (
-        "no thinking",
-        records(10, completions__format_ratio=0.1),
-        "step 10: monitor format_rate: only 10 % of completions had the form that the prompt requires over the last 10 "
-        "steps: the model does not keep to it: say it in prompt.system_prompt, or raise rewards.think_format.weight",
-    ),
-    (
-        "a low token limit",
-        records(10, completions__clipped_ratio=0.25, completions__mean_length=uneven(400, 5)),
-        "step 10: monitor truncation: 25 % of completions were cut off over the last 10 steps: the token limit is too "
-        "low for this task: raise training.max_tokens",
-    ),
-    (
-        "ever longer",
-        records(10, completions__clipped_ratio=0.25, completions__mean_length=slope(400, 10)),
-        "step 10: monitor truncation: 25 % of completions were cut off over the last 10 steps, and they get longer: "
-        "raise training.max_tokens, or add rewards.overlong_penalty",
-    ),
-    (
-        "length for its own sake",
-        records(20, completions__mean_length=then(100, 250), completions__clipped_ratio=0.12, accuracy=uneven(0.3)),
-        "step 20: monitor length_drift: completions have 250 tokens on average, after 100 at the start, and accuracy "
-        "has not risen (0.30 to 0.30): length grows for its own sake (12 % are cut off by now): add "
-        "rewards.overlong_penalty, or set training.loss_type=dr_grpo",
-    ),
-    (
-        "paid for shortness",
-        records(20, completions__mean_length=then(100, 20), rewards__brevity__mean=0.3, accuracy=uneven(0.3)),
-        "step 20: monitor length_drift: completions have 20 tokens on average, after 100 at the start, and accuracy "
-        "has not risen (0.30 to 0.30): answers shrink because short ones pay: lower rewards.brevity.weight",
-    ),
-    (
-        "short without being paid for it",
-        records(20, completions__mean_length=then(100, 20), accuracy=uneven(0.3)),
-        "step 20: monitor length_drift: completions have 20 tokens on average, after 100 at the start, and accuracy "
-        "has not risen (0.30 to 0.30): answers shrink because short ones pay: raise rewards.correctness.weight",
-    ),
-    (
-        "entropy gone",
-        records(20, entropy=then(0.3, 0.002, by=0.001), accuracy=uneven(0.41)),
-        "step 20: monitor entropy_collapse: entropy fell from 0.3 to 0.002 nats a token, at an accuracy of 0.41 that "
-        "does not rise: the policy has stopped exploring: lower training.learning_rate, or raise training.temperature",
-    ),
-    (
-        "entropy gone in another environment",
-        records(20, entropy=then(0.3, 0.002, by=0.001)),
-        "step 20: monitor entropy_collapse: entropy fell from 0.3 to 0.002 nats a token: the policy has stopped "
-        "exploring: lower training.learning_rate, or raise training.temperature",
-    ),
-    (
-        "reward without accuracy",
-        records(
-            20,
-            reward=then(0.5, 0.9),
-            accuracy=uneven(0.31),
-            rewards__correctness__mean=uneven(0.31),
-            rewards__talk__mean=then(0.2, 0.6),
-            rewards__format__mean=1.0,
-        ),
-        "step 20: monitor reward_hacking: reward rose from 0.50 to 0.90 over the last 20 steps, and accuracy did not "
-        "(0.31 to 0.31): it is talk that rose (0.20 to 0.60): lower rewards.talk.weight, or set "
-        "rewards.talk.when=correct",
-    ),
-    (
-        "reward against accuracy",
-        records(20, reward=then(0.5, 0.57), accuracy=then(0.5, 0.2)),
-        "step 20: monitor reward_hacking: reward rose from 0.50 to 0.57 over the last 20 steps, and accuracy did not "
-        "(0.50 to 0.20): the policy is paid for something else than being right: look at rewards",
-    ),
-    (
-        "slowly, reward against accuracy",
-        records(60, reward=slope(0.5, 0.002, noise=0.02), accuracy=slope(0.5, -0.002, noise=0.02)),
-        "step 35: monitor reward_hacking: reward rose from 0.51 to 0.56 since the start, and accuracy did not (0.49 to "
-        "0.44): the policy is paid for something else than being right: look at rewards",
-    ),
-    (
-        "an update too far",
-        records(20, kl=spike(0.02, 0.5)),
-        "step 15: monitor kl_spike: kl is 0.5, 25 times its median over the last 10 steps: an update went too far: "
-        "lower training.learning_rate or training.max_grad_norm",
-    ),
-    (
-        "from nothing",
-        records(20, kl=spike(0.0, float("inf"))),
-        "step 15: monitor kl_spike: kl is 1e+30, far above its median over the last 10 steps: an update went too far: "
-        "lower training.learning_rate or training.max_grad_norm",
-    ),
-    (
-        "another sampler",
-        records(20, sampling__mismatch_kl=spike(0.001, 0.4)),
-        "step 15: monitor kl_spike: sampling/mismatch_kl is 0.4, 400 times its median over the last 10 steps: rollouts "
-        "come from another policy than the one in training: lower engine.num_batches_ahead",
-    ),
-    (
-        "updates of a batch",
-        records(20, policy_ratio__max=spike(2.0, 50.0)),
-        "step 15: monitor ratio_spike: policy_ratio/max is 50, 25 times its median over the last 10 steps: the updates "
-        "of a batch go too far: lower training.num_iterations or training.learning_rate",
-    ),
-    (
-        "slow graders",
-        records(10, status__timed_out=0.05),
-        "step 10: monitor grader_timeouts: 5 % of answers took too long to grade over the last 10 steps and score 0: "
-        "set grading=hardened, or make score_answer of your own task faster",
-    ),
-    (
-        "bad rows",
-        records(10, status__ungradable=0.05),
-        "step 10: monitor ungradable: 5 % of answers could not be graded over the last 10 steps and score 0 "
-        "(rollouts.jsonl says why): the rows are of another version, or were changed: build them again, without "
-        "splits.manifest",
-    ),
+EQUAL = "100 % of groups had equal rewards over the last 10 steps: "
+FIRES: list[tuple[str, int, list[dict[str, Any]], str]] = [
+    # rule, step, run, message
+    ("zero_variance", 10, records(10, frac_reward_zero_std=1.0, accuracy=0.97),
+     f"{EQUAL}the tasks are too easy for this model (accuracy 0.97): raise tasks.NAME.level, or set "
+     "training.filter_groups=true"),
+    ("zero_variance", 10, records(10, frac_reward_zero_std=1.0, accuracy=0.01, filter_groups__asked=32),
+     f"{EQUAL}the tasks are too hard for this model (accuracy 0.01): lower tasks.NAME.level"),
+    ("zero_variance", 10, records(10, frac_reward_zero_std=1.0, accuracy=1.0, curriculum__chain_sum__level=3),
+     f"{EQUAL}the tasks are too easy for this model (accuracy 1.00): lower curriculum.success_threshold"),
+    ("zero_variance", 10, records(10, frac_reward_zero_std=1.0, accuracy=0.0, curriculum__chain_sum__level=3),
+     f"{EQUAL}the tasks are too hard for this model (accuracy 0.00): raise curriculum.failure_threshold"),
+    ("zero_variance", 10, records(10, frac_reward_zero_std=1.0, accuracy=0.5),
+     f"{EQUAL}each question is answered all right or all wrong (accuracy 0.50): raise training.temperature, or set "
+     "training.filter_groups=true"),
+    ("zero_variance", 10, records(10, frac_reward_zero_std=1.0),
+     f"{EQUAL}the rewards do not tell answers apart: change rewards, or raise training.temperature"),
+    ("answer_rate", 10, records(10, completions__answered_ratio=0.2, completions__clipped_ratio=0.1),
+     "only 20 % of completions had a well-formed answer over the last 10 steps: the model does not keep to it: say it "
+     "in prompt.system_prompt, or raise rewards.format.weight"),
+    ("answer_rate", 10, records(10, completions__answered_ratio=0.2, completions__clipped_ratio=0.7),
+     "only 20 % of completions had a well-formed answer over the last 10 steps: 70 % were cut off by the token limit: "
+     "raise training.max_tokens"),
+    ("format_rate", 10, records(10, completions__format_ratio=0.1),
+     "only 10 % of completions had the form that the prompt requires over the last 10 steps: the model does not keep "
+     "to it: say it in prompt.system_prompt, or raise rewards.think_format.weight"),
+    ("truncation", 10, records(10, completions__clipped_ratio=0.25, completions__mean_length=uneven(400, 5)),
+     "25 % of completions were cut off over the last 10 steps: the token limit is too low for this task: raise "
+     "training.max_tokens"),
+    ("truncation", 10, records(10, completions__clipped_ratio=0.25, completions__mean_length=slope(400, 10)),
+     "25 % of completions were cut off over the last 10 steps, and they get longer: raise training.max_tokens, or add "
+     "rewards.overlong_penalty"),
+    ("length_drift", 20,
+     records(20, completions__mean_length=then(100, 250), completions__clipped_ratio=0.12, accuracy=uneven(0.3)),
+     "completions have 250 tokens on average, after 100 at the start, and accuracy has not risen (0.30 to 0.30): "
+     "length grows for its own sake (12 % are cut off by now): add rewards.overlong_penalty, or set "
+     "training.loss_type=dr_grpo"),
+    ("length_drift", 20,
+     records(20, completions__mean_length=then(100, 20), rewards__brevity__mean=0.3, accuracy=uneven(0.3)),
+     "completions have 20 tokens on average, after 100 at the start, and accuracy has not risen (0.30 to 0.30): "
+     "answers shrink because short ones pay: lower rewards.brevity.weight"),
+    ("entropy_collapse", 20, records(20, entropy=then(0.3, 0.002, by=0.001), accuracy=uneven(0.41)),
+     "entropy fell from 0.3 to 0.002 nats a token, at an accuracy of 0.41 that does not rise: the policy has stopped "
+     "exploring: lower training.learning_rate, or raise training.temperature"),
+    ("reward_hacking", 20,
+     records(20, reward=then(0.5, 0.9), accuracy=uneven(0.31), rewards__correctness__mean=uneven(0.31),
+             rewards__talk__mean=then(0.2, 0.6), rewards__format__mean=1.0),
+     "reward rose from 0.50 to 0.90 over the last 20 steps, and accuracy did not (0.31 to 0.31): it is talk that rose "
+     "(0.20 to 0.60): lower rewards.talk.weight, or set rewards.talk.when=correct"),
+    ("reward_hacking", 20, records(20, reward=then(0.5, 0.57), accuracy=then(0.5, 0.2)),
+     "reward rose from 0.50 to 0.57 over the last 20 steps, and accuracy did not (0.50 to 0.20): the policy is paid "
+     "for something else than being right: look at rewards"),
+    ("reward_hacking", 35, records(60, reward=slope(0.5, 0.002, noise=0.02), accuracy=slope(0.5, -0.002, noise=0.02)),
+     "reward rose from 0.51 to 0.56 since the start, and accuracy did not (0.49 to 0.44): the policy is paid for "
+     "something else than being right: look at rewards"),
+    ("kl_spike", 15, records(20, kl=spike(0.0, float("inf"))),
+     "kl is 1e+30, far above its median over the last 10 steps: an update went too far: lower training.learning_rate "
+     "or training.max_grad_norm"),
+    ("kl_spike", 15, records(20, sampling__mismatch_kl=spike(0.001, 0.4)),
+     "sampling/mismatch_kl is 0.4, 400 times its median over the last 10 steps: rollouts come from another policy "
+     "than the one in training: lower engine.num_batches_ahead"),
+    ("ratio_spike", 15, records(20, policy_ratio__max=spike(2.0, 50.0)),
+     "policy_ratio/max is 50, 25 times its median over the last 10 steps: the updates of a batch go too far: lower "
+     "training.num_iterations or training.learning_rate"),
+    ("grader_timeouts", 10, records(10, status__timed_out=0.05),
+     "5 % of answers took too long to grade over the last 10 steps and score 0: set grading=hardened, or make "
+     "score_answer of your own task faster"),
+    ("ungradable", 10, records(10, status__ungradable=0.05),
+     "5 % of answers could not be graded over the last 10 steps and score 0 (rollouts.jsonl says why): the rows are "
+     "of another version, or were changed: build them again, without splits.manifest"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("run", "line"), [case[1:] for case in FIRES], ids=[case[0] for case in FIRES])
-def test_a_rule_fires_with_cause_and_key(run: list[dict[str, Any]], line: str) -> None:
-    assert "\n".join(lines(run)) == line
+@pytest.mark.parametrize(("rule", "step", "run", "message"), FIRES, ids=[f"{each[0]}-{each[1]}" for each in FIRES])
+def test_a_rule_fires_with_cause_and_key(rule: str, step: int, run: list[dict[str, Any]], message: str) -> None:
+    off = [name for name in RULES if name != rule]
+    assert lines(run, off=off) == [f"step {step}: monitor {rule}: {message}"]
 
 
 SILENT: list[tuple[str, list[dict[str, Any]]]] = [
@@ -278,14 +173,13 @@ def test_a_rule_is_silent_where_all_is_well(run: list[dict[str, Any]]) -> None:
 def test_every_rule_has_a_run_that_makes_it_fire_and_one_that_does_not() -> None:
     """And a threshold of its own name."""
     assert MonitorsConfig.rule_names() == list(RULES)
-    fired = {line.split("monitor ")[1].split(":")[0] for _, _, line in FIRES}
-    assert fired == {name.split(":")[0] for name, _ in SILENT} == set(RULES)
+    assert {rule for rule, *_ in FIRES} == {name.split(":")[0] for name, _ in SILENT} == set(RULES)
 
 
 def test_lines_name_keys_that_exist() -> None:
     """Of a config; NAME stands for a task's own."""
     sections = {name: field.annotation for name, field in TrainConfig.model_fields.items()}
-    named = {key for _, _, line in FIRES for key in re.findall(r"\b([a-z]+)\.([a-z_]+)", line)}
+    named = {key for *_, line in FIRES for key in re.findall(r"\b([a-z]+)\.([a-z_]+)", line)}
     rewards = {name for section, name in named if section == "rewards"} - {"talk"}
     assert all(get_reward(name) for name in rewards)
     keys = {(section, name) for section, name in named if section in sections and section != "rewards"}

@@ -12,9 +12,8 @@ from rg_env.core.run_folder import RunFolder
 from rg_env.evaluation.results import read_results
 from rg_env.training import GRPOConfig, train
 from rg_env.training.config.schema import EngineConfig, LoggingConfig
-from rg_env.training.evaluation.plan import EvaluationPlan
-from rg_env.training.evaluation.runner import FixedEvaluation
-from rg_env.training.reporting.summary import print_summary
+from rg_env.training.evaluation import EvaluationPlan, FixedEvaluation
+from rg_env.training.reporting.console import print_summary
 from rg_env.training.run import Recorder
 
 

@@ -19,8 +19,8 @@ from rg_env.evaluation.plots.curves import plot_run
 from rg_env.evaluation.results import Results, read_results
 from rg_env.evaluation.summary import together
 from rg_env.evaluation.tables import print_results
-from rg_env.training.evaluation.runner import metrics_of
-from rg_env.training.reporting.summary import headline
+from rg_env.training.evaluation import metrics_of
+from rg_env.training.reporting.console import headline
 
 
 def evaluation(
@@ -88,7 +88,7 @@ def test_labels_are_in_no_overall_figure() -> None:
 def test_an_environment_without_accuracy_is_shown_by_reward() -> None:
     """No accuracy is made up, nor pass@k."""
     found = evaluation(0, ["a", "b"], ["c"], correct=None, completion_tokens=None, truncated=None)
-    assert headline(found) == "reward 0.50  on 12 problems  held out: reward 0.50 ± 0.00  on 6 problems"
+    assert headline(found) == "reward 0.50  on 12 problems  held out: reward 0.50 [0.50, 0.50]  on 6 problems"
     text = "\n".join(line for line in printed(found) if not line.startswith("Accuracies"))
     assert "a 6 – reward 0.500" in text
     assert "pass@" not in text

@@ -19,6 +19,7 @@ from rg_env.core.processes import world_size
 from rg_env.core.rewards.builtin import resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table, working_levels
+from rg_env.core.text import shortened
 from rg_env.core.user_code import import_user_code
 from rg_env.errors import InputError, unknown_name
 from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig, batch_problems
@@ -38,6 +39,11 @@ def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, proces
 
 def checked_config(document: Document, *, processes: int | None = None) -> TrainConfig:
     """The config that `document` holds. Raises as `load_train_config`."""
+    if "script" in document.values and "environment" in document.values:
+        raise InputError(
+            f"{document.file} records a run of a script, and is not a config: run the script again "
+            f"({shortened(document.values['script'])}), with the options that the file lists"
+        )
     config = parse_config(document, TrainConfig)
     try:
         import_user_code(config.imports)
@@ -54,15 +60,12 @@ def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
         yield Problem(("training", key), message)
     yield from _sizes(config)
     yield from _hub(config)
-    for spec in config.gym:
-        yield from problems_within(("tasks", spec["name"]), spec, Mixture.parse)
+    yield from _rows(config)
     yield from _evaluation(config)
     yield from _rewards(config)
     yield from _training(config)
     yield from contradictions(config.training, config.engine, config.curriculum)
     if config.curriculum is not None:
-        if config.splits.manifest is not None:
-            yield Problem(("splits", "manifest"), "cannot be kept with a curriculum, which draws new questions")
         yield from curriculum_problems(config.curriculum, config.tasks)
     for service in config.logging.report_to:
         if find_spec(service) is None:
@@ -120,8 +123,23 @@ def curriculum_problems(curriculum: CurriculumConfig, tasks: Mapping[str, Any]) 
                 yield Problem(("curriculum", "schedule", step), f"the highest level of {name} is {top}")
 
 
+def _rows(config: TrainConfig) -> Iterator[Problem]:
+    for spec in config.gym:
+        yield from problems_within(("tasks", spec["name"]), spec, Mixture.parse)
+    if not config.tasks and config.data is None:
+        yield Problem(("tasks",), "is empty: name at least 1, or give questions of your own (data)")
+    if config.data is not None:
+        for key in [key for key in ("tasks", "curriculum") if getattr(config, key)]:
+            yield Problem(("data",), f"there are Reasoning Gym tasks to train on: use one of them, as with {key}=null")
+    if config.splits.manifest is not None and (config.data or config.curriculum):
+        other = "a curriculum, which draws new questions" if config.curriculum else "data, which has its own"
+        yield Problem(("splits", "manifest"), f"cannot be kept with {other}")
+
+
 def _sizes(config: TrainConfig) -> Iterator[Problem]:
     splits, tasks, prompts = config.splits, len(config.tasks), config.training.prompts_per_step
+    if config.data is not None:
+        return
     if splits.num_train_examples < (least := max(tasks, prompts)):
         text = f"fewer than the {prompts} prompts of a step, or than the {tasks} tasks: at least {least}"
         yield Problem(("splits", "num_train_examples"), text)

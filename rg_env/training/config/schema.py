@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from rg_env.core.config.files import without_nulls
 from rg_env.core.config.parsing import (
@@ -37,8 +37,21 @@ from rg_env.errors import unknown_name
 from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig
 
 
-class ModelConfig(Section):
-    """The policy to train."""
+class _Short(Section):
+    """A section for which plain text is the value of one of its keys."""
+
+    short: ClassVar[str]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spell_out(cls, value: Any) -> Any:
+        return {cls.short: value} if isinstance(value, str) else value
+
+
+class ModelConfig(_Short):
+    """The policy to train. Plain text is its name: `model: tiny`."""
+
+    short = "name"
 
     name: Text
     """A folder, a name on the model hub, or "tiny": the tiny policy that ships with the package."""
@@ -53,6 +66,27 @@ class TaskConfig(TaskOptions):
 
     weight: Annotated[float, Field(gt=0, le=1e100)] = 1.0
     """Share of the questions, relative to the other tasks."""
+
+
+class DataConfig(_Short):
+    """Questions and answers of your own, trained on instead of Reasoning Gym tasks. Plain text is the path. As many
+    questions as `splits.num_eval_examples` are for evaluation, picked by `splits.eval_seed`; the others are trained on.
+    An answer is correct if it equals the row's as number or text."""
+
+    short = "path"
+
+    path: Text
+    """A .csv, .json, .jsonl or .parquet file, or the name of a dataset on the Hugging Face Hub."""
+    config: Text | None = None
+    """Configuration of a dataset on the Hub, such as "main"."""
+    split: Text = "train"
+    """Split of a dataset on the Hub."""
+    question_column: Text = "question"
+    """Column with the questions."""
+    answer_column: Text = "answer"
+    """Column with the gold answers: text or numbers."""
+    answer_after: Text | None = None
+    """The gold answer is what follows this text in the answer column, such as "####"; default: all of it."""
 
 
 class SplitsConfig(Section):
@@ -74,9 +108,10 @@ class SplitsConfig(Section):
     """The manifest.json of a run: train on exactly its rows, or refuse."""
 
 
-class EngineConfig(Section):
-    """What generates completions."""
+class EngineConfig(_Short):
+    """What generates completions. Plain text is its kind: `engine: vllm`."""
 
+    short = "kind"
     renamed: ClassVar = {
         "weight_sync_transport": "the server decides: start it with `rg-env vllm --weight-transfer-config "
         '\'{"backend": "nccl"}\'`, or "rg_env_shm"',
@@ -171,11 +206,18 @@ class CurriculumConfig(Section):
         return schedule
 
 
+def _listed(value: Any) -> Any:
+    """One name stands for a list of it, and "none" for an empty one."""
+    return ([] if value == "none" else [value]) if isinstance(value, str) else value
+
+
 class LoggingConfig(Section):
     """What a run shows and keeps. metrics.jsonl is always written."""
 
-    report_to: list[Literal["tensorboard", "wandb", "trackio"]] = Field(default_factory=list)
-    """Services that get the metrics, too. Nothing is uploaded unless named here."""
+    report_to: Annotated[list[Literal["tensorboard", "wandb", "trackio"]], BeforeValidator(_listed)] = Field(
+        default_factory=list
+    )
+    """Services that also get the metrics, by name; "none": no service. Nothing is uploaded unless named here."""
     project: Text = "rg-env"
     """Project under which wandb and trackio keep the run."""
     run_name: Text | None = None
@@ -186,6 +228,8 @@ class LoggingConfig(Section):
     """Number of questions shown then."""
     rollouts_kept: Count = 32
     """Rollouts of each step that are kept in rollouts.jsonl."""
+    completion_tables: bool = True
+    """Send the questions and answers that are shown on the console to wandb and trackio as tables."""
 
 
 class HubConfig(Section):
@@ -204,8 +248,10 @@ class HubConfig(Section):
     """Steps between uploads of checkpoints: a multiple of output.save_every; 0: at the end only."""
 
 
-class OutputConfig(Section):
-    """Where a run's files go."""
+class OutputConfig(_Short):
+    """Where a run's files go. Plain text is the folder."""
+
+    short = "dir"
 
     dir: Text | None = None
     """A new folder; default: a fresh one under outputs/."""
@@ -378,8 +424,9 @@ class TrainConfig(Section):
     """"hardened": right or not; "partial": real progress counts; "upstream": the library's own formulas, for comparison
     with published numbers."""
     model: ModelConfig
-    tasks: Annotated[dict[str, TaskConfig], Field(min_length=1)]
-    """The tasks to train on."""
+    tasks: dict[str, TaskConfig] = Field(default_factory=dict)
+    """The tasks to train on; or else `data`."""
+    data: DataConfig | None = None
     splits: SplitsConfig = SplitsConfig()
     prompt: PromptConfig = PromptConfig()
     rewards: Rewards = Field(default_factory=default_rewards)
@@ -408,9 +455,24 @@ class TrainConfig(Section):
         """The rewards in the form that `resolve_rewards` takes."""
         return [{"name": name, **reward.model_dump()} for name, reward in self.rewards.items()]
 
+    @property
+    def trained_on(self) -> list[str]:
+        """Names of what is trained on, for names of runs: the tasks, or the file of your own data."""
+        return [Path(self.data.path).stem] if self.data else list(self.tasks)
+
+    def prompt_arguments(self) -> dict[str, Any]:
+        """Arguments of any `Environment`: how questions are prompted, and what answers are rewarded for."""
+        prompt = self.prompt
+        return {
+            "system_prompt": prompt.system_prompt,
+            "prompt_placement": prompt.placement,
+            "preamble": prompt.preamble,
+            "rewards": self.reward_specs,
+        }
+
     def environment_arguments(self) -> dict[str, Any]:
         """Arguments of `ReasoningGym`, without `gym`."""
-        splits, prompt = self.splits, self.prompt
+        splits = self.splits
         return {
             "num_train_examples": splits.num_train_examples,
             "num_eval_examples": splits.num_eval_examples,
@@ -418,10 +480,7 @@ class TrainConfig(Section):
             "eval_seed": splits.eval_seed,
             "split_by": splits.by,
             "manifest": splits.manifest,
-            "system_prompt": prompt.system_prompt,
-            "prompt_placement": prompt.placement,
-            "preamble": prompt.preamble,
-            "rewards": self.reward_specs,
+            **self.prompt_arguments(),
             "grading": self.grading,
         }
 

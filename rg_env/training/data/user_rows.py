@@ -1,75 +1,212 @@
 """Rows of the user's own to train on: questions and answers from a file, the dataset hub, or a list.
 
-data = load_rows("problems.jsonl")
-data = load_rows("openai/gsm8k", "main", answer_after="####")
+    data = load_rows("problems.jsonl")
+    data = load_rows("openai/gsm8k", "main", answer_after="####")
+    train, evaluation = split_rows(data, num_eval=200, seed=0)
+
+Files are read here, so that every defect is reported with its line, and without heavy imports; parquet files and
+datasets on the Hub by `datasets`.
 """
 
-import math
-from collections.abc import Mapping, Sequence
+import csv
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, Value, load_dataset
-
-from rg_env.core.text import reason_of
+from rg_env.core.processes import print_once
+from rg_env.core.text import one_line, reason_of, shortened
 from rg_env.errors import InputError
 
-_KINDS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
-_COLUMNS = ["question", "answer"]
+_FILES = (".csv", ".json", ".jsonl", ".parquet")
+_Place = str
+"""Where a row is: "line 3" of a text file, "row 3" of anything else."""
 
 
 def load_rows(
-    source: str | Sequence[Mapping[str, Any]], config: str | None = None, *, answer_after: str | None = None
+    source: str | Sequence[Mapping[str, Any]],
+    config: str | None = None,
+    *,
+    split: str = "train",
+    question_column: str = "question",
+    answer_column: str = "answer",
+    answer_after: str | None = None,
 ) -> list[dict[str, str]]:
     """Rows with question and answer as text, each question once: twice, it could be in training and in evaluation.
+
+    The number of repeated questions is printed.
 
     Args:
         source: a .csv, .json, .jsonl or .parquet file, the name of a dataset on the hub, or rows. Numbers will do as
             answers.
-        config: configuration of a dataset on the hub.
+        config, split: configuration and split of a dataset on the hub.
+        question_column, answer_column: names of the columns.
         answer_after: the answer is what follows this text.
 
     Raises:
-        InputError: it cannot be read, or a question or an answer is missing or no text; with row, from 1, and column.
+        InputError: it cannot be read, a question or an answer is missing or not text, or a question has two different
+            answers; with the line, or the row from 1.
     """
-    name = source if isinstance(source, str) else "the rows"
-    data = _read(source, config) if isinstance(source, str) else Dataset.from_list([dict(row) for row in source])
-    if not len(data):
+    name = shortened(source).strip("'\"") if isinstance(source, str) else "the rows"
+    found: dict[str, tuple[str, _Place]] = {}
+    repeated = 0
+    for place, row in _read(source, config, split) if isinstance(source, str) else _numbered(source):
+        where = f"{name}: {place}"
+        for column in (question_column, answer_column):
+            if column not in row:
+                raise InputError(f"{where} has no {column!r}; it has {', '.join(map(repr, row)) or 'nothing'}{_HINT}")
+        question = _text(row[question_column], f"{where}: {question_column}", numbers=False)
+        answer = _text(row[answer_column], f"{where}: {answer_column}", numbers=True).strip()
+        if answer_after:
+            before, marker, answer = answer.rpartition(answer_after)
+            if not marker or not answer.strip():
+                what = "nothing follows" if marker else "lacks"
+                raise InputError(f"{where}: {answer_column}: {what} {answer_after!r}: {shortened(before or answer)}")
+            answer = answer.strip()
+        known, first = found.setdefault(question, (answer, place))
+        repeated += first != place
+        if known != answer:
+            raise InputError(
+                f"{where} asks the same question as {first} with another answer: {shortened(answer)} and "
+                f"{shortened(known)}: remove one of them"
+            )
+    if not found:
         raise InputError(f"{name}: there are no rows")
-    if missing := sorted(set(_COLUMNS) - set(data.column_names)):
-        raise InputError(f"{name} lacks {', '.join(missing)}; it has {', '.join(data.column_names)}")
-    data = data.select_columns(_COLUMNS)
-    for column, kinds in (("question", str), ("answer", str | int | float | Decimal)):
-        for number, value in enumerate(data[column][:], start=1):
-            if value is None or (isinstance(value, float) and math.isnan(value)):
-                raise InputError(f"{name}: row {number} has no {column}")
-            if not isinstance(value, kinds):
-                raise InputError(f"{name}: row {number}: its {column} is not text, but {type(value).__name__}")
-            if isinstance(value, str) and not value.strip():
-                raise InputError(f"{name}: row {number}: its {column} is blank")
-    data = data.cast_column("answer", Value("string"))
-    answers = [text.split(answer_after)[-1].strip() if answer_after else text.strip() for text in data["answer"][:]]
-    if "" in answers:
-        raise InputError(f"{name}: row {answers.index('') + 1}: nothing follows {answer_after!r} in its answer")
-    unique: dict[str, str] = {}
-    for question, answer in zip(data["question"][:], answers, strict=True):
-        unique.setdefault(question, answer)
-    return [{"question": question, "answer": answer} for question, answer in unique.items()]
+    if repeated:
+        print_once(f"{name}: {repeated} of {len(found) + repeated} rows repeat a question and are left out")
+    return [{"question": question, "answer": answer} for question, (answer, _) in found.items()]
 
 
-def _read(name: str, config: str | None) -> Dataset:
-    if not name.strip():
-        raise InputError("the name of the dataset is empty")
-    kind = _KINDS.get(Path(name).suffix)
-    options = {"path": kind, "data_files": name} if kind else {"path": name, "name": config}
+_HINT = " (question_column and answer_column name the columns)"
+
+
+def split_rows(
+    rows: Sequence[dict[str, str]], num_eval: int, seed: int = 0
+) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """Rows to train on, and `num_eval` rows to evaluate on: which ones depends on `seed` and on their questions alone,
+    so that more rows change few of them. Raises `InputError` if nothing is left to train on."""
+    if num_eval >= len(rows):
+        raise InputError(
+            f"{num_eval} evaluation questions leave nothing to train on: there are {len(rows)} questions in all"
+        )
+    order = sorted(rows, key=lambda row: hashlib.sha256(f"{seed}:{row['question']}".encode()).digest())
+    chosen = {row["question"] for row in order[:num_eval]}
+    return [row for row in rows if row["question"] not in chosen], order[:num_eval]
+
+
+def _text(value: object, where: str, *, numbers: bool) -> str:
+    if value is None or value != value:
+        raise InputError(f"{where} is missing")
+    if numbers and isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise InputError(f"{where} is not text{' or a number' if numbers else ''}, but {shortened(value)}")
+    if not value.strip():
+        raise InputError(f"{where} is blank")
     try:
-        return load_dataset(**options, split="train")
-    except Exception as error:  # readers raise whatever their parser raises
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{where} holds half a character ({value[error.start]!r})") from error
+    return value
+
+
+def _read(name: str, config: str | None, split: str) -> Iterator[tuple[_Place, Mapping[str, Any]]]:
+    if not name.strip() or "\0" in name:
+        raise InputError("the name of the dataset is empty" if not name.strip() else "its name holds a null character")
+    file = Path(name).expanduser()
+    kind = file.suffix.lower()
+    if kind not in _FILES and not file.exists():
+        return _numbered(_from_hub(name, config, split))
+    if file.is_dir() or kind not in _FILES:
+        raise InputError(f"{shortened(name)} is not a data file: those end in {', '.join(_FILES)}")
+    try:
+        if kind == ".parquet":
+            from pyarrow import parquet  # type: ignore[import-untyped]
+
+            return _numbered(parquet.read_table(file).to_pylist())
+        text = file.read_bytes()
+    except Exception as error:  # pyarrow raises whatever its parser raises
+        raise InputError(f"cannot read {shortened(name)}: {reason_of(error)}") from error
+    lines = _decoded(text, name)
+    return _csv_rows(lines, name) if kind == ".csv" else _json_rows(lines, name)
+
+
+def _numbered(rows: Sequence[Any]) -> Iterator[tuple[_Place, Mapping[str, Any]]]:
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, Mapping):
+            raise InputError(f"row {number} is not a mapping of columns, but {shortened(row)}")
+        yield f"row {number}", row
+
+
+def _decoded(text: bytes, name: str) -> list[str]:
+    lines = text.removeprefix(b"\xef\xbb\xbf").splitlines(keepends=True)  # bytes are cut at line ends alone
+    decoded = []
+    for number, line in enumerate(lines, 1):
+        try:
+            decoded.append(line.decode())
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{name}: line {number} is not UTF-8 text (byte 0x{line[error.start]:02x}): save the file as UTF-8, as "
+                "with `iconv -f latin1 -t utf-8`"
+            ) from error
+    return decoded
+
+
+def _csv_rows(lines: list[str], name: str) -> Iterator[tuple[_Place, Mapping[str, Any]]]:
+    reader = csv.reader(lines, strict=True)
+    try:
+        header = next(reader, [])
+        while True:
+            number = reader.line_num + 1
+            fields = next(reader, None)
+            if fields is None:
+                return
+            if not fields:
+                continue
+            if len(fields) != len(header):
+                counts = f"{len(fields)} columns, and the header {len(header)}"
+                raise InputError(f"{name}: line {number} has {counts}: quote text that holds commas")
+            yield f"line {number}", dict(zip(header, fields, strict=True))
+    except csv.Error as error:
+        raise InputError(f"{name}: line {reader.line_num} is not CSV: {error}") from error
+
+
+def _json_rows(lines: list[str], name: str) -> Iterator[tuple[_Place, Mapping[str, Any]]]:
+    """Rows of JSON Lines, or of a list of rows."""
+    first = next((line.lstrip() for line in lines if line.strip()), "")
+    if first.startswith("["):
+        rows = _json("".join(lines), name, 1)
+        yield from _numbered(rows)
+        return
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            row = _json(line, name, number)
+            if not isinstance(row, dict):
+                raise InputError(f"{name}: line {number} is not a JSON object, but {shortened(row)}")
+            yield f"line {number}", row
+
+
+def _json(text: str, name: str, line: int) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line += error.lineno - 1
+        raise InputError(f"{name}: line {line} is not JSON: {error.msg} at column {error.colno}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{name}: line {line} is not JSON: {one_line(error)}") from error
+
+
+def _from_hub(name: str, config: str | None, split: str) -> Sequence[Mapping[str, Any]]:
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise InputError(f"there is no file {name}")
+    try:
+        from datasets import load_dataset
+
+        return list(load_dataset(name, config, split=split))
+    except Exception as error:  # its readers raise whatever their parser raises
         cause: BaseException = error
         while cause.__cause__:  # `datasets` raises a general error from what happened
             cause = cause.__cause__
-        empty = isinstance(cause, StopIteration)
-        reason = "it holds no rows" if empty else reason_of(cause)
-        shown = name if len(name) <= 80 else f"{name[:80]}..."
-        raise InputError(f"cannot read the dataset {shown!r}: {reason}") from error
+        raise InputError(f"cannot read the dataset {shortened(name)}: {reason_of(cause)}") from error

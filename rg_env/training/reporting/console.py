@@ -4,25 +4,37 @@
     console.step(3, 200, {"reward": 0.5, "step_time": 1.2})
     console.examples(3, records)
     console.close()
+    print_summary(folder, results, before, after)
 
 Questions and completions are untrusted: they are shown as data, never as markup or as something a terminal obeys.
 """
 
 import os
 import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from rg_env.core.text import visible_line
+from rg_env.core.text import visible_line, without_controls
+from rg_env.evaluation.results import Results, Scores
+from rg_env.evaluation.summary import together
+from rg_env.evaluation.tables import print_results
 
 QUESTION_LENGTH, COMPLETION_LENGTH, ANSWER_LENGTH = 200, 400, 100
 """Characters of an example that are shown."""
 WIDE = 100
 """Columns of a terminal from which on there is room for a bar."""
+SAMPLES = 3
+"""Rollouts shown before and after."""
+LABELS_IN_LINE = 3
+_PROGRESS_EVERY_S = 15.0
+_COLORS = {True: "green", False: "red", None: ""}
 
 
 class RunConsole:
@@ -46,14 +58,17 @@ class RunConsole:
         )
         self._progress: Progress | None = None
         self._task = TaskID(0)
+        self._shown = time.monotonic()
 
     def step(self, step: int, max_steps: int, metrics: dict[str, Any]) -> None:
-        """A step and its metrics: `reward`; where there are such, `accuracy`, `completions/mean_length` (tokens), and
-        `step_time` (seconds)."""
+        """A step and its metrics: `reward`; if available, `accuracy`, `completions/mean_length` (tokens), `loss`
+        and `step_time` (seconds)."""
         figures = [f"reward {metrics['reward']:.2f}"]
         if "accuracy" in metrics:
             figures.append(f"accuracy {metrics['accuracy']:.2f}")
         figures.append(f"length {metrics.get('completions/mean_length', 0):.0f} tokens")
+        if "loss" in metrics and (not self._live or self._console.width >= WIDE):
+            figures.append(f"loss {metrics['loss']:.3f}")
         if "step_time" in metrics:
             figures.append(f"{metrics['step_time']:.2f} s/step")
         if not self._live:
@@ -66,12 +81,17 @@ class RunConsole:
         gap = "  " if self._console.width >= WIDE else " "
         self._progress.update(self._task, completed=step, figures=gap.join(figures), refresh=True)
 
+    def evaluating(self, made: int, wanted: int) -> None:
+        """The progress of an evaluation: a line every 15 seconds."""
+        if made < wanted and time.monotonic() - self._shown > _PROGRESS_EVERY_S:
+            self.line(f"evaluating: {made:,} of {wanted:,} answers")
+
     def line(self, text: str) -> None:
         """A line of its own."""
         self._write(Text(_printable(text, self._stream)))
 
     def examples(self, step: int, records: Sequence[dict[str, Any]]) -> None:
-        """Questions and answers, as `rollout_records` gives them."""
+        """Questions and answers, as `Rollouts.records` gives them."""
         self.line(f"answers after step {step}:")
         for record in records:
             for part in _example(record):
@@ -84,6 +104,7 @@ class RunConsole:
             self._progress = None
 
     def _write(self, text: Text) -> None:
+        self._shown = time.monotonic()
         if self._live:
             self._console.print(text, soft_wrap=True)
         else:
@@ -98,7 +119,7 @@ def spread(records: Sequence[dict[str, Any]], number: int) -> list[dict[str, Any
 
 
 def shorten(text: str, length: int) -> str:
-    """At most `length` characters, left out in the middle: answers stand at the end."""
+    """At most `length` characters, left out in the middle: the answer is at the end."""
     if len(text) <= length:
         return text
     tail = (length - 3) // 2
@@ -114,10 +135,9 @@ def _printable(text: str, stream: TextIO) -> str:
 def _example(record: dict[str, Any]) -> list[list[tuple[str, str]]]:
     """The lines of an example, each in parts: text and style."""
     status = record.get("status") or {True: "correct", False: "wrong", None: ""}[record["correct"]]
-    colour = {True: "green", False: "red", None: ""}[record["correct"]]
     reward = "none" if record["reward"] is None else f"{record['reward']:.2f}"
-    lines = [[("  ", ""), (visible_line(record["task"]), "bold"), (f"  {status}" if status else "", colour)]]
-    lines[0].append((f"  reward {reward}", ""))
+    head = [(f"  {status}", _COLORS[record["correct"]])] if status else []
+    lines = [[("  ", ""), (visible_line(record["task"]), "bold"), *head, (f"  reward {reward}", "")]]
     for name, key, length in (
         ("question", "question", QUESTION_LENGTH),
         ("completion", "completion", COMPLETION_LENGTH),
@@ -137,7 +157,89 @@ def _progress(console: Console) -> Progress:
         TimeRemainingColumn(),
         TextColumn("left", markup=False),
         console=console,
-        auto_refresh=False,  # no thread beside the training
+        auto_refresh=False,  # no additional thread during training
         redirect_stdout=ours,
         redirect_stderr=ours,
     )
+
+
+def headline(evaluation: Results) -> str:
+    """An evaluation in one line, with 95 % intervals in brackets."""
+    scores, parts = evaluation.overall(), []
+    if scores is not None:
+        if scores.accuracy is not None:
+            parts.append(_measured(scores))
+        if scores.greedy_accuracy is not None:
+            parts.append(f"greedy {scores.greedy_accuracy:.2f}")
+        if scores.pass_at_k:
+            name, value = list(scores.pass_at_k.items())[-1]
+            parts.append(f"{name} {value:.2f}")
+        if scores.reward is not None:
+            parts.append(f"reward {scores.reward:.2f}")
+        if scores.mean_completion_tokens is not None:
+            parts.append(f"length {scores.mean_completion_tokens:.0f} tokens")
+        parts.append(f"on {scores.n} problems")
+    held_out, labelled = evaluation.overall("held_out"), list(evaluation.scores("labelled").items())
+    others = [*([("held out", held_out)] if held_out else []), *labelled[:LABELS_IN_LINE]]
+    parts += [f"{name}: {_measured(other)}  on {other.n} problems" for name, other in others]
+    if (more := len(labelled) - LABELS_IN_LINE) > 0:
+        parts.append(f"and {more} more")
+    return "  ".join(parts)
+
+
+def _measured(scores: Scores) -> str:
+    """Accuracy or, in an environment without one, the reward."""
+    name, value, interval = "accuracy", scores.accuracy, scores.accuracy_interval
+    if value is None:
+        name, value, interval = "reward", scores.reward, scores.reward_interval
+    between = f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
+    return f"{name} {value or 0.0:.2f}{between}"
+
+
+def print_summary(
+    folder: Path,
+    results: dict[str, Any],
+    before: Results | None,
+    after: Results | None,
+    console: Console | None = None,
+) -> None:
+    """Print the end of a run: before and after, sample rollouts, and the files."""
+    console = console or Console(highlight=False)
+    ended = "Interrupted" if results["interrupted"] else "Trained"
+    if rule := results.get("stopped_by"):
+        ended = f"Stopped by monitor {rule}"
+    console.print(
+        f"\n{ended} after {results['steps']} steps in {results['seconds']:.0f} s "
+        f"({escape(str(results['model']))}, {results['engine']} engine)"
+    )
+    columns = {"before": before, f"after {after.step} steps" if after else "": after}
+    if made := {head: evaluation for head, evaluation in columns.items() if evaluation}:
+        print_results(together(made), console)
+    if before and after:
+        for old, new in list(zip(samples(before), samples(after), strict=True))[:SAMPLES]:
+            _print_sample(console, old, new)
+    # Files that a person opens first, then the others; an early interrupt leaves fewer.
+    order = ("reward_curve.png", "train_results.json", "metrics.jsonl", "rollouts.jsonl", "eval_results")
+    names = sorted((path.name for path in folder.iterdir()), key=lambda name: (*order, name).index(name))
+    console.print(f"Files in [bold]{escape(str(folder))}[/]: {escape(', '.join(names))}", soft_wrap=True)
+
+
+def samples(evaluation: Results) -> Sequence[dict[str, Any]]:
+    """The first sampled answer to each question."""
+    return [each for each in evaluation.rollouts if each["draw"] == "sampled" and each["rollout"] == 0]
+
+
+def _print_sample(console: Console, before: dict[str, Any], after: dict[str, Any]) -> None:
+    def shown(text: str) -> str:
+        return escape(without_controls(text))
+
+    question = (before["question"].strip().splitlines() or [""])[-1]
+    console.print(f"[bold]{shown(before['task'])}[/]: {shown(question)}  (answer: {shown(before['answer'])})")
+    for name, rollout in (("before", before), ("after", after)):
+        mark = {True: "[green]right[/]", False: "[red]wrong[/]"}.get(
+            rollout["correct"], f"reward {rollout['reward']:.2f}"
+        )
+        console.print(f"  {name}, {mark}:")
+        for line in rollout["completion"].strip().splitlines() or ["(nothing)"]:
+            console.print(f"    {shown(line)}", soft_wrap=True)
+    console.print()

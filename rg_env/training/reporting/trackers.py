@@ -4,6 +4,7 @@ accelerate's trackers do the work. Added here:
 
 - A service that cannot be started is one line of error before training, within a minute. One that fails later is
   abandoned with a line on standard error; metrics.jsonl has everything.
+- Questions and completions that are shown on the console are sent to wandb and Trackio as tables.
 - Metrics of training are filed under `train/`, those of evaluations keep their names (`eval/accuracy`).
 - Environment variables that are set win: they are how these services are configured.
 - A run of wandb that the caller has opened is used and left open.
@@ -12,6 +13,7 @@ accelerate's trackers do the work. Added here:
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,12 @@ from rg_env.core.text import reason_of
 from rg_env.errors import InputError
 from rg_env.training.config.schema import LoggingConfig
 from rg_env.training.distributed import on_main
+from rg_env.training.preflight import check_logins
 
 STEP = "train/global_step"
 """What wandb and Trackio plot over."""
+_COLUMNS = ("task", "question", "completion", "answer", "reward", "correct", "status")
+"""Columns of a table of completions, after the step."""
 FOLDERS = ("tensorboard", "wandb")
 """Where services may write in the run's folder."""
 _WANDB = {
@@ -61,18 +66,29 @@ class Trackers(TrainerCallback):
         logs = logs or {}
         step = int(logs.get("rollouts", 0)) if args.rollouts_as_steps else state.global_step
         named = {name if name.startswith("eval/") else f"train/{name}": value for name, value in logs.items()}
-        for name, tracker in list(self._running.items()):
-            try:
-                if name == "tensorboard":
-                    tracker.log(named, step=step)
-                else:  # with a step of its own, wandb would drop what comes after the steps of a caller's run
-                    tracker.log({**named, STEP: step})
-            except Exception as error:
-                del self._running[name]
-                _warn(
-                    f"{name} failed at step {step} ({reason_of(error)}): the run continues without it; metrics.jsonl "
-                    "has everything"
-                )
+        for name in list(self._running):
+            self._send(name, named, step)
+
+    def completions(self, step: int, records: Sequence[Mapping[str, Any]]) -> None:
+        """Send rollouts to wandb and Trackio as a table. On the main process only."""
+        rows = [[step, *(record.get(column) for column in _COLUMNS)] for record in records]
+        for name in [name for name in self._running if name in _TABLES]:
+            if self._config.completion_tables:
+                self._send(name, {"completions": _TABLES[name](["step", *_COLUMNS], rows)}, step)
+
+    def _send(self, name: str, values: dict[str, Any], step: int) -> None:
+        """Log to a service, which is abandoned if it fails."""
+        try:
+            if name == "tensorboard":
+                self._running[name].log(values, step=step)
+            else:  # with a step of its own, wandb would drop what comes after the steps of a caller's run
+                self._running[name].log({**values, STEP: step})
+        except Exception as error:
+            del self._running[name]
+            _warn(
+                f"{name} failed at step {step} ({reason_of(error)}): the run continues without it; metrics.jsonl has "
+                "everything"
+            )
 
     def finish(self, *, failed: bool) -> None:
         """Close the services. A failure to do so is a line on standard error."""
@@ -106,6 +122,8 @@ class Trackers(TrainerCallback):
                 tracker.store_init_configuration(arguments)
                 tracker.tracker.define_metric(STEP)
                 tracker.tracker.define_metric("*", step_metric=STEP, step_sync=True)
+        except InputError:
+            raise
         except Exception as error:
             raise InputError(f"cannot report to {name}: {reason_of(error)} (or leave it out of report_to)") from error
         self._running[name] = tracker
@@ -120,14 +138,28 @@ class Trackers(TrainerCallback):
             return tracker
         for variable, value in _WANDB.items():
             os.environ.setdefault(variable, value)
-        offline = wandb.setup().settings.mode in ("offline", "dryrun", "disabled")
-        if not offline and not wandb.login(prompt=False, verify=False):
-            raise InputError("not logged in: set WANDB_API_KEY in .env, run `wandb login`, or set WANDB_MODE=offline")
+        check_logins(self._config)
         return WandBTracker(
             os.environ.get("WANDB_PROJECT", self._config.project),
             name=os.environ.get("WANDB_NAME", run_name),
             dir=os.environ.get("WANDB_DIR", str(self._folder)),
         )
+
+
+def _wandb_table(columns: list[str], rows: list[list[Any]]) -> Any:
+    import wandb
+
+    return wandb.Table(columns=columns, data=rows)
+
+
+def _trackio_table(columns: list[str], rows: list[list[Any]]) -> Any:
+    import trackio
+    from pandas import DataFrame  # type: ignore[import-untyped]
+
+    return trackio.Table(dataframe=DataFrame(rows, columns=columns))
+
+
+_TABLES = {"wandb": _wandb_table, "trackio": _trackio_table}
 
 
 def _warn(line: str) -> None:

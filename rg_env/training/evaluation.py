@@ -1,20 +1,33 @@
 """The fixed evaluation of a training run: the same frozen questions of the trainer's model each time.
 
-    results = FixedEvaluation(trainer, EvaluationPlan(rollouts_per_example=4)).run(step=0)
-    results = evaluate_only(trainer, "outputs/AFTERWARDS")         # without training: a checkpoint, or any model
+    unseen = load_environment("chain_sum", num_train_examples=0, num_eval_examples=50)
+    plan = EvaluationPlan(every=20, rollouts_per_example=4, held_out=[unseen])
+    train(trainer, evaluation=plan)
+    results = evaluate_only(trainer, "outputs/AFTERWARDS", plan)   # without training: a checkpoint, or any model
+
+The plan's own environment has the questions of the training tasks; those of `held_out` are of tasks that are not
+trained on; those of `labelled` are whatever their labels say, such as a training task at another difficulty. Overall
+figures (`eval/accuracy`) are over the training tasks alone, those over the held-out ones have names of their own
+(`eval/held_out/accuracy`), and so have each task and each label (`eval/<task>/accuracy`, `eval/<label>/accuracy`).
 
 Every question is answered several times by sampling (`accuracy`, `reward`), and once greedily (`greedy_accuracy`), by
 `evaluation.runner` with the trainer's engine. A model that was evaluated in training gives the same greedy answers
 alone, and with the embedded engine and the seed of that run the same sampled ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+
+from rg_env.adapters import as_environment
+from rg_env.core.config.parsing import Problem, problems_in
+from rg_env.core.environment import Environment
 from rg_env.core.run_folder import RunFolder, checkpoint_step
+from rg_env.core.text import shortened
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.models import LocalModel
 from rg_env.evaluation.questions import Questions
@@ -24,32 +37,95 @@ from rg_env.evaluation.scores import Tally
 from rg_env.evaluation.summary import Source, results_of
 from rg_env.evaluation.tables import print_results
 from rg_env.inference.protocol import Sampling
-from rg_env.training.evaluation.plan import EvaluationPlan
+from rg_env.training.config.schema import EvaluationSettings, evaluation_steps, label_problem
 from rg_env.training.trainer import GRPOTrainer
+
+AnyEnvironment = Annotated[Environment, BeforeValidator(as_environment)]
+"""Whatever `GRPOTrainer` takes."""
+_BATCH = {"embedded": 512, "vllm": 2048}
+"""Questions answered at once, by engine; the embedded engine decodes as many as `rg-env eval` does."""
+
+Progress = Callable[[int, int], Any]
+"""Called with the number of answers so far, and of all."""
+
+
+class EvaluationPlan(EvaluationSettings):
+    """The fixed evaluation of a run. Raises `InputError` for values that cannot work."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    env: AnyEnvironment | None = None
+    """Environment of the evaluation rows of the training tasks; default: the trainer's."""
+    held_out: Annotated[tuple[AnyEnvironment, ...], Field(strict=False)] = ()
+    """Environments whose evaluation rows are also asked, of tasks that are not trained on."""
+    labelled: dict[str, AnyEnvironment] = Field(default_factory=dict)
+    """Environments whose evaluation rows are also asked: each reported under its label, in no overall figure."""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            problems = list(problems_in(type(self), error, kind="setting"))
+        else:
+            found = ((label, label_problem(label)) for label in self.labelled)
+            problems = [*self.contradictions(), *(Problem(("labelled", label), text) for label, text in found if text)]
+        if problems:
+            raise InputError("; ".join(_line(problem, values) for problem in problems))
+
+    def due(self, step: int, max_steps: int) -> bool:
+        """Whether there is an evaluation after `step` steps of `max_steps`, before the next one begins."""
+        if step == 0:
+            return self.before
+        every = evaluation_steps(self.every, max_steps)
+        return every > 0 and step % every == 0
+
+    def questions(self, own: Environment) -> list[Questions]:
+        """All that is evaluated on. `own`: the trainer's environment."""
+        env = own if self.env is None else self.env
+        return [
+            *([Questions(env, "training")] if self.env is not None or own.eval_rows else []),
+            *(Questions(each, "held_out") for each in self.held_out),
+            *(Questions(each, "labelled", label) for label, each in self.labelled.items()),
+        ]
+
+    def manifests(self, own: Environment) -> list[dict[str, Any]]:
+        """Manifests of the environments other than `own`, the trainer's, with their labels."""
+        return [
+            {**({"label": each.label} if each.label else {}), **each.env.manifest}
+            for each in self.questions(own)
+            if each.env is not own and each.env.manifest is not None
+        ]
+
+
+def _line(problem: Problem, values: Mapping[str, Any]) -> str:
+    name, value = ".".join(problem.path), values.get(problem.path[0])
+    shown = f"={shortened(value)}" if isinstance(value, int | float | str) else ""  # not a whole environment
+    return f"{name}{shown} of the evaluation: {problem.message}"
 
 
 class FixedEvaluation:
     """Asks a trainer's model the questions of a plan. All processes create one; the main process asks.
 
     Raises:
-        InputError: an environment cannot be asked, or a task is trained on and held out.
+        InputError: an environment has no evaluation rows, or a task is trained on and held out.
     """
 
     def __init__(self, trainer: GRPOTrainer, plan: EvaluationPlan):
         self.trainer, self.plan = trainer, plan
-        self._asked = plan.asked(trainer.env)
-        self._sampling: Sampling = replace(trainer.sampling, **plan.overrides())
+        self._questions = plan.questions(trainer.env)
+        changed = {name: getattr(plan, name) for name in ("temperature", "top_p", "max_tokens")}
+        self._sampling = replace(trainer.sampling, **{name: v for name, v in changed.items() if v is not None})
         engine = trainer.engine
-        self._model = LocalModel(f"the {engine.name} engine", engine, trainer.sampler.encoder)
-        for asked in self._asked:
-            if not asked.rows:
+        self._model = LocalModel(f"the {engine.name} engine", engine, trainer.sampler.encoder, _BATCH.get(engine.name))
+        for each in self._questions:
+            if not each.rows:
                 raise InputError(
                     "an environment to evaluate on has no evaluation rows: give it num_eval_examples above 0"
                 )
-            prompts = (row["prompt"] for row in asked.rows)
+            prompts = (row["prompt"] for row in each.rows)
             self._model.check_fits("the evaluation", prompts, self._sampling.max_tokens)
-        self.questions = [asked.described().model_dump() for asked in self._asked]
-        """The environments, as `Results.environments`; empty: there is nothing to ask."""
+        self.questions = [each.described().model_dump() for each in self._questions]
+        """The environments, as `Results.environments`; empty: there is nothing to evaluate on."""
         trained, unseen = (
             {task for entry in self.questions if entry["part"] == part for task in entry["tasks"]}
             for part in ("training", "held_out")
@@ -73,7 +149,7 @@ class FixedEvaluation:
                 "labels, sizes and eval_seed, or resume in another output folder"
             )
 
-    def run(self, step: int) -> Results:
+    def run(self, step: int, progress: Progress | None = None) -> Results:
         """Evaluate with the weights that the engine has. On the main process only.
 
         Raises:
@@ -83,13 +159,14 @@ class FixedEvaluation:
         with self.trainer.engine.aside():  # training continues alike with or without an evaluation
             return evaluated(
                 self._model,
-                self._asked,
+                self._questions,
                 self._sampling,
                 step=step,
                 source=self.trainer.model_name,
                 rollouts_per_example=self.plan.rollouts_per_example,
                 greedy=self.plan.greedy,
                 lock=self.trainer.sampler.scoring,
+                progress=progress,
             )
 
 
@@ -103,20 +180,25 @@ def evaluated(
     rollouts_per_example: int = 1,
     greedy: bool = True,
     lock: AbstractContextManager[Any] | None = None,
+    progress: Progress | None = None,
 ) -> Results:
     """The results of a model in training, after `step` steps.
 
     Raises:
         RewardError: a reward raised or returned no finite number.
     """
-    name, records = f"step {step}", list[dict[str, Any]]()
-    works = []
+    name, records, works = f"step {step}", list[dict[str, Any]](), list[TaskWork]()
+
+    def keep(record: dict[str, Any]) -> None:
+        records.append(record)
+        if progress:
+            progress(len(records), sum(work.asked for work in works))
+
     for each in questions:
-        tally = Tally(each.hashes, rollouts_per_example)
-        works.append(TaskWork(name, each, sampling, tally, keep=records.append))
+        works.append(TaskWork(name, each, sampling, Tally(each.hashes, rollouts_per_example), keep=keep))
         if greedy:
             likeliest = replace(sampling, temperature=0.0)
-            works.append(TaskWork(name, each, likeliest, Tally(each.hashes, 1), "greedy", keep=records.append))
+            works.append(TaskWork(name, each, likeliest, Tally(each.hashes, 1), "greedy", keep=keep))
     ask_local(model, works, lock)
     engine = "vllm" if "vllm" in model.name else "embedded"
     return results_of(works, {name: Source(source, "folder", engine)}, step=step, rollouts=records)

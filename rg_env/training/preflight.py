@@ -1,0 +1,127 @@
+"""What a run needs from this machine, checked before anything heavy is imported: `rg-env train`, `--dry-run` too.
+
+    check_start(config, resume="auto")      # raises InputError: folder, checkpoint, manifest, data, logins, server
+
+Imports no torch. What only the model or the checkpoint's files can tell is checked when they are loaded.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rg_env.core.data.manifest import read_manifest
+from rg_env.core.hub import LOGIN, repo_problem
+from rg_env.core.run_folder import RunFolder
+from rg_env.errors import InputError
+from rg_env.inference.vllm.client import VllmServer
+from rg_env.training.config.schema import EngineConfig, HubConfig, LoggingConfig, TrainConfig
+from rg_env.training.data.user_rows import load_rows, split_rows
+
+AUTO = "auto"
+"""For a checkpoint to resume from: the newest one."""
+Rows = Sequence[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run starts from."""
+
+    rows: tuple[Rows, Rows] | None = None
+    """Rows of the section `data` to train and to evaluate on; None without it, and before they are downloaded."""
+    notes: list[str] = field(default_factory=list)
+    """What is missing, but is needed only when the run starts."""
+
+
+def check_start(
+    config: TrainConfig, *, resume: str | None = None, checkpoint: str | None = None, wait: bool = True
+) -> Start:
+    """Check everything that a run of `config` needs, apart from the model itself; on the first of several processes.
+
+    Args:
+        resume: the checkpoint to resume from, or "auto".
+        checkpoint: the checkpoint to evaluate.
+        wait: wait `engine.connect_timeout` for a vLLM server, and download data; otherwise a missing server is noted.
+
+    Raises:
+        InputError: the output folder, a checkpoint, the manifest, the data or a login cannot work.
+        ServerError: there is no server.
+    """
+    read_data = config.data is not None and (wait or os.path.exists(config.data.path))
+    if os.environ.get("RANK", "0") != "0":
+        return Start(own_rows(config) if read_data else None)
+    RunFolder.choose(config.output.dir, "check", resume)
+    if resume not in (None, AUTO):
+        _check_folder(Path(str(resume)), "resume from", ("trainer_state.json",))
+    if checkpoint is not None and (os.path.isdir(checkpoint) or checkpoint.startswith((".", "/", "~"))):
+        _check_folder(Path(checkpoint), "evaluate", ("config.json", "adapter_config.json"))
+    if config.splits.manifest is not None:
+        read_manifest(config.splits.manifest)
+    rows = own_rows(config) if read_data else None
+    check_hub(config.hub)
+    check_logins(config.logging)
+    return Start(rows, _server_notes(config.engine, wait))
+
+
+def own_rows(config: TrainConfig) -> tuple[Rows, Rows]:
+    """The rows of the section `data` to train and to evaluate on. Raises `InputError`."""
+    data = config.data
+    assert data is not None
+    rows = load_rows(data.path, **data.model_dump(exclude={"path"}))
+    train, evaluation = split_rows(rows, config.splits.num_eval_examples, config.splits.eval_seed)
+    if len(train) < (prompts := config.training.prompts_per_step):
+        raise InputError(
+            f"{data.path}: {len(train)} questions are left to train on, fewer than the {prompts} prompts of a step: "
+            "add questions, or lower splits.num_eval_examples or training.rollouts_per_step"
+        )
+    return train, evaluation
+
+
+def check_hub(config: HubConfig) -> None:
+    """Raise `InputError` for uploads that cannot work."""
+    if not config.enabled:
+        return
+    from huggingface_hub import get_token
+
+    if config.repo_id is None:
+        raise InputError("hub.repo_id is missing: USER/NAME")
+    if problem := repo_problem(config.repo_id):
+        raise InputError(f"hub.repo_id {problem}")
+    if not get_token():
+        raise InputError(f"hub.enabled: there is no Hugging Face token: {LOGIN}; or hub.enabled=false")
+
+
+def check_logins(config: LoggingConfig) -> None:
+    """Raise `InputError` if wandb is wanted and would ask who is there."""
+    if "wandb" not in config.report_to:
+        return
+    import wandb
+
+    offline = wandb.setup().settings.mode in ("offline", "dryrun", "disabled")
+    if not (offline or wandb.run or wandb.login(prompt=False, verify=False)):
+        raise InputError(
+            "cannot report to wandb: not logged in: set WANDB_API_KEY in .env, run `wandb login`, or set "
+            "WANDB_MODE=offline (or leave it out of logging.report_to)"
+        )
+
+
+def _check_folder(path: Path, verb: str, files: Sequence[str]) -> None:
+    path = path.expanduser()
+    if not path.is_dir():
+        raise InputError(f"cannot {verb} {path}: there is no such folder")
+    if any((path / file).is_file() for file in files):
+        return
+    if checkpoints := RunFolder(path).checkpoints():
+        raise InputError(f"cannot {verb} {path}: it is a run; name a checkpoint of it, such as {checkpoints[0]}")
+    raise InputError(f"cannot {verb} {path}: it is not a checkpoint: it has no {' and no '.join(files)}")
+
+
+def _server_notes(engine: EngineConfig, wait: bool) -> list[str]:
+    if engine.kind == "embedded":
+        return []
+    server = VllmServer(engine.host, engine.port)
+    if wait:
+        server.wait(engine.connect_timeout)
+        return []
+    problem = server.health_problem(timeout_s=2.0)
+    return [f"a vLLM server must answer at {server} when the run starts ({problem} now)"] if problem else []

@@ -1,0 +1,168 @@
+"""The examples: each trains as a process of its own, and a user's mistakes in them are one line."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_metrics import logged
+from user_code import nothing_left
+
+from rg_env.commands import run_command
+from rg_env.core.data.dataset import build_rows
+from rg_env.core.grading.scoring import score
+from rg_env.core.rewards.builtin import resolve_rewards
+from rg_env.errors import ConfigError
+from rg_env.training import load_train_config
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """Runs an example in this process, in an empty folder; gives its exit code and its standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(name: str, *arguments: str) -> tuple[int, str]:
+        spec = importlib.util.spec_from_file_location(name, REPOSITORY / "examples" / f"{name}.py")
+        assert spec
+        assert spec.loader
+        module: Any = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        with pytest.raises(SystemExit) as caught:
+            run_command(module.main)
+        return int(caught.value.code or 0), capsys.readouterr().err
+
+    return call
+
+
+OLD = {"versions": {"reasoning-gym": "0.0.1"}, "tasks": [],
+       "splits": {part: {"seed": 0, "size": 0, "question_hashes": []} for part in ("train", "eval")}}  # fmt: skip
+FILES = {"old.json": json.dumps({"rows": OLD}), "old/train_results.json": "{}", "data.jsonl": '{"problem": "1"}\n'}
+ULTRA, MINIMAL = "train_ultra_minimal", "train_minimal"
+
+
+@pytest.mark.parametrize(
+    ("example", "arguments", "words"),
+    [
+        (ULTRA, ["--task", "leg_countin"], "unknown task 'leg_countin': did you mean 'leg_counting'"),
+        (ULTRA, ["--task", "game_of_24"], "it is called 'puzzle24'"),
+        (ULTRA, ["--task", "chain_sum", "chain_sum"], "chain_sum"),
+        (ULTRA, ["--task", "tower_of_hanoi"], "too few distinct questions"),
+        (ULTRA, ["--model", "nowhere/at-all"], "cannot load the model 'nowhere/at-all'"),
+        (ULTRA, ["--model", "."], "holds no model"),
+        (ULTRA, ["--model", ""], "the name of the model is empty"),
+        (ULTRA, ["--model", "x" * 300], "File name too long"),
+        (ULTRA, ["--model", "a\0b"], "cannot load the model"),
+        (ULTRA, ["--model", "nowhere/at-all", "--output-dir", "x" * 300], "File name too long"),
+        (ULTRA, ["--output-dir", "a\0b"], "null byte; choose another output folder"),
+        (ULTRA, ["--output-dir", "old"], "old is not empty: it may hold another run"),
+        (ULTRA, ["--manifest", "none.json"], "none.json' cannot be read: No such file"),
+        (ULTRA, ["--manifest", "old.json"], "error: these are not the rows of the manifest: it was made with"),
+        (ULTRA, ["--engine", "vllm", "--vllm-port", "1"], "no vLLM server at 127.0.0.1"),
+        (ULTRA, ["--steps", "0"], "--steps"),
+        (ULTRA, ["--seed", "-1"], "--seed"),
+        (MINIMAL, ["--num-generations", "7"], "128 rollouts are not divisible by num_generations=7; try 126 or"),
+        (MINIMAL, ["--num-generations", "1"], "num_generations=1: must be at least 2"),
+        (MINIMAL, ["--rollouts-per-step", "100"], "100 rollouts are not divisible by num_generations=8"),
+        (MINIMAL, ["--learning-rate", "nan"], "learning_rate=nan: must be a finite number"),
+        (MINIMAL, ["--output-dir", "x" * 300], "File name too long; choose another output folder"),
+        (MINIMAL, ["--max-prompt-length", "5"], "training prompts are longer than max_prompt_length=5"),
+        (MINIMAL, ["--data", "data.jsonl", "--model", "nowhere"], "data.jsonl: line 1 has no 'question'; it has 'prob"),
+        (MINIMAL, ["--data", "data.jsonl", "--task", "maze"], "not allowed with"),
+        (MINIMAL, ["--num-eval", "100000"], "100000 evaluation questions leave nothing to train on"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(
+    run: Callable[..., tuple[int, str]], tmp_path: Path, example: str, arguments: list[str], words: str
+) -> None:
+    """And nothing is written, or changed."""
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    code, errors = run(example, *([] if "--model" in arguments else ["--model", "tiny"]), *arguments)
+    assert code == 2, errors
+    assert words in errors
+    assert "Traceback" not in errors
+    assert errors.count("error: ") == 1
+    assert errors.partition("error: ")[2].count("\n") == 1
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")} == {*FILES}
+
+
+CONFIG = """
+imports: [{examples}/custom_task.py, {examples}/custom_reward.py]
+model: tiny
+tasks: {{dice_sum: {{levels: {{dice: 1}}, config: {{sides: 6}}}}}}
+splits: {{num_train_examples: 64, num_eval_examples: 16}}
+rewards: {{correctness: 1.0, shows_work: {{weight: 0.2, when: correct, options: {{lines: 3}}}}}}
+"""
+
+
+def test_a_config_imports_tasks_and_rewards(tmp_path: Path) -> None:
+    """Then they are checked, drawn and graded by name; without the import they are not known."""
+    file = tmp_path / "run.yaml"
+    text = CONFIG.format(examples=REPOSITORY / "examples")
+    with nothing_left():
+        file.write_text("\n".join(line for line in text.splitlines() if not line.startswith("imports")))
+        with pytest.raises(ConfigError, match=r"unknown task 'dice_sum'(.|\n)*unknown reward 'shows_work'"):
+            load_train_config(file)
+        file.write_text(text)
+        config = load_train_config(file)
+        rows = build_rows(config.gym, "train", 8, seed=0, cache=False)
+        assert all(row["question"].count("+") == 2 for row in rows)
+        assert score(f"<answer>{rows[0]['answer']}</answer>", rows[0]["info"]).status == "correct"
+        near = score(f"<answer>{int(rows[0]['answer']) + 1}</answer>", rows[0]["info"])
+        assert (near.status, near.progress) == ("wrong", 0.1)
+        assert [reward.name for reward in resolve_rewards(config.reward_specs)] == ["correctness", "shows_work"]
+
+
+def test_an_import_that_fails_is_reported_with_its_place_in_the_config(tmp_path: Path) -> None:
+    """The path is relative to the config."""
+    file = tmp_path / "run.yaml"
+    file.write_text("model: {name: tiny}\nimports: [gone.py]\ntasks: [leg_counting]\n")
+    with pytest.raises(ConfigError, match=rf"^imports = .* @ .*run\.yaml:2: imports: .*no file {tmp_path}/gone\.py$"):
+        load_train_config(file)
+
+
+SMALL = ["training.max_steps=2", "splits.num_train_examples=32", "splits.num_eval_examples=8"]
+STEPS = ["--steps", "2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "arguments", "metric"),
+    [
+        ("custom_task", STEPS, "reward"),
+        ("custom_reward", STEPS, "rewards/shows_work/mean"),
+        ("train_curriculum", ["--model", "tiny", *STEPS, "--schedule", "0:0", "1:2"], "curriculum/chain_sum/level"),
+        ("train_from_config", [str(REPOSITORY / "configs/train/tiny.yaml"), *SMALL], "reward"),
+        ("train_minimal", ["--model", "tiny", "--max-steps", "2", "--task", "chain_sum"], "rewards/answers_once/mean"),
+    ],
+)
+def test_examples_train(tmp_path: Path, script: str, arguments: list[str], metric: str) -> None:
+    """Two steps each, as they are typed."""
+    output = ["output.dir=run"] if script == "train_from_config" else ["--output-dir", "run"]
+    command = [sys.executable, str(REPOSITORY / "examples" / f"{script}.py"), *arguments, *output]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "run" / "train_results.json").read_text())
+    assert (results["steps"], results["model"], results["interrupted"]) == (2, "tiny", False)
+    trained = [row for row in logged(tmp_path / "run") if "reward" in row]
+    assert len(trained) == 2
+    assert all(row.get("status/ungradable", 0) == row.get("status/timed_out", 0) == 0 for row in trained)
+    assert any(row[metric] > 0 for row in trained)
+    if script == "custom_task":
+        assert results["eval_after"]["tasks"]["dice_sum"]["n"] == 200
+        assert 0 < results["eval_after"]["accuracy"] < 1
+    if script == "train_curriculum":
+        assert "step 1: chain_sum rises to level 2 (scheduled)" in done.stdout
+        assert [row[metric] for row in trained] == [0, 2]
+    if script == "train_from_config":
+        assert "greedy accuracy" in done.stdout.splitlines()[-1]

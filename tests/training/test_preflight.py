@@ -1,0 +1,104 @@
+"""What is checked before a run is loaded: in a dry run, and before training, in the same words and without torch."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rg_env.errors import InputError
+from rg_env.training import load_train_config
+from rg_env.training.preflight import check_start
+
+HERE = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "HF_TOKEN", "RANK"))}
+NO_LOGIN = {**HERE, "HF_HOME": "/nowhere", "HOME": "/nowhere"}
+CONFIG = """
+model: tiny
+tasks: chain_sum
+"""
+DATA = [{"question": f"{i} + 1 =", "answer": i + 1} for i in range(40)]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a config, data, and a run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in DATA))
+    (tmp_path / "cut.jsonl").write_text('{"question": "1 + 1", "ans')
+    (tmp_path / "old" / "checkpoint-5").mkdir(parents=True)
+    (tmp_path / "old" / "metrics.jsonl").touch()
+    return tmp_path
+
+
+def train(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`rg-env train`, in which torch cannot be imported, without any login."""
+    code = "import sys; sys.modules['torch'] = None; from rg_env.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "train", "run.yaml", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=NO_LOGIN, check=False)
+
+
+@pytest.mark.parametrize("dry_run", [["--dry-run"], []], ids=["dry run", "run"])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--resume", "nope"], "cannot resume from nope: there is no such folder"),
+        (["--resume", "old"], "cannot resume from old: it is a run; name a checkpoint of it, such as old/checkpoint-5"),
+        (["--resume", "old/checkpoint-5"], "it is not a checkpoint: it has no trainer_state.json"),
+        (["--resume", "auto"], "--resume auto needs the output folder of the run"),
+        (["output.dir=old"], "old is not empty: it may hold another run"),
+        (["--eval-only", "--checkpoint", "./nope"], "cannot evaluate nope: there is no such folder"),
+        (["--eval-only", "--checkpoint", "old"], "cannot evaluate old: it is a run; name a checkpoint"),
+        (["splits.manifest=nope.json"], "nope.json' cannot be read: No such file"),
+        (["hub.enabled=true", "hub.repo_id=me/x"], "hub.enabled: there is no Hugging Face token"),
+        (["tasks=null", "data=cut.jsonl"], "cut.jsonl: line 1 is not JSON"),
+        (["tasks=null", "data=data.jsonl"], "200 evaluation questions leave nothing to train on: there are 40"),
+        (["tasks=null", "data=data.jsonl", "splits.num_eval_examples=30"], "10 questions are left to train on, fewer"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_one_line(here: Path, arguments: list[str], words: str, dry_run: list[str]) -> None:
+    done = train(*arguments, *dry_run)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_server_that_is_not_there_yet(here: Path) -> None:
+    """A dry run notes it; a run waits for it, and then it is an error."""
+    done = train("engine.kind=vllm", "engine.port=1", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("#   note        a vLLM server must answer at 127.0.0.1:1 when")
+    done = train("engine.kind=vllm", "engine.port=1", "engine.connect_timeout=0.1")
+    assert "no vLLM server at 127.0.0.1:1 within 0.1 s" in done.stderr
+
+
+def test_wandb_without_a_login(here: Path) -> None:
+    """It would ask, or raise in its own words."""
+    environment = {**NO_LOGIN, "WANDB_DIR": str(here)}
+    code = "from rg_env.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "train", "run.yaml", "logging.report_to=wandb", "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 2
+    assert "cannot report to wandb: not logged in: set WANDB_API_KEY in .env" in done.stderr
+
+
+def test_the_rows_of_own_data(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All but the evaluation questions are trained on; the plan says so."""
+    overrides = ["tasks=null", "data=data.jsonl", "splits.num_eval_examples=8"]
+    start = check_start(load_train_config("run.yaml", overrides))
+    assert start.rows is not None
+    assert [len(rows) for rows in start.rows] == [32, 8]
+    done = train(*overrides, "--dry-run")
+    assert (
+        "\n#   data        data.jsonl: all but the evaluation questions are trained on, 3200 prompts\n" in done.stdout
+    )
+    with pytest.raises(InputError, match="it has 'question', 'answer'"):
+        check_start(load_train_config("run.yaml", [*overrides, "data.answer_column=Answer", "data.path=data.jsonl"]))
+
+
+def test_the_config_of_a_scripts_run_is_refused_in_one_line(here: Path) -> None:
+    (here / "run.yaml").write_text("script: examples/train_minimal.py --seed 3\nenvironment: {}\nseed: 3\n")
+    with pytest.raises(InputError, match=r"run\.yaml records a run of a script.*'examples/train_minimal.py --seed 3'"):
+        load_train_config("run.yaml")

@@ -1,0 +1,112 @@
+"""Questions and answers of the user's own: files of each kind, and every defect with its place."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rg_env.errors import InputError
+from rg_env.training import load_rows, split_rows
+
+GOOD = [{"question": "2 + 2", "answer": "#### 4"}]
+
+
+def as_lines(*rows: Any) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "csv", "parquet"])
+def test_files_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str) -> None:
+    """Each kind; answers become text, other columns are ignored, and repeated questions are counted."""
+    import pyarrow
+    from pyarrow import csv, parquet
+
+    rows = [{"id": i, "question": f"{i % 5} + 1, say", "answer": i % 5 + 1} for i in range(8)]
+    path = tmp_path / f"data.{suffix}"
+    if suffix == "jsonl":
+        path.write_text(as_lines(*rows).replace("\n", "\n\n"))
+    elif suffix == "json":
+        path.write_text(json.dumps(rows, indent=1), encoding="utf-8-sig")
+    else:
+        {"csv": csv.write_csv, "parquet": parquet.write_table}[suffix](pyarrow.Table.from_pylist(rows), str(path))
+    assert load_rows(str(path)) == [{"question": f"{i} + 1, say", "answer": str(i + 1)} for i in range(5)]
+    assert "data." in (said := capsys.readouterr().out)
+    assert said.endswith(": 3 of 8 rows repeat a question and are left out\n")
+
+
+def test_columns_and_answers_can_be_named() -> None:
+    rows = [{"Problem": "1 + 1", "Solution": "one more: #### 2 "}, {"Problem": "2 + 2", "Solution": "#### a #### 4"}]
+    found = load_rows(rows, question_column="Problem", answer_column="Solution", answer_after="####")
+    assert [row["answer"] for row in found] == ["2", "4"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.jsonl", as_lines(*GOOD, {"question": "1 + 1", "answer": None}), "line 2: answer is missing"),
+        ("a.jsonl", "\n" + as_lines(*GOOD, {"question": " \n", "answer": "2"}), "line 3: question is blank"),
+        ("a.jsonl", as_lines(*GOOD, {"question": "1 + 1", "answer": "2"}), "line 2: answer: lacks '####'"),
+        ("a.jsonl", as_lines(*GOOD, {"question": "1 + 1", "answer": "so ####"}), "line 2: answer: nothing follows"),
+        ("a.jsonl", as_lines(*GOOD, {"question": "2 + 2", "answer": "#### 5"}),
+         "line 2 asks the same question as line 1 with another answer: '5' and '4'"),
+        ("a.jsonl", as_lines({"question": "1", "answer": ["2"]}), "line 1: answer is not text or a number, but .'2'"),
+        ("a.jsonl", as_lines({"question": "1", "answer": True}), "line 1: answer is not text or a number, but True"),
+        ("a.jsonl", as_lines({"question": 1, "answer": "2"}), "line 1: question is not text, but 1"),
+        ("a.jsonl", '{"question": "\\ud800", "answer": "#### 2"}', "line 1: question holds half a character"),
+        ("a.jsonl", as_lines({"Question": "1", "Answer": "2"}), "line 1 has no 'question'; it has 'Question', 'A"),
+        ("a.jsonl", as_lines(*GOOD) + '{"question": "cut', "line 2 is not JSON: Unterminated string"),
+        ("a.jsonl", as_lines(*GOOD, 7), "line 2 is not a JSON object, but 7"),
+        ("a.jsonl", "<html>", "line 1 is not JSON"),
+        ("a.jsonl", "[" * 100_000, "line 1 is not JSON"),
+        ("a.json", '[\n{"question": "1", "answer": "2"},\n{]', "line 3 is not JSON"),
+        ("a.json", "[1]", "row 1 is not a mapping"),
+        ("a.csv", 'question,answer\n"2\n3",#### 4\n1, 1,#### 2\n', "line 4 has 3 columns, and the header 2"),
+        ("a.csv", "question,answer\n1,#### 2\n2,\n", "line 3: answer is blank"),
+        ("a.csv", 'question,answer\n"1,#### 2\n', "is not CSV: unexpected end of data"),
+        ("a.csv", "question;answer\n1;2\n", "line 2 has no 'question'; it has 'question;answer'"),
+        ("a.csv", "question,answer\n", "there are no rows"),
+        ("a.jsonl", "", "there are no rows"),
+        ("a.parquet", "no parquet", "cannot read .*a.parquet"),
+        ("a.txt", "2 + 2 = 4", "a.txt'? is not a data file: those end in .csv, .json, .jsonl, .parquet"),
+    ],
+)  # fmt: skip
+def test_a_defect_is_reported_with_its_place(tmp_path: Path, name: str, text: str, words: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=words) as caught:
+        load_rows(str(tmp_path / name), answer_after="####")
+    assert "\n" not in str(caught.value)
+
+
+def test_text_that_is_not_utf8(tmp_path: Path) -> None:
+    (tmp_path / "latin.csv").write_bytes("question,answer\ncafé,1\n".encode("latin-1"))
+    with pytest.raises(InputError, match=r"line 2 is not UTF-8 text \(byte 0xe9\): .*iconv -f latin1"):
+        load_rows(str(tmp_path / "latin.csv"))
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("missing.jsonl", "cannot read missing.jsonl|cannot read 'missing.jsonl': No such file"),
+        ("./nowhere", "there is no file ./nowhere"),
+        (" ", "the name of the dataset is empty"),
+        ("a\0b.csv", "null character"),
+        (".", "is not a data file"),
+    ],
+)
+def test_sources_that_are_not_there(source: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        load_rows(source)
+
+
+def test_evaluation_rows_stay_when_rows_are_added() -> None:
+    """They are picked by seed and question; none is trained on."""
+    rows = [{"question": str(i), "answer": "1"} for i in range(50)]
+    train, evaluation = split_rows(rows, 10, seed=1)
+    assert [len(train), len(evaluation)] == [40, 10]
+    assert not {row["question"] for row in train} & {row["question"] for row in evaluation}
+    assert split_rows(rows[::-1], 10, seed=1)[1] == evaluation != split_rows(rows, 10, seed=2)[1]
+    more = split_rows([*rows, {"question": "new", "answer": "1"}], 10, seed=1)[1]
+    assert len([row for row in more if row in evaluation]) >= 9
+    with pytest.raises(InputError, match="50 evaluation questions leave nothing to train on: there are 50"):
+        split_rows(rows, 50)
