@@ -41,7 +41,13 @@ MISTAKES = [
     ("training.max_step=3", "unknown key 'max_step': did you mean 'max_steps'"),
     ("evaluation.tasks.maze.lvl=3", "unknown key 'lvl': did you mean 'level'"),
     ("rewards.format.wen=correct", "unknown key 'wen': did you mean 'when'"),
-    ("prompt.instruction=x", "unknown key 'instruction': there are: placement, preamble, system_prompt"),
+    ("prompt.zzz=x", "unknown key 'zzz': there are: placement, preamble, system_prompt"),
+    ("_base_=base.yaml", "it is called extends"),
+    ("hf_upload.organization=me", "it is called hub"),
+    ("max_steps=3", "unknown section 'max_steps': did you mean training.max_steps?"),
+    ("output_dir=x", "use output.dir"),
+    ("hub.organization=me", "put it into repo_id"),
+    ("training.lr=1e-5", "it is called learning_rate"),
     # types
     ("training.max_steps=3.5", "must be a whole number"),
     ("training.learning_rate=fast", "must be a number"),
@@ -55,7 +61,7 @@ MISTAKES = [
         "asks other prompts than the curriculum's: leave out one of them",
     ),
     ("model.name=7", "must be text"),
-    ("training=3", "must be a section"),
+    ("training=3", "is a section, with keys of its own, such as"),
     ("tasks=3", "must be a mapping of names"),
     ("tasks=[{weight: 2}]", "a list of tasks holds names, or mappings with a name"),
     ("tasks=[a, a]", "task 'a' appears twice"),
@@ -80,7 +86,7 @@ MISTAKES = [
     ("training.max_steps=1e30", "must be a whole number"),
     ("training.max_steps=99999999999999999999", "must be at most 2147483647"),
     ("rewards.format=1e308", "must be at most 1e+100"),
-    ("rewards.format=true", "must be a section"),
+    ("rewards.format=true", "is a section, with keys of its own, such as"),
     ("rewards={format: .nan}", "rewards.format = nan @ command line: weight must be a finite number"),
     ('output.dir="a\\0b"', "holds a null character"),
     ('model.name="a\\0b"', "holds a null character"),
@@ -287,13 +293,12 @@ def test_the_fields_that_other_sections_hold_are_pythons_alone(base: Path) -> No
 
 
 def test_mistakes_of_all_kinds_are_shown_together(base: Path) -> None:
-    """Of types first, for nothing else can be told before they are right; then all of meaning."""
-    with pytest.raises(ConfigError) as caught:
-        load_train_config(base, ["seed=x", "training.max_steps=0", "model.nam=1"])
-    assert len(str(caught.value).splitlines()) == 4
-    with pytest.raises(ConfigError) as caught:
-        load_train_config(base, ["tasks.mase={}", "rewards.lenth=1", "training.warmup_steps=500"])
-    assert len(str(caught.value).splitlines()) == 4
+    """Types, keys and names; then values that exclude each other."""
+    names = ["tasks.mase={}", "rewards.lenth=1"]
+    for mistakes in (["seed=x", "training.max_steps=0", "model.nam=1", *names], ["training.warmup_steps=500", *names]):
+        with pytest.raises(ConfigError) as caught:
+            load_train_config(base, mistakes)
+        assert len(str(caught.value).splitlines()) == 1 + len(mistakes)
 
 
 def test_forms_that_stand_for_others(base: Path) -> None:

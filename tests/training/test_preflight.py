@@ -91,14 +91,19 @@ def test_the_rows_of_own_data(here: Path, capsys: pytest.CaptureFixture[str]) ->
     assert start.rows is not None
     assert [len(rows) for rows in start.rows] == [32, 8]
     done = train(*overrides, "--dry-run")
-    assert (
-        "\n#   data        data.jsonl: all but the evaluation questions are trained on, 3200 prompts\n" in done.stdout
-    )
+    assert "data.jsonl: all questions but those of the evaluation, 3200 prompts\n" in done.stdout
     with pytest.raises(InputError, match="it has 'question', 'answer'"):
         check_start(load_train_config("run.yaml", [*overrides, "data.answer_column=Answer", "data.path=data.jsonl"]))
 
 
-def test_the_config_of_a_scripts_run_is_refused_in_one_line(here: Path) -> None:
-    (here / "run.yaml").write_text("script: examples/train_minimal.py --seed 3\nenvironment: {}\nseed: 3\n")
-    with pytest.raises(InputError, match=r"run\.yaml records a run of a script.*'examples/train_minimal.py --seed 3'"):
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("script: examples/train_minimal.py --seed 3\nenvironment: {}\n", "this records a run of a script"),
+        ("models: [tiny]\ntasks: [maze]\n", "this is the config of an evaluation: rg-env eval"),
+    ],
+)
+def test_configs_of_another_kind_are_refused_in_one_line(here: Path, text: str, words: str) -> None:
+    (here / "run.yaml").write_text(text)
+    with pytest.raises(InputError, match=rf"^run\.yaml: {words}"):
         load_train_config("run.yaml")

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from rg_env.inference.models import Policy
 
 ELSEWHERE = {
+    "lr": "it is called learning_rate",
+    "kl_loss_coef": "it is called beta",
+    "clip_ratio": "it is called epsilon",
+    "grad_clip": "it is called max_grad_norm",
+    "n": "it is called num_generations",
+    "per_device_batch_size": "it is called per_device_train_batch_size",
     "gradient_accumulation_steps": "follows from rollouts_per_step, per_device_train_batch_size and the number of "
     "processes: set rollouts_per_step",
     "steps_per_generation": "set rollouts_per_step and num_iterations",

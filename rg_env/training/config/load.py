@@ -19,7 +19,6 @@ from rg_env.core.processes import world_size
 from rg_env.core.rewards.builtin import resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table, working_levels
-from rg_env.core.text import shortened
 from rg_env.core.user_code import import_user_code
 from rg_env.errors import InputError, unknown_name
 from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig, batch_problems
@@ -39,30 +38,37 @@ def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, proces
 
 def checked_config(document: Document, *, processes: int | None = None) -> TrainConfig:
     """The config that `document` holds. Raises as `load_train_config`."""
-    if "script" in document.values and "environment" in document.values:
-        raise InputError(
-            f"{document.file} records a run of a script, and is not a config: run the script again "
-            f"({shortened(document.values['script'])}), with the options that the file lists"
-        )
-    config = parse_config(document, TrainConfig)
-    try:
-        import_user_code(config.imports)
-    except InputError as error:
-        raise config_error(document, [Problem(("imports",), str(error))]) from error
-    if found := list(problems(config, processes or world_size())):
+    config = parse_config(document, TrainConfig, _names)
+    if found := [*_names(config), *problems(config, processes or world_size())]:
         raise config_error(document, found)
     return config
 
 
+def _names(config: TrainConfig) -> Iterator[Problem]:
+    """Names that are unknown, and options that do not belong to them, after what the config imports."""
+    try:
+        import_user_code(config.imports)
+    except InputError as error:
+        yield Problem(("imports",), str(error))
+        return
+    for spec in config.gym:
+        yield from problems_within(("tasks", spec["name"]), spec, Mixture.parse)
+    for spec in config.reward_specs:
+        yield from problems_within(("rewards", spec["name"]), spec, lambda spec: resolve_rewards([spec]))
+    yield from _evaluation_tasks(config)
+
+
 def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
-    """All that is wrong with `config` for a run of `processes`."""
+    """Values that cannot work, or not together, in a run of `processes`."""
     for key, message in batch_problems(config.training, processes):
         yield Problem(("training", key), message)
-    yield from _sizes(config)
-    yield from _hub(config)
     yield from _rows(config)
+    yield from _hub(config)
     yield from _evaluation(config)
-    yield from _rewards(config)
+    if not config.rewards:
+        yield Problem(("rewards",), "names no reward: such as {correctness: 1.0}")
+    elif not any(reward.weight for reward in config.rewards.values()):
+        yield Problem(("rewards",), "every weight is 0: there is nothing to learn from")
     yield from _training(config)
     yield from contradictions(config.training, config.engine, config.curriculum)
     if config.curriculum is not None:
@@ -124,22 +130,16 @@ def curriculum_problems(curriculum: CurriculumConfig, tasks: Mapping[str, Any]) 
 
 
 def _rows(config: TrainConfig) -> Iterator[Problem]:
-    for spec in config.gym:
-        yield from problems_within(("tasks", spec["name"]), spec, Mixture.parse)
-    if not config.tasks and config.data is None:
-        yield Problem(("tasks",), "is empty: name at least 1, or give questions of your own (data)")
+    splits, tasks, prompts = config.splits, len(config.tasks), config.training.prompts_per_step
+    if splits.manifest is not None and (config.data or config.curriculum):
+        other = "a curriculum, which draws new questions" if config.curriculum else "data, which has its own"
+        yield Problem(("splits", "manifest"), f"cannot be kept with {other}")
     if config.data is not None:
         for key in [key for key in ("tasks", "curriculum") if getattr(config, key)]:
             yield Problem(("data",), f"there are Reasoning Gym tasks to train on: use one of them, as with {key}=null")
-    if config.splits.manifest is not None and (config.data or config.curriculum):
-        other = "a curriculum, which draws new questions" if config.curriculum else "data, which has its own"
-        yield Problem(("splits", "manifest"), f"cannot be kept with {other}")
-
-
-def _sizes(config: TrainConfig) -> Iterator[Problem]:
-    splits, tasks, prompts = config.splits, len(config.tasks), config.training.prompts_per_step
-    if config.data is not None:
         return
+    if not config.tasks:
+        yield Problem(("tasks",), "is empty: name at least 1, or give questions of your own (data)")
     if splits.num_train_examples < (least := max(tasks, prompts)):
         text = f"fewer than the {prompts} prompts of a step, or than the {tasks} tasks: at least {least}"
         yield Problem(("splits", "num_train_examples"), text)
@@ -165,11 +165,15 @@ def _hub(config: TrainConfig) -> Iterator[Problem]:
 
 
 def _evaluation(config: TrainConfig) -> Iterator[Problem]:
-    evaluation, table = config.evaluation, load_table()
+    evaluation = config.evaluation
     for problem in evaluation.contradictions():
         yield Problem(("evaluation", *problem.path), problem.message)
     if not config.splits.num_eval_examples and not evaluation.tasks and evaluation.every:
         yield Problem(("evaluation", "every"), "there is nothing to evaluate: splits.num_eval_examples is 0")
+
+
+def _evaluation_tasks(config: TrainConfig) -> Iterator[Problem]:
+    evaluation, table = config.evaluation, load_table()
     for name in evaluation.tasks:
         path: Keys = ("evaluation", "tasks", name)
         spec, hint = evaluation.gym(name), ""
@@ -188,15 +192,6 @@ def _evaluation(config: TrainConfig) -> Iterator[Problem]:
         elif name not in table:
             hint = "; a label of your own needs task: NAME"
         yield from problems_within(path, spec, Mixture.parse, hint)
-
-
-def _rewards(config: TrainConfig) -> Iterator[Problem]:
-    if not config.rewards:
-        yield Problem(("rewards",), "names no reward: such as {correctness: 1.0}")
-    elif not any(reward.weight for reward in config.rewards.values()):
-        yield Problem(("rewards",), "every weight is 0: there is nothing to learn from")
-    for spec in config.reward_specs:
-        yield from problems_within(("rewards", spec["name"]), spec, lambda spec: resolve_rewards([spec]))
 
 
 def _training(config: TrainConfig) -> Iterator[Problem]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from rg_env.core.config.files import without_nulls
 from rg_env.core.config.parsing import (
@@ -37,18 +37,7 @@ from rg_env.errors import unknown_name
 from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig
 
 
-class _Short(Section):
-    """A section for which plain text is the value of one of its keys."""
-
-    short: ClassVar[str]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _spell_out(cls, value: Any) -> Any:
-        return {cls.short: value} if isinstance(value, str) else value
-
-
-class ModelConfig(_Short):
+class ModelConfig(Section):
     """The policy to train. Plain text is its name: `model: tiny`."""
 
     short = "name"
@@ -68,12 +57,22 @@ class TaskConfig(TaskOptions):
     """Share of the questions, relative to the other tasks."""
 
 
-class DataConfig(_Short):
+class DataConfig(Section):
     """Questions and answers of your own, trained on instead of Reasoning Gym tasks. Plain text is the path. As many
     questions as `splits.num_eval_examples` are for evaluation, picked by `splits.eval_seed`; the others are trained on.
     An answer is correct if it equals the row's as number or text."""
 
     short = "path"
+    renamed: ClassVar = {
+        "task_name": "use tasks: [NAME]; data is for questions of your own",
+        "num_examples": "use splits.num_train_examples; data is for questions of your own",
+        "seed": "use seed, or splits.seed",
+        "train_files": "it is called path",
+        "name": "it is called config",
+        "subset": "it is called config",
+        "dataset": "it is called path",
+        "prompt_key": "it is called question_column",
+    }
 
     path: Text
     """A .csv, .json, .jsonl or .parquet file, or the name of a dataset on the Hugging Face Hub."""
@@ -108,7 +107,7 @@ class SplitsConfig(Section):
     """The manifest.json of a run: train on exactly its rows, or refuse."""
 
 
-class EngineConfig(_Short):
+class EngineConfig(Section):
     """What generates completions. Plain text is its kind: `engine: vllm`."""
 
     short = "kind"
@@ -206,17 +205,13 @@ class CurriculumConfig(Section):
         return schedule
 
 
-def _listed(value: Any) -> Any:
-    """One name stands for a list of it, and "none" for an empty one."""
-    return ([] if value == "none" else [value]) if isinstance(value, str) else value
-
-
 class LoggingConfig(Section):
     """What a run shows and keeps. metrics.jsonl is always written."""
 
-    report_to: Annotated[list[Literal["tensorboard", "wandb", "trackio"]], BeforeValidator(_listed)] = Field(
-        default_factory=list
-    )
+    report_to: Annotated[
+        list[Literal["tensorboard", "wandb", "trackio"]],
+        BeforeValidator(lambda names: [] if names in ("none", ["none"]) else names),
+    ] = Field(default_factory=list)
     """Services that also get the metrics, by name; "none": no service. Nothing is uploaded unless named here."""
     project: Text = "rg-env"
     """Project under which wandb and trackio keep the run."""
@@ -247,8 +242,14 @@ class HubConfig(Section):
     every: Count = 0
     """Steps between uploads of checkpoints: a multiple of output.save_every; 0: at the end only."""
 
+    renamed: ClassVar = {
+        "organization": "put it into repo_id: ORGANIZATION/NAME",
+        "optimizer_save_mode": "it is called optimizer_state: full or none",
+        "model_name": "it is called repo_id: USER/NAME",
+    }
 
-class OutputConfig(_Short):
+
+class OutputConfig(Section):
     """Where a run's files go. Plain text is the folder."""
 
     short = "dir"
@@ -413,8 +414,65 @@ class MonitorsConfig(Section):
         return [] if ALL in self.off else [name for name in self.rule_names() if name not in self.off]
 
 
+_ELSEWHERE = {
+    "_base_": "it is called extends",
+    "base": "it is called extends",
+    "defaults": "it is called extends",
+    "task": "it is called tasks, such as tasks: [leg_counting]",
+    "task_name": "it is called tasks, such as tasks: [leg_counting]",
+    "dataset": "it is called tasks, or data for questions of your own",
+    "datasets": "it is called tasks: a mapping of names to weight, config and level",
+    "environment": "use tasks, prompt and rewards",
+    "reasoning_gym": "use tasks, and splits.num_train_examples",
+    "num_examples": "use splits.num_train_examples",
+    "dataset_size": "use splits.num_train_examples",
+    "eval_num_samples": "use splits.num_eval_examples",
+    "eval_datasets": "use evaluation.tasks",
+    "fixed_eval_steps": "use evaluation.every",
+    "model_name": "use model.name",
+    "model_name_or_path": "use model.name",
+    "developer_prompt": "use prompt.system_prompt",
+    "developer_role": "use prompt.placement",
+    "reward": "it is called rewards",
+    "reward_funcs": "it is called rewards, such as {correctness: 1.0}",
+    "secondary_rewards": "it is called rewards, such as {format: 0.2}",
+    "peft": "it is called lora, such as {r: 16, alpha: 32}",
+    "peft_config": "it is called lora, such as {r: 16, alpha: 32}",
+    "use_peft": "give a section lora, such as {r: 16, alpha: 32}",
+    "lora_alpha": "use lora.alpha",
+    "output_dir": "use output.dir",
+    "save_steps": "use output.save_every",
+    "save_total_limit": "use output.save_total_limit",
+    "hf_upload": "it is called hub: {enabled: true, repo_id: USER/NAME}",
+    "push_to_hub": "use hub.enabled and hub.repo_id",
+    "hub_model_id": "use hub.repo_id",
+    "wandb": "use logging.report_to=wandb, logging.project and logging.run_name",
+    "wandb_project": "use logging.project",
+    "experiment_name": "use logging.run_name",
+    "project_name": "use logging.project",
+    "use_vllm": "use engine.kind=vllm",
+    "per_device_batch_size": "use training.per_device_train_batch_size",
+    "train_batch_size": "use training.rollouts_per_step",
+    "batch_counts_as_step": "use training.rollouts_as_steps",
+    "eval_only": "use the option --eval-only",
+    "checkpoint_path": "use the options --eval-only --checkpoint PATH, or --resume PATH",
+    "auto_resume": "use the option --resume auto",
+    "resume_mode": "use the option --resume",
+    "actor_rollout_ref": "verl's sections are training, engine and model here",
+    "algorithm": "verl's sections are training, engine and model here",
+    "trainer": "verl's sections are training, output and logging here",
+}
+"""Sections and keys of other tools, and what replaces them."""
+
+
 class TrainConfig(Section):
     """A training run."""
+
+    renamed: ClassVar = _ELSEWHERE
+    mistaken: ClassVar = {
+        "models": "this is the config of an evaluation: rg-env eval",
+        "script": "this records a run of a script, and is not a config: run the script again, with the options in it",
+    }
 
     imports: list[Text] = Field(default_factory=list)
     """Modules, or .py files (relative to the config that names them), that register tasks or rewards of your own."""
