@@ -60,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
     file = options.output or Path(f"{job.name}.sbatch")
     write_script(script, file, force=options.force)
     print(f"submit it with: sbatch {shlex.quote(str(file))}")
-    if job.sweep:
-        print(script.splitlines()[2].removeprefix("# "))  # how they are compared
+    head = script.partition("\n#SBATCH")[0].splitlines()[2:]  # the plan, and how runs are compared
+    for line in head:
+        print(line.removeprefix("# "))
     return 0

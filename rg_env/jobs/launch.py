@@ -18,13 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from rg_env.core.config.files import is_config_file
+from rg_env.core.environment import ReasoningGym
 from rg_env.core.processes import Command, ProcessGroup
 from rg_env.core.run_folder import free_folder
+from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import InputError, OutputFolderError, TrainingError
 from rg_env.inference.machine import Machine, port_problem
+from rg_env.inference.prompts import PromptEncoder
 from rg_env.inference.vllm.client import VllmServer, serve_command
 from rg_env.inference.vllm.plugin import BACKEND
 from rg_env.jobs.supervisor import Supervisor
+from rg_env.tiny import POLICY_DIR
+from rg_env.training.config.dry_run import plan
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.schema import TrainConfig
 
@@ -82,6 +87,8 @@ class Commands:
     server: Command
     trainer: Command
     summary: str
+    plan: tuple[str, ...] = ()
+    """What the run of a config will do, and what is likely not intended; a line each."""
 
 
 def launch(options: LaunchOptions) -> int:
@@ -97,7 +104,7 @@ def launch(options: LaunchOptions) -> int:
     if problem := port_problem(options.port):
         raise InputError(f"cannot use {HOST}:{options.port} ({problem}): choose another --port")
     folder = _log_folder(options.log_dir, Path(options.script).stem)
-    print(f"{commands.summary}; logs in {folder}/", flush=True)
+    print("\n".join([f"{commands.summary}; logs in {folder}/", *commands.plan]), flush=True)
     server = VllmServer(HOST, options.port)
     return supervise(commands, options, folder, lambda: server.health_problem(timeout_s=1.0) is None)
 
@@ -107,7 +114,8 @@ def dry_run(options: LaunchOptions) -> str:
     here = Machine.here()
     gpus = tuple(dict.fromkeys([*here.gpus, *(options.vllm_gpus or ()), *(options.gpus or ())]))
     commands = make_commands(options, Machine(gpus, here.vllm, here.programs))
-    return f"# {commands.summary}\n# terminal 1\n{commands.server.shell()}\n# terminal 2\n{commands.trainer.shell()}"
+    head = "\n".join(f"# {line}" for line in (commands.summary, *commands.plan))
+    return f"{head}\n# terminal 1\n{commands.server.shell()}\n# terminal 2\n{commands.trainer.shell()}"
 
 
 def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
@@ -125,20 +133,48 @@ def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
         raise InputError(f"--processes {processes} with {len(gpus)} GPUs to train on: each process needs a GPU")
     if not gpus and processes > (cores := max(2, os.cpu_count() or 1)):
         raise InputError(f"--processes {processes} on a CPU with {cores} cores: at most one for each core")
+    idle = gpus[processes:]
     gpus = gpus[:processes]  # one process that sees two GPUs would use both, the slow way (DataParallel)
-    model, length = _model(options, processes)
+    model, length, lines = _model(options, processes)
+    if unused := [gpu for gpu in machine.gpus if gpu in idle or gpu not in (*vllm_gpus, *gpus)]:
+        lines.append(f"warning: {_gpu_words(unused)} idle: more --processes, --gpus or --vllm-gpus would use it")
     return Commands(
         _server(options, model, length, vllm_gpus, machine, shared=bool(gpus) and vllm_gpus == gpus),
         _trainer(options, model, script, gpus, processes, machine),
         f"vLLM on {_gpu_words(vllm_gpus)}, training on {_gpu_words(gpus)} in "
         f"{processes} {'process' if processes == 1 else 'processes'}",
+        tuple(lines),
     )
 
 
-def longest_sequence(config: TrainConfig) -> int:
-    """Tokens of prompt and completion together that a server for this config must accept."""
+def trained_sequence(config: TrainConfig) -> int:
+    """Tokens of prompt and completion together that a server for the tasks of training must accept."""
     training = config.training
     return training.max_prompt_length + max(training.max_tokens, config.evaluation.max_tokens or 0)
+
+
+def longest_sequence(config: TrainConfig) -> int:
+    """The same for all tasks. Prompts of held-out and labeled tasks, which `max_prompt_length` does not bound, are
+    measured; if the tokenizer cannot be loaded here, they are not counted, and the trainer checks them."""
+    new_tokens = config.evaluation.max_tokens or config.training.max_tokens
+    return max(trained_sequence(config), *(length + new_tokens for length in [0, *_evaluation_prompts(config)]))
+
+
+def _evaluation_prompts(config: TrainConfig) -> list[int]:
+    """Tokens of each prompt of held-out and labeled tasks."""
+    if not (environments := config.evaluation_environments()):
+        return []
+    from transformers import AutoTokenizer
+
+    name, mixture = config.model.name, Mixture.parse
+    if name == "tiny":
+        from rg_env.inference.models import tiny_mixture as mixture
+    try:
+        encode = PromptEncoder(AutoTokenizer.from_pretrained(POLICY_DIR if name == "tiny" else name))
+        gyms = [ReasoningGym(**{**arguments, "gym": mixture(arguments["gym"])}) for _, arguments in environments]
+        return [len(encode(row["prompt"])) for gym in gyms for row in gym.eval_rows]
+    except (OSError, ValueError):
+        return []
 
 
 def split_gpus(
@@ -171,41 +207,45 @@ def split_gpus(
     return server, trainer
 
 
-def parallel_sizes(tensor: int | None, data: int | None, gpus: int) -> tuple[int, int]:
-    """Sizes of tensor and data parallelism of a server on `gpus` GPUs; 0 means a CPU.
+def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) -> tuple[int, int]:
+    """Sizes of tensor and data parallelism of a server on `gpus` GPUs; 0 means a CPU. By default, tensor parallelism is
+    as large as the model's attention heads allow.
 
     Raises:
-        InputError: they do not use each GPU once.
+        InputError: they do not use each GPU once, or do not divide the heads.
     """
     gpus = gpus or 1
-    tensor = tensor or gpus // (data or 1)
-    data = data or max(1, gpus // max(1, tensor))
-    if tensor * data != gpus or not tensor:
+    if tensor is None:
+        each = gpus // data if data else gpus
+        fitting = [size for size in range(1, each + 1) if gpus % size == 0 and not _heads_problem(model, size)]
+        tensor = each if data else max(fitting, default=1)
+    data = data or max(1, gpus // tensor)
+    if tensor * data != gpus:
         raise InputError(
             f"--tensor-parallel-size {tensor} x --data-parallel-size {data} is not the number of vLLM's GPUs ({gpus}): "
             "change one of them, or --vllm-gpus"
         )
+    if problem := _heads_problem(model, tensor):
+        raise InputError(
+            f"--tensor-parallel-size {tensor}: {model} has {problem}, which cannot be divided by it; use a divisor, "
+            "and --data-parallel-size for the other GPUs"
+        )
     return tensor, data
 
 
-def check_heads(model: str, tensor_parallel: int) -> None:
-    """Raise `InputError` if the model's attention heads cannot be divided among the GPUs. If its configuration is not
-    stored on this machine, vLLM will report it."""
+def _heads_problem(model: str, tensor_parallel: int) -> str:
+    """Which attention heads of the model cannot be divided among the GPUs. Empty if they can, or if the model's
+    configuration is not stored on this machine: vLLM will report it."""
     sizes = _text_config(model)
     heads, groups = (
         value if isinstance(value := sizes.get(name), int) and value > 0 else None
         for name in ("num_attention_heads", "num_key_value_heads")
     )
-    problem = None
     if heads and heads % tensor_parallel:
-        problem = f"{heads} attention heads"
-    elif groups and groups % tensor_parallel and tensor_parallel % groups:  # vLLM copies them if they are fewer
-        problem = f"{groups} key-value heads"
-    if problem:
-        raise InputError(
-            f"--tensor-parallel-size {tensor_parallel}: {model} has {problem}, which cannot be divided by it; use a "
-            "divisor, and --data-parallel-size for the other GPUs"
-        )
+        return f"{heads} attention heads"
+    if groups and groups % tensor_parallel and tensor_parallel % groups:  # vLLM copies them if they are fewer
+        return f"{groups} key-value heads"
+    return ""
 
 
 def _text_config(model: str) -> dict[str, Any]:
@@ -222,21 +262,21 @@ def _text_config(model: str) -> dict[str, Any]:
         return {}
 
 
-def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None]:
-    """The model to serve, and the tokens that it must accept (None: the model's own limit)."""
+def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, list[str]]:
+    """The model to serve, the tokens that it must accept (None: the model's own limit), and the plan of a config."""
     if not is_config_file(options.script):
         if options.model is None:
             raise InputError("a script needs --model: the server has to know it too")
         if not options.model.strip():
             raise InputError("--model is empty: give a folder, a name on the hub, or 'tiny'")
-        return options.model, options.max_model_len
+        return options.model, options.max_model_len, []
     if options.model is not None:
         raise InputError(f"--model is for scripts: use model.name={options.model} instead")
     if "--sweep" in options.script_arguments:
         raise InputError("launch makes one run: use `rg-env train --sweep` next to a server, or `rg-env slurm --sweep`")
     overrides = [argument for argument in options.script_arguments if is_override(argument)]
     config = load_train_config(options.script, [*overrides, *_engine_overrides(options)], processes=processes)
-    return config.model.name, options.max_model_len or longest_sequence(config)
+    return config.model.name, options.max_model_len or longest_sequence(config), plan(config, processes)
 
 
 def is_override(argument: str) -> bool:
@@ -251,8 +291,8 @@ def _server(
     if shared:  # NCCL refuses two processes on one GPU
         extra += ["--weight-transfer-config", json.dumps({"backend": BACKEND})]
     extra += [] if gpus else ["--enforce-eager"]
-    tensor_parallel, data_parallel = parallel_sizes(options.tensor_parallel_size, options.data_parallel_size, len(gpus))
-    check_heads(model, tensor_parallel)
+    sizes = (options.tensor_parallel_size, options.data_parallel_size)
+    tensor_parallel, data_parallel = parallel_sizes(*sizes, len(gpus), model)
     arguments = serve_command(
         model,
         host=HOST,

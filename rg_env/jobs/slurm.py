@@ -10,17 +10,20 @@ starts its own servers. All scripts come from one template, `slurm.sh.template`.
 import os
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
 from rg_env.core.config.files import Document, is_config_file, read_config
 from rg_env.core.config.yaml12 import to_yaml
+from rg_env.core.text import without_controls
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.config import load_eval_config
-from rg_env.jobs.launch import longest_sequence
+from rg_env.jobs.launch import longest_sequence, parallel_sizes
 from rg_env.jobs.sweep.grid import Sweep, load_sweep, parse_axes
-from rg_env.jobs.sweep.runs import SWEEP_FILE
+from rg_env.jobs.sweep.runs import SWEEP_FILE, notes
+from rg_env.training.config.dry_run import plan
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.schema import EngineConfig, TrainConfig
 
@@ -228,6 +231,7 @@ def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
         "signal": 'kill -TERM "$program"',
         **pieces,
         "config": job.config,
+        "plan": "".join(f"\n# {without_controls(line)[:300]}" for line in pieces.get("plan", "").splitlines()),
         "checkout": shlex.quote(str(checkout)),
         "exports": "".join(f"export {name}={shlex.quote(value)}\n" for name, value in exports.items()),
         "root": shlex.quote(pieces["root"]),
@@ -309,10 +313,15 @@ def _training(job: SlurmJob, document: Document, checkout: Path) -> dict[str, st
         configs = (load_train_config(job.config, job.overrides, processes=processes),)
     root = configs[0].output.dir or "outputs"
     pieces = {"settings": _lines("  ", *map(shlex.quote, [job.config, *job.overrides])), "root": root}
+    if job.array:
+        pieces["own"] = _SEED
     if job.sweep:
         pieces |= _sweep(sweep, f"{shlex.quote(root)}/{job.name}-JOBID")
-    elif job.array:
-        pieces["own"] = _SEED
+        pieces["plan"] = "\n".join([f"{len(sweep.points)} jobs, one for each point", *notes(sweep)])
+    else:
+        pieces["plan"] = "\n".join(plan(configs[0], processes))
+    for warning in _idle(job, embedded=embedded):
+        pieces["plan"] += f"\nwarning: {warning}"
     if embedded:
         return pieces | _embedded(processes, checkout)
     if job.nodes == 1:
@@ -321,6 +330,16 @@ def _training(job: SlurmJob, document: Document, checkout: Path) -> dict[str, st
                          '--vllm-gpus "$vllm_gpus" -- --resume auto')  # fmt: skip
         return pieces | {"command": command}
     return pieces | _several_nodes(job, configs, processes, checkout)
+
+
+def _idle(job: SlurmJob, *, embedded: bool) -> Iterator[str]:
+    """What leaves GPUs of the job idle."""
+    if embedded and job.gpus > 1:
+        yield (
+            f"engine.kind=embedded generates on one GPU while {job.gpus - 1} wait; engine.kind=vllm uses all of them"
+        )
+    if job.nodes > 1:
+        yield f"{job.served_gpus} of the {job.gpus} GPUs of each node but the first stay idle"
 
 
 def _embedded(processes: int, checkout: Path) -> dict[str, str]:
@@ -350,7 +369,8 @@ def _several_nodes(job: SlurmJob, configs: tuple[TrainConfig, ...], processes: i
 
 def _server(job: SlurmJob, config: TrainConfig) -> str:
     _check_printable("model.name", config.model.name)
-    sizes = f"--max-model-len {longest_sequence(config)} --tensor-parallel-size {job.served_gpus}"
+    tensor, data = parallel_sizes(None, None, job.served_gpus, config.model.name)
+    sizes = f"--max-model-len {longest_sequence(config)} --tensor-parallel-size {tensor} --data-parallel-size {data}"
     return f'rg-env vllm {shlex.quote(config.model.name)} --port "$port" {sizes}'
 
 

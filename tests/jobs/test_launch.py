@@ -14,7 +14,8 @@ import pytest
 pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
 from rg_env.errors import InputError, MissingExtraError
 from rg_env.inference.machine import Machine, transformers_misfit, visible_gpus
-from rg_env.jobs.launch import LaunchOptions, check_heads, dry_run, make_commands, split_gpus
+from rg_env.jobs.launch import LaunchOptions, dry_run, longest_sequence, make_commands, parallel_sizes, split_gpus
+from rg_env.training.config.load import load_train_config
 
 CPU = Machine(gpus=(), vllm="0.32.0+cpu", programs=Path("bin"))
 NODE = Machine(gpus=("0", "1", "2", "3"), vllm="0.32.0", programs=Path("bin"))
@@ -212,14 +213,34 @@ def test_gpus_that_do_not_divide_the_heads(tmp_path: Path, heads: int, groups: i
     config = {"text_config": {"num_attention_heads": heads, "num_key_value_heads": groups}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     if not problem:
-        return check_heads(str(tmp_path), size)
+        assert parallel_sizes(size, None, size, str(tmp_path)) == (size, 1)
+        return
     with pytest.raises(InputError, match=problem):
-        check_heads(str(tmp_path), size)
+        parallel_sizes(size, None, size, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("given", "gpus", "expected"),
+    [
+        ((None, None), 0, (1, 1)),
+        ((None, None), 2, (2, 1)),
+        ((None, None), 3, (1, 3)),
+        ((None, None), 8, (4, 2)),
+        ((2, None), 4, (2, 2)),
+        ((None, 4), 4, (1, 4)),
+    ],
+)
+def test_gpus_of_the_server_are_divided_as_the_heads_allow(
+    tmp_path: Path, given: tuple[int | None, int | None], gpus: int, expected: tuple[int, int]
+) -> None:
+    """28 heads and 4 key-value heads: copies of the model use the GPUs that tensor parallelism cannot."""
+    (tmp_path / "config.json").write_text(json.dumps({"num_attention_heads": 28, "num_key_value_heads": 4}))
+    assert parallel_sizes(*given, gpus, str(tmp_path)) == expected
 
 
 @pytest.mark.parametrize("model", ["org/model", "no such folder", "x" * 300, "../..", "tiny"])
 def test_heads_of_a_model_that_is_not_here_are_not_checked(model: str) -> None:
-    check_heads(model, 7)
+    assert parallel_sizes(None, None, 7, model) == (7, 1)
 
 
 def test_a_missing_configuration_is_named(repository: Path) -> None:
@@ -367,7 +388,9 @@ def test_a_config_trains_with_the_server_that_is_started(rg_env: Callable[..., t
         "--port", "8001", "--", "--resume", "auto",
     )  # fmt: skip
     assert code == 0
-    _, _, server, _, trainer = printed.splitlines()
+    summary, *plan, _, server, _, trainer = printed.splitlines()
+    assert summary == "# vLLM on GPU 0, training on GPUs 1,2 in 2 processes"
+    assert "# steps       200 of 48 rollouts: 6 prompts x 8 (2 processes x 3 micro-batches of 8)" in plan
     assert "rg-env vllm org/model " in server
     assert server.endswith("--port 8001 --max-model-len 150")
     assert trainer.startswith("CUDA_VISIBLE_DEVICES=1,2 ")
@@ -377,6 +400,25 @@ def test_a_config_trains_with_the_server_that_is_started(rg_env: Callable[..., t
     )
     _, printed, _ = rg_env("launch", "run.yaml", "--dry-run", "--processes", "1")
     assert "bin/rg-env train run.yaml engine.kind=vllm" in printed.splitlines()[-1]
+
+
+def test_gpus_that_stay_idle_are_named() -> None:
+    """Those that neither program uses."""
+    plan = make_commands(LaunchOptions("run.yaml", gpus=("1", "2"), processes=1), NODE).plan
+    assert "warning: GPUs 2,3 idle: more --processes, --gpus or --vllm-gpus would use it" in plan
+    assert not any("warning" in line for line in make_commands(LaunchOptions("run.yaml"), NODE).plan)
+
+
+def test_the_server_accepts_the_prompts_of_held_out_tasks(repository: Path) -> None:
+    """Which max_prompt_length does not bound; they are measured."""
+    held_out = (
+        "evaluation: {tasks: {long: {task: word_sorting, config: {min_words: 90, max_words: 100}, num_examples: 2}}}"
+    )
+    (repository / "held_out.yaml").write_text(RUN.replace("org/model", "tiny") + held_out)
+    assert longest_sequence(load_train_config("run.yaml", ["model.name=tiny"])) == 190
+    assert 500 < longest_sequence(load_train_config("held_out.yaml", [])) < 2000
+    unknown = load_train_config("held_out.yaml", [f"model.name={repository}"])
+    assert longest_sequence(unknown) == 190  # no tokenizer to measure with: the trainer checks
 
 
 @pytest.mark.usefixtures("installed")

@@ -188,15 +188,32 @@ def test_the_command_writes_a_file_once_and_prints_how_to_submit_it(
     assert code == 0
     assert "set -- vllm.yaml \\\n  seed=1 \\\n  training.max_steps=50 \\\n  grading=partial\n" in printed
     assert not (checkout / "vllm.sbatch").exists()
-    assert rg_env("slurm", *asked) == (0, "submit it with: sbatch vllm.sbatch\n", "")
+    code, report, _ = rg_env("slurm", *asked)
+    assert code == 0
+    assert report.startswith("submit it with: sbatch vllm.sbatch\nmodel       tiny, all weights; generation vLLM at ")
+    assert "prompts x 8 (3 processes x 56 micro-batches of 1)\n" in report
     assert (checkout / "vllm.sbatch").read_text() == printed
     exists = "error: vllm.sbatch exists: choose another --output, or overwrite it with --force\n"
     assert rg_env("slurm", *asked) == (2, "", exists)
-    message = "submit it with: sbatch 'my job.sbatch'\n"
-    assert rg_env("slurm", *asked, "--output", "my job.sbatch") == (0, message, "")
-    swept = rg_env("slurm", *shlex.split("vllm.yaml --gpus 4 --time 60 --force --sweep seed=0,1"))
-    compared = "Table and picture of its runs, at any time: rg-env compare outputs/vllm-JOBID\n"
-    assert swept == (0, f"submit it with: sbatch vllm.sbatch\n{compared}", "")
+    assert "submit it with: sbatch 'my job.sbatch'\n" in rg_env("slurm", *asked, "--output", "my job.sbatch")[1]
+    swept = "vllm.yaml --gpus 4 --time 60 --force --sweep training.epsilon=0.1,0.3"
+    assert rg_env("slurm", *shlex.split(swept))[1].splitlines() == [
+        "submit it with: sbatch vllm.sbatch",
+        "Table and picture of its runs, at any time: rg-env compare outputs/vllm-JOBID",
+        "2 jobs, one for each point",
+        "every point: without effect: training.epsilon (training.num_iterations: 1)",
+    ]
+
+
+def test_gpus_that_stay_idle_are_named(checkout: Path) -> None:
+    """In the script's head, which the command prints."""
+    embedded = (
+        "\n# warning: engine.kind=embedded generates on one GPU while 7 wait; engine.kind=vllm uses all of them\n"
+    )
+    assert embedded in sbatch_script(JOBS["8 GPUs, embedded"])
+    two = "\n# warning: 2 of the 8 GPUs of each node but the first stay idle\n"
+    assert two in sbatch_script(job(gpus=8, nodes=2, vllm_gpus=2))
+    assert "# warning:" not in sbatch_script(JOBS["8 GPUs"])
 
 
 @pytest.mark.parametrize(
@@ -335,7 +352,7 @@ def test_two_nodes(cluster: Cluster) -> None:
     assert (code, errors) == (0, "")
     server = cluster.call("rg-env")
     assert server["arguments"] == shlex.split(
-        f"vllm org/model --port {PORT} --max-model-len 1536 --tensor-parallel-size 1"
+        f"vllm org/model --port {PORT} --max-model-len 1536 --tensor-parallel-size 1 --data-parallel-size 1"
     )
     assert server["environment"]["CUDA_VISIBLE_DEVICES"] == "0"
     trainers = sorted(

@@ -20,7 +20,7 @@ from rg_env.inference.models import TINY, describe_model, tiny_mixture
 from rg_env.inference.prompts import PromptEncoder
 from rg_env.jobs.doctor.checks import Check, PlannedRun, gigabytes
 from rg_env.jobs.doctor.machine import nearest_folder
-from rg_env.jobs.launch import longest_sequence
+from rg_env.jobs.launch import trained_sequence
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.checkpointing.files import WEIGHTS, weight_files, weights_damage, weights_problem
 from rg_env.training.checks import prompt_lengths
@@ -185,7 +185,7 @@ def judge_prompts(planned: PlannedRun, context: int, lengths: PromptLengths) -> 
 def needed_tokens(planned: PlannedRun, lengths: PromptLengths | None) -> int:
     """Tokens of prompt and completion together that an engine must accept."""
     others = lengths.others if lengths else ()
-    return max([longest_sequence(planned.config), *(length + planned.evaluation_tokens for length in others)])
+    return max([trained_sequence(planned.config), *(length + planned.evaluation_tokens for length in others)])
 
 
 def cached_tokens(planned: PlannedRun, lengths: PromptLengths | None) -> tuple[int, int]:

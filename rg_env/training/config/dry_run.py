@@ -110,8 +110,8 @@ def describe(config: TrainConfig) -> str:
     return "\n".join(lines)
 
 
-def plan(config: TrainConfig) -> list[str]:
-    """What a run will do, a line each."""
+def plan(config: TrainConfig, processes: int | None = None) -> list[str]:
+    """What a run will do, a line each. `processes`: how many train; default: as many as the launcher has started."""
     unused, config = without_effect(config), config.in_updates()
     training, evaluation, engine = config.training, config.evaluation, config.engine
     drawn = list(config.curriculum.tasks) if config.curriculum else []
@@ -120,7 +120,7 @@ def plan(config: TrainConfig) -> list[str]:
     lines = [
         f"model       {config.model.name}, {how}; generation {place}",
         f"steps       {training.max_steps} of {training.rollouts_per_step} rollouts: {training.prompts_per_step} "
-        f"prompts x {training.num_generations} ({_parts(training, world_size())})",
+        f"prompts x {training.num_generations} ({_parts(training, processes or world_size())})",
         *_rows(config, drawn),
         f"tokens      up to {training.max_prompt_length} of prompt and {training.max_tokens} of answer",
         f"rewards     {', '.join(f'{reward.weight:g} {name}' for name, reward in config.rewards.items())}"
