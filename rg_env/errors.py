@@ -152,9 +152,9 @@ def install_command(extra: str) -> str:
     return f"pip install 'rg-env[{extra}] @ git+{address}'"
 
 
-def nearest(name: object, known: Iterable[str]) -> list[str]:
+def nearest(name: object, known: Iterable[str], cutoff: float = 0.5) -> list[str]:
     """At most three of the `known` names that are similar to `name`, the most similar first."""
-    return difflib.get_close_matches(str(name), sorted(known), n=3, cutoff=0.5)
+    return difflib.get_close_matches(str(name), sorted(known), n=3, cutoff=cutoff)
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "") -> UnknownNameError:

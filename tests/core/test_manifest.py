@@ -59,7 +59,10 @@ def test_other_rows_are_refused(arguments: tuple[Any, ...], words: str) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda it: it["versions"].update({"reasoning-gym": "0.1.1"}), "its reasoning-gym is '0.1.1', and here '0."),
+        (
+            lambda it: it["versions"].update({"reasoning-gym": "0.1.1"}),
+            "its version of reasoning-gym is '0.1.1', and here '0.",
+        ),
         (lambda it: it.update(split_by="question"), "its split_by .* is 'question', and here 'problem'"),
         (lambda it: it["splits"]["train"]["question_hashes"].reverse(), "the order of the questions of the train rows"),
         (lambda it: it["splits"]["eval"]["question_hashes"].__setitem__(0, "f"), "1 of 3 questions of the eval rows"),

@@ -42,7 +42,11 @@ class Section(BaseModel):
             return {cls.short: value}
         if not isinstance(value, dict):
             return value
-        fields = cls.model_fields
+        fields = {
+            key: field
+            for key, field in cls.model_fields.items()
+            if not any(isinstance(each, BeforeValidator) for each in field.metadata)  # has a short form of its own
+        }
         return {
             key: [each]
             if isinstance(each, str) and key in fields and _is_list_of_text(fields[key].annotation)
@@ -160,7 +164,7 @@ def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
             if text := _renamed(each, name):
                 return f"{text} (in {'.'.join(place)})"
         for place, each in places.items():
-            if near := nearest(name, each.model_fields):
+            if near := nearest(name, each.model_fields, 0.8):
                 return f"unknown {kind} {name!r}: did you mean {'.'.join((*place, near[0]))}?"
     return str(unknown_name(kind, name, section.model_fields))
 

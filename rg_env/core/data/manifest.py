@@ -137,7 +137,7 @@ def _difference(wanted: Manifest, found: Manifest) -> str:
 
 def _causes(manifest: Manifest) -> Iterator[tuple[str, Any]]:
     """What decides the rows, what explains most first."""
-    yield "reasoning-gym", manifest["versions"]["reasoning-gym"]
+    yield "version of reasoning-gym", manifest["versions"]["reasoning-gym"]
     yield "split_by (splits.by in a config)", manifest["split_by"]
     yield "list of tasks", [task.get("name") for task in manifest["tasks"]]
     for task in manifest["tasks"]:
