@@ -1,25 +1,22 @@
-"""What the adapters of Verifiers share: an event loop for scoring, and reward errors that Verifiers would swallow.
+"""Errors of rewards that Verifiers would swallow, in any rubric.
 
 v0's `vf.Rubric` catches whatever a reward function raises, logs it and continues with 0.0, and NaN enters the weighted
 sum. `watch(rubric)` wraps the functions of any rubric in place, and code that runs them does so in
 `raising_reward_errors()`, which raises the first error at its end. Imports no verifiers, and works by attributes alone.
 """
 
-import asyncio
 import functools
 import inspect
-import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any
 
 from rg_env.core.grading.extraction import completion_text, extract
 from rg_env.core.rewards.builtin import checked_value, describe
 from rg_env.core.text import user_error
 from rg_env.errors import RewardError
 
-T = TypeVar("T")
 _WATCHED = "_rg_env_watched"
 _FUNCTIONS = ("reward_funcs", "funcs")  # verifiers up to 0.1.6, and from 0.1.9
 _GROUP_PARAMETERS = {"states", "prompts", "completions", "answers", "tasks", "infos"}
@@ -113,23 +110,3 @@ def _where(arguments: Mapping[str, Any]) -> str:
     completion, info = known.get("completion"), known.get("info")
     task = info.get("rg_task") if isinstance(info, Mapping) else None
     return describe(task or known.get("task"), extract(completion).answer, completion_text(completion))
-
-
-class ScoringLoop:
-    """Runs coroutines to their end in a thread of its own. Works in a notebook too, whose thread has a loop already,
-    and clients of judges keep their connections from one batch to the next."""
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, or its exception."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="rg-env-scoring", daemon=True).start()
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            future.cancel()
-            raise

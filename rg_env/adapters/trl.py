@@ -24,6 +24,7 @@ from typing import Any
 from datasets import Dataset
 
 from rg_env.core.environment import ReasoningGym, Row
+from rg_env.core.event_loop import run_each
 from rg_env.core.grading.extraction import completion_text
 from rg_env.core.grading.rubric import Rubric, offered
 from rg_env.core.rewards.builtin import Rollout, WeightedReward
@@ -97,10 +98,10 @@ class RewardFunction:
         """
         fresh = _rollouts(prompts, completions, completion_ids, columns)
         rollouts = self.scorer.scored(completions, fresh, log_metric, log_extra)
-        return [
-            self.reward.value(rollout, offered(rollout, completion))
-            for rollout, completion in zip(rollouts, completions, strict=True)
-        ]
+        calls = [(rollout, offered(rollout, each)) for rollout, each in zip(rollouts, completions, strict=True)]
+        if self.reward.is_async:
+            return run_each(lambda call: self.reward.avalue(*call), calls)
+        return [self.reward.value(*call) for call in calls]
 
 
 def _rollouts(prompts: Any, completions: Any, completion_ids: Any, columns: Mapping[str, Any]) -> list[Rollout]:

@@ -23,9 +23,10 @@ from typing import Any
 import verifiers as vf
 from datasets import Dataset
 
-from rg_env.adapters.scoring import ScoringLoop, raising_reward_errors, watch
+from rg_env.adapters.scoring import raising_reward_errors, watch
 from rg_env.core.data.selection import Row as DrawnRow
 from rg_env.core.environment import Environment, PromptOptions, ReasoningGym, Row, prompted_rows, unknown_parameter
+from rg_env.core.event_loop import run_async
 from rg_env.core.grading.extraction import completion_text, extract
 from rg_env.core.grading.rollout import UNNAMED_TASK, Rollout
 from rg_env.core.grading.rubric import Rubric, Scored, offered
@@ -34,7 +35,13 @@ from rg_env.core.prompts import SYSTEM_PROMPT
 from rg_env.core.rewards.builtin import checked_value, describe
 from rg_env.core.rewards.registry import PARAMETERS
 from rg_env.core.text import shortened, user_error
-from rg_env.errors import InputError, RewardError
+from rg_env.errors import InputError, MissingExtraError, RewardError
+
+if not hasattr(vf, "SingleTurnEnv"):
+    raise MissingExtraError(
+        f"vf.load_environment and the rest of Verifiers' v0 API are missing in verifiers {vf.__version__}: use "
+        "rg_env.load_environment, which returns a v1 environment, or pip install 'verifiers<0.4'"
+    )
 
 _MADE_HERE = ("dataset", "eval_dataset", "message_type")
 """Parameters of the parent classes that this environment fills in itself."""
@@ -178,9 +185,10 @@ def _check_keywords(kwargs: Mapping[str, Any]) -> None:
 
 def make_rubric(rubric: Rubric, parser: vf.Parser) -> vf.Rubric:
     """The rubric for Verifiers: rewards with their weights, and with weight 0 the metrics."""
-    kind = _AwaitingFunction if rubric.in_workers and _AWAITS_REWARDS else _Function
+    awaits = _AWAITS_REWARDS and (rubric.in_workers or any(reward.is_async for reward in rubric.rewards))
+    kind = _AwaitingFunction if awaits else _Function
     metrics = [(metric.name, lambda rollout, _, value=metric.value: value(rollout)) for metric in rubric.metrics]
-    values: list[Any] = [*((reward.name, reward.value) for reward in rubric.rewards), *metrics]
+    values: list[Any] = [*((each.name, each.avalue if awaits else each.value) for each in rubric.rewards), *metrics]
     functions = [kind(name, value) for name, value in values]
     weights = [*(reward.weight for reward in rubric.rewards), *(0.0 for _ in rubric.metrics)]
     return vf.Rubric(funcs=functions, weights=weights, parser=parser)
@@ -189,7 +197,7 @@ def make_rubric(rubric: Rubric, parser: vf.Parser) -> vf.Rubric:
 class _Function:
     """A reward or metric in the form that `vf.Rubric` calls: by these parameter names, with `__name__` as its name."""
 
-    def __init__(self, name: str, value: Callable[[Rollout, Mapping[str, Any]], float]) -> None:
+    def __init__(self, name: str, value: Callable[[Rollout, Mapping[str, Any]], Any]) -> None:
         self.__name__ = name
         self._value = value
 
@@ -199,7 +207,7 @@ class _Function:
 
 
 class _AwaitingFunction(_Function):
-    """Waits for the score first, which a worker process makes: the event loop stays free."""
+    """Waits for the score, which a worker process may make, and then for the reward: the event loop stays free."""
 
     async def __call__(self, prompt: Any, completion: Any, answer: Any, state: Any, info: Any, parser: Any) -> Any:
         if isinstance(state, dict) and _kept(completion, state, info) is None:
@@ -212,7 +220,8 @@ class _AwaitingFunction(_Function):
             score = await asyncio.shield(pending)  # a cancelled function leaves the score to the others
             if _kept(completion, state, info) is None:
                 state[_CACHE_KEY] = _rollout(prompt, completion, answer, state, info, score)
-        return super().__call__(prompt, completion, answer, state, info, parser)
+        value = super().__call__(prompt, completion, answer, state, info, parser)
+        return await value if inspect.isawaitable(value) else value
 
 
 def rollout_of(prompt: Any, completion: Any, answer: Any, state: Any, info: Any) -> Rollout:
@@ -294,7 +303,6 @@ class VerifiersEnvironment(Environment):
         }
         if not self._weights:
             raise InputError(f"the rubric of {type(env).__name__} has no reward function")
-        self._loop = ScoringLoop()
 
     @property
     def reward_weights(self) -> dict[str, float]:
@@ -310,7 +318,7 @@ class VerifiersEnvironment(Environment):
         scoring = _scored_rollouts if hasattr(rubric, "score_rollouts") else _scored_groups
         try:
             with raising_reward_errors():
-                found = self._loop.run(scoring(rubric, states))
+                found = run_async(scoring(rubric, states))
         except RewardError:
             raise
         except Exception as error:

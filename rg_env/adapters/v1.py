@@ -86,7 +86,7 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
         rubric = _rubric_of(self.config._rubric)
         rollout = await self._rollout(trace)
         available = offered(rollout)
-        values = [(reward.name, reward.value(rollout, available), reward.weight) for reward in rubric.rewards]
+        values = [(each.name, await each.avalue(rollout, available), each.weight) for each in rubric.rewards]
         for name, value, weight in values:
             trace.record_reward(name, value, weight)
         for metric in rubric.metrics:

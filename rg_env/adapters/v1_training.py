@@ -7,7 +7,6 @@
 finish reason. The trainer samples a single turn by itself, so that tasks which need more are refused by name.
 """
 
-import asyncio
 import copy
 import functools
 import inspect
@@ -17,9 +16,9 @@ from typing import Any, NoReturn
 import verifiers.v1 as vf
 from verifiers.v1.state import state_cls
 
-from rg_env.adapters.scoring import ScoringLoop
 from rg_env.adapters.v1 import chat_of
 from rg_env.core.environment import Environment, PromptOptions, prompted_rows
+from rg_env.core.event_loop import run_each
 from rg_env.core.grading.rollout import Rollout
 from rg_env.core.grading.rubric import Scored
 from rg_env.core.rewards.builtin import checked_value, describe
@@ -33,8 +32,6 @@ _TASK = "verifiers_task"
 """Key of a row under which its task is."""
 _HOOKS = ("setup", "finalize", "stage_verifier")
 """Methods of a task that run in a sandbox, before or after the model."""
-_AT_ONCE = 64
-"""Rollouts that are scored at the same time: each may call a judge."""
 
 
 class TasksetEnvironment(Environment):
@@ -60,7 +57,6 @@ class TasksetEnvironment(Environment):
         )
         if not self.train_rows and not self.eval_rows:
             raise InputError("train_taskset and eval_taskset have no tasks: there is nothing to do")
-        self._loop = ScoringLoop()
 
     @property
     def reward_weights(self) -> dict[str, float]:
@@ -71,7 +67,7 @@ class TasksetEnvironment(Environment):
         return self._has_accuracy or "accuracy" in self._weights
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Scored]:
-        found = self._loop.run(_scored(rollouts))
+        found = run_each(_score, rollouts)
         names = dict.fromkeys(name for scored in found for name in scored.rewards)
         # Tasks may have different rewards: one that a task lacks adds nothing to the sum.
         return [each._replace(rewards={name: each.rewards.get(name, 0.0) for name in names}) for each in found]
@@ -153,20 +149,6 @@ def _row(task: vf.Task) -> dict[str, Any]:
     except TypeError as error:
         _refuse(f"{type(task).__name__} {data.idx}", f"cannot be prompted: {error}")
     return {"prompt": prompt, "answer": answer if isinstance(answer, str | int | float) else None, _TASK: task}
-
-
-async def _scored(rollouts: Sequence[Rollout]) -> list[Scored]:
-    gate = asyncio.Semaphore(_AT_ONCE)
-
-    async def one(rollout: Rollout) -> Scored:
-        async with gate:
-            return await _score(rollout)
-
-    found = await asyncio.gather(*map(one, rollouts), return_exceptions=True)
-    for each in found:
-        if isinstance(each, BaseException):
-            raise each
-    return [each for each in found if not isinstance(each, BaseException)]
 
 
 async def _score(rollout: Rollout) -> Scored:

@@ -1,5 +1,6 @@
 """The environment for TRL, called as `GRPOTrainer` 1.x calls it; `tests/matrix` trains with the real one."""
 
+import asyncio
 import inspect
 import os
 import pickle
@@ -153,6 +154,14 @@ def test_values_are_the_plain_environments_to_the_last_digit(texts: list[str], g
     assert ours == {name: [each.rewards[name] for each in theirs] for name in ours}
     assert dict(zip(ours, env.reward_weights, strict=True)) == other.reward_weights
     assert logs.means() == _means(theirs)
+
+
+def test_async_rewards() -> None:
+    async def judged(rollout: Rollout) -> float:
+        await asyncio.sleep(0.001)
+        return len(rollout.text)
+
+    assert _call(load_environment(**SMALL, rewards=[judged]), ["a", "ab"]) == [[1.0, 2.0]]
 
 
 def test_metrics_are_exact_for_each_task() -> None:

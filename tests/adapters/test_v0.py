@@ -113,6 +113,19 @@ def test_a_rollout_is_scored_over_http(fake_server: Any) -> None:
     assert (rollout.completion_tokens, rollout.truncated, rollout.score.status) == (128, False, "correct")
 
 
+@pytest.mark.parametrize("grading", ["hardened", "upstream"])
+def test_async_rewards(fake_server: Any, grading: str) -> None:
+    """They wait where Verifiers waits."""
+
+    async def judged(rollout: Rollout) -> float:
+        await asyncio.sleep(0.001)
+        return len(rollout.text)
+
+    env = rg_env.load_environment(**SMALL, rewards=["correctness", judged], grading=grading)
+    fake_server.reply = lambda messages: "four"
+    assert evaluated(env, fake_server.url).reward == [4.0] * 6
+
+
 def test_statuses_are_metrics(fake_server: Any) -> None:
     """What became of the answers, as shares; a gate and an option of a reward reach the environment."""
     gated = {"name": "length", "weight": 1.0, "when": "answered", "options": {"max_tokens": 256}}

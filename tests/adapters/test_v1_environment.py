@@ -69,7 +69,7 @@ def test_gold_answers_earn_everything(server: ChatServer) -> None:
 def test_prompts_and_rewards_are_the_plain_environments(server: ChatServer, split: Any, prompt: Any) -> None:
     """Right, wrong and missing answers; functions as rewards; every form of prompt; each split."""
 
-    def shouts(rollout: Rollout) -> float:
+    async def shouts(rollout: Rollout) -> float:
         return float("<ANSWER" not in rollout.text) / (1 + (rollout.completion_tokens or 0))
 
     options: dict[str, Any] = {**SMALL, **prompt, "gym": ["leg_counting", "gcd"]}

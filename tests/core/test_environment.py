@@ -1,5 +1,6 @@
 """The plain environment: rows of anybody's, what answers to them earn, and Reasoning Gym's tasks as one of them."""
 
+import asyncio
 import threading
 import time
 from fractions import Fraction
@@ -112,18 +113,28 @@ def test_rewards_are_weighted_and_see_the_row() -> None:
     assert wrong.metrics == {"accuracy": 0.0, **statuses, "status/wrong": 1.0}
 
 
-@pytest.mark.parametrize(("value", "said"), [(float("nan"), "returned nan"), (None, "returned None"), ("raise", "")])
-def test_a_reward_that_fails_is_an_error(value: Any, said: str) -> None:
-    """Never 0."""
+def test_async_rewards_of_a_batch_wait_together() -> None:
+    """For a judge, say: with gates and options; an error is the rollout's, as of any reward. In a notebook too."""
+    together = asyncio.Barrier(3)
 
-    def bad(rollout: Rollout) -> Any:
-        if value == "raise":
-            raise KeyError("x")
-        return value
+    async def judged(rollout: Rollout, bonus: float = 0.0) -> float:
+        async with asyncio.timeout(30), together:  # never entered unless all three are here
+            if rollout.text == "bad":
+                raise KeyError("x")
+            return len(rollout.text) + bonus
 
-    env = Environment([{"question": "?"}], rewards=[bad])
-    with pytest.raises(RewardError, match=rf"reward 'bad' {said}.*completion 'so'"):
-        env.score([env.rollout(env.train_rows[0], "so")])
+    spec = [{"name": judged, "options": {"bonus": 0.5}}, {"name": "format", "when": "answered"}]
+    env = Environment([{"question": "?"}], rewards=spec)
+    [row] = env.train_rows
+
+    async def cell(*texts: str) -> list[Any]:
+        return env.score([env.rollout(row, text) for text in texts])
+
+    found = asyncio.run(cell("a", "ab", "<answer>1</answer>"))
+    assert [each.rewards["judged"] for each in found] == [1.5, 2.5, 18.5]
+    assert [each.rewards["format"] for each in found] == [0.0, 0.0, 1.0]
+    with pytest.raises(RewardError, match=r"reward 'judged' raised KeyError: 'x' \(.*, line \d+\); .*completion 'bad'"):
+        asyncio.run(cell("a", "bad", "b"))
 
 
 def test_accuracy_needs_an_answer_to_every_row() -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple, get_args
 
+from rg_env.core.event_loop import run_each
 from rg_env.core.grading.rollout import Rollout
 from rg_env.core.grading.scoring import Grading, Status, in_worker
 from rg_env.core.rewards.registry import WeightedReward
@@ -91,11 +92,17 @@ class Rubric:
             InputError: a rollout's `info` is broken.
         """
         self.grade(rollouts)
-        return [self._scored(rollout) for rollout in rollouts]
+        if any(reward.is_async for reward in self.rewards):
+            return [self._scored(*each) for each in zip(rollouts, run_each(self._values, rollouts), strict=True)]
+        return [
+            self._scored(rollout, {reward.name: reward.value(rollout, offered(rollout)) for reward in self.rewards})
+            for rollout in rollouts
+        ]
 
-    def _scored(self, rollout: Rollout) -> Scored:
-        available = offered(rollout)
-        values = {reward.name: reward.value(rollout, available) for reward in self.rewards}
+    async def _values(self, rollout: Rollout) -> dict[str, float]:
+        return {reward.name: await reward.avalue(rollout, offered(rollout)) for reward in self.rewards}
+
+    def _scored(self, rollout: Rollout, values: dict[str, float]) -> Scored:
         total = sum(reward.weight * values[reward.name] for reward in self.rewards)
         found = {metric.name: metric.of(rollout) for metric in self.metrics}
         return Scored(total, values, {name: value for name, value in found.items() if value is not None})

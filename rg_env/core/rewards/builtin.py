@@ -64,6 +64,14 @@ def think_format(rollout: Rollout) -> float:
 
 
 @reward
+def tag_count(rollout: Rollout) -> float:
+    """A quarter for each of <think>, </think>, <answer> and </answer> that is in the reply exactly once, wherever it is
+    and whatever is inside."""
+    tags = _TAG.findall(rollout.text)
+    return sum(tags.count(tag) == 1 for tag in _THINK_THEN_ANSWER) / 4
+
+
+@reward
 def brevity(rollout: Rollout) -> float:
     """For correct answers only: falls in a straight line from 1 at 0 tokens to 0 at `BREVITY_TOKENS`.
 

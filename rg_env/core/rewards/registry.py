@@ -2,16 +2,19 @@
 
 A reward asks for what it needs by parameter name: `rollout` (a `Rollout`: all of it, extracted and scored), or the
 names that Verifiers uses: prompt, completion, answer (the gold answer), state, task, info, parser. What else it takes
-must have defaults, and can be set as `options`. It returns a finite number, in [0, 1] by convention.
+must have defaults, and can be set as `options`. It returns a finite number, in [0, 1] by convention. It may be async:
+the rollouts of a batch are then scored concurrently.
 """
 
 import functools
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar, get_args, overload
 
+from rg_env.core.event_loop import run_async
 from rg_env.core.grading.rollout import Rollout
 from rg_env.core.text import is_number, shortened, user_error
 from rg_env.errors import InputError, RewardError, unknown_name
@@ -40,11 +43,27 @@ class WeightedReward(NamedTuple):
     weight: float
     when: str | None = None
 
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is async; `value` then runs it to its end."""
+        function = self.function
+        return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
     def value(self, rollout: Rollout, available: Mapping[str, Any]) -> float:
         """What it pays, before its weight; 0.0 where its gate is closed. Raises `RewardError`, see `call_reward`."""
-        if self.when and not GATES[self.when](rollout):
+        return call_reward(self.name, self.function, rollout, available) if self._is_open(rollout) else 0.0
+
+    async def avalue(self, rollout: Rollout, available: Mapping[str, Any]) -> float:
+        """`value` for event loops."""
+        if not self._is_open(rollout):
             return 0.0
-        return call_reward(self.name, self.function, rollout, available)
+        with _failing(self.name, rollout) as where:
+            value = _called(self.function, rollout, available)
+            value = await value if inspect.isawaitable(value) else value
+        return checked_value(self.name, value, where)
+
+    def _is_open(self, rollout: Rollout) -> bool:
+        return not self.when or GATES[self.when](rollout)
 
 
 _REGISTRY: dict[str, RewardFunction] = {}
@@ -84,9 +103,7 @@ def get_reward(name: str) -> RewardFunction:
 
 
 def check_signature(name: str, function: RewardFunction) -> None:
-    """Raise `InputError` if `function` is async, or needs a parameter that is not in `PARAMETERS`."""
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
-        raise InputError(f"reward {name!r} is async: rewards are pure functions; put it into a vf.Rubric of your own")
+    """Raise `InputError` if `function` needs a parameter that is not in `PARAMETERS`."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
@@ -202,19 +219,30 @@ def call_reward(name: str, function: RewardFunction, rollout: Rollout, available
 
     Raises `RewardError`, which names reward and rollout, if it raises or returns anything but a finite number.
     """
+    with _failing(name, rollout) as where:
+        value = _called(function, rollout, available)
+        value = run_async(value) if inspect.isawaitable(value) else value
+    return checked_value(name, value, where)
+
+
+def _called(function: RewardFunction, rollout: Rollout, available: Mapping[str, Any]) -> Any:
     offered = {**available, "rollout": rollout, "task": rollout.task}
     parameters = inspect.signature(function).parameters.values()
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     wanted = {parameter.name for parameter in parameters}
-    arguments = offered if takes_all else {key: value for key, value in offered.items() if key in wanted}
+    return function(**(offered if takes_all else {key: value for key, value in offered.items() if key in wanted}))
+
+
+@contextmanager
+def _failing(name: str, rollout: Rollout) -> Iterator[str]:
+    """Yields what identifies the rollout; an error within becomes a `RewardError`."""
     where = describe(rollout.task, rollout.score.answer, rollout.text)
     try:
-        value = function(**arguments)
+        yield where
     except RewardError as error:
         raise RewardError(f"reward {name!r}: {error}; {where}") from error
     except Exception as error:
         raise RewardError(f"reward {name!r} raised {user_error(error)}; {where}") from error
-    return checked_value(name, value, where)
 
 
 def checked_value(name: str, value: object, where: str) -> float:
