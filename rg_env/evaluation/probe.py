@@ -74,7 +74,7 @@ def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, A
         usable = [level for level in levels if level <= most and str(level) not in entry["broken_levels"]]
         if not usable:
             raise InputError(
-                f"{task} has levels 0 to {most}, of which none of {', '.join(map(str, levels))} can be drawn"
+                f"{task} has levels 0 to {most}; none of the given ones ({', '.join(map(str, levels))}) can be drawn"
             )
         found |= {f"{task}{_LABEL}{level}": {"task": task, "level": level} for level in usable}
     return found
