@@ -200,3 +200,21 @@ def word_ladder(question: str) -> str:
                 yield other, other
 
     return ",".join([start, *(search(start, moves, lambda word: word == end) or [])])
+
+
+def boxnet(question: str) -> str:
+    """Box after box, each straight to a target of its colour that no other box has taken."""
+    boxes, targets = [], []
+    for x, y, seen in re.findall(r"I am in square\[([\d.]+), ([\d.]+)\], I can observe \[(.*?)\]", question):
+        for kind, colour in re.findall(r"'(box|target)_([^']+)'", seen):
+            (boxes if kind == "box" else targets).append((colour, float(x), float(y)))
+    plan = []
+    for colour, x, y in boxes:
+        _, to_x, to_y = target = next(each for each in targets if each[0] == colour)
+        targets.remove(target)
+        while (x, y) != (to_x, to_y):
+            after = (x + (1 if to_x > x else -1), y) if x != to_x else (x, y + (1 if to_y > y else -1))
+            plan.append({f"Agent[{x}, {y}]": f"move(box_{colour}, square[{after[0]}, {after[1]}])"})
+            x, y = after
+        plan.append({f"Agent[{x}, {y}]": f"move(box_{colour}, target_{colour})"})
+    return json.dumps(plan)

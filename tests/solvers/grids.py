@@ -1,9 +1,11 @@
 """Solvers of tasks that ask for something about a grid."""
 
 import json
+import operator
 import re
 from collections import deque
 from collections.abc import Iterator
+from itertools import product
 
 Grid = list[list[str]]
 
@@ -190,3 +192,18 @@ def game_of_life_halting(question: str) -> str:
     rows = re.findall(r"\[([01 ]+)\]", question.rpartition("board:")[2])
     board = [[int(cell) for cell in row.split()] for row in rows]
     return str(not any(map(any, _after(board, steps))))
+
+
+def modulo_grid(question: str) -> str:
+    """A function of column and row that has one remainder in all marked cells, and others elsewhere."""
+    rows = re.findall(r"^[✅❌❔]+$", question, re.MULTILINE)
+    cells = {(x, y): sign for y, row in enumerate(rows) for x, sign in enumerate(row)}
+    for of, divisor in product((operator.add, operator.sub, operator.mul, operator.pow), range(1, 30)):
+        remainders = {at: abs(of(*at)) % divisor for at in cells}
+        marked, others = ({remainders[at] for at in cells if cells[at] == sign} for sign in "✅❌")
+        if len(marked) == 1 and not marked & others:
+            return "\n".join(
+                "".join("✅" if remainders[x, y] in marked else "❌" for x in range(len(row)))
+                for y, row in enumerate(rows)
+            )
+    raise ValueError("no pattern")

@@ -139,3 +139,32 @@ def countdown(question: str) -> str:
         if len(numbers) > 5:
             break
     return _reach([(Fraction(n), n) for n in numbers], target) or "none"
+
+
+_MEANING = {"∧": min, "∨": max, "→": lambda a, b: max(1 - a, b), "↔": lambda a, b: int(a == b)}
+
+
+def _holds(formula: str, values: dict[str, int]) -> bool:
+    """By working out the innermost brackets, over and over."""
+    text = re.sub(r"\s", "", "".join(str(values.get(sign, sign)) for sign in formula))
+    while text not in ("0", "1"):
+        text = re.sub(r"¬([01])", lambda found: str(1 - int(found[1])), text)
+        text = re.sub(
+            r"\(([01])([∧∨→↔])([01])\)", lambda found: str(_MEANING[found[2]](int(found[1]), int(found[3]))), text
+        )
+        text = re.sub(r"\(([01])\)", r"\1", text)
+    return text == "1"
+
+
+def propositional_logic(question: str) -> str:
+    """The shortest clause of one or two literals that all premises imply and none alone does."""
+    premises = re.findall(r"^\.?\d+\. (.*)$", question, re.MULTILINE)
+    names = sorted({sign for premise in premises for sign in premise if sign.isalpha()})
+    worlds = [dict(zip(names, values, strict=True)) for values in product((0, 1), repeat=len(names))]
+
+    def implied(clause: str, by: list[str]) -> bool:
+        return all(_holds(clause, world) for world in worlds if all(_holds(premise, world) for premise in by))
+
+    literals = [sign + name for name in names for sign in ("", "¬")]
+    clauses = [*literals, *(f"({one}∨{other})" for one, other in combinations(literals, 2) if one != f"¬{other}"[-2:])]
+    return next(each for each in clauses if implied(each, premises) and not any(implied(each, [p]) for p in premises))

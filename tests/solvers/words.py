@@ -3,6 +3,21 @@
 import json
 import re
 from collections import Counter
+from functools import cache
+from string import ascii_uppercase
+
+from reasoning_gym.data import read_data_file
+
+
+@cache
+def _story() -> list[str]:
+    """The words of the book that texts are taken from, as a dictionary of English."""
+    return re.findall(r"\b[A-Za-z]+\b", read_data_file("in_the_year_2889.txt"))
+
+
+@cache
+def _letters() -> list[list[str]]:
+    return [sorted(word) for word in _story()]
 
 
 def _last_line(question: str) -> str:
@@ -62,3 +77,18 @@ def palindrome_partitioning(question: str) -> str:
 def needle_haystack(question: str) -> str:
     asked = re.findall(r"Who (.*)\? Reply", question)[0]
     return re.findall(rf"(?:^|\. )([^ .]+(?: [^ .]+)?) {re.escape(asked)}\.", question, re.MULTILINE)[0]
+
+
+def caesar_cipher(question: str) -> str:
+    """The shift that makes most words English."""
+    text, known = re.findall(r"cipher text: (.*)\. Provide", question)[0], {word.upper() for word in _story()}
+    tables = [str.maketrans(ascii_uppercase, ascii_uppercase[n:] + ascii_uppercase[:n]) for n in range(26)]
+    return max((text.translate(table) for table in tables), key=lambda each: len(known & {*each.split()}))
+
+
+def letter_jumble(question: str) -> str:
+    """A place in the book whose words have these letters, one by one."""
+    jumbled = question.rpartition("words: ")[2].split()
+    wanted, letters = [sorted(word) for word in jumbled], _letters()
+    at = next(at for at, _ in enumerate(letters) if letters[at : at + len(wanted)] == wanted)
+    return " ".join(_story()[at : at + len(wanted)])

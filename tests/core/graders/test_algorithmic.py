@@ -53,6 +53,12 @@ WORDS = ["Zoo", "apple", "bee", "cat"]
         for task in ("ab", "string_manipulation")
     ),
     *(row(task, entry("A#"), "A#", '"" | empty | nothing') for task in ("ab", "string_manipulation")),
+    row(  # the library encrypts `Ë` as a letter of the alphabet, here as `J`
+        "caesar_cipher",
+        entry("FOR AËRIAL", rotation=1, cipher_text="GPS BJSJBM"),
+        "for aërial | FOR AIRIAL",
+        "FOR AERIAL | GPS BJSJBM | FOR",
+    ),
     row("base_conversion", base("1f", 16), "1f | 0x1F | 1F_{16} | 1f₁₆ | 001f", "31 | 1f = 31 | -1f | 1f.0"),
     row("base_conversion", base("10101010", 2), "0b1010 1010 | 10101010_2 | １0101010", "170 | 10101010_3"),
     row("base_conversion", base("b1", 12), "0b1"),

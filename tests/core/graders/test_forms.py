@@ -93,6 +93,15 @@ def test_lists_of_numbers() -> None:
         *((r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"), (r"\boxed{1} or \boxed{2}", r"\boxed{1} or \boxed{2}")),
         *(("$1$ and $2$", "$1$ and $2$"), (r"\( x \)", "x"), ("`a`", "a"), ("$", "$"), ("**", "**")),
         *((r"\boxed{\text{Yes}}", "Yes"), (r"**$\boxed{\text{Yes}}$**", "Yes"), ("**x**2 + C**", "x**2 + C")),
+        *(
+            ("*5*", "5"),
+            ("***5***", "5"),
+            ("__5__", "5"),
+            ("_5_", "5"),
+            ("*5* or *6*", "*5* or *6*"),
+            ("\u200b5\ufeff", "5"),
+        ),
+        *(("_Q_", "Q"), ("_Q__", "_Q__"), ("*", "*"), ("__", "__")),
         *(("**(x + 1)**(-2)**", "(x + 1)**(-2)"), ("**5** or **6**", "**5** or **6**")),
         ("```" + "a" * 50_000 + ".", "```" + "a" * 50_000 + "."),
     ],
@@ -108,7 +117,7 @@ def test_wrapping(text: str, bare: str) -> None:
         *(('"["a", "b"]"', '["a", "b"]'), ("[293]", "293"), ("[2, 3]", "[2, 3]"), ("[[1]]", "[[1]]"), ("[]", "[]")),
         *(('""', '""'), ("The answer is: **5**.", "5"), ("**Final answer:** 5", "5"), ("Answer: The answer is 5", "5")),
         *(("The answers are 5", "The answers are 5"), ("My answer is unclear", "My answer is unclear")),
-        *(("Answer:", "Answer:"), ("...", "...")),
+        *(("Answer:", "Answer:"), ("...", "..."), ("So the answer is 5.", "5"), ("Therefore, the answer is: 5", "5")),
     ],
 )
 def test_what_may_belong_to_the_answer_is_tried_with_and_without_it(text: str, bare: str) -> None:

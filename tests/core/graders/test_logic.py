@@ -56,6 +56,8 @@ def premises(*texts: str, names: list[str] = NAMES):  # type: ignore[no-untyped-
             "Ann is a hero, Ann is a villain, Bob is a villain, Cid is a hero",
             "Ann is not a hero, Bob is a villain, Cid is a hero",
             "It is false that Ann is a hero, Bob is a villain, Cid is a hero",
+            "Ann is a hero, Bob is a villain, Cid is a hero: that is wrong",
+            "¬(Ann is a hero, Bob is a villain, Cid is a hero)",
             "Ann is a knight, Bob is a knave, and Cid is a knight.",
         ],
     ),

@@ -265,6 +265,14 @@ _AS_JSON = str.maketrans("'()", '"[]')  # no word has an apostrophe
 _INNER_LIST = re.compile(r"\[([^\[\]]*)\]")
 
 
+def caesar_cipher(answer: str, entry: Entry, config: Config) -> float:
+    """The stored text in any letter case and spacing, and what decryption gives where that is another text: the library
+    encrypts `Ë` as a letter of the alphabet."""
+    shift, cipher = entry["metadata"]["rotation"], entry["metadata"]["cipher_text"]
+    plain = "".join(chr((ord(sign) - 65 - shift) % 26 + 65) if "A" <= sign <= "Z" else sign for sign in cipher)
+    return max(word(answer, entry, config), word(answer, {"answer": plain}, config))
+
+
 def letter_jumble(answer: str, entry: Entry, config: Config) -> float:
     """The words of the story in any letter case; in part, those unscrambled beyond those that came unscrambled."""
     return _in_place(answer.casefold().split(), entry["answer"], " ".join(entry["metadata"]["scrambled_words"]))
@@ -469,7 +477,7 @@ GRADERS: dict[str, Grader] = {
     "rotate_matrix": matrix,
     "rotten_oranges": exact_number,
     "spiral_matrix": spiral_matrix,
-    "caesar_cipher": word,
+    "caesar_cipher": caesar_cipher,
     "group_anagrams": group_anagrams,
     "letter_jumble": letter_jumble,
     "palindrome_generation": palindrome_generation,

@@ -26,12 +26,16 @@ _COMMAND = re.compile(
     r"\\(?:boxed|fbox|mbox|emph|operatorname|text(?:bf|it|rm|sf|sc|tt|normal)?|math(?:bf|it|rm|sf|tt|normal))\s*\{"
 )
 _BOLD = "**"
+_MARKS = (_BOLD, "__", "*", "_", "`")  # the longer ones first
+_INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
+"""Signs without width, which copied text may have at its ends."""
 _POWER = re.compile(r"(?<=[\w)\]}])\*\*(?=[\w({+-])")
 _QUOTES = [('"', '"'), ("'", "'"), ("“", "”"), ("‘", "’"), ("„", "“"), ("«", "»")]
-_OPENING = frozenset("`\\$*[" + "".join(start for start, _ in _QUOTES))
+_OPENING = frozenset("`\\$*_[" + "".join(start for start, _ in _QUOTES))
 """First characters of all that an answer may be wrapped in."""
 _LABEL = re.compile(
-    r"\*{0,2}(?:the\s+)?(?:(?:final|correct)\s+)?answer\*{0,2}(?:\s+is\b:?|\s*[:=])\*{0,2}", re.IGNORECASE
+    r"\*{0,2}(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:(?:final|correct)\s+)?answer\*{0,2}(?:\s+is\b:?|\s*[:=])\*{0,2}",
+    re.IGNORECASE,
 )
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))")
 _MINUS = {"−": "-", "–": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "＋": "+"}
@@ -69,7 +73,7 @@ def candidates(answer: str, *, label: bool = False, quotes: bool = True, bracket
     What might belong to it: a period; with `quotes` these around the whole; with `brackets` those of a list with one
     element; with `label` a `The answer is` before it. A grader tries each text.
     """
-    text = answer.strip()
+    text = _stripped(answer)
     if text and text[0] not in _OPENING and text[-1] != "." and not (label and _LABEL.match(text)):  # nearly all
         return [answer] if text == answer else [answer, text]
     found = [answer]
@@ -91,14 +95,18 @@ def candidates(answer: str, *, label: bool = False, quotes: bool = True, bracket
 
 
 def unwrap(text: str) -> str:
-    r"""Without the white space, code fence, `\boxed{}`, `\text{}`, `$...$`, `**...**` around the whole of it."""
-    text = text.strip()
+    r"""Without the white space, code fence, `\boxed{}`, `\text{}`, `$...$`, bold or italic type around it."""
+    text = _stripped(text)
     for _ in range(_MAX_LAYERS):
         inner = _unwrapped(text)
         if inner is None:
             break
         text = inner
     return text
+
+
+def _stripped(text: str) -> str:
+    return text.strip().strip(_INVISIBLE).strip()
 
 
 def _unwrapped(text: str) -> str | None:
@@ -112,7 +120,7 @@ def _unwrapped(text: str) -> str | None:
         if text.startswith(start) and text.endswith(end) and len(text) > len(start) + len(end):
             inner = text[len(start) : -len(end)]
             return inner.strip() or None if start not in inner and end not in inner else None
-    for mark in (_BOLD, "`"):
+    for mark in _MARKS:
         inner = text[len(mark) : -len(mark)].strip()
         if inner and text.startswith(mark) and text.endswith(mark):
             # `**x**2 + C**` has a power in it, and `**5** or **6**` has not

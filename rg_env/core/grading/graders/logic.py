@@ -45,9 +45,12 @@ _TOKEN = re.compile(r"\s*(<-{1,2}>|<={1,2}>|-{1,2}>|={1,2}>|&&|\|\||\\/|/\\|\\?[
 _BINDING = {"iff": 1, "implies": 2, "or": 3, "and": 4}
 
 
-_NAME = re.compile(r"[^\W\d_]+")
+_NAME = re.compile(r"[^\W\d_]+|¬")
 _LINKS = {"is", "a", "an", "the", "are", "both", "and"}
-_DENIALS = {"not", "no", "never", "neither", "nor", "or", "either", "if", "unless", "false", "untrue"}
+_DENIALS = {
+    *("not", "no", "never", "neither", "nor", "or", "either", "if", "unless", "false", "untrue", "wrong", "incorrect"),
+    *("impossible", "lie", "¬"),
+}
 MAX_DEPENDS = 10
 """A formula whose truth depends on more variables is not examined, and not a conclusion: no level of the library has
 more, and the number of possible parts triples with each."""
