@@ -35,7 +35,6 @@ def preview(request: PushRequest) -> str:
     if not checkpoint.is_ready:
         files = {path: file for path, file in files.items() if path == CURVE or "/" in path}
         more = " and the model's"
-        notes.append(f"{checkpoint.folder} is exported first (rg-env export): the model's files are not known yet")
         notes += _export_notes(checkpoint)
     license = find_license(checkpoint.base)
     if license.license is None and checkpoint.base.on_hub:
@@ -60,12 +59,13 @@ def push(request: PushRequest, say: Callable[[str], None] = print) -> str:
         HubError: the upload did not finish; the same command resumes it.
     """
     checkpoint = _found(request)
+    notes, run = [*_notes(checkpoint)], run_id(checkpoint.run) if checkpoint.run else None
     repository = Repository(request.repo_id, request.revision)
     try:
         remote = repository.read()
-        if checkpoint.run is not None:  # before an export, which can take long
-            _check_remote(request, remote, run_id(checkpoint.run))
-        for note in _notes(checkpoint):
+        if run is not None:  # before an export, which can take long
+            _check_remote(request, remote, run)
+        for note in notes:
             say(note)
         with _exported(checkpoint, say) as ready:
             return _send(request, ready, repository, remote, say)
@@ -98,8 +98,10 @@ def _found(request: PushRequest) -> Checkpoint:
 
 
 def _notes(checkpoint: Checkpoint) -> Iterator[str]:
-    """Why the card will lack results."""
+    """What happens first, and why the card will lack results. Raises `InputError` if the weights are damaged."""
     folder, run = checkpoint.folder, checkpoint.run
+    if not checkpoint.is_ready:
+        yield f"{folder} is exported first (rg-env export)"
     if run is None:
         yield f"no run is known for {folder}, so its card has no results: push the run, or a model in the run's folder"
     elif checkpoint.step is None:

@@ -149,12 +149,12 @@ def test_bad_input_is_one_line(hub: HubServer, run: Path, rg_env: Any, tmp_path:
         shutil.rmtree(folder)
     good, bad = ["--repo-id", "me/legs"], ["--repo-id", "legs"]
     for arguments, words in (
-        ([str(tmp_path / "nowhere"), *good], "does not exist: give the folder of a run"),
+        ([str(tmp_path / "nowhere"), *good], "does not exist; a checkpoint is"),
         (["x" * 5000, *good], "does not exist"),
         ([str(run) + "\0", *good], "does not exist"),
-        ([str(run / "config.yaml"), *good], "is a file: give the folder of a run"),
-        ([str(tmp_path / "empty"), *good], "is neither a run nor a model"),
-        ([str(half), *good], "model.safetensors is damaged or cannot be read"),
+        ([str(run / "config.yaml"), *good], "is a file: give the folder that it is in"),
+        ([str(tmp_path / "empty"), *good], "is not a checkpoint: it has none of"),
+        ([str(half), *good], "half: its weights cannot be read: "),
         ([str(damaged), *good], "manifest.json is damaged"),
         ([str(bare), *good], "is a run without a checkpoint-N"),
         ([str(POLICY_DIR), *good, "--optimizer-state", "full"], "has no state that training can resume from"),

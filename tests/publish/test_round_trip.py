@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_files import Bomb, with_companions, write_zero
+from checkpoint_files import Bomb, with_companions, write_dtensors, write_zero
 from checkpoint_files import weights as weights_of
 from hub_runs import train
 from hub_server import CANARY, HubServer
@@ -86,6 +86,48 @@ def test_shards_are_exported_first(
         assert torch.equal(value, model.state_dict()[name])
 
 
+def test_a_checkpoint_of_verl_is_published_by_one_command(
+    hub: HubServer, downloaded: Callable[..., Path], rg_env: Any, tmp_path: Path
+) -> None:
+    """Its base model has the configuration and the tokenizer, and its optimizer's state comes as it is."""
+    model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
+    actor = write_dtensors(tmp_path / "verl/global_step_5/actor", weights_of(model), processes=2)
+    (tmp_path / "verl/latest_checkpointed_iteration.txt").write_text("5")
+    state = {f"{kind}_world_size_2_rank_{rank}.pt" for kind in ("optim", "extra_state") for rank in range(2)}
+    for name in state:
+        (actor / name).write_bytes(name.encode())
+    hub.add("org/base", {path.name: path.read_bytes() for path in POLICY_DIR.iterdir() if path.is_file()})
+    command = ("push", str(tmp_path / "verl"), "--repo-id", "me/legs", "--optimizer-state", "full")
+
+    code, _, error = rg_env(*command, "--dry-run")
+    assert code == 2
+    assert (
+        "global_step_5 has no config.json, which describes the model: name the model that it was trained from" in error
+    )
+    code, shown, _ = rg_env(*command, "--dry-run", "--base", "org/base")
+    assert code == 0
+    assert "(configuration and tokenizer of org/base are downloaded first: the export is not checked)" in shown
+    assert rg_env(*command, "--dry-run", "--base", str(POLICY_DIR))[0] == 0
+    assert hub.requests == []
+
+    assert rg_env(*command, "--base", "org/base")[0] == 0
+    files = hub.repos["me/legs"].files()
+    assert {path for path in files if "/" in path} == {
+        f"checkpoint-5/actor/{path.name}" for path in actor.iterdir() if path.suffix == ".pt"
+    }
+    assert b"base_model: org/base" in files["README.md"]
+    assert b"is in `checkpoint-5`" in files["README.md"]
+    assert len([*(tmp_path / "verl").iterdir()]) == 2, "nothing is left of the export"
+    loaded = AutoModelForCausalLM.from_pretrained(downloaded(), dtype=torch.float32)
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in loaded.state_dict().items())
+    assert AutoTokenizer.from_pretrained(tmp_path / "legs").chat_template
+
+    (actor / "model_world_size_2_rank_1.pt").unlink()
+    code, _, error = rg_env(*command, "--dry-run", "--base", str(POLICY_DIR))
+    assert code == 2
+    assert "has 1 of 2 files model_world_size_2_rank_R.pt: copy all" in error
+
+
 def test_a_refusal_comes_before_an_export(hub: HubServer, pushed: Pushed, run: Path) -> None:
     """The export of a run's checkpoint is checked against the run, and gets its card."""
     hub.add("me/legs", {"model.bin": b"theirs"})
@@ -93,7 +135,7 @@ def test_a_refusal_comes_before_an_export(hub: HubServer, pushed: Pushed, run: P
     (run / "checkpoint-4/model.safetensors").unlink()
     torch.save(weights_of(model), run / "checkpoint-4/pytorch_model.bin")
     shown = preview(PushRequest(run, "me/legs"))
-    assert f"{run}/checkpoint-4 is exported first (rg-env export): the model's files are not known yet)" in shown
+    assert f"{run}/checkpoint-4 is exported first (rg-env export))" in shown
     assert "model.safetensors" not in shown.partition("\n\n")[0]
     with pytest.raises(InputError, match="holds other files"):
         pushed(run)
