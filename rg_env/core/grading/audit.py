@@ -53,7 +53,7 @@ class Audit:
     constant: float = 0.0
     """Share of the rows that the best constant answer is right on."""
     constant_reply: str = ""
-    """That answer."""
+    """The best constant answer."""
     exploit: float = 0.0
     """Share of the rows that the best reply is right on which is made from the question's text without solving it."""
     exploit_reply: str = ""

@@ -32,7 +32,7 @@ class Extraction:
 
 
 def extract(completion: object) -> Extraction:
-    """The answer of a completion, in any form that `completion_text` takes. A blank answer is no answer."""
+    """The answer of a completion, in any form that `completion_text` takes. A blank answer counts as missing."""
     text = completion_text(completion)
     opened: int | None = None
     span: tuple[int, int] | None = None

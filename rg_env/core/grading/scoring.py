@@ -1,9 +1,9 @@
 """From a completion to a `Score`: the only scoring path of the project (extraction, then the task's grader).
 
-Wrong, missing, too long, timed out and ungradable are told apart. None of them is an exception: exceptions are for an
-`info` that is not one of ours.
+Wrong, missing, too long, timed out and ungradable are different statuses. None of them is an exception: exceptions are
+for an `info` that is not one of ours.
 
-A row's `info` says how it is graded, under `grading`: "hardened" (the default: right or not, by the project's own
+A row's `info` has the kind of grading, under `grading`: "hardened" (the default: right or not, by the project's own
 graders), "partial" (the same graders, real progress counts) or "upstream" (the library's own formulas,
 for comparison with published numbers; they run in worker processes that can be killed). A task of the user's own is
 graded by its own `score_answer`, in a worker too: "hardened" takes its value for right or not.
@@ -55,13 +55,13 @@ class Score:
     value: float
     """In [0, 1]."""
     answer: str | None
-    """The extracted answer; None if there is none."""
+    """The extracted answer; None without one."""
     status: Status
     task: str
     detail: str = ""
     """Why the answer could not be graded; empty otherwise."""
     progress: float | None = None
-    """What a task of the user's own gave, in [0, 1], also where right or not is asked; None for other tasks."""
+    """What a task of the user's own gave, in [0, 1], under "hardened" grading, too; None for other tasks."""
 
 
 def score(completion: object, info: Mapping[str, Any] | str) -> Score:

@@ -117,4 +117,4 @@ _FORMULAS: dict[str, _Formula] = {
     "spiral_matrix": _listed(_stripped_gold, lambda row: " ".join(str(cell) for cell in row), 0.1),
     "string_insertion": _listed(_gold, "".join, 0.1),
 }
-"""Of the tasks whose library grader runs the answer as code."""
+"""Formulas of the tasks whose library grader runs the answer as code."""

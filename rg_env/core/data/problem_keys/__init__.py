@@ -25,7 +25,7 @@ WHOLE = {
 """Tasks whose key is the whole question, and why."""
 
 KEPT = {
-    "family_relationships": "names: without them there are 80 problems; and they tell men from women",
+    "family_relationships": "names: without them there are 80 problems; and they separate men from women",
     "mahjong_puzzle": "letters: their order in the alphabet decides",
     "palindrome_generation": "letters: without them only how often each comes is left, a few dozen problems",
     "path_star": "node labels: without them only degree and length are left, a few problems",

@@ -5,7 +5,7 @@ A form is a JSON value (text, number, list, ...), a tuple of forms in this order
 
     canonical((Bag([(Name("Q"), "->", Name("P"))]), Name("P")))     # the same for any two names in place of P and Q
 
-Names are told apart by where they occur, as in the Weisfeiler-Leman test for graphs: forms that differ by renaming and
+Names differ by where they occur, as in the Weisfeiler-Leman test for graphs: forms that differ by renaming and
 by the order in bags always become the same text. The reverse holds but for highly regular forms (two triangles against
 one hexagon), which may share a text: for splits that is on the safe side.
 
@@ -65,11 +65,11 @@ def parts(pattern: re.Pattern[str], text: str) -> list[Any]:
 
 
 _ROUNDS = 8
-"""Rounds of refinement at most: a name is told apart by what is that many steps away from it."""
+"""Rounds of refinement at most: what is that many steps away from a name can set it apart."""
 
 
 class Name(str):
-    """A name that stands for itself only: another one in all its places means the same."""
+    """A placeholder: another name in all its places means the same."""
 
     __slots__ = ()
 
@@ -94,7 +94,7 @@ def _labels(form: Any) -> dict[str, str]:
     labels = dict.fromkeys(sorted({name for names, _ in named for name in names}), "n")
     classes = 1
     for _ in range(_ROUNDS):
-        if classes == len(labels):  # all are told apart
+        if classes == len(labels):  # all differ
             break
         places: dict[str, list[str]] = {name: [] for name in labels}
         for names, statement in named:
@@ -105,7 +105,7 @@ def _labels(form: Any) -> dict[str, str]:
                 labels[name] = label
         seen = {name: json.dumps([labels[name], sorted(found)]) for name, found in places.items()}
         ranks = {text: f"n{rank}" for rank, text in enumerate(sorted(set(seen.values())))}
-        if len(ranks) == classes:  # nothing more is told apart
+        if len(ranks) == classes:  # no further difference
             break
         labels, classes = {name: ranks[text] for name, text in seen.items()}, len(ranks)
     return labels

@@ -55,7 +55,7 @@ def _aiw(entry: Entry) -> Any:
 
 
 def _gsm_symbolic(metadata: Any) -> Any:
-    """The names of a template's variables tell it from others; their texts are names of people and things."""
+    """The names of a template's variables distinguish it; their texts are names of people and things."""
     variables = metadata["variables"]
     numbers = [(name, _numbers(value)) for name, value in variables.items()]
     return (Bag(variables), Bag((name, value) for name, value in numbers if value), metadata["answer_value"])
@@ -184,7 +184,7 @@ def _quantified(text: str) -> Any:
 
 
 def _zebra_puzzles(entry: Entry) -> Any:
-    """Values of a category exclude each other; what they are is no matter. A child may be called as a person is."""
+    """Values of a category exclude each other; their names do not matter. A child may have a person's name."""
     question = _CHILD.sub("child-", entry["question"])
     categories = []
     for line, values in parts(_CATEGORY, question):
@@ -219,13 +219,13 @@ def _binary_alternation(entry: Entry) -> Any:
 
 
 def _boxnet(entry: Entry) -> Any:
-    """A colour is where its boxes and its targets are."""
+    """A color is identified by where its boxes and its targets are."""
     metadata = entry["metadata"]
     places: dict[str, list[tuple[str, str]]] = {}
     for square, things in metadata["initial_state"].items():
         for thing in things:
-            kind, _, colour = thing.partition("_")
-            places.setdefault(colour, []).append((kind, square))
+            kind, _, color = thing.partition("_")
+            places.setdefault(color, []).append((kind, square))
     return (metadata["row_num"], metadata["column_num"], Bag(map(Bag, places.values())))
 
 
@@ -273,7 +273,7 @@ def _manipulate_matrix(entry: Entry) -> Any:
 
 
 def _maze(entry: Entry) -> Any:
-    """Whatever stands for walls and passages; the way back is as long."""
+    """Any signs for walls and passages; the way back is as long."""
     metadata = entry["metadata"]
     signs = {metadata["wall"]: "#", metadata["path"]: ".", metadata["start"]: "@", metadata["goal"]: "@"}
     return [[signs.get(sign, sign) for sign in row] for row in metadata["grid"]]
@@ -340,14 +340,14 @@ KEYS: dict[str, Key] = {
     "advanced_geometry": Key("the corners in any order and what is wanted, without wording", of(_triangle)),
     "aiw": Key("the kind of circle and its numbers, without names and wording", _aiw),
     "arc_1d": Key("the examples in any order, and the input", _arc_1d),
-    "arc_agi": Key("the task of the ARC set, however turned, mirrored, coloured and ordered", fields("task_id")),
+    "arc_agi": Key("the task of the ARC set, however turned, mirrored, colored and ordered", fields("task_id")),
     "base_conversion": Key("the number and both bases", fields("source_repr", "source_base", "target_base")),
     "basic_arithmetic": Key(_TERMS, _expression("expression")),
     "bf": Key("the program, without wording", fields("bf_program")),
     "binary_alternation": Key("the string, from either end and with 0 and 1 exchanged", _binary_alternation),
     "binary_matrix": _MATRIX,
     "bitwise_arithmetic": Key(f"{_TERMS}; and, or and xor too", _expression("problem")),
-    "boxnet": Key("the squares of boxes and targets, whatever the colours", _boxnet),
+    "boxnet": Key("the squares of boxes and targets, whatever the colors", _boxnet),
     "caesar_cipher": Key("the text, whatever the shift", of(lambda data: data["clear_text"].casefold())),
     "calendar_arithmetic": Key("dates, numbers and what is wanted, without wording", of(_calendar_arithmetic)),
     "chain_sum": _SIGNED_TERMS,
@@ -355,7 +355,7 @@ KEYS: dict[str, Key] = {
     "codeio": Key("the code with its input and output, whichever is wanted", _codeio),
     "coin_flip": Key("flips and heads, without wording", fields("num_trials", "k_heads", "problem_type")),
     "color_cube_rotation": Key(
-        "rotations and the side wanted, whatever the colours", fields("rotations", "target_side")
+        "rotations and the side wanted, whatever the colors", fields("rotations", "target_side")
     ),
     "complex_arithmetic": Key("the operation and the numbers, of sums and products in any order", of(_operation)),
     "count_bits": _NUMBER,
@@ -370,7 +370,7 @@ KEYS: dict[str, Key] = {
         of(lambda data: (Bag(_DICE.findall(data["puzzle"]["dice_str"])), data["puzzle"]["target"])),
     ),
     "emoji_mystery": Key("the sentence, whatever the emoji", lambda entry: entry["answer"]),
-    "family_relationships": Key("the families in any order, and who is asked for", _family_relationships),
+    "family_relationships": Key("the families in any order, and both people in the question", _family_relationships),
     "figlet_font": Key("the word, in any font and spacing", lambda entry: entry["answer"].casefold()),
     "fraction_simplification": Key("the fraction, however it is written", fields("numerator", "denominator")),
     "futoshiki": Key("the grid, and the constraints in any order", fields("puzzle", "constraints*")),

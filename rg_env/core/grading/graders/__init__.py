@@ -48,7 +48,7 @@ def grade(
     """How right `answer` is: 1.0 for right and 0.0 for all else, or real progress with `partial_credit`.
 
     `entry` is the library's item in JSON form. Raises whatever a broken `entry` makes a grader raise: `scoring`
-    tells that apart from a wrong answer.
+    distinguishes that from a wrong answer.
     """
     grader = GRADERS[task]
     entry = corrected(task, entry, config)

@@ -133,7 +133,7 @@ def _integrand(source: str, variable: str) -> Integrand:
 
 
 def _with_constants_named(text: str, variables: Collection[str]) -> tuple[str, list[str]]:
-    """The text with a name of letters in the place of each constant of integration, and these names.
+    """The text with a name of letters instead of each constant of integration, and these names.
 
     Only a separate word is one: `2*C`, `+ C_1`, `+ c_{0}`, `+ D`, `+ const`, not `xC`, `C(x)` or a part of a word.
     """
@@ -284,12 +284,12 @@ def _values(answer: str, variable: str) -> list[Fraction] | None:
 
 
 def _all_matched(values: list[Fraction], roots: RealRoots) -> bool:
-    """Whether each value, in order, can be given a root of its own that it may stand for."""
+    """Whether each value, in order, can be given a root of its own that it may be rounded from."""
     unit = Fraction(1, 10**_PLACES)
     start = end = None
     members = 0
     for value in values:
-        # cut to four places the root lies up to a unit away, on either side for a negative one; else half a unit
+        # cut to four places the root is up to a unit away, on either side for a negative one; else half a unit
         cut = (value / unit).denominator == 1
         below = unit if cut and value < 0 else unit / 2
         low, high = value - below, value + (unit if cut and value else unit / 2)
@@ -306,7 +306,7 @@ def _all_matched(values: list[Fraction], roots: RealRoots) -> bool:
 
 
 def polynomial_multiplication(answer: str, entry: Entry, config: Config) -> float:
-    """The expanded product with like terms collected. The product as the question has it is no answer."""
+    """The expanded product with like terms collected. The product as the question has it is wrong."""
     variables = tuple(map(str, entry["metadata"]["variables"]))
     gold = parse_expanded(str(entry["answer"]), variables)
     if gold is None:

@@ -197,11 +197,11 @@ def graph_color(answer: str, entry: Entry, config: Config) -> float:
 
 
 def fit_by_chance(entry: Entry) -> float:
-    """The chance that a fixed colouring, which uses its colours equally often, is right on a graph_color question with
+    """The chance that a fixed coloring, which uses its colors equally often, is right on a graph_color question with
     as many vertices and edges as this one.
 
-    `C(N - m, e) / C(N, e)`, where m of the N pairs of vertices have the same colour; divided by how many numbers of
-    vertices the options allow, since a colouring has to name exactly the graph's own.
+    `C(N - m, e) / C(N, e)`, where m of the N pairs of vertices have the same color; divided by how many numbers of
+    vertices the options allow, since a coloring has to name exactly the graph's own.
     """
     puzzle, (fewest, most) = entry["metadata"]["puzzle"], entry["metadata"]["difficulty"]["num_vertices"]
     vertices, edges, colors = len(puzzle["vertices"]), len(puzzle["edges"]), len(puzzle["color_options"])
@@ -211,7 +211,7 @@ def fit_by_chance(entry: Entry) -> float:
 
 
 def _colors(value: Any) -> dict[str, int | None] | None:
-    """Vertex -> color, or None where it is no such map or names a vertex twice, as `0` and as `"0"`."""
+    """Vertex -> color, or None if it is not such a map or names a vertex twice, as `0` and as `"0"`."""
     if not isinstance(value, dict):
         return None
     colors = {str(vertex).strip(): arc.whole(str(color).strip()) for vertex, color in value.items()}
@@ -246,7 +246,7 @@ def jugs(answer: str, entry: Entry, config: Config) -> float:
 def _jug_moves(answer: str) -> list[str]:
     """The parts between commas or line ends, without brackets, quotes and bullets, in small letters; none if too many.
 
-    The library's first jug is `A`; letter case tells nothing, for there are fewer jugs than letters.
+    The library's first jug is `A`; letter case does not matter, since there are fewer jugs than letters.
     """
     text = answer.strip()
     if text[:1] + text[-1:] in ("[]", "()"):
@@ -279,9 +279,9 @@ def letter_jumble(answer: str, entry: Entry, config: Config) -> float:
 
 
 def sentence_reordering(answer: str, entry: Entry, config: Config) -> float:
-    """The sentence of the story, in any letter case; in part, words in their place beyond those that came there.
+    """The sentence of the story, in any letter case; in part, words in the right position beyond those that were there.
 
-    Where a word occurs twice, the library stores the sentence with both in the place of the first. The real sentence
+    Where a word occurs twice, the library stores the sentence with both where the first one is. The real sentence
     is right as well; the stored one stays right, to have every stored answer right.
     """
     shuffled = _sentence(entry["question"].partition(": ")[2])
@@ -310,12 +310,12 @@ def _in_place(words: Sequence[str], gold: str, start: str) -> float:
 
 
 def spell_backward(answer: str, entry: Entry, config: Config) -> float:
-    """The word backward in any letter case; its letters may stand apart."""
+    """The word backward in any letter case; its letters may be separated."""
     return float(squeezed(answer).casefold() == entry["answer"].casefold())
 
 
 def palindrome_generation(answer: str, entry: Entry, config: Config) -> float:
-    """Any palindrome of just the letters given, in any letter case; they may stand apart."""
+    """Any palindrome of just the letters given, in any letter case; they may be separated."""
     text = squeezed(answer).casefold()
     return float(text == text[::-1] and Counter(text) == Counter(entry["metadata"]["letters"]))
 

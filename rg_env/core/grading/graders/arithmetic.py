@@ -18,7 +18,7 @@ _POWER_FIGURES = 3
 _PICK_TOLERANCE = Fraction(1, 2000)
 """Candidates have three decimals, and floating point adds noise to some."""
 _MAX_TEXT = 500
-"""Longer texts are no number, fraction or factorization of any entry."""
+"""Longer texts are not a number, fraction or factorization of any entry."""
 _MAX_FACTORS = 500
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DAY_UNITS = ("business days", "days", "day", "times", *(f"{name}s" for name in _WEEKDAYS), "th", "st", "nd", "rd")
@@ -30,7 +30,7 @@ _LATEX_FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _HEXADECIMAL = re.compile(r"([+-]?)\s*(?:0[xX])?([0-9a-fA-F]+(?:_[0-9a-fA-F]+)*)")
 _CURRENCIES = ("$", "€", "£", "¥", "₹")
 _PLACES, _MOST_PLACES = 4, 10
-"""A decimal has at least so many places, and is checked to so many: the stored answer has no more."""
+"""Fewest places of a decimal, and the most that are checked: the stored answer has no more."""
 _RELATIVE_TOLERANCE = Fraction(1, 20)
 _MAX_CHARS = 2_000
 _MAX_DURATION = 100
@@ -199,7 +199,7 @@ def power_function(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _rounded(value: Fraction, digits: int) -> set[Fraction]:
-    """`value` to `digits` significant digits; two values where it lies exactly between them."""
+    """`value` to `digits` significant digits; two values if it is exactly between them."""
     if value == 0:
         return {value}
     place = _last_place(value, digits)
@@ -340,7 +340,7 @@ def _elapsed(entry: Entry) -> timedelta:
 
 
 def _readings(text: str) -> list[timedelta]:
-    """The durations that `text` may mean, none if it is no duration.
+    """The durations that `text` may mean, empty if it is not a duration.
 
     Two if it starts with a minus sign and days: `-1 days, 22:00` is minus two hours for the library and Python, and
     minus 46 hours for others.
@@ -360,7 +360,7 @@ def _readings(text: str) -> list[timedelta]:
 def advanced_geometry(answer: str, entry: Entry, config: Config) -> float:
     """Coordinates, radius or angle, correct to three decimals, or exact: fractions, and for a radius square roots.
 
-    An angle may have two decimals, as the stored one has. A fraction is no rounded number: it must be exact.
+    An angle may have two decimals, as the stored one has. A fraction is not a rounded number: it must be exact.
     """
     if len(answer) > _MAX_ANGLE:
         return 0.0
@@ -408,7 +408,7 @@ def _is_decimal(value: Fraction) -> bool:
 def _surd(text: str) -> calculus.Ball | None:
     r"""Sums of whole numbers and square roots of such over whole numbers: `3√5/2`, `\frac{\sqrt{5} - 1}{2}`.
 
-    Nothing else, no root below the line above all: a formula with the question's numbers put in is no answer.
+    Nothing else, no root below the line above all: a formula with the question's numbers put in is not accepted.
     """
     text = re.sub(r"\s|\\left|\\right|\\,", "", forms.plain_digits(text))
     text = re.sub(r"\\cdot|\\times|[×·⋅]", "*", text)

@@ -93,7 +93,7 @@ def of_fraction(value: Fraction) -> Ball:
 
 
 def around(middle: float) -> Ball:
-    """A float that stands for a real number next to it, such as `math.pi`."""
+    """The float closest to a real number, such as `math.pi`."""
     return middle, _ROUNDING * abs(middle)
 
 
@@ -288,7 +288,7 @@ def _bounded(value: Fraction) -> Fraction:
 
 
 def _flat(node: Node) -> Iterator[Node]:
-    """The parts, and in their place those of a part of the same kind."""
+    """The parts, with parts of the same kind replaced by theirs."""
     for part in node[1:]:
         if part[0] == node[0]:
             yield from _flat(part)

@@ -1,6 +1,6 @@
 """Graders of the cognition, code and induction tasks.
 
-rubiks_cube turns a cube of any size as a permutation of its stickers. A sticker is a point: the cube's centre is the
+rubiks_cube turns a cube of any size as a permutation of its stickers. A sticker is a point: the cube's center is the
 origin, x goes right, y up, z to the front, and layers are 2 apart, so a cube of size n has stickers at ±n on one axis
 and at -(n-1), ..., n-1 on the two others. All turns are quarter turns of a run of layers around one axis.
 """
@@ -40,7 +40,7 @@ def _bare(text: str) -> str:
 
 
 def color_cube_rotation(answer: str, entry: Entry, config: Config) -> float:
-    """The color in any letter case; grey is gray."""
+    """The color in any letter case; both spellings of gray."""
     return float(_bare(answer).replace("grey", "gray") == _bare(entry["answer"]))
 
 
@@ -58,7 +58,7 @@ def modulo_grid(answer: str, entry: Entry, config: Config) -> float:
 
 
 def needle_haystack(answer: str, entry: Entry, config: Config) -> float:
-    """A name of which the text says what is asked for; in a long one that may be true of several."""
+    """A name for which the statement in the question is true; in a long text it may be true of several."""
     asked = entry["metadata"]["question"].removeprefix("Who ").removesuffix("? Reply only with a name.")
     statements = entry["question"].split("\n")[0].split(". ")
     names = {name.removesuffix(f" {asked}") for name in statements if name.endswith(f" {asked}")}
@@ -104,7 +104,7 @@ def _moves(answer: str) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def _turn(size: int, text: str) -> Callable[[State], State] | None:
-    """What a move does to a state, None if it is no move of a cube of this size."""
+    """What a move does to a state, None if a cube of this size does not have it."""
     move = _MOVE.fullmatch(text) if len(text) <= 5 else None
     if move is None:
         return None
@@ -165,8 +165,8 @@ _NOT_JSON = object()
 def codeio(answer: str, entry: Entry, config: Config) -> float:
     """The stored value, as JSON or a Python literal; keys in any order, whole numbers exact, floats to nine digits.
 
-    Where an input is asked for, others than the stored one may be feasible. They are not accepted: to check one means
-    to run the code.
+    Where the question wants an input, others than the stored one may be feasible. They are not accepted: checking one
+    would run the code.
     """
     gold = _json(entry["answer"])
     if gold is _NOT_JSON:  # NaN and infinity
@@ -201,7 +201,7 @@ def _json(source: str) -> Any:
 
 
 def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _same(value: Any, gold: Any) -> bool:

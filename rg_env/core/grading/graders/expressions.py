@@ -46,7 +46,7 @@ Node = tuple[Any, ...]
 
 
 class _Refused(ValueError):
-    """The text is no formula of this grammar; never leaves `parse`."""
+    """The text is not a formula of this grammar; never leaves `parse`."""
 
 
 def parse(text: str, variables: Collection[str] = ()) -> Node | None:

@@ -110,7 +110,7 @@ def _stripped(text: str) -> str:
 
 
 def _unwrapped(text: str) -> str | None:
-    """Without the outermost wrapping and white space; None if there is none."""
+    """Without the outermost wrapping and white space; None if it has no wrapping."""
     if text.startswith(_FENCE) and text.endswith(_FENCE) and len(text) > 2 * len(_FENCE):
         return _unfenced(text[len(_FENCE) : -len(_FENCE)]) or None
     if (command := _COMMAND.match(text)) and text.endswith("}"):
@@ -335,7 +335,7 @@ def numbers(text: str) -> list[Fraction] | None:
 def grid(text: str) -> list[list[str]] | None:
     """Rows of cells as texts, from JSON, a Python literal, or lines of cells separated by spaces, commas or bars.
 
-    Rows may differ in length. None if there is no row, or a cell is no number, word or sign.
+    Rows may differ in length. None if there is no row, or a cell is not a number, word or sign.
     """
     value = literal(text) if text.strip()[:1] in ("[", "(") else None
     if isinstance(value, list | tuple):

@@ -94,7 +94,7 @@ def survo(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _value(grid: Grid | None, metadata: dict[str, Any], obeys: Callable[[Grid], bool]) -> float:
-    """1.0 for a grid that keeps the givens and `obeys` the rules; else what the module's head says."""
+    """1.0 for a grid that keeps the givens and `obeys` the rules; else its progress as the module's head defines it."""
     if grid is None:
         return 0.0
     wanted: list[int] = []
@@ -143,7 +143,7 @@ def _is_latin(grid: Grid) -> bool:
 
 
 def _weights(lines: Grid) -> list[int]:
-    """Of each line the sum of the positions, from 1, of its ones."""
+    """Sum of the positions, from 1, of the ones in each line."""
     return [sum(position for position, cell in enumerate(line, start=1) if cell) for line in lines]
 
 
@@ -177,7 +177,7 @@ def tsumego(answer: str, entry: Entry, config: Config) -> float:
     """A move that captures as many white stones as any does.
 
     The library's random stones may give the white group of its problem another liberty, so that the stored move
-    captures nothing. Then another is right (`graders.gold`), or the question has no answer and is no row.
+    captures nothing. Then another is right (`graders.gold`), or the question has no answer and is left out.
     """
     board = entry["metadata"]["board"]
     move, taken = _point(answer, len(board)), captures(board)
@@ -233,7 +233,7 @@ _OPERATORS = re.compile(r"operators ([-+*/, ]+)\.")
 def _made_of(answer: str, numbers: Collection[int], target: int) -> Node | None:
     """The expression, if it uses each of the numbers exactly once and nothing else, and has the value of the target.
 
-    The numbers are compared before anything is computed, so the arithmetic is no larger than the puzzle's.
+    The numbers are compared before anything is computed, so the arithmetic stays as small as the puzzle's.
     """
     left, equals, right = answer.partition("=")
     if equals and forms.integer(right) != target:
@@ -278,7 +278,7 @@ def _operators(node: Node) -> set[str]:
 def countdown(answer: str, entry: Entry, config: Config) -> float:
     """An expression of all the given numbers, each used once, that equals the target; `= target` after it is forgiven.
 
-    Every form of the question says "all the numbers" or "all of these numbers".
+    Every form of the question has "all the numbers" or "all of these numbers".
     """
     metadata = entry["metadata"]
     return float(_made_of(answer, metadata["numbers"], int(metadata["target"])) is not None)

@@ -52,10 +52,10 @@ def corrected(task: str, entry: Entry, config: Config = NO_OPTIONS) -> Entry:
 
 
 def _aiw(entry: Entry, config: Config) -> str:
-    """Of two circles whose only common member is Matilda, all women but herself, and the first circle's center.
+    """All women of two circles whose only common member is Matilda, without herself but with the first circle's center.
 
     The library adds one to the women of the first circle, and so takes Matilda for a colleague of her own and forgets
-    those of the second circle, of whom the question says that all are colleagues of each other.
+    those of the second circle, who are all colleagues of each other by the question.
     """
     women = _WOMEN.findall(entry["question"])
     if len(women) != 2:

@@ -22,7 +22,7 @@ def path_star(answer: str, entry: Entry, config: Config) -> float:
 
 
 def shortest_path(answer: str, entry: Entry, config: Config) -> float:
-    """Any shortest path through open cells, or `infeasible` where there is none. Half, or less, for a longer path."""
+    """Any shortest path through open cells, or `infeasible` if no path exists. Half, or less, for a longer path."""
     shortest = entry["metadata"]["solution"]
     path = _steps(answer)
     if not shortest:
@@ -51,7 +51,7 @@ def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
     By the letter of the question the light toggles "whenever you press a button", also one whose operation is for the
     other color, which then leaves the number as it is. The library's search never presses such a button, and its
     grader takes the press for none at all. A shortest sequence of the library's stays one by the letter; the questions
-    with a shorter one (`is_shortest_lock`) have two answers, depending on the reading, and are no rows.
+    with a shorter one (`is_shortest_lock`) have two answers, depending on the reading, and are left out.
     """
     metadata = entry["metadata"]
     shortest = len(metadata["solution_path"])

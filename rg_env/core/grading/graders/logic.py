@@ -4,11 +4,11 @@ A formula is a tuple: `("var", name)`, `("not", f)`, or `(operator, left, right)
 Negation binds most tightly, then and, or, implies, iff, as in the library; a chain of implications reads from the
 right, as is the custom. Reading is bounded: by default `MAX_TOKENS` signs, and always `MAX_DEPTH` levels.
 
-A conclusion follows from all premises, and says nothing that one of them says alone. Everything is decided by meaning:
-a formula is its column of the truth table (`columns`), so formulas that are equivalent are the same here. A
-*clause* is an or of variables and negated variables, such as `¬P ∨ Q`. The *parts* of a formula are its prime
-implicates: the clauses that follow from it while no shorter clause within them does. Together they say what the formula
-says (W. V. Quine, The problem of simplifying truth functions, 1952).
+A conclusion follows from all premises together, and no part of it from one of them alone. Meaning decides: a formula is
+its column of the truth table (`columns`), so equivalent formulas are the same here. A *clause* is an or of variables
+and negated variables, such as `¬P ∨ Q`. The *parts* of a formula are its prime implicates: the clauses that follow from
+it while no shorter clause within them does. Together they are equivalent to the formula (W. V. Quine, The problem of
+simplifying truth functions, 1952).
 
 A formula is a *conclusion* if the premises together imply it, it is neither always true nor always false, and no part
 of it is implied by one premise alone. From `P` and `P → Q` follow `Q`, `Q ∨ R` and `R → Q`, which are conclusions; so
@@ -58,7 +58,7 @@ _MAX_PREMISE_TOKENS = 20_000  # premises are the library's own: a bound for answ
 
 
 def knights_knaves(answer: str, entry: Entry, config: Config) -> float:
-    """Who is what: everybody is named with the right role, in any order, and nobody with both roles.
+    """Who is what: everybody is named with the right role, in any order, and no one with both roles.
 
     No partial credit: of two inhabitants, chance alone gets one.
     """
@@ -70,7 +70,7 @@ def knights_knaves(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, bool] | None:
-    """What the text says of each name; None where it contradicts or denies. Words between the claims may be any."""
+    """The role that the text gives each name; None if it contradicts itself or denies. Other words may be between."""
     claims: dict[str, bool] = {}
     pending: list[str] = []  # names whose role is still to come
     plural = False
@@ -83,7 +83,7 @@ def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, b
             for name in pending if plural else pending[-1:]:
                 if claims.setdefault(name, role) != role:
                     return None
-            if not pending and role != last:  # `a knight or knave`, and a role of nobody
+            if not pending and role != last:  # `a knight or knave`, and a role without a name
                 return None
             pending, plural, last = [], False, role
         elif word in _DENIALS or (pending and word not in _LINKS):
@@ -151,7 +151,7 @@ class Premises:
         return [text for text, column in self._literals() if self._together and self._is_new(column)]
 
     def conclusion(self) -> str | None:
-        """A conclusion in one literal or an or of two, the shortest; None if there is none, and where the premises
+        """A conclusion in one literal or an or of two, the shortest; None if none exists, and where the premises
         contradict each other, so that anything follows."""
         if not self._together:
             return None
@@ -189,7 +189,7 @@ def _cubes(column: int, variables: Iterable[int]) -> list[int]:
 
 
 class _Unreadable(ValueError):
-    """The text is no formula."""
+    """The text is not a formula."""
 
 
 def parse(text: str, variables: Collection[str], max_tokens: int = MAX_TOKENS) -> Formula | None:

@@ -6,7 +6,7 @@ solution of a rush_hour or boxnet puzzle: `solve_rush_hour` and `solve_boxnet` f
 Rush hour: a vehicle keeps its line, so a state of the board is one number a vehicle: where on its line it begins.
 
 Boxnet: a plan is a list of steps. In a step each agent may do one thing with a box that is in its square when the step
-begins: move it to a square next to it, or match it with a target of its colour in the same square. Matching removes
+begins: move it to a square next to it, or match it with a target of its color in the same square. Matching removes
 both.
 """
 
@@ -46,16 +46,16 @@ _SQUARE = re.compile(r"square\[\s*(\d{1,3}\.5)\s*,\s*(\d{1,3}\.5)\s*\]")
 
 _S = TypeVar("_S")
 _State = tuple[int, ...]
-"""Of a rush_hour board: per vehicle, its place on its line."""
+"""State of a rush_hour board: for each vehicle, its place on its line."""
 _Squares = dict[str, list[str]]
-"""What lies in each square, which is named by its centre: `0.5_1.5`."""
+"""Items in each square, which is named by its center: `0.5_1.5`."""
 
 
 def _shortest(
     start: _S, moves: Callable[[_S], Iterable[tuple[str, _S]]], done: Callable[[_S], bool]
 ) -> list[str] | None:
-    """The names of the moves on a shortest way to a state that is `done`; None if there is none, or too many states to
-    try."""
+    """The names of the moves on a shortest way to a state that is `done`; None if none exists, or there are too many
+    states to try."""
     came_from: dict[_S, tuple[_S, str] | None] = {start: None}
     queue = deque([start])
     while queue and len(came_from) < _MAX_STATES:
@@ -113,9 +113,9 @@ def _disk_move(line: str) -> tuple[int, ...] | None:
 
 
 def knight_swap(answer: str, entry: Entry, config: Config) -> float:
-    """Legal moves in turns after which the colours have changed places, of any number; "No" where there are none.
+    """Legal moves in turns after which the colors have changed places, of any number; "No" if no such list exists.
 
-    Legal is what the question says: to an empty square that a knight reaches. The library secretly takes a move off
+    By the question, a legal move is to an empty square that a knight reaches. The library secretly takes a move off
     the board of a puzzle that it wants impossible; `graders.gold` solves those that are not.
     """
     metadata = entry["metadata"]
@@ -126,9 +126,9 @@ def knight_swap(answer: str, entry: Entry, config: Config) -> float:
         return 0.0
     board: dict[str, str | None] = dict(metadata["pieces"])
     turn = metadata["start_turn"]
-    for colour, start, end in _KNIGHT_MOVE.findall(answer):
+    for color, start, end in _KNIGHT_MOVE.findall(answer):
         start, end = start.upper(), end.upper()
-        if colour.lower() != turn.lower() or board.get(start) != turn:
+        if color.lower() != turn.lower() or board.get(start) != turn:
             return 0.0
         if end not in board or board[end] is not None or not _is_knight_move(start, end):
             return 0.0
@@ -146,7 +146,7 @@ def _is_knight_move(start: str, end: str) -> bool:
 def solve_knight_swap(pieces: tuple[tuple[str, str], ...], first: str) -> str:
     """The shortest list of moves that swaps the knights, or "No": at most 70,000 states on the library's 12 squares."""
     jumps = {here: [to for to, _ in pieces if _is_knight_move(here, to)] for here, _ in pieces}
-    white, black = (frozenset(square for square, piece in pieces if piece == colour) for colour in "wB")
+    white, black = (frozenset(square for square, piece in pieces if piece == color) for color in "wB")
 
     def rides(state: tuple[frozenset[str], frozenset[str], str]) -> Iterator[tuple[str, Any]]:
         is_white = state[2] == "w"
@@ -237,7 +237,8 @@ def read_board(description: str) -> _Board:
 def rush_hour(answer: str, entry: Entry, config: Config) -> float:
     """Legal moves that leave the red car at the exit, of any number. The last one may drive it out of the board.
 
-    A move through a vehicle, a wall or the edge is illegal. The library moves as far as it gets, and ignores the rest.
+    A move through a vehicle, a wall or the edge is illegal. The library stops at what is in the way, and ignores the
+    rest.
     """
     board = read_board(entry["metadata"]["board_config"])
     texts = [text for text in _BETWEEN_SLIDES.split(forms.plain_digits(answer).upper()) if text]
@@ -267,7 +268,7 @@ def rush_hour(answer: str, entry: Entry, config: Config) -> float:
 def solve_rush_hour(entry: Mapping[str, Any]) -> str | None:
     """Moves that solve the puzzle, as few as possible (a slide of any length is one), in the question's format.
 
-    None if there are none, or too many states to try. Takes about 20 ms, up to half a second where much can move.
+    None if none exist, or there are too many states to try. Takes about 20 ms, up to half a second where much can move.
     """
     board = read_board(entry["metadata"]["board_config"])
 
