@@ -1,13 +1,17 @@
-"""Statistics of evaluations: how sure a mean is, pass@k, and whether one model is better than another.
+"""Statistics of evaluations: uncertainty of means, pass@k, and paired comparisons of models.
 
     mean, error = mean_and_error([[1, 0, 1, 1], [0, 0, 0, 0]])    # four answers to each of two problems
-    low, high = share_interval([[1, 0, 1, 1], [0, 0, 0, 0]])      # of the mean, 95 %
-    low, high = wilson_interval(0.5, 100)                         # of a share of which only that is known
-    mean, half_width = mean_and_interval([0.8, 0.9, 0.7])         # of three runs: 0.8 +- 0.25
+    share_interval([[1, 0, 1, 1], [0, 0, 0, 0]])                  # a mean of values from 0 to 1, such as accuracies
+    runs_interval([0.8, 0.9, 0.7], 100)                           # accuracies of three runs on 100 questions
+    mean_interval([[35.0, 20.0], [18.0]])                         # a mean of other values, such as tokens
+    wilson_interval(0.5, 100)                                     # a share, if only the number of answers is known
+    paired_difference([(first, second)])                          # two models on the same problems
     pass_at_k(n=4, c=3, k=2)                                      # 1.0: of four answers, three were right
-    paired_difference([(first, second)])                          # by problem: difference, interval, p-value
+    with_interval(0.5, (0.4, 0.6))                                # "0.500 [0.400, 0.600]"
 
-Intervals and tests need scipy, of the extras "eval" and "train"; the rest needs the standard library only.
+Every interval that rg_env shows is one of these, a 95 % confidence interval; those of shares are within [0, 1]. Shares
+are shown as fractions, and differences are later minus earlier (trained minus base). Intervals and tests need scipy, of
+the extras "eval" and "train"; the rest needs the standard library only.
 """
 
 import math
@@ -19,9 +23,11 @@ from typing import Any
 from rg_env.errors import InputError, MissingExtraError, install_command
 
 RESAMPLES = 9999
-"""Permutations at most; with few problems, all there are."""
+"""Largest number of permutations; few problems are permuted in every way instead."""
+Interval = tuple[float, float]
+"""Lower and upper end."""
 Answers = Mapping[str, Sequence[float]]
-"""By problem, what each answer to it was worth: 1 for right, 0 for wrong."""
+"""Values of the answers by problem: 1 for right, 0 for wrong."""
 
 
 def mean_and_error(values_by_problem: Sequence[Sequence[float]]) -> tuple[float, float]:
@@ -39,17 +45,34 @@ def mean_and_error(values_by_problem: Sequence[Sequence[float]]) -> tuple[float,
     if not problems:
         raise InputError("there are no values to take the mean of")
     count = sum(map(len, problems))
+    # Squares of huge values would overflow; a power of two scales them without rounding.
+    scale = 2.0 ** (max(math.frexp(value)[1] for values in problems for value in values) - 1)
+    problems = [[value / scale for value in values] for values in problems]
     mean = math.fsum(value for values in problems for value in values) / count
     if len(problems) == 1:
-        return mean, 0.0
+        return mean * scale, 0.0
     squares = math.fsum(math.fsum(value - mean for value in values) ** 2 for values in problems)
-    return mean, math.sqrt(squares * len(problems) / (len(problems) - 1)) / count
+    return mean * scale, math.sqrt(squares * len(problems) / (len(problems) - 1)) / count * scale
+
+
+def mean_interval(values_by_problem: Sequence[Sequence[float]], confidence: float = 0.95) -> Interval | None:
+    """The confidence interval of a mean of any values, clustered by problem: Student's t times the standard error.
+
+    None with a single problem, whose deviation from others is unknown.
+
+    Raises:
+        InputError: there are no values.
+    """
+    mean, error = mean_and_error(values_by_problem)
+    problems = sum(map(bool, map(len, values_by_problem)))
+    if problems < 2:
+        return None
+    half = t_critical(problems - 1, confidence) * error
+    return mean - half, mean + half
 
 
 def mean_and_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float | None]:
-    """The mean of independent values, and half of its confidence interval: Student's t times deviation / sqrt(n).
-
-    One value has no interval: None.
+    """The mean of independent values, and half the width of its `mean_interval`; None for a single value.
 
     Raises:
         InputError: there are no values.
@@ -80,20 +103,43 @@ def share_interval(values_by_problem: Sequence[Sequence[float]], confidence: flo
     Raises:
         InputError: there are no values, or some are outside.
     """
-    mean, error = mean_and_error(values_by_problem)
     problems = [values for values in values_by_problem if len(values)]
     answers = sum(map(len, problems))
-    if any(not 0 <= value <= 1 for values in problems for value in values):
+    mean, _ = mean_and_error(problems)
+    certain = len(problems) if mean in (0, 1) or len(problems) == 1 else answers
+    return _clustered_share(problems, answers, certain, confidence)
+
+
+def runs_interval(shares: Sequence[float], questions: int, confidence: float = 0.95) -> Interval:
+    """The confidence interval of the mean share of several runs, such as accuracies of seeds, within [0, 1].
+
+    As `share_interval` with runs as the clusters: their differences decide. Runs share their questions, so the interval
+    is never narrower than Wilson's for that number of questions.
+
+    Args:
+        shares: the share of each run.
+        questions: the number of distinct questions behind each share.
+
+    Raises:
+        InputError: there are no shares, or some are outside of [0, 1].
+    """
+    return _clustered_share([[share] for share in shares], questions, questions, confidence)
+
+
+def _clustered_share(
+    values: Sequence[Sequence[float]], most: float, without_error: float, confidence: float
+) -> Interval:
+    """Wilson's interval with the effective number of answers, up to `most`; `without_error` if it is unknown."""
+    mean, error = mean_and_error(values)
+    if any(not 0 <= value <= 1 for of_problem in values for value in of_problem):
         raise InputError("an interval of shares takes values from 0 to 1")
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    if error and len(problems) > 1:
-        effective = mean * (1 - mean) / error**2 * (z / t_critical(len(problems) - 1, confidence)) ** 2
-    else:
-        effective = len(problems) if mean in (0, 1) or len(problems) == 1 else answers
-    return wilson_interval(mean, max(min(effective, answers), 1), confidence)
+    z, effective = NormalDist().inv_cdf((1 + confidence) / 2), without_error
+    if error:
+        effective = mean * (1 - mean) / error**2 * (z / t_critical(len(values) - 1, confidence)) ** 2
+    return wilson_interval(min(max(mean, 0.0), 1.0), max(min(effective, most), 1), confidence)
 
 
-def wilson_interval(share: float, n: float, confidence: float = 0.95) -> tuple[float, float]:
+def wilson_interval(share: float, n: float, confidence: float = 0.95) -> Interval:
     """Wilson's score interval (1927) of a share of `n` independent values, within [0, 1].
 
     Raises:
@@ -107,7 +153,7 @@ def wilson_interval(share: float, n: float, confidence: float = 0.95) -> tuple[f
     return min(max(middle - half, 0.0), share), max(min(middle + half, 1.0), share)
 
 
-def mean_of(means: Sequence[float], intervals: Sequence[tuple[float, float]]) -> tuple[float, tuple[float, float]]:
+def mean_of(means: Sequence[float], intervals: Sequence[Interval]) -> tuple[float, Interval]:
     """The plain mean of independent means (a macro average), and its interval from theirs.
 
     By the method of variance estimates recovery (Zou and Donner, 2008): the distances to the ends add up in squares,
@@ -127,8 +173,8 @@ def mean_of(means: Sequence[float], intervals: Sequence[tuple[float, float]]) ->
 
 
 def difference_of(
-    first: float, first_interval: tuple[float, float], second: float, second_interval: tuple[float, float]
-) -> tuple[float, tuple[float, float]]:
+    first: float, first_interval: Interval, second: float, second_interval: Interval
+) -> tuple[float, Interval]:
     """The first of two independent values minus the second, and its interval from theirs.
 
     Newcombe's for shares (1998, method 10), which is the method of `mean_of` for a difference.
@@ -145,13 +191,13 @@ def guess_adjusted(accuracy: float, floor: float) -> float | None:
 
 @dataclass(frozen=True)
 class Difference:
-    """Of two models on the same problems."""
+    """The comparison of two models on the same problems."""
 
     n: int
-    """Problems that both were asked."""
+    """Number of problems that both answered."""
     value: float
-    """Mean of the first minus that of the second. Each problem counts the same, and each task."""
-    interval: tuple[float, float]
+    """The first model's mean minus the second's. Each problem counts the same, and each task."""
+    interval: Interval
     p_value: float
 
 
@@ -203,8 +249,8 @@ def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -
 
 def _newcombe(
     first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], a: Sequence[float], b: Sequence[float]
-) -> tuple[float, float]:
-    """Of the answers by problem, and their means by problem."""
+) -> Interval:
+    """The interval from the answers by problem, and from their means by problem."""
     p, q = fmean(a), fmean(b)
     (p_low, p_high), (q_low, q_high) = share_interval(first), share_interval(second)
     products = [
@@ -247,3 +293,9 @@ def pass_at_k(n: int, c: int, k: int) -> float:
         raise InputError(f"k={k}: must be between 1 and the n={n} sampled answers")
     ways = math.comb(n, k)
     return (ways - math.comb(n - c, k)) / ways
+
+
+def with_interval(value: float, interval: Interval | None, digits: int = 3, *, sign: bool = False) -> str:
+    """A figure with its interval as every table shows it: "0.500 [0.400, 0.600]"; `sign`: "+0.100 [-0.020, +0.220]"."""
+    form = f"{'+' if sign else ''}.{digits}f"
+    return f"{value:{form}}" + ("" if interval is None else f" [{interval[0]:{form}}, {interval[1]:{form}}]")

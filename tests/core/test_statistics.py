@@ -14,12 +14,15 @@ from rg_env.core.statistics import (
     guess_adjusted,
     mean_and_error,
     mean_and_interval,
+    mean_interval,
     mean_of,
     paired_difference,
     pass_at_k,
+    runs_interval,
     share_interval,
     t_critical,
     wilson_interval,
+    with_interval,
 )
 from rg_env.errors import InputError
 
@@ -95,6 +98,48 @@ def test_t_is_that_of_the_printed_tables(degrees: int, t95: float, t99: float) -
     """Two-sided 95 % and 99 %: Abramowitz and Stegun, table 26.10."""
     assert t_critical(degrees) == pytest.approx(t95, abs=5e-4)
     assert t_critical(degrees, 0.99) == pytest.approx(t99, abs=5e-4)
+
+
+@given(Values, st.sampled_from([1e300, -1e300, 5e-324, 2.0**-40]))
+def test_no_size_of_values_overflows(values: list[list[float]], size: float) -> None:
+    """Rewards may have any weight: means and errors scale with the values."""
+    mean, error = mean_and_error([[value * size for value in each] for each in values])
+    expected, expected_error = mean_and_error(values)
+    if abs(size) > 1e-300:
+        assert mean / size == pytest.approx(expected, abs=1e-9)
+        assert error / abs(size) == pytest.approx(expected_error, abs=1e-9)
+
+
+def test_the_interval_of_a_mean_is_students() -> None:
+    """Clustered by problem; a single problem has none."""
+    low, high = mean_interval([[1.0, 3.0], [5.0]]) or (0.0, 0.0)
+    mean, error = mean_and_error([[1.0, 3.0], [5.0]])
+    assert (low, high) == pytest.approx((mean - 12.706 * error, mean + 12.706 * error), rel=1e-4)
+    assert mean_interval([[1.0, 3.0]]) is None
+
+
+@given(st.lists(st.integers(0, 50).map(lambda right: right / 50), min_size=1, max_size=6))
+def test_the_interval_of_runs_is_of_a_share(shares: list[float]) -> None:
+    """Within [0, 1], around the mean, and never narrower than one run's on its questions."""
+    mean = statistics.fmean(shares)
+    low, high = runs_interval(shares, 50)
+    least_low, least_high = wilson_interval(min(max(mean, 0.0), 1.0), 50)
+    assert 0 <= low <= least_low + 1e-9
+    assert least_high - 1e-9 <= high <= 1
+
+
+def test_the_interval_of_runs_grows_with_their_differences() -> None:
+    assert runs_interval([0.0], 10) == pytest.approx((0, 0.2775), abs=1e-4)
+    close, apart = runs_interval([0.8, 0.8, 0.82], 1000), runs_interval([0.6, 0.8, 0.95], 1000)
+    assert apart[0] < close[0] < close[1] < apart[1]
+    with pytest.raises(InputError, match="from 0 to 1"):
+        runs_interval([0.5, 1.5], 10)
+
+
+def test_a_figure_is_shown_with_its_interval() -> None:
+    assert with_interval(0.5, (0.4, 0.61)) == "0.500 [0.400, 0.610]"
+    assert with_interval(0.1, (-0.02, 0.2), 2, sign=True) == "+0.10 [-0.02, +0.20]"
+    assert with_interval(31.4, None, 0) == "31"
 
 
 def test_one_value_has_no_interval_and_chances_must_be_some() -> None:
