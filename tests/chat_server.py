@@ -25,8 +25,9 @@ class ChatServer(LoopbackServer):
 
     Attributes:
         requests: the bodies that came, in order.
-        most: requests that were under way at the same time, at most.
+        most: largest number of concurrent requests.
         keys: the authorization headers that came.
+        listed, list_s: the response to a request for its models, and the seconds that it takes.
     """
 
     def __init__(
@@ -36,6 +37,8 @@ class ChatServer(LoopbackServer):
         self.requests: list[dict[str, Any]] = []
         self.keys: set[str | None] = set()
         self.most = self._under_way = 0
+        self.listed: Response | None = None
+        self.list_s = 0.0
         super().__init__(
             [Route("/v1/chat/completions", self._chat, methods=["POST"]), Route("/v1/models", self._models)], port
         )
@@ -43,16 +46,19 @@ class ChatServer(LoopbackServer):
 
     def reset(self, answer: Answer, trouble: Trouble = lambda number, body: None) -> "ChatServer":
         """Begin anew, as another server would."""
-        self.answer, self.trouble, self.most = answer, trouble, 0
+        self.answer, self.trouble, self.most, self.listed = answer, trouble, 0, None
         self.requests.clear()
         self.keys.clear()
         return self
 
     async def _models(self, request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [{"id": self.model, "object": "model", "owned_by": "tests"}]})
+        await asyncio.sleep(self.list_s)
+        mine = {"id": self.model, "object": "model", "owned_by": "tests"}
+        return self.listed or JSONResponse({"object": "list", "data": [mine]})
 
     async def _chat(self, request: Request) -> Response:
-        number, body = len(self.requests), json.loads(await request.body())
+        body = json.loads(await request.body())
+        number = len(self.requests)
         self.requests.append(body)
         self.keys.add(request.headers.get("authorization"))
         self._under_way += 1

@@ -2,14 +2,13 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
+from rg_env.core.environment import Environment
 from rg_env.evaluation.questions import Questions
-from rg_env.evaluation.results import ModelResult, ModelSummary, Results, Scores, TaskResults
-from rg_env.evaluation.runner import TaskWork
-from rg_env.evaluation.scores import Tally
-from rg_env.evaluation.summary import Source, results_of
+from rg_env.evaluation.results import ModelResult, ModelSummary, Part, Results, Scores, TaskResults
+from rg_env.evaluation.runner import TaskWork, works_on
+from rg_env.evaluation.scores import Source, results_of
 from rg_env.inference.protocol import Sampling
 
 USAGE = {"prompt_tokens": 1000, "completion_tokens": 2000, "cost": None}
@@ -117,32 +116,34 @@ def run_evaluation(step: int, problems: Sequence[Sequence[dict[str, Any]]], **sa
     """An evaluation in a training run: the records of the answers to each problem, whose first one may also hold those
     of the greedy answer (`greedy_completion`, ...)."""
     found: list[dict[str, Any]] = []
-    groups: dict[tuple[str, str], list[Sequence[dict[str, Any]]]] = {}
+    groups: dict[tuple[Part, str], list[Sequence[dict[str, Any]]]] = {}
     for problem in problems:
         groups.setdefault((problem[0]["part"], problem[0]["task"]), []).append(problem)
-    works = []
+    works: list[TaskWork] = []
     for (part, task), of_task in groups.items():
-        texts = [f"{each[0].get('question', 'q')}" for each in of_task]
-        rows = [{"prompt": text, "question": f"{text} ({n})", "answer": "", "info": {"rg_task": task}}
-                for n, text in enumerate(texts)]  # fmt: skip
-        env: Any = SimpleNamespace(eval_rows=rows, mixture=None, manifest=None)
-        questions = Questions(env, part, task if part == "labelled" else None)  # type: ignore[arg-type]
-        times, settings = len(of_task[0]), Sampling(**{"max_tokens": 64, **sampling})
-        works.append(TaskWork(f"step {step}", questions, settings, Tally(questions.hashes, times)))
+        rows = [{"prompt": (text := f"{each[0].get('question', 'q')}"), "question": f"{text} ({n})",
+                 "info": {"rg_task": task}} for n, each in enumerate(of_task)]  # fmt: skip
+        questions = Questions(
+            Environment(eval_rows=rows, system_prompt=None), part, task if part == "labelled" else None
+        )
         greedy = any("greedy_correct" in problem[0] for problem in of_task)
-        if greedy:
-            works.append(TaskWork(f"step {step}", questions, settings, Tally(questions.hashes, 1), "greedy"))
+        settings = Sampling(**{"max_tokens": 64, **sampling})
+        both = works_on(f"step {step}", questions, settings, len(of_task[0]), greedy)
+        works += both
         for number, problem in enumerate(of_task):
-            row = questions.hashes[number]
-            known = {"row": row, "problem": number, "status": None, "prompt_tokens": None, "completion_tokens": None}
-            records = [{**known, "rollout": k, "draw": "sampled", **each, "problem": number}
-                       for k, each in enumerate(problem)]  # fmt: skip
-            records = [{k: v for k, v in each.items() if not k.startswith("greedy_")} for each in records]
+            known = {"row": questions.hashes[number], "problem": number, "status": None, "prompt_tokens": None,
+                     "completion_tokens": None}  # fmt: skip
+            records = [
+                {**known, "rollout": k, "draw": "sampled", **_without_greedy(each), "problem": number}
+                for k, each in enumerate(problem)
+            ]
             best = {k.removeprefix("greedy_"): v for k, v in problem[0].items() if k.startswith("greedy_")}
+            records += [{**records[0], "rollout": 0, "draw": "greedy", **best}] if greedy else []
             for record in records:
-                assert works[-1 - greedy].tally.put(record)
-            if greedy:
-                records.append({**records[0], "rollout": 0, "draw": "greedy", **best})
-                assert works[-1].tally.put(records[-1])
+                assert both[record["draw"] == "greedy"].put(record)
             found += records
     return results_of(works, {f"step {step}": Source("tiny", "tiny", "embedded")}, step=step, rollouts=found)
+
+
+def _without_greedy(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if not key.startswith("greedy_")}

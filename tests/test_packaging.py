@@ -109,7 +109,7 @@ def test_benchmarks_of_the_repository_are_found_without_a_clone(wheel: zipfile.Z
     wheel.extractall(tmp_path / "site")
     own = tmp_path / "cwd" / "configs" / "lm_eval"
     own.mkdir(parents=True)
-    code = "from rg_env.evaluation.lm_eval.client import include_folders; print(*include_folders(None))"
+    code = "from rg_env.evaluation.external import include_folders; print(*include_folders(None))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path / "cwd",

@@ -1,6 +1,7 @@
-"""`rg-env eval`: its options. What it does stands in `rg_env.evaluation`."""
+"""`rg-env eval`: its options; `rg_env.evaluation` does the work."""
 
 import argparse
+import json
 import re
 from typing import Any
 
@@ -14,42 +15,51 @@ def add(commands: Any) -> None:
         "eval",
         help="compare models on tasks: endpoints, checkpoints, adapters",
         usage="rg-env eval [CONFIG] [section.key=value ...] [--models MODEL ...] [--tasks TASK ...] "
-        "[--external BENCHMARK,...] [options]",
-        epilog="A MODEL is a folder, a name on the hub, 'tiny', or NAME@URL at an OpenAI-compatible endpoint, whose "
-        "key is in OPENAI_API_KEY. Names of your own: models.NAME=MODEL in the place of --models. Defaults are of what "
-        "CONFIG does not say. docs/reference/evaluation.md has the rest. To try it on any machine: "
+        "[--external BENCHMARK ...] [options]",
+        epilog="A MODEL is a folder, a name on the Hugging Face Hub, 'tiny', or NAME@URL of an OpenAI-compatible "
+        "endpoint, whose key is in OPENAI_API_KEY; models.NAME=MODEL gives it another name. What is left open follows "
+        "the training run of a checkpoint. docs/reference/evaluation.md lists all keys. To try it on any machine: "
         "rg-env eval --models tiny --tasks leg_counting --max-tokens 90 -n 20",
     )
-    parser.add_argument("config", nargs="?", help="such as configs/eval/tiny.yaml; or say it all by options")
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="over what the config says")
-    parser.add_argument("--models", "--model", nargs="+", metavar="MODEL", help="what is asked: see below")
+    parser.add_argument("config", nargs="?", help="such as configs/eval/tiny.yaml; optional if options give it all")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="override values of the config")
+    parser.add_argument("--models", "--model", nargs="+", metavar="MODEL", help="models to evaluate: see below")
     parser.add_argument(
-        "--tasks", action=Names, nargs="+", metavar="TASK", help="what it is asked: `rg-env tasks` lists them"
+        "--tasks",
+        action=Names,
+        nargs="+",
+        metavar="TASK",
+        help="names of tasks or of their categories (`rg-env tasks` lists both); default: those of the training run",
     )
     parser.add_argument(
         "--external",
         action=Names,
         nargs="+",
         metavar="BENCHMARK",
-        help="tasks of lm-evaluation-harness, or of ours for it, such as gsm8k_rg (extra eval-external)",
+        help="tasks of lm-evaluation-harness, or ours for it, such as gsm8k_rg (extra eval-external)",
     )
     parser.add_argument(
         "-n",
         "--num-examples",
+        "--limit",
         type=positive,
         metavar="N",
-        help="questions of each task; default: 100, of benchmarks all",
+        help="questions of each task; default: 100, and all of a benchmark",
     )
-    parser.add_argument("-r", "--rollouts-per-example", type=positive, metavar="N", help="answers to each; default: 1")
     parser.add_argument(
-        "--max-tokens", type=positive, metavar="N", help="of an answer; default: 1024, or the benchmark's"
+        "-r", "--rollouts-per-example", type=positive, metavar="N", help="answers to each question; default: 1"
     )
-    parser.add_argument("--temperature", type=float, metavar="T", help="default: 1, or the benchmark's")
-    parser.add_argument("--seed", type=seed, help="of the sampling by the embedded engine; default: 0")
-    parser.add_argument("--gpus", metavar="0,1,...", help="for models that vLLM serves here; default: all")
-    parser.add_argument("--output-dir", metavar="DIR", help="default: a fresh folder under outputs/")
-    parser.add_argument("--resume", action="store_true", help="go on with what the output folder holds")
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved config, and end")
+    parser.add_argument(
+        "--max-tokens", type=positive, metavar="N", help="longest answer; default: 1024, or the benchmark's"
+    )
+    parser.add_argument(
+        "--temperature", type=float, metavar="T", help="sampling temperature; default: 1, or the benchmark's"
+    )
+    parser.add_argument("--seed", type=seed, help="sampling seed of the embedded engine; default: 0")
+    parser.add_argument("--gpus", metavar="0,1,...", help="GPUs for models that vLLM serves here; default: all")
+    parser.add_argument("--output-dir", metavar="DIR", help="output folder; default: a fresh one under outputs/")
+    parser.add_argument("--resume", action="store_true", help="continue with the contents of the output folder")
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved config and the plan, and exit")
     take_overrides_anywhere(parser)
     parser.set_defaults(run=run)
 
@@ -60,24 +70,25 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.core.config.yaml12 import to_yaml
     from rg_env.evaluation.config import eval_config_of, load_eval_config
 
-    if options.config and not is_config_file(options.config) and "=" in options.config:  # no config, but overrides
+    if options.config and not is_config_file(options.config) and "=" in options.config:  # an override comes first
         options.overrides, options.config = [options.config, *options.overrides], None
     _take_overrides_out_of_lists(options)
     given = _given(options)
     if options.config:
         config = load_eval_config(options.config, [*options.overrides, *given])
-    else:
-        said = {override.split("=")[0].split(".")[0] for override in (*given, *options.overrides)}
-        needed = ["models"] if "external" in said else ["models", "tasks"]
-        if missing := [flag for flag in needed if flag not in said]:
-            raise InputError(f"give a config, such as configs/eval/tiny.yaml, or --{' and --'.join(missing)}")
+    elif any(re.match("models[.=]", override) for override in (*given, *options.overrides)):
         config = eval_config_of([*given, *options.overrides])
+    else:
+        raise InputError("give a config, such as configs/eval/tiny.yaml, or --models and --tasks")
+    from rg_env.evaluation.evaluate import prepared, run_evaluation
+
     if options.dry_run:
-        print(to_yaml(config.model_dump(mode="json")), end="")
+        config, notes, folder = prepared(config, resume=options.resume)
+        plan = [*config.plan(), f"output      {folder}", *notes]
+        print(to_yaml(config.model_dump(mode="json")), "# The plan", *(f"#   {line}" for line in plan), sep="\n")
         return 0
-    for package in ("scipy", "matplotlib"):  # before anything is asked
+    for package in ("scipy", "matplotlib"):  # before any call
         require(package, "eval")
-    from rg_env.evaluation.evaluate import run_evaluation
     from rg_env.evaluation.tables import print_results
 
     with end_signals_as_ctrl_c():
@@ -88,10 +99,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _take_overrides_out_of_lists(options: argparse.Namespace) -> None:
-    """Of all words after `--models` and the like argparse makes names; those that set a key of a config are overrides.
+    """Move words that set a key of a config to the overrides: argparse takes every word after `--models` as a name.
 
     Raises:
-        InputError: a single model or task is set besides the list, which would be gone.
+        InputError: one model or task is set in addition to a list, which would replace it.
     """
     from rg_env.evaluation.config import EvalConfig
 
@@ -100,16 +111,13 @@ def _take_overrides_out_of_lists(options: argparse.Namespace) -> None:
         overrides = [word for word in words if "=" in word and re.split("[.=]", word)[0] in EvalConfig.model_fields]
         options.overrides = [*options.overrides, *overrides]
         setattr(options, name, [word for word in words if word not in overrides] or None)
-    for name in ("models", "tasks"):
         single = next((each for each in options.overrides if each.startswith(f"{name}.")), None)
-        if single and getattr(options, name):
-            raise InputError(f"--{name} beside {single}: one would replace the other: give each as {name}.NAME=...")
+        if single and getattr(options, name) and name != "external":
+            raise InputError(f"--{name} and {single}: one would replace the other; give each as {name}.NAME=...")
 
 
 def _given(options: argparse.Namespace) -> list[str]:
     """The options as overrides of a config."""
-    import json
-
     named: dict[str, Any] = {
         "models": options.models,
         "tasks": options.tasks,
@@ -122,16 +130,13 @@ def _given(options: argparse.Namespace) -> list[str]:
         "serving.gpus": _gpus(options.gpus),
         "output.dir": options.output_dir,
     }
-    if options.external:  # their own settings give way to what is said here
-        for name in ("num_examples", "max_tokens", "temperature"):
-            named[f"external.{name}"] = getattr(options, name)
+    if options.external:  # these options override the benchmarks' own settings
+        named |= {f"external.{name}": getattr(options, name) for name in ("num_examples", "max_tokens", "temperature")}
     return [f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None]
 
 
 def _gpus(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
     try:
-        return [int(part) for part in text.split(",")]
+        return None if text is None else [int(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"--gpus {text}: numbers of GPUs, with commas between") from None
+        raise InputError(f"--gpus {text}: give numbers of GPUs, separated by commas") from None

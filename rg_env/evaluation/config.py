@@ -3,13 +3,13 @@
     config = load_eval_config("configs/eval/tiny.yaml", ["num_examples=50"])
     config = eval_config_of(["models=tiny", "tasks=leg_counting"])
 
-Everything that can be known without a model is checked here, without importing torch or reasoning_gym.
+What can be checked without a model is checked here, without importing torch or reasoning_gym. Values that a config
+leaves open may follow a training run: see `evaluation.trained`.
 """
 
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -34,13 +34,12 @@ from rg_env.core.config.parsing import (
     default_rewards,
     named,
     parse_config,
-    problem_of,
     problems_within,
     read_config,
 )
 from rg_env.core.data.splits import SplitBy
 from rg_env.core.rewards.builtin import resolve_rewards
-from rg_env.core.run_folder import checkpoint_step
+from rg_env.core.run_folder import RunFolder, checkpoint_step
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table
 from rg_env.core.user_code import import_user_code
@@ -125,15 +124,13 @@ class EvalOutputConfig(Section):
 TINY = "tiny"
 _NAME = re.compile(r"[^\s/\\\x00-\x1f][^\\\x00-\x1f]{0,119}")
 _LABEL = re.compile(r"\w[\w.-]{0,79}")
-_LABEL_BYTES, _PART_BYTES = 200, 255
-"""Of a label, which is part of files' names, and of a part of any path."""
+_LABEL_BYTES = 200
+"""A label is part of file names, which have at most 255 bytes."""
 _ALL_TASKS = "all_tasks"
-"""What the files of all tasks are called by."""
+"""The label of the files about all tasks."""
 _MOST_ANSWERS = 10_000_000
-"""Of one model to one task: some hundred megabytes."""
-
-
-SECRET = "holds a password, or a query: a key goes into an environment variable, named as key_variable"
+"""Answers of one model to one task, which take some hundred megabytes of memory."""
+SECRET = "holds a password or a query: put a key into an environment variable, named as key_variable"
 
 
 def split_address(text: str) -> dict[str, str]:
@@ -143,7 +140,7 @@ def split_address(text: str) -> dict[str, str]:
 
 
 def name_of(text: str) -> str:
-    """What a model of a list is called: the name of its folder, with that of its run for a checkpoint."""
+    """The name of a model in a list: that of its folder, with that of its run for a checkpoint."""
     model = split_address(text)["model"]
     parts = Path(model).parts
     if len(parts) > 1 and checkpoint_step(Path(parts[-1])) is not None:
@@ -151,22 +148,30 @@ def name_of(text: str) -> str:
     return parts[-1] if parts and os.path.isdir(model) else model
 
 
-def has_secret(url: str) -> bool:
-    """Or what else may be a secret, and would stand in all files."""
-    return bool({"@", "?", "#"} & set(url))
+def run_of(model: str) -> RunFolder | None:
+    """The training run that a model folder of ours belongs to: the folder itself, the one above, or `run/` in what
+    `rg-env push` published."""
+    folder = Path(model)
+    if not os.path.isdir(model) or not (
+        RunFolder.is_run(folder) or any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
+    ):
+        return None
+    runs = map(RunFolder, (folder, folder / "run", folder.absolute().parent))
+    return next((run for run in runs if run.manifest_file.is_file() or run.config_file.is_file()), None)
 
 
-def check_url(url: str) -> None:
-    """Raise `InputError` unless `url` may be that of an endpoint."""
-    if has_secret(url):
-        raise InputError(SECRET)
+def _url_problem(url: str) -> str | None:
+    """Why `url` cannot be that of an endpoint; None: it can."""
+    if {"@", "?", "#"} & set(url):  # they may be part of a secret, which would be in every file
+        return SECRET
     try:
         parts = urlsplit(url)
         fine = parts.scheme in ("http", "https") and bool((parts.hostname or "").encode("idna")) and parts.port != 0
     except ValueError:
         fine = False
     if not fine or not url.isprintable() or " " in url:
-        raise InputError("is no address of an endpoint: such as http://127.0.0.1:8000/v1")
+        return "is not the address of an endpoint, such as http://127.0.0.1:8000/v1"
+    return None
 
 
 class Price(Section):
@@ -194,7 +199,7 @@ class EvalModel(Section):
 
     @property
     def prices(self) -> tuple[float, float] | None:
-        """Of a million tokens of prompts, and of answers."""
+        """Prices of a million tokens of prompts and of answers."""
         return None if self.price is None else (self.price.input, self.price.output)
 
 
@@ -213,12 +218,12 @@ class PublishedRow(Section):
     """Figures of one task, or of several together."""
 
     tasks: Annotated[list[Text], Field(min_length=1)] | None = None
-    """Tasks, or labels, whose mean the figures are; default: the one that the row is called by."""
+    """Tasks, or labels, whose mean the figures are; default: the one that names the row."""
     accuracy: Annotated[dict[str, Share], Field(min_length=1)]
     """By model, from 0 to 1."""
 
     def names(self, row: str) -> list[str]:
-        """Of the tasks that the figures are of; `row`: what the row is called."""
+        """Names of the tasks that the figures are about; `row`: the name of the row."""
         return self.tasks or [row]
 
 
@@ -226,13 +231,30 @@ class PublishedTable(Section):
     """Figures of one source. Tasks and models in it must be among those that are evaluated."""
 
     source: Text
-    """Where they stand."""
+    """Where they were published."""
     tolerance: Share
     """Difference up to which two accuracies count as the same; 0.05: five percentage points."""
     num_examples: Positive | None = None
     """Distinct questions of each task behind a figure; default: not known, and figures count as exact."""
     rows: Annotated[dict[str, PublishedRow], Field(min_length=1)]
     """The figures."""
+
+
+_BY_NAME = named("{name: b, num_examples: 20}", "give the second one a label: {name: LABEL, task: NAME}")
+
+
+def _without_categories(tasks: Any) -> Any:
+    """Entries under the name of a category become entries of its tasks; a task's own entry overrides them."""
+    if not isinstance(tasks, Mapping):
+        return tasks
+    found: dict[str, Any] = {}
+    for name, entry in tasks.items():
+        of_category = [task for task, known in load_table().items() if known["category"] == name]
+        if of_category and not (isinstance(entry, Mapping) and entry.get("task")):
+            found = dict.fromkeys(of_category, entry) | found
+        else:
+            found[name] = entry
+    return found
 
 
 class EvalConfig(Section):
@@ -243,20 +265,23 @@ class EvalConfig(Section):
     models: Annotated[dict[str, EvalModel], Field(min_length=1)]
     """Models to evaluate."""
     tasks: dict[str, EvalTask] = Field(default_factory=dict)
-    """Tasks to evaluate on. Optional if there are external benchmarks."""
+    """Tasks to evaluate on; the name of a category means all its tasks. Default: nothing if there are external
+    benchmarks, otherwise what the training run of a model was evaluated on, with the same sizes and sampling."""
     num_examples: Positive = 100
-    """Distinct questions of each task without `num_examples` of its own."""
+    """Number of distinct questions of each task without `num_examples` of its own."""
     rollouts_per_example: Positive = 1
-    """Answers to each question; above 1, pass@k is reported."""
+    """Sampled answers to each question; above 1, pass@k is reported."""
+    greedy: bool = False
+    """Also answer each question once greedily."""
     eval_seed: Seed = 0
-    """Seed that picks the questions; training runs evaluate on those of seed 0."""
+    """Seed that picks the questions; default: that of the training run of a model, otherwise 0."""
     split_by: SplitBy = "problem"
-    """What decides which questions are for evaluation, as `splits.by` of training. Problems (questions) that a
-    checkpoint of ours was trained on are left out for it, and counted."""
+    """What decides which questions are for evaluation, as `splits.by` of training; default: as in the training run of a
+    model. Problems (questions) that a checkpoint was trained on are left out for it, and counted."""
     seed: Seed = 0
-    """Sampling seed of models served by the embedded engine."""
+    """Sampling seed of models served by the embedded engine; default: that of the training run of a model."""
     grading: Literal["hardened", "partial", "upstream"] = "hardened"
-    """As in training; default: that of the run of a checkpoint of ours, otherwise hardened."""
+    """As in training; default: that of the training run of a model, otherwise hardened."""
     prompt: PromptConfig = PromptConfig()
     rewards: Rewards = Field(default_factory=default_rewards)
     """Rewards whose weighted sum is the reported reward."""
@@ -268,9 +293,7 @@ class EvalConfig(Section):
     published: dict[str, PublishedTable] = Field(default_factory=dict)
     """Published figures to compare accuracies with."""
 
-    _tasks_named = field_validator("tasks", mode="before")(
-        named("{name: b, num_examples: 20}", "give the second one a label: {name: LABEL, task: NAME}")
-    )
+    _tasks_named = field_validator("tasks", mode="before")(lambda value: _without_categories(_BY_NAME(value)))
 
     @field_validator("models", mode="before")
     @classmethod
@@ -278,13 +301,11 @@ class EvalConfig(Section):
         value = [value] if isinstance(value, str) else value
         if isinstance(value, list):
             if not all(isinstance(each, str) for each in value):
-                raise ValueError(
-                    "a list of models holds names and folders; others stand under names: {a: {model: ...}}"
-                )
+                raise ValueError("a list of models holds names and folders; give others as {a: {model: ...}}")
             entries = {name_of(each): split_address(each) for each in value}
             if len(entries) < len(value):
                 raise ValueError(
-                    "two models would have the same name: say models.a=... models.b=..., or {a: ..., b: ...}"
+                    "two models would have the same name: give models.a=... models.b=..., or {a: ..., b: ...}"
                 )
             return entries
         if isinstance(value, Mapping):
@@ -292,8 +313,8 @@ class EvalConfig(Section):
         return value
 
     def gym(self, name: str) -> dict[str, Any]:
-        """A task in the form that `Mixture.parse` takes. Where the tiny policy is asked, one of its tasks without
-        options of its own has the sizes that the policy was made for."""
+        """A task in the form that `Mixture.parse` takes. If the tiny policy is evaluated, one of its tasks without
+        options has the sizes that the policy was made for."""
         entry = self.tasks[name]
         options = entry.model_dump(exclude={"task", "num_examples", "sampling"})
         task = entry.task or name
@@ -302,16 +323,35 @@ class EvalConfig(Section):
         return {"name": task, **options}
 
     def count(self, name: str) -> int:
-        """Questions of a task."""
+        """Number of questions of a task."""
         return self.tasks[name].num_examples or self.num_examples
 
     def sampling_of(self, name: str) -> SamplingConfig:
-        """How answers to a task are drawn."""
+        """How answers to a task are sampled."""
         return self.sampling.model_copy(update=self.tasks[name].sampling.model_dump(exclude_none=True))
+
+    def plan(self) -> list[str]:
+        """The models, the tasks, and the calls that they take, a line each."""
+        counts = {name: self.count(name) for name in self.tasks}
+        draws = [f"{self.rollouts_per_example} sampled", *(["1 greedy"] if self.greedy else [])]
+        times = self.rollouts_per_example + self.greedy
+        limits = [n * times * self.sampling_of(name).max_tokens for name, n in counts.items()]
+        calls = len(self.models) * sum(counts.values()) * times
+        lines = [f"models      {', '.join(self.models)}"]
+        if counts:
+            lines += [
+                f"tasks       {', '.join(f'{name} ({n})' for name, n in counts.items())}",
+                f"answers     {' and '.join(draws)} for each question; grading {self.grading}",
+                f"calls       {calls:,}, with up to {len(self.models) * sum(limits):,} tokens of answers",
+            ]
+        if external := self.external.tasks:
+            part = f", the first {self.external.num_examples} of each task" if self.external.num_examples else ""
+            lines.append(f"external    {', '.join(external)}{part}; their calls come on top")
+        return lines
 
     @property
     def reward_list(self) -> list[dict[str, Any]]:
-        """In the form that `resolve_rewards` takes."""
+        """The rewards in the form that `resolve_rewards` takes."""
         return [{"name": name, **reward.model_dump()} for name, reward in self.rewards.items()]
 
 
@@ -332,6 +372,7 @@ def eval_config_of(overrides: Sequence[str]) -> EvalConfig:
 
 def checked_eval_config(document: Document) -> EvalConfig:
     """The config that `document` holds. Raises as `load_eval_config`."""
+    _take_held_out(document)
     config = parse_config(document, EvalConfig)
     try:
         import_user_code(config.imports)
@@ -343,20 +384,28 @@ def checked_eval_config(document: Document) -> EvalConfig:
     return config
 
 
+def _take_held_out(document: Document) -> None:
+    """Read the tasks under `evaluation`, as files of held-out tasks for training have them, as `tasks`."""
+    held_out = document.get(("evaluation",))
+    if isinstance(held_out, dict) and [*held_out] == ["tasks"]:
+        tasks, own = (_BY_NAME(each) for each in (held_out["tasks"], document.get(("tasks",)) or {}))
+        if isinstance(tasks, dict) and isinstance(own, dict):
+            del document.values["evaluation"]
+            document.values["tasks"] = {**tasks, **own}
+
+
 def _models(config: EvalConfig) -> Iterator[Problem]:
     for name, model in config.models.items():
         path = ("models", name)
         if not _NAME.fullmatch(name):
-            yield Problem(path, "a name has no line breaks and no backslashes, begins with no space, and ends at 120")
+            yield Problem(path, "a name has at most 120 characters, no line breaks or backslashes, and no space first")
         if model.url is None and model.key_variable is not None:
             yield Problem((*path, "key_variable"), "belongs to an endpoint: give its url, or leave the key out")
-        if model.url is None:
-            if any(len(part.encode()) > _PART_BYTES for part in Path(model.model).parts):
-                yield Problem((*path, "model"), "is longer than names of folders, and of models on the hub, can be")
-        elif has_secret(model.url):
-            yield Problem((*path, "url"), SECRET, secret=True)
-        else:
-            yield from problem_of((*path, "url"), partial(check_url, model.url))
+        if model.url is None and "@" in model.model and not os.path.exists(model.model):
+            at = model.model.rpartition("@")[2]
+            yield Problem((*path, "model"), f"is not a folder; for an endpoint give the whole URL: NAME@http://{at}")
+        if model.url is not None and (problem := _url_problem(model.url)):
+            yield Problem((*path, "url"), problem, secret=problem == SECRET)
 
 
 def _tasks(config: EvalConfig) -> Iterator[Problem]:
@@ -366,15 +415,13 @@ def _tasks(config: EvalConfig) -> Iterator[Problem]:
         path: tuple[str, ...] = ("tasks", name)
         if is_label and (not _LABEL.fullmatch(name) or len(name.encode()) > _LABEL_BYTES or name in table):
             yield Problem(
-                path, "a label holds letters, digits, '_', '-' and '.', 80 at most (of 200 bytes), and is the name of "
-                "no task"
+                path, f"a label has letters, digits, '_', '-' and '.', at most 80 ({_LABEL_BYTES} bytes), and differs "
+                "from every task"
             )  # fmt: skip
         if name == _ALL_TASKS:
-            yield Problem(path, "is what the files of all tasks are called: take another label")
+            yield Problem(path, "is the name of the files about all tasks: choose another label")
         if config.count(name) * config.rollouts_per_example > _MOST_ANSWERS:
-            yield Problem(
-                path, f"asks for more than {_MOST_ANSWERS:,} answers: take a lower num_examples or rollouts_per_example"
-            )
+            yield Problem(path, f"has more than {_MOST_ANSWERS:,} answers: lower num_examples or rollouts_per_example")
         if is_label and entry.task not in table:
             path = (*path, "task")
         hint = "" if is_label or name in table else "; a label of your own needs task: NAME"
@@ -383,27 +430,31 @@ def _tasks(config: EvalConfig) -> Iterator[Problem]:
 
 def _rewards(config: EvalConfig) -> Iterator[Problem]:
     if not config.rewards:
-        yield Problem(("rewards",), "names no reward: such as {correctness: 1.0}")
+        yield Problem(("rewards",), "is empty: name a reward, such as {correctness: 1.0}")
     for spec in config.reward_list:
         yield from problems_within(("rewards", spec["name"]), spec, lambda spec: resolve_rewards([spec]))
 
 
 def _sampling(config: EvalConfig) -> Iterator[Problem]:
-    if config.rollouts_per_example > 1 and 0 in {config.sampling_of(name).temperature for name in config.tasks}:
-        yield Problem(("rollouts_per_example",), "with temperature 0 all answers are the same: take 1, or sample")
+    if 0 in {config.sampling_of(name).temperature for name in config.tasks}:
+        if config.rollouts_per_example > 1:
+            yield Problem(("rollouts_per_example",), "with temperature 0 all answers are the same: use 1, or sample")
+        if config.greedy:
+            yield Problem(("greedy",), "with temperature 0 the answers are greedy already: turn it off")
     gpus = config.serving.gpus
     if gpus is not None and (not gpus or len(set(gpus)) < len(gpus)):
-        yield Problem(("serving", "gpus"), "names none, or one twice")
+        yield Problem(("serving", "gpus"), "is empty, or names one twice")
 
 
 def _external(config: EvalConfig) -> Iterator[Problem]:
     external = config.external
-    if not config.tasks and not external.tasks:
-        yield Problem(("tasks",), "is required: name at least 1, or external.tasks")
+    if not config.tasks and not external.tasks and not any(run_of(each.model) for each in config.models.values()):
+        yield Problem(("tasks",), "is required: name at least 1, or external.tasks; only for a training run's own "
+                      "checkpoint the tasks of the run are the default")  # fmt: skip
     if len(set(external.tasks)) < len(external.tasks):
         yield Problem(("external", "tasks"), "names one twice")
     if external.include is not None and not os.path.isdir(external.include):
-        yield Problem(("external", "include"), "is no folder")
+        yield Problem(("external", "include"), "is not a folder")
 
 
 def _published(config: EvalConfig) -> Iterator[Problem]:

@@ -11,6 +11,7 @@ results_*.json, summary.md, comparison_*.png, summary_*.png
 
 import asyncio
 import contextlib
+import os
 import shlex
 import sys
 import time
@@ -24,16 +25,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bars
 
 from rg_env.core.config import yaml12
-from rg_env.core.run_folder import free_folder, write_aside
-from rg_env.core.text import one_line, reason_of
+from rg_env.core.run_folder import free_folder, locked, read_yaml, write_aside
+from rg_env.core.text import one_line
 from rg_env.errors import InputError, OutputFolderError, ServerError
 from rg_env.evaluation.config import EvalConfig
-from rg_env.evaluation.lm_eval.client import Benchmark, Harness
-from rg_env.evaluation.models import can_serve
-from rg_env.evaluation.questions import as_trained
+from rg_env.evaluation.external import Benchmark, Harness
 from rg_env.evaluation.results import Results
 from rg_env.evaluation.runner import ROLLOUTS, Outcome, TaskWork, Work, ask_all, make_works
-from rg_env.evaluation.summary import Source, results_of, write_results
+from rg_env.evaluation.scores import Source, results_of, write_results
+from rg_env.evaluation.trained import as_trained
 
 CONFIG_FILE = "config.yaml"
 _MAY_DIFFER = ("requests", "serving", "output", "published")
@@ -43,40 +43,37 @@ _MOST_BARS = 30
 
 
 def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results, Path]:
-    """Ask, score, and write all files; returns the results, and the folder of the files.
+    """Evaluate all models and write all files; returns the results, and the folder of the files.
 
     Args:
         resume: continue with the contents of `config.output.dir`; failed calls are made again.
 
     Raises:
         InputError: something cannot be evaluated as configured.
-        MissingExtraError: external benchmarks are wanted, and lm-eval is not installed.
+        MissingExtraError: lm-eval is needed for external benchmarks, and not installed.
         OutputFolderError: the folder holds files already, or cannot be written.
         RGEnvError: lm-eval cannot grade the answers: they are kept for `resume`.
-        ServerError: a model could not be asked to the end: the answers so far are kept for `resume`.
+        ServerError: a model could not be evaluated completely: the answers so far are kept for `resume`.
     """
-    config, notes = as_trained(config)
-    folder = _folder(config, resume)
+    config, notes, folder = prepared(config, resume=resume)
+    _say(*config.plan(), *notes, f"files in {folder}")
     works = make_works(config)
     with ExitStack() as stack:
         harness = stack.enter_context(Harness(config)) if config.external.tasks else None
         benchmarks = harness.prepare() if harness else []
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(folder, f"another evaluation is writing to {folder}: wait for it, or stop it"))
             write_aside(folder / CONFIG_FILE, yaml12.to_yaml(config.model_dump(mode="json")))
         if harness:
             stack.callback(harness.keep_log, folder)
             stack.enter_context(harness.answer_file(folder, benchmarks))
-        for note in notes:
-            print(note, flush=True)
         outcome = _ask(config, folder, [*works, *benchmarks])
         stack.callback(_print_notes, outcome)  # after the files: standard output may be closed
         _check_complete(outcome, folder)
-        kind = config.serving.kind
-        local_engine = ("vllm" if can_serve() else "embedded") if kind == "auto" else kind
         results = results_of(
             works,
-            {name: Source.of(config, name, local_engine) for name in config.models},
+            {name: Source.of(config, name) for name in config.models},
             published=config.published,
             external=[harness.score(each, folder) for each in benchmarks] if harness else [],
             lm_eval=harness.version if harness else "",
@@ -87,6 +84,22 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
             if results.tasks:
                 _draw(results, files)
     return results, folder
+
+
+def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, list[str], Path]:
+    """The config with what training runs determine, notes about that, and the output folder. Imports nothing heavy.
+
+    Raises:
+        InputError: a model's folder is missing, a file of its run is damaged, or the evaluation in the output folder is
+            another one.
+        OutputFolderError: the folder holds files already, or cannot be written.
+    """
+    for name, model in config.models.items():
+        is_path = model.model.count("/") > 1 or model.model.startswith((".", "/"))  # not NAME or USER/NAME on the hub
+        if is_path and not model.url and not os.path.exists(model.model):
+            raise InputError(f"models.{name}: there is no folder {model.model}")
+    config, notes = as_trained(config)
+    return config, notes, _folder(config, resume)
 
 
 def _ask(config: EvalConfig, folder: Path, works: Sequence[Work]) -> Outcome:
@@ -103,7 +116,7 @@ def _ask(config: EvalConfig, folder: Path, works: Sequence[Work]) -> Outcome:
 
 
 def _check_complete(outcome: Outcome, folder: Path) -> None:
-    """Raise `ServerError` if a model could not be asked to the end, or never answered."""
+    """Raise `ServerError` if a model could not be evaluated completely, or never answered."""
     if outcome.problems:
         problems = "; ".join(f"{name}: {problem}" for name, problem in outcome.problems.items())
         raise ServerError(f"{problems}; no results are written. Resume with {_resume(folder)}")
@@ -121,7 +134,7 @@ def _resume(folder: Path) -> str:
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Report what cannot be written: somebody removed the folder, or the right to write there."""
+    """Report files that cannot be written: the folder was removed, or is not writable any more."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
@@ -143,16 +156,10 @@ def _folder(config: EvalConfig, resume: bool) -> Path:
 
 
 def _check_same(config: EvalConfig, folder: Path) -> None:
-    """Raise `InputError` unless the evaluation in `folder` asks the same as `config`."""
-    file = folder / CONFIG_FILE
-    try:
-        before: Any = yaml12.load(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise OutputFolderError(f"{folder} does not hold an evaluation to resume: it has no {CONFIG_FILE}") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} cannot be read: {reason_of(error)}: choose another output.dir") from error
-    now = config.model_dump(mode="json")
-    before = before if isinstance(before, dict) else {}
+    """Raise `InputError` unless the evaluation in `folder` has the questions and sampling of `config`."""
+    if not (folder / CONFIG_FILE).exists():
+        raise OutputFolderError(f"{folder} does not hold an evaluation to resume: it has no {CONFIG_FILE}")
+    before, now = read_yaml(folder / CONFIG_FILE), config.model_dump(mode="json")
     if differing := [key for key in now if key not in _MAY_DIFFER and now[key] != before.get(key)]:
         raise InputError(
             f"the evaluation in {folder} has other {' and '.join(differing)}: give the same, or another output.dir"
@@ -162,8 +169,8 @@ def _check_same(config: EvalConfig, folder: Path) -> None:
 def _print_notes(outcome: Outcome) -> None:
     """Print what a reader of the figures has to know."""
     for work in outcome.works:
-        if isinstance(work, TaskWork) and work.tally.left_out:
-            print(f"{work.model}, {work.label}: {len(work.tally.left_out)} questions left out: it was trained on them")
+        if isinstance(work, TaskWork) and work.left_out and work.draw == "sampled":
+            print(f"{work.model}, {work.label}: {work.left_out} questions left out: it was trained on them")
         if work.failed:
             print(f"{work.model}, {work.label}: {work.failed} calls failed, and count as wrong answers")
     if outcome.strangers:
@@ -175,21 +182,19 @@ def _print_notes(outcome: Outcome) -> None:
 def _draw(results: Results, files: dict[str, Path]) -> None:
     from rg_env.evaluation.plots.results import plot_results
 
-    for name in results.tasks:
-        stem = files[name].name.removeprefix("results_").removesuffix(".json")
-        plot_results(results.of_task(name), files[name].with_name(f"comparison_{stem}.png"))
-    stem = files[""].name.removeprefix("results_").removesuffix(".json")
-    plot_results(results, files[""].with_name(f"summary_{stem}.png"))
+    for name, file in files.items():
+        kind, shown = ("comparison", results.of_task(name)) if name else ("summary", results)
+        plot_results(shown, file.with_name(f"{kind}_{file.stem.removeprefix('results_')}.png"))
 
 
 class Progress:
     """The state of an evaluation: a bar for each model and task on a terminal, a line now and then elsewhere."""
 
     def __init__(self) -> None:
-        self._bars: Any = None
-        self._ids: dict[int, Any] = {}
+        self._bars: Bars | None = None
+        self._ids: dict[Work, Any] = {}
         self._last = time.monotonic()
-        self._done: set[int] = set()
+        self._done: set[Work] = set()
 
     def __enter__(self) -> "Progress":
         if sys.stdout.isatty():
@@ -217,31 +222,32 @@ class Progress:
         due = time.monotonic() - self._last >= _LINE_EVERY_S
         for work in outcome.works:
             if self._bars is not None:
-                self._bar(work)
-            elif id(work) not in self._done and work.made >= work.asked:
-                self._done.add(id(work))
-                self._line(work)
-            elif due and work.began is not None and id(work) not in self._done:
-                self._line(work)
+                self._bar(self._bars, work)
+            elif work not in self._done and (work.made >= work.asked or (due and work.has_begun)):
+                self._done.update([work] if work.made >= work.asked else [])
+                self._last = time.monotonic()
+                _say(f"{_title(work)}: {work.made:,} of {work.asked:,}{_left(work, ', ')}")
 
-    def _bar(self, work: Work) -> None:
-        if id(work) not in self._ids:
-            if work.began is None or len(self._ids) >= _MOST_BARS:
+    def _bar(self, bars: Bars, work: Work) -> None:
+        if work not in self._ids:
+            if not work.has_begun or len(self._ids) >= _MOST_BARS:
                 return
-            name = f"{work.model} · {work.label}"
-            self._ids[id(work)] = self._bars.add_task(name, total=work.asked, left="")
-        self._bars.update(self._ids[id(work)], completed=work.made, left=_left(work))
-
-    def _line(self, work: Work) -> None:
-        self._last = time.monotonic()
-        left = _left(work)
-        line = f"{work.model} · {work.label}: {work.made:,} of {work.asked:,}{', ' if left else ''}{left}"
-        with contextlib.suppress(OSError):  # closed, or a full disk: that is reported after the results
-            print(line, flush=True)
+            self._ids[work] = bars.add_task(_title(work), total=work.asked, left="")
+        bars.update(self._ids[work], completed=work.made, left=_left(work))
 
 
-def _left(work: Work) -> str:
+def _say(*lines: str) -> None:
+    with contextlib.suppress(OSError):  # closed, or a full disk: reported after the results
+        print(*lines, sep="\n", flush=True)
+
+
+def _title(work: Work) -> str:
+    greedy = " (greedy)" if isinstance(work, TaskWork) and work.draw == "greedy" else ""
+    return f"{work.model} · {work.label}{greedy}"
+
+
+def _left(work: Work, before: str = "") -> str:
     seconds = work.seconds_left
     if seconds is None or work.made >= work.asked:
         return ""
-    return f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"
+    return before + (f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left")

@@ -1,42 +1,54 @@
-"""The models of an evaluation: endpoints over HTTP, vLLM's servers on this machine, and models in this process.
+"""The models of an evaluation: endpoints over HTTP, vLLM servers on this machine, and models in this process.
 
-async with endpoint(model, config) as ready: await ready.reply(request)
-async with serving("outputs/RUN/checkpoint-25", "0", folder, config) as (url, name): ...     # is an endpoint then
-async with embedded("tiny", config) as model: model.replies(requests)
+    async with endpoint(model, config) as ready: await ready.reply(request)
+    async with serving("outputs/RUN/checkpoint-25", "0", folder, config) as (url, name): ...     # becomes an endpoint
+    async with embedded("tiny", config) as model: model.replies(requests)
+
+A call to an endpoint that is refused for now (429, 5xx), times out, breaks off or returns a damaged reply is repeated
+after growing pauses. What would be refused again is not: a prompt that is too long fails this call, a wrong key or an
+unknown model fails all of them. Replies are checked before they are used, and never hold the endpoint's key.
 """
 
 import asyncio
 import json
+import math
 import os
+import random
 import socket
 import time
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 import httpx
-import openai
 
 from rg_env.core.processes import Command, ProcessGroup
 from rg_env.core.prompts import fold_system, rejects_system_role
-from rg_env.core.text import one_line, reason_of
+from rg_env.core.text import is_count, one_line, reason_of
 from rg_env.errors import InputError, MissingExtraError, ServerError, install_command
 from rg_env.evaluation.config import TINY, EvalConfig, EvalModel, RequestsConfig
-from rg_env.evaluation.requests import Reply, ask
 from rg_env.inference.machine import Machine
 from rg_env.inference.prompts import PromptEncoder
 from rg_env.inference.protocol import Completion, Sampling
 from rg_env.inference.vllm.client import PROGRAM, VllmServer
 from rg_env.tiny import POLICY_DIR
 
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_LIST_TIMEOUT_S = 20.0
 DEFAULT_KEY = "OPENAI_API_KEY"
 HOST = "127.0.0.1"
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_LIST_TIMEOUT_S = 20.0
+_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
+_FOR_NOW = (408, 409, 425, 429)
+_FOR_ALL = (401, 402, 403, 404, 405)
+_SHORTEST_KEY = 8
+"""Shorter keys are placeholders such as "none", not secrets."""
+_MOST_TOKENS = 2**40
+"""A server that reports more tokens is not believed."""
 _GRACE_S = 15.0
 _POLL_S = 1.0
 _LORA_RANKS = (16, 32, 64, 128, 256, 320, 512)
@@ -44,43 +56,190 @@ _LORA_RANKS = (16, 32, 64, 128, 256, 320, 512)
 
 
 class Request(NamedTuple):
-    """What a model is asked: a prompt (messages; text for a local model only), and how to sample the answer."""
+    """A prompt (messages; text for a local model only), and how to sample the answer."""
 
     prompt: Any
     sampling: Sampling
 
 
 @dataclass(frozen=True)
+class Reply:
+    """A model's answer."""
+
+    text: str
+    reasoning: str | None = None
+    """If the server separates it from the answer."""
+    truncated: bool | None = None
+    """Whether the token limit ended it; None: the server does not report it."""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    refusal: str | None = None
+    model: str | None = None
+    """Name of the model according to the server."""
+    token_ids: Sequence[int] = ()
+    """The sampled tokens, of models in this process only."""
+    logprobs: Sequence[float] = ()
+    """Log-probability of each of them."""
+
+
+class CallFailed(Exception):
+    """One call failed, after all tries."""
+
+
+class EndpointFailed(ServerError):
+    """Every call would fail like this one."""
+
+
+# Endpoints
+
+
+@dataclass(frozen=True)
 class Endpoint:
     """An OpenAI-compatible server that is ready."""
 
-    client: openai.AsyncOpenAI
+    url: str
     served_name: str
     config: RequestsConfig
-    folds: bool = False
-    """Whether system messages go into the question: the chat template of the model served has no place for them."""
+    key: str
+    folds: bool
+    """Whether system messages become part of the question, because the chat template cannot carry them."""
+    new_client: Callable[[], httpx.AsyncClient]
+    clients: "dict[asyncio.Task[Any] | None, httpx.AsyncClient]" = field(default_factory=dict)
+
+    @property
+    def client(self) -> httpx.AsyncClient:
+        """A client for each task: for each request, httpx's pool would check the connections of all the others."""
+        task = asyncio.current_task()
+        if task not in self.clients:
+            self.clients[task] = self.new_client()
+        return self.clients[task]
 
     async def reply(self, request: Request) -> Reply:
-        """The reply to one request. Raises as `requests.ask`."""
-        prompt, sampling = request
-        settings = {name: getattr(sampling, name) for name in ("temperature", "top_p", "max_tokens")}
-        messages = fold_system(prompt) if self.folds else prompt
+        """The reply to one request.
+
+        Raises:
+            CallFailed: it failed after all tries, or would always fail.
+            EndpointFailed: every other call would fail, too.
+        """
+        messages = fold_system(request.prompt) if self.folds else request.prompt
+        settings = {name: getattr(request.sampling, name) for name in ("temperature", "top_p", "max_tokens")}
         body = {"model": self.served_name, "messages": messages, **settings}
-        return await ask(self.client, body, tries=self.config.tries, timeout_s=self.config.timeout_s)
+        problem, tries, timeout_s = "", self.config.tries, self.config.timeout_s
+        for number in range(1, tries + 1):
+            pause = min(_PAUSE_S * 2 ** (number - 1), _LONGEST_PAUSE_S)
+            try:
+                async with asyncio.timeout(
+                    timeout_s
+                ):  # a server that sends a byte a minute would hold the call forever
+                    response = await self.client.post("chat/completions", json=body)
+                value = self._json(response)
+                if response.is_success:
+                    return _reply_in(value)
+                problem = f"HTTP {response.status_code}: {_message_in(value) or response.reason_phrase}"
+                if response.status_code in _FOR_ALL:
+                    raise EndpointFailed(problem + self._hint(response.status_code))
+                if response.status_code not in _FOR_NOW and response.status_code < 500:
+                    raise CallFailed(problem)
+                pause = _requested_pause(response) or pause
+            except (TimeoutError, httpx.TimeoutException):
+                problem = f"no answer within {timeout_s:g} s"
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                problem = f"no connection: {reason_of(error)}"
+            except _Damaged as error:
+                problem = f"no chat completion came back: {error}"
+            if number < tries:
+                await asyncio.sleep(pause * (0.75 + random.random() / 2))  # not all calls at the same time
+        raise CallFailed(f"{problem} ({tries} tries)" if tries > 1 else problem)
+
+    async def check_served(self) -> None:
+        """Raise `InputError` if the server already shows that it will not answer; most list their models."""
+        address = self.url
+        try:
+            response = await self.client.get("models", timeout=_LIST_TIMEOUT_S)
+        except httpx.TimeoutException as error:
+            raise InputError(f"nothing answers at {address}: no list of models within {_LIST_TIMEOUT_S:g} s") from error
+        except httpx.HTTPError as error:
+            raise InputError(f"nothing answers at {address}: {reason_of(error)}") from error
+        if response.status_code == 401:
+            raise InputError(f"{address} refuses the key: HTTP 401")
+        try:
+            names = [each["id"] for each in self._json(response)["data"] if isinstance(each["id"], str)]
+        except (_Damaged, LookupError, TypeError):  # no list, or an unreadable one: a call will show
+            return
+        # Some list "models/NAME", and take NAME.
+        if names and not any(each == self.served_name or each.endswith(f"/{self.served_name}") for each in names):
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            raise InputError(
+                f"{address} does not serve {self.served_name!r}: it has {', '.join(map(one_line, names[:5]))}{more}"
+            )
+
+    def _json(self, response: httpx.Response) -> Any:
+        """The body, without the key: some endpoints repeat it when they refuse it. Errors may have none."""
+        text = response.text
+        if len(self.key) >= _SHORTEST_KEY:
+            text = text.replace(self.key, "***")
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            if response.is_success:
+                raise _Damaged(repr(one_line(text, 60))) from error
+            return None
+
+    def _hint(self, status: int) -> str:
+        url = self.url.rstrip("/")
+        return f" (is the URL {url}/v1?)" if status == 404 and not url.endswith("/v1") else ""
 
 
-Kind = Literal["endpoint", "hub", "folder", "adapter", "tiny"]
+class _Damaged(Exception):
+    """Malformed reply."""
 
 
-def kind_of(model: EvalModel) -> Kind:
-    """What it is, by its entry and the disk."""
-    if model.url is not None:
-        return "endpoint"
-    if model.model == TINY:
-        return "tiny"
-    if (Path(model.model) / "adapter_config.json").is_file():
-        return "adapter"
-    return "folder" if Path(model.model).exists() else "hub"
+def _reply_in(value: Any) -> Reply:
+    choices = value.get("choices") if isinstance(value, dict) else None
+    if not isinstance(choices, list) or not choices:  # some services report errors with status 200
+        error = _message_in(value)
+        raise _Damaged(f"it has no choice{f': {error}' if error else ''}")
+    choice = choices[0] if isinstance(choices[0], dict) else {}
+    message, finish = choice.get("message"), choice.get("finish_reason")
+    if not isinstance(message, dict) or not isinstance(message.get("content"), str | None):
+        raise _Damaged("its choice has no message")
+    usage = value["usage"] if isinstance(value.get("usage"), dict) else {}
+    # vLLM and others return the reasoning next to the answer, under one of these names.
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    return Reply(
+        text=message.get("content") or "",
+        reasoning=_text(reasoning),
+        truncated=None if finish is None else finish == "length",
+        refusal=_text(message.get("refusal")),
+        model=_text(value.get("model")),
+        prompt_tokens=_tokens(usage.get("prompt_tokens")),
+        completion_tokens=_tokens(usage.get("completion_tokens")),
+    )
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _tokens(value: Any) -> int | None:
+    return value if is_count(value, _MOST_TOKENS) else None
+
+
+def _message_in(value: Any) -> str:
+    """The error message in a body, in one line; empty if it has none."""
+    body = value if isinstance(value, dict) else {}
+    error = body.get("error")
+    messages = (error.get("message") if isinstance(error, dict) else error, body.get("message"), body.get("detail"))
+    return next((one_line(each) for each in messages if isinstance(each, str)), "")
+
+
+def _requested_pause(response: httpx.Response) -> float | None:
+    """Seconds that the server asks to wait for."""
+    try:
+        seconds = float(response.headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    return None if math.isnan(seconds) else min(max(seconds, 0.0), _LONGEST_PAUSE_S)
 
 
 @asynccontextmanager
@@ -88,77 +247,40 @@ async def endpoint(model: EvalModel, config: EvalConfig, *, folds: bool = False)
     """An OpenAI-compatible server.
 
     Raises:
-        InputError: its key is missing; nothing answers there; it does not serve the model.
+        InputError: its key is missing; nothing answers at its URL; it does not serve the model.
     """
-    address = model.url or ""
-    here = urlsplit(address).hostname in _LOOPBACK
-    key = os.environ.get(model.key_variable or DEFAULT_KEY)
+    url, variable = model.url or "", model.key_variable or DEFAULT_KEY
+    here = urlsplit(url).hostname in _LOOPBACK
+    key = os.environ.get(variable, "") if model.key_variable or not here else ""
     if not key and (model.key_variable or not here):
         raise InputError(
-            f"{address}: the environment has no {model.key_variable or DEFAULT_KEY}: set it to the endpoint's key, or "
-            "name another variable as key_variable"
+            f"{url}: the environment variable {variable} is not set: set it to the endpoint's key, or name another one "
+            "as key_variable"
         )
-    if key and not (key.isascii() and key.isprintable() and key == key.strip()):  # httpx would show the key
+    if not (key.isascii() and key.isprintable() and key == key.strip()):  # httpx would show the key
         raise InputError(
-            f"{address}: the key in {model.key_variable or DEFAULT_KEY} has spaces around it, a line break or letters "
-            "that no key has: set it to the bare key"
+            f"{url}: the key in {variable} has spaces around it, a line break or characters that no key has: set it to "
+            "the bare key"
         )
-    concurrency = config.requests.concurrency
-    http = openai.DefaultAsyncHttpxClient(
-        limits=httpx.Limits(max_connections=concurrency + 4, max_keepalive_connections=concurrency + 4),
-        trust_env=not here,  # what the environment names as proxy is not for this machine
-    )
-    client = openai.AsyncOpenAI(
-        base_url=address,
-        api_key=key if key and (model.key_variable or not here) else "none",
-        max_retries=0,
+    new_client = partial(
+        httpx.AsyncClient,
+        base_url=url,
+        headers={"Authorization": f"Bearer {key}"} if key else {},
         timeout=config.requests.timeout_s,
-        http_client=http,
+        follow_redirects=True,
+        trust_env=not here,  # a proxy that the environment names is not for this machine
+        verify=httpx.create_ssl_context(),
     )
-    async with client:
-        await _check_served(client, model.model, address)
-        yield Endpoint(client, model.model, config.requests, folds)
-
-
-async def _check_served(client: openai.AsyncOpenAI, name: str, address: str) -> None:
-    """Raise `InputError` if the server says that it will not answer; most list their models."""
+    ready = Endpoint(url, model.model, config.requests, key, folds, new_client)
     try:
-        listed = await client.with_options(timeout=_LIST_TIMEOUT_S).models.list()
-        names = [each.id for each in listed.data if isinstance(each.id, str)]
-    except openai.AuthenticationError as error:
-        raise InputError(f"{address} refuses the key: HTTP {error.status_code}") from error
-    except openai.APIConnectionError as error:
-        timed_out = isinstance(error, openai.APITimeoutError)
-        reason = f"no list of models within {_LIST_TIMEOUT_S:g} s" if timed_out else reason_of(error.__cause__ or error)
-        raise InputError(f"nothing answers at {address}: {reason}") from error
-    except Exception:  # no list, or an unreadable one: a call will show
-        return
-    # Some list "models/NAME", and take NAME.
-    if names and not any(each == name or each.endswith(f"/{name}") for each in names):
-        shown = ", ".join(one_line(each) for each in names[:5]) + (
-            f" and {len(names) - 5} more" if len(names) > 5 else ""
-        )
-        raise InputError(f"{address} does not serve {name!r}: it has {shown}")
-
-
-@asynccontextmanager
-async def embedded(name: str, config: EvalConfig) -> AsyncIterator["LocalModel"]:
-    """A local model by the embedded engine. Loads it, and stops generating in the end.
-
-    Raises:
-        InputError: it cannot be loaded.
-    """
-    from rg_env.inference.embedded.engine import EmbeddedEngine
-    from rg_env.inference.models import best_device, load_policy, with_adapters
-
-    base = base_model(name)
-    policy = load_policy(name) if base is None else with_adapters(load_policy(base), name)
-    policy.model.to(best_device())
-    engine = EmbeddedEngine(policy.model, policy.tokenizer, model_name=name, seed=config.seed)
-    try:
-        yield LocalModel(name, engine, PromptEncoder(policy.tokenizer), engine.max_batch_size)
+        await ready.check_served()
+        yield ready
     finally:
-        engine.cancel()
+        for client in ready.clients.values():
+            await client.aclose()
+
+
+# Models in this process
 
 
 class Generates(Protocol):
@@ -182,47 +304,79 @@ class LocalModel:
     engine: Generates
     encoder: PromptEncoder
     batch_size: int | None = None
-    """Requests answered at once; None: all of them."""
+    """Number of requests answered at once; None: all of them."""
 
-    def replies(self, requests: Sequence[Request]) -> list[Reply | str]:
-        """The replies in order; in place of one that cannot be given, why. Raises what the engine raises."""
-        found: dict[int, Reply | str] = {}
-        prompts: dict[int, list[int]] = {}
-        by_sampling: dict[Sampling, list[int]] = {}
+    def replies(self, requests: Sequence[Request]) -> Iterator[list[tuple[int, Reply | str]]]:
+        """Replies in batches, each with the number of its request; or the reason why there is none.
+
+        Batches are those that an engine would make of all requests at once, so their size changes no answer. Raises
+        what the engine raises.
+        """
+        refused: list[tuple[int, Reply | str]] = []
+        by_sampling: dict[Sampling, list[tuple[list[int], int]]] = {}
         for number, (prompt, sampling) in enumerate(requests):
             try:
                 ids = self.encoder(prompt)
             except Exception as error:  # templates raise whatever Jinja raises
-                found[number] = f"the chat template refuses these messages: {reason_of(error)}"
+                refused.append((number, f"the chat template refuses these messages: {reason_of(error)}"))
                 continue
             if len(ids) + (sampling.max_tokens or 1) > self.engine.max_context:
-                found[number] = f"{len(ids)} tokens of prompt and max_tokens={sampling.max_tokens} exceed the context"
+                reason = f"{len(ids)} tokens of prompt and max_tokens={sampling.max_tokens} exceed the context"
+                refused.append((number, reason))
                 continue
-            prompts[number] = ids
-            by_sampling.setdefault(sampling, []).append(number)
+            by_sampling.setdefault(sampling, []).append((ids, number))
+        if refused:
+            yield refused
         ends = frozenset(self.engine.end_ids)
-        for sampling, numbers in by_sampling.items():
-            completions = self.engine.generate([prompts[number] for number in numbers], sampling)
-            texts = self.encoder.decode([each.token_ids for each in completions], ends)
-            for number, each, text in zip(numbers, completions, texts, strict=True):
-                found[number] = Reply(
-                    text,
-                    truncated=each.finish_reason == "length",
-                    prompt_tokens=len(prompts[number]),
-                    completion_tokens=len(each.token_ids),
-                    token_ids=each.token_ids,
-                    logprobs=each.logprobs,
-                )
-        return [found[number] for number in range(len(requests))]
+        for sampling, prompts in by_sampling.items():
+            prompts.sort(key=lambda each: (len(each[0]), each[0]))
+            size = self.batch_size or len(prompts)
+            for batch in (prompts[start : start + size] for start in range(0, len(prompts), size)):
+                completions = self.engine.generate([ids for ids, _ in batch], sampling)
+                texts = self.encoder.decode([each.token_ids for each in completions], ends)
+                yield [
+                    (
+                        number,
+                        Reply(
+                            text,
+                            truncated=each.finish_reason == "length",
+                            prompt_tokens=len(ids),
+                            completion_tokens=len(each.token_ids),
+                            token_ids=each.token_ids,
+                            logprobs=each.logprobs,
+                        ),
+                    )
+                    for (ids, number), each, text in zip(batch, completions, texts, strict=True)
+                ]
 
     def check_fits(self, label: str, prompts: Iterable[Any], max_tokens: int | None) -> None:
         """Raise `InputError` if the longest prompt and `max_tokens` exceed the context."""
-        longest = max(len(self.encoder(prompt)) for prompt in prompts)
+        longest = max((len(self.encoder(prompt)) for prompt in prompts), default=0)
         if (room := self.engine.max_context - longest) < (max_tokens or 1):
             raise InputError(
                 f"{self.name} has a context of {self.engine.max_context} tokens, and a prompt of {label} takes "
                 f"{longest}: max_tokens={max_tokens} does not fit: lower it to at most {room}, or choose an easier task"
             )
+
+
+@asynccontextmanager
+async def embedded(name: str, config: EvalConfig) -> AsyncIterator[LocalModel]:
+    """A local model by the embedded engine. Loads it, and stops generating in the end.
+
+    Raises:
+        InputError: it cannot be loaded.
+    """
+    from rg_env.inference.embedded.engine import EmbeddedEngine
+    from rg_env.inference.models import best_device, load_policy, with_adapters
+
+    base = base_model(name)
+    policy = load_policy(name) if base is None else with_adapters(load_policy(base), name)
+    policy.model.to(best_device())
+    engine = EmbeddedEngine(policy.model, policy.tokenizer, model_name=name, seed=config.seed)
+    try:
+        yield LocalModel(name, engine, PromptEncoder(policy.tokenizer), engine.max_batch_size)
+    finally:
+        engine.cancel()
 
 
 def require_torch() -> None:
@@ -235,8 +389,40 @@ def require_torch() -> None:
             )
 
 
+# Local models by name
+
+Kind = Literal["endpoint", "hub", "folder", "adapter", "tiny"]
+
+
+def kind_of(model: EvalModel) -> Kind:
+    """What it is, by its entry and the disk."""
+    if model.url is not None:
+        return "endpoint"
+    if model.model == TINY:
+        return "tiny"
+    if (Path(model.model) / "adapter_config.json").is_file():
+        return "adapter"
+    return "folder" if Path(model.model).exists() else "hub"
+
+
+def base_model(name: str) -> str | None:
+    """The model that the adapters in the folder `name` were made for; None: it holds no adapters.
+
+    Raises:
+        InputError: they do not name it.
+    """
+    file = Path(name) / "adapter_config.json"
+    if not file.is_file():
+        return None
+    try:
+        base = json.loads(file.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{file} does not name the model of the adapters (base_model_name_or_path)") from error
+    return str(base)
+
+
 def folds_system(name: str) -> bool:
-    """Whether the chat template of a local model has no place for system messages.
+    """Whether the chat template of a local model cannot carry system messages.
 
     Raises:
         InputError: its configuration or tokenizer cannot be loaded.
@@ -247,20 +433,7 @@ def folds_system(name: str) -> bool:
     return base != TINY and rejects_system_role(describe_model(base).tokenizer)
 
 
-def base_model(name: str) -> str | None:
-    """The model that the adapters in the folder `name` were made for; None: it holds no adapters.
-
-    Raises:
-        InputError: they do not say.
-    """
-    file = Path(name) / "adapter_config.json"
-    if not file.is_file():
-        return None
-    try:
-        base = json.loads(file.read_text(encoding="utf-8"))["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{file} names no model that the adapters belong to") from error
-    return str(base)
+# Servers on this machine
 
 
 def default_gpus() -> tuple[str, ...]:
@@ -268,20 +441,22 @@ def default_gpus() -> tuple[str, ...]:
     return Machine.here().gpus
 
 
-def can_serve() -> bool:
-    """Whether vLLM is installed, and has a GPU here."""
+def local_engine(config: EvalConfig) -> Literal["embedded", "vllm"]:
+    """What serves models without a URL; "auto" means vLLM if it is installed and has a GPU here."""
+    if config.serving.kind != "auto":
+        return config.serving.kind
     machine = Machine.here()
-    return bool(machine.vllm) and bool(machine.gpus) and "cpu" not in str(machine.vllm)
+    return "vllm" if machine.vllm and machine.gpus and "cpu" not in machine.vllm else "embedded"
 
 
 @asynccontextmanager
 async def serving(name: str, gpu: str | None, folder: Path, config: EvalConfig) -> AsyncIterator[tuple[str, str]]:
-    """A server for the model `name` on `gpu` (None: on the CPU): its address, and the name that it answers to.
+    """A server for the model `name` on `gpu` (None: on the CPU): its address, and the name of the model in requests.
 
     Adapters are served with the model that they were made for.
 
     Raises:
-        ServerError: it does not come up; its log is in `folder`.
+        ServerError: it does not start; its log is in `folder`.
         MissingExtraError: vLLM is not installed.
     """
     Machine.here().check_installed()

@@ -1,16 +1,14 @@
-"""Frozen questions: the evaluation rows of an environment, and which of them a checkpoint was trained on.
+"""Frozen questions: the evaluation rows of an environment.
 
 questions = Questions(ReasoningGym("maze", 0, 100))
 questions.prompt(0)                   # the first one, as messages
-questions.by_name()                   # {"maze": [0, 1, ...]}
+questions.by_task()                   # those of each task, under its name
 """
 
-import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from rg_env.core.data.manifest import hash_of_rows, split_hash
@@ -18,73 +16,75 @@ from rg_env.core.data.splits import question_hash
 from rg_env.core.environment import Environment, ReasoningGym, Row
 from rg_env.core.grading.rollout import UNNAMED_TASK
 from rg_env.core.grading.scoring import score
-from rg_env.core.run_folder import RunFolder
-from rg_env.core.text import shortened
-from rg_env.errors import InputError
 from rg_env.evaluation import results
-from rg_env.evaluation.config import EvalConfig, EvalModel
+from rg_env.evaluation.config import EvalConfig
 from rg_env.evaluation.results import Part
 
 _CONSTANTS = 3
 """How many of the most frequent gold answers are tried as a constant one."""
-_MANIFEST = "manifest.json"
-_OPTIONS = ("config", "level", "levels")
 
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """The evaluation rows of an environment, and the name that their figures are reported under."""
+    """Evaluation rows of an environment, identified by their number in it."""
 
     env: Environment
     part: Part | None = None
     """What they are to a training run; None outside of one."""
     label: str | None = None
-    """Name of their figures; None: each row's task."""
+    """Name that their figures are reported under; None: the task of each row."""
     floor: float | None = None
     """Accuracy of the best constant answer; None: not measured."""
+    task: str | None = None
+    """Only the rows of this task; None: all rows."""
 
     @property
     def rows(self) -> Sequence[Row]:
+        """All evaluation rows of the environment."""
         return self.env.eval_rows
 
     @cached_property
+    def numbers(self) -> list[int]:
+        """The numbers of the rows."""
+        return [number for number, row in enumerate(self.rows) if self.task in (None, _task_of(row))]
+
+    @cached_property
     def hashes(self) -> list[str]:
-        """The hash of each question."""
-        return [question_hash(question_of(row)) for row in self.env.eval_rows]
+        """The hash of each question of the environment."""
+        return [question_hash(question_of(row)) for row in self.rows]
 
-    def name(self, number: int) -> str:
-        """What figures of a row are reported under."""
-        return self.label or str(self.env.eval_rows[number]["info"].get("rg_task", UNNAMED_TASK))
+    @property
+    def name(self) -> str:
+        """The name that figures are reported under."""
+        return self.label or self.task or _task_of(self.rows[0])
 
-    def by_name(self) -> dict[str, list[int]]:
-        """Indices of the rows by the name of their figures, in alphabetical order."""
-        found: dict[str, list[int]] = {}
-        for number in range(len(self.env.eval_rows)):
-            found.setdefault(self.name(number), []).append(number)
-        return dict(sorted(found.items()))
+    def by_task(self) -> "list[Questions]":
+        """The questions of each name that figures are reported under, in alphabetical order."""
+        if self.label:
+            return [self]
+        return [replace(self, task=task) for task in sorted(set(map(_task_of, self.rows)))]
 
     def prompt(self, number: int, system_prompt: str | None = None) -> Any:
         """The prompt of a row; with a model's own `system_prompt` instead of the environment's, if given."""
-        row = self.env.eval_rows[number]
+        row = self.rows[number]
         if system_prompt is None:
             return row["prompt"]
         return replace(self.env.prompt_options, system_prompt=system_prompt).messages(row["question"])
 
-    @property
-    def manifest_sha256(self) -> str | None:
-        return None if self.env.manifest is None else split_hash(self.env.manifest, "eval")
-
     def described(self) -> results.Environment:
-        """As results state it."""
-        tasks = {str(row["info"].get("rg_task", UNNAMED_TASK)) for row in self.env.eval_rows}
+        """The environment as results describe it."""
         return results.Environment(
             part=self.part,
             label=self.label,
-            tasks=sorted(tasks),
-            n=len(self.env.eval_rows),
-            manifest_sha256=self.manifest_sha256,
-            prompts_sha256=hash_of_rows(self.env.eval_rows),
+            tasks=sorted(set(map(_task_of, self.rows))),
+            n=len(self.rows),
+            manifest_sha256=None if self.env.manifest is None else split_hash(self.env.manifest, "eval"),
+            prompts_sha256=hash_of_rows(self.rows),
         )
+
+
+def _task_of(row: Row) -> str:
+    return str(row["info"].get("rg_task", UNNAMED_TASK))
 
 
 def question_of(row: Row) -> str:
@@ -125,130 +125,3 @@ def _floor(env: Environment) -> float:
         for gold, _ in golds.most_common(_CONSTANTS)
     ]
     return max(shares, default=0.0)
-
-
-def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
-    """The config with what it leaves open taken from the training run of its first model that has one: prompt, grading,
-    token limit, and the options of tasks. A run's folder stands for its last checkpoint.
-
-    All models are asked the same, for comparison; the notes say what was taken, and what other runs had otherwise.
-
-    Raises:
-        InputError: a file of a run is damaged.
-    """
-    models = {name: model.model_copy(update={"model": _checkpoint(model)}) for name, model in config.models.items()}
-    config, notes = config.model_copy(update={"models": models}), []
-    runs = {name: run for name, each in models.items() if not each.url and (run := run_of(each.model))}
-    settings = {name: _settings(RunFolder(run)) for name, run in runs.items()}
-    for number, (name, trained) in enumerate(settings.items()):
-        if number == 0:
-            config = _with(config, trained)
-        asked = _settings_of(config, trained)
-        shown = ", ".join(f"{key}={shortened(value)}" for key, value in trained.items() if asked[key] == value)
-        other = ", ".join(f"{key}={shortened(value)}" for key, value in trained.items() if asked[key] != value)
-        notes += [f"{name}: asked as it was trained: {shown}"] if number == 0 and shown else []
-        notes += [f"{name}: asked otherwise than it was trained, which was with {other}"] if other else []
-    return config, notes
-
-
-def _checkpoint(model: EvalModel) -> str:
-    folder = Path(model.model)
-    if model.url or (folder / "config.json").is_file() or not RunFolder.is_run(folder):
-        return model.model
-    return str(RunFolder(folder).last_checkpoint() or folder)
-
-
-def _settings(run: RunFolder) -> dict[str, Any]:
-    """What a run asked its model, by the key of an evaluation's config."""
-    if not run.config_file.is_file():
-        return {}
-    config, arguments = run.config(), run.arguments()
-    environment, training = (arguments.get(name) or {} for name in ("environment", "training"))
-    prompt = config.get("prompt") or environment
-    found = {f"prompt.{key}": prompt.get(key) for key in ("system_prompt", "placement", "preamble")}
-    found |= {"grading": environment.get("grading"), "sampling.max_tokens": training.get("max_tokens")}
-    for task in environment.get("gym") or []:
-        options = {key: task[key] for key in _OPTIONS if task.get(key)}
-        found |= {f"tasks.{task['name']}": options} if options else {}
-    return {key: value for key, value in found.items() if value is not None}
-
-
-def _with(config: EvalConfig, settings: dict[str, Any]) -> EvalConfig:
-    """The config with these settings, except for those that it gives itself."""
-    update: dict[str, Any] = {}
-    for section in ("prompt", "sampling"):
-        values: Any = getattr(config, section)
-        given = values.model_fields_set
-        new = {key: settings[f"{section}.{key}"] for key in type(values).model_fields if f"{section}.{key}" in settings}
-        update[section] = values.model_copy(update={key: value for key, value in new.items() if key not in given})
-    if "grading" in settings and "grading" not in config.model_fields_set:
-        update["grading"] = settings["grading"]
-    update["tasks"] = {
-        name: entry
-        if entry.task not in (None, name) or set(_OPTIONS) & entry.model_fields_set
-        else entry.model_copy(update=settings.get(f"tasks.{name}", {}))
-        for name, entry in config.tasks.items()
-    }
-    return config.model_copy(update=update)
-
-
-def _settings_of(config: EvalConfig, like: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a config that `like` names; tasks that are not asked count as alike."""
-    values = config.model_dump()
-    found: dict[str, Any] = {}
-    for key, value in like.items():
-        section, _, name = key.partition(".")
-        if section != "tasks":
-            found[key] = values[section][name] if name else values[section]
-        elif name in values["tasks"]:
-            found[key] = {option: values["tasks"][name][option] for option in value}
-        else:
-            found[key] = value
-    return found
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What a model was trained on, if the manifest of its run says."""
-
-    questions: frozenset[str] = frozenset()
-    """Hashes of questions."""
-    problems: frozenset[str] = frozenset()
-    """Keys of the problems that they state."""
-
-    def among(self, questions: Questions) -> frozenset[int]:
-        """Indices of the questions that it was trained on, in these or in other words."""
-        problems = [row["info"].get("problem") for row in questions.env.eval_rows]
-        asked = enumerate(zip(questions.hashes, problems, strict=True))
-        return frozenset(n for n, (each, problem) in asked if each in self.questions or problem in self.problems)
-
-
-def run_of(model: str) -> Path | None:
-    """The folder of the training run that a model folder of ours belongs to: its own, the one above, or `run/` in a
-    download of what `rg-env push` published."""
-    folder = Path(model)
-    if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
-        return None
-    return next(
-        (each for each in (folder, folder / "run", folder.absolute().parent) if (each / _MANIFEST).is_file()), None
-    )
-
-
-def trained_on(model: str) -> Trained:
-    """What a checkpoint of ours was trained on, by the manifest of its run; empty for others.
-
-    By construction none of it is among evaluation questions, unless they are split otherwise (`split_by`) than those of
-    the run, or the rows were somebody's own.
-
-    Raises:
-        InputError: the manifest is damaged.
-    """
-    if (run := run_of(model)) is None:
-        return Trained()
-    file = run / _MANIFEST
-    try:
-        rows: Mapping[str, Any] | None = json.loads(file.read_text(encoding="utf-8"))["rows"]
-        train = {"question_hashes": ()} if rows is None else rows["splits"]["train"]
-        return Trained(frozenset(train["question_hashes"]), frozenset(train.get("problems", ())))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise InputError(f"{file} is damaged: what {model} was trained on cannot be left out") from error

@@ -5,26 +5,44 @@
  "prompt_tokens", "completion_tokens", "truncated", "extracted", "score", "correct", "reward", "rewards": {name: value},
  "status", "detail", "error", "seconds"}
 
-`record_of` makes what follows from rollout and score; whoever asked adds the rest. A call that failed for good is a
-wrong answer with the status "failed" and its reason under `error`. Answers to external benchmarks are kept in a file of
-the same kind, with keys of their own.
+`record_of` makes the part that follows from rollout and score; the runner adds the rest. A call that failed for good is
+a wrong answer with the status "failed" and its reason under `error`. Answers to external benchmarks are kept in a file
+of the same kind, with their own keys.
 """
 
-import contextlib
-import fcntl
 import json
 import os
-import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from rg_env.core.grading.rollout import Rollout
 from rg_env.core.grading.rubric import Scored
+from rg_env.core.run_folder import damaged, json_lines
 from rg_env.errors import InputError, OutputFolderError
 
 LEVEL = "rg_level"
 """Key of a row's `info`: the curriculum level of its question, as text."""
+FAILED = "failed"
+"""Status of a call without an answer."""
+
+
+class Answer(NamedTuple):
+    """The part of a record that figures are computed from."""
+
+    correct: bool | None = None
+    reward: float = 0.0
+    status: str | None = None
+    truncated: bool | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    text: str = ""
+    """Kept for external benchmarks only, which are graded at the end."""
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> "Answer":
+        """The answer that a record of a rollout is about."""
+        return cls(*(record[name] for name in cls._fields[:-1]))
 
 
 def record_of(rollout: Rollout, scored: Scored) -> dict[str, Any]:
@@ -51,50 +69,41 @@ def record_of(rollout: Rollout, scored: Scored) -> dict[str, Any]:
 
 
 class RecordFile:
-    """Reads the records of a file, then appends to it. One process at a time may write.
-
-    Args:
-        needed: keys that each record must have.
+    """Reads the records of a file, then appends to it. Only one process at a time may write.
 
     Raises:
-        InputError: it cannot be opened, or another evaluation is writing it.
+        InputError: it cannot be opened.
     """
 
-    def __init__(self, path: Path, needed: frozenset[str]):
-        self.path, self._needed = path, needed
-        self._file: IO[bytes] | None = None
+    def __init__(self, path: Path):
+        self.path = path
+        self._file: IO[bytes]
 
     def __enter__(self) -> "RecordFile":
         try:
+            if self.path.exists() and not self.path.is_file():  # a device may never end
+                raise InputError(f"cannot write {self.path}: not a regular file")
             self._file = self.path.open("a+b")
+            self._file.seek(0)
+            self._file.truncate(sum(len(line) for line in self._file if line.endswith(b"\n")))  # an interrupted write
         except OSError as error:
             raise InputError(f"cannot write {self.path}: {error.strerror}") from error
-        if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
-            self._file.close()
-            raise InputError(f"cannot write {self.path}: not a regular file")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self._file.close()
-            raise InputError(f"another evaluation is writing {self.path}: wait until it ends, or stop it") from error
-        except OSError:  # a file system without locks
-            pass
-        self._remove_broken_end()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        assert self._file
-        with contextlib.suppress(*([OSError] if kind else [])):  # a full disk was reported before
+        try:
             self._file.close()
+        except OSError:  # the error that ended the evaluation is reported already
+            if kind is None:
+                raise
 
     def append(self, record: dict[str, Any]) -> None:
-        """Write a whole line at once: after an interrupt it is there, or the next start removes what is there of it.
+        """Write a line, whole or not at all once the file is opened again.
 
         Raises:
             OutputFolderError: the file was removed.
             OSError: the disk is full.
         """
-        assert self._file
         text = json.dumps(record, ensure_ascii=False, allow_nan=False)
         try:
             self._file.write(text.encode("utf-8", "backslashreplace") + b"\n")
@@ -104,24 +113,13 @@ class RecordFile:
         if not os.fstat(self._file.fileno()).st_nlink:
             raise OutputFolderError(f"{self.path} was removed during the evaluation: its rollouts are lost")
 
-    def records(self) -> Iterator[dict[str, Any]]:
-        """The records written before, in order, one at a time in memory. Raises `InputError` for a damaged line."""
-        with self.path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                try:
-                    record = json.loads(line)
-                    missing = self._needed - record.keys()
-                except (ValueError, AttributeError):
-                    missing = self._needed
-                if missing:
-                    raise InputError(f"{self.path}:{number} is damaged: remove the line and use --resume")
-                yield record
+    def records(self, *needed: str) -> Iterator[dict[str, Any]]:
+        """The records so far, in order, one at a time in memory.
 
-    def _remove_broken_end(self) -> None:
-        """Cut off a last line without an end."""
-        assert self._file
-        self._file.seek(0)
-        whole = 0
-        for line in self._file:
-            whole += len(line) if line.endswith(b"\n") else 0
-        self._file.truncate(whole)
+        Raises:
+            InputError: a line is damaged, or lacks one of the keys `needed`.
+        """
+        for record in json_lines(self.path):
+            if missing := [key for key in needed if key not in record]:
+                raise damaged(self.path, f"a record has no {missing[0]!r}")
+            yield record

@@ -5,8 +5,8 @@
     results.tasks["maze"].models["base"].scores.accuracy
 
 `rg-env eval` writes one file for all tasks and one for each; a training run writes a file for each evaluation, with its
-rollouts in it. All models of a file were asked the same frozen questions; `correct` keeps the verdict on each answer,
-so any two models can be compared question by question later, across files too.
+rollouts in it. All models of a file answered the same frozen questions; `correct` keeps the verdict on each answer, so
+any two models can be compared question by question later, across files too. Intervals are 95 % confidence intervals.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class Questions(Record):
 
 
 class Environment(Record):
-    """One environment whose evaluation rows were asked."""
+    """One environment whose evaluation rows were used."""
 
     part: Part | None
     label: str | None
@@ -93,7 +93,7 @@ class Scores(Accuracy):
     """
 
     n: int
-    """Questions that count: those asked, without those that the model was trained on."""
+    """Questions that count: all but those that the model was trained on."""
     answers: int
     """Sampled answers to them, failed calls included."""
     accuracy_se: float | None
@@ -119,7 +119,7 @@ class Scores(Accuracy):
     failed: int
     """Calls without an answer, after all tries."""
     left_out: int
-    """Questions that this model was trained on: neither asked nor counted."""
+    """Questions that this model was trained on: neither answered nor counted."""
 
     def figures(self) -> dict[str, float]:
         """All means that are known, pass@k as `pass@2`, statuses as `status/<name>`."""
@@ -160,7 +160,7 @@ class Paired(Record):
     n: int
     """Questions that count for both."""
     difference: float
-    """Accuracy of `a` minus that of `b`."""
+    """Accuracy of `a`, the later model, minus that of `b`."""
     interval: Interval
     p_value: Share
     """Of a permutation test: the chance of a difference at least as large between equally good models."""
@@ -275,11 +275,11 @@ class Results(Record):
     step: int | None = None
     """In a training run: optimizer steps before this evaluation."""
     environments: list[Environment] = Field(default_factory=list)
-    """What was asked."""
+    """Where the questions are from."""
     notes: list[str] = Field(default_factory=list)
-    """What was taken from the training runs of models, and which model was asked otherwise than it was trained."""
+    """What was taken from the training runs of models, and which model was evaluated otherwise than it was trained."""
     tasks: dict[str, TaskResults]
-    """Empty, like `models` and `comparisons`, if only external benchmarks were asked."""
+    """Empty, like `models` and `comparisons`, if there are only external benchmarks."""
     models: dict[str, ModelSummary]
     comparisons: list[Paired]
     """Every pair of models, macro average over tasks; `n` is the number of questions."""
@@ -297,7 +297,7 @@ class Results(Record):
         return self
 
     def of_task(self, name: str) -> "Results":
-        """One task alone, as its own file has it."""
+        """One task alone, the content of its own file."""
         task = self.tasks[name]
         models = {
             model: ModelSummary(
@@ -326,15 +326,15 @@ class Results(Record):
 
     @property
     def sampling(self) -> Sampling:
-        """That of the first task."""
+        """The sampling of the first task."""
         return next(iter(self.tasks.values())).sampling
 
     def overall(self, part: Part = "training") -> Scores | None:
-        """Of the only model of a training run, over all tasks of `part`; None if there are none."""
+        """The scores of a training run's model over all tasks of `part`; None if it has no such tasks."""
         return next(iter(self.models.values())).parts.get(part)
 
     def scores(self, part: Part) -> dict[str, Scores]:
-        """Of the only model of a training run: those of each task of `part`."""
+        """The scores of a training run's model on each task of `part`."""
         tasks = {name: task for name, task in self.tasks.items() if task.part == part}
         return {name: next(iter(task.models.values())).scores for name, task in tasks.items()}
 

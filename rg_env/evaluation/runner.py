@@ -1,13 +1,13 @@
-"""Questions are asked, answers scored: of endpoints and local models by `rg-env eval`, of its own model by a trainer.
+"""Prompts models with questions and scores their answers: for `rg-env eval`, and for a trainer's own model.
 
-    ask_local(model, [TaskWork(...)])                      # a local model, by its engine
     outcome = asyncio.run(ask_all(config, folder, works))  # all models of a config
+    ask_local(model, works)                                # a local model, by its engine
 
-Each model has works: some questions (`TaskWork`) or an external benchmark (`lm_eval.client.Benchmark`), which keep the
-answers. `rg-env eval` writes each rollout to `rollouts.jsonl` as soon as it is scored, and an evaluation that was
-interrupted resumes with what is missing: figures are made from that file's records alone.
+A `Work` is one model on the questions of a task (`TaskWork`) or on an external benchmark (`external.Benchmark`); it
+holds the answers so far. `rg-env eval` appends each rollout to `rollouts.jsonl` as soon as it is scored, and an
+interrupted evaluation resumes with the missing ones: figures are computed from the records of that file alone.
 
-Endpoints are asked at the same time, each with its own number of concurrent calls. Models of this process take turns;
+Endpoints are called at the same time, each with its own number of concurrent calls. Models of this process take turns;
 those that vLLM serves have a GPU each, and a GPU that is done helps the model with most work left.
 """
 
@@ -15,9 +15,9 @@ import asyncio
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,26 +25,29 @@ from rg_env.core.grading.rollout import Rollout
 from rg_env.errors import EngineError, RGEnvError, ServerError
 from rg_env.evaluation.config import EvalConfig, EvalModel
 from rg_env.evaluation.models import (
+    CallFailed,
     Endpoint,
+    EndpointFailed,
     LocalModel,
+    Reply,
     Request,
-    can_serve,
     default_gpus,
     embedded,
     endpoint,
     folds_system,
+    local_engine,
     require_torch,
     serving,
 )
-from rg_env.evaluation.questions import Questions, Trained, draw, question_of, trained_on
-from rg_env.evaluation.records import RecordFile, record_of
-from rg_env.evaluation.requests import CallFailed, EndpointFailed, Reply
-from rg_env.evaluation.scores import FAILED, Tally
+from rg_env.evaluation.questions import Questions, draw, question_of
+from rg_env.evaluation.records import FAILED, Answer, RecordFile, record_of
+from rg_env.evaluation.trained import Trained, trained_on
 from rg_env.inference.protocol import Sampling
 
+Draw = Literal["sampled", "greedy"]
+ROLLOUTS = "rollouts.jsonl"
 _IN_A_ROW = 32
 """Consecutive failed calls of a model, after all tries, before it is given up."""
-ROLLOUTS = "rollouts.jsonl"
 
 
 @dataclass
@@ -52,126 +55,138 @@ class Answered:
     """The outcome of one call: a reply, or an error."""
 
     key: Any
-    reply: Reply | None
+    reply: Reply | None = None
     error: str | None = None
     seconds: float | None = None
-    """Time that the call took; None for those of a batch."""
+    """Duration of the call; None for those of a batch."""
     rollout: Rollout | None = None
     """The reply as a rollout, once `Work.grade` has made it."""
 
 
-@dataclass
 class Work(ABC):
-    """One model on some questions or on a benchmark."""
+    """One model on some questions or on a benchmark, and its answers so far by key."""
 
-    model: str
-    began: float | None = field(default=None, init=False)
-    """On the clock of `time.monotonic`."""
-    at_start: int = field(default=0, init=False)
-    """Answers that existed when it began."""
-
-    @property
-    @abstractmethod
-    def label(self) -> str:
-        """What it asks, in a word."""
+    def __init__(self, model: str, label: str, keys: Iterable[Any]):
+        self.model, self.label, self.keys = model, label, dict.fromkeys(keys)
+        self.answers: dict[Any, Answer] = {}
+        self._began: tuple[float, int] | None = None
 
     @property
-    @abstractmethod
     def asked(self) -> int:
-        """Answers wanted in all."""
+        """Number of answers wanted."""
+        return len(self.keys)
 
     @property
-    @abstractmethod
     def made(self) -> int:
-        """Answers so far, failed calls included."""
+        """Number of answers so far, failed calls included."""
+        return len(self.answers)
 
     @property
-    @abstractmethod
     def failed(self) -> int:
-        """Calls without an answer, after all tries."""
+        """Number of calls without an answer, after all tries."""
+        return sum(answer.status == FAILED for answer in self.answers.values())
 
-    @abstractmethod
     def open(self) -> list[Any]:
         """Keys of the answers still to be made, calls that failed in an earlier run included."""
+        return [key for key in self.keys if key not in self.answers or self.answers[key].status == FAILED]
+
+    @property
+    def has_begun(self) -> bool:
+        return self._began is not None
+
+    def begin(self) -> None:
+        """Note that the first call is about to be made."""
+        self._began = self._began or (time.monotonic(), self.made)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimate by the speed so far; None if it is unknown."""
+        if self._began is None or self.made <= self._began[1]:
+            return None
+        start, before = self._began
+        return (time.monotonic() - start) / (self.made - before) * (self.asked - self.made)
 
     @abstractmethod
     def request(self, key: Any) -> Request: ...
 
+    @property
+    def graded_aside(self) -> bool:
+        """Whether `grade` waits for worker processes."""
+        return False
+
     def grade(self, answered: Sequence[Answered]) -> None:  # noqa: B027  (nothing to do for most)
-        """Do what takes long and may run in a thread, before `take`."""
+        """The slow part of `take`, which may run in a thread."""
 
     @abstractmethod
     def take(self, answered: Sequence[Answered]) -> None:
         """Keep answers, and the errors of calls that failed for good."""
 
-    @property
-    def seconds_left(self) -> float | None:
-        """By its speed so far; None if that is not known yet."""
-        made = self.made - self.at_start
-        if self.began is None or made <= 0:
-            return None
-        return (time.monotonic() - self.began) / made * (self.asked - self.made)
 
-    def begin(self) -> None:
-        """Note that the first call is about to be made."""
-        if self.began is None:
-            self.began, self.at_start = time.monotonic(), self.made
-
-
-@dataclass
 class TaskWork(Work):
-    """One model on some questions, so many answers each."""
+    """One model on the questions of a task, several answers each. Keys are the numbers of question and answer.
 
-    questions: Questions
-    sampling: Sampling
-    tally: Tally
-    draw: Literal["sampled", "greedy"] = "sampled"
-    system_prompt: str | None = None
-    """The model's own, instead of the environment's."""
-    keep: Callable[[dict[str, Any]], Any] = field(default=lambda record: None, repr=False)
-    """Gets each record."""
+    Args:
+        times: answers to each question.
+        left_out: numbers of questions that the model is not asked.
+        system_prompt: the model's own, instead of the environment's.
+        keep: is called with each record.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        questions: Questions,
+        sampling: Sampling,
+        times: int = 1,
+        draw: Draw = "sampled",
+        *,
+        left_out: frozenset[int] = frozenset(),
+        system_prompt: str | None = None,
+        keep: Callable[[dict[str, Any]], Any] = lambda record: None,
+    ):
+        self.numbers = [number for number in questions.numbers if number not in left_out]
+        super().__init__(model, questions.name, [(n, rollout) for n in self.numbers for rollout in range(times)])
+        self.questions, self.sampling, self.times, self.draw = questions, sampling, times, draw
+        self.system_prompt, self.keep = system_prompt, keep
 
     @property
-    def label(self) -> str:
-        return self.questions.label or self.questions.part or "questions"
+    def left_out(self) -> int:
+        """Number of questions that the model is not asked."""
+        return len(self.questions.numbers) - len(self.numbers)
 
-    @property
-    def asked(self) -> int:
-        return self.tally.asked
+    def of(self, number: int) -> list[Answer]:
+        """The answers to one question, in order; empty if it was left out."""
+        return [self.answers[number, k] for k in range(self.times) if (number, k) in self.answers]
 
-    @property
-    def made(self) -> int:
-        return self.tally.made
-
-    @property
-    def failed(self) -> int:
-        return self.tally.failed
-
-    def open(self) -> list[tuple[int, int]]:
-        return self.tally.open()
+    def put(self, record: dict[str, Any]) -> bool:
+        """Count a record, in place of an earlier one of the same answer; False if no such answer is wanted."""
+        key = record["problem"], record["rollout"]
+        if key not in self.keys or self.questions.hashes[key[0]] != record["row"]:
+            return False
+        self.answers[key] = Answer.of(record)
+        return True
 
     def request(self, key: tuple[int, int]) -> Request:
         return Request(self.questions.prompt(key[0], self.system_prompt), self.sampling)
 
     @property
-    def in_workers(self) -> bool:
-        """Whether grading waits for worker processes."""
-        return bool(getattr(getattr(self.questions.env, "rubric", None), "in_workers", False))
+    def graded_aside(self) -> bool:
+        return self.questions.env.rubric.in_workers
 
     def grade(self, answered: Sequence[Answered]) -> None:
         env = self.questions.env
         for each in answered:
             if each.reply is not None and each.rollout is None:
-                row = self.questions.rows[each.key[0]]
+                reply = each.reply
                 each.rollout = env.rollout(
-                    row,
-                    each.reply.text,
-                    token_ids=each.reply.token_ids,
-                    logprobs=each.reply.logprobs,
-                    completion_tokens=each.reply.completion_tokens,
-                    truncated=each.reply.truncated,
+                    env.eval_rows[each.key[0]],
+                    reply.text,
+                    token_ids=reply.token_ids,
+                    logprobs=reply.logprobs,
+                    completion_tokens=reply.completion_tokens,
+                    truncated=reply.truncated,
                 )
-        if self.in_workers:
+        if self.graded_aside:
             env.rubric.grade([each.rollout for each in answered if each.rollout is not None])
 
     def take(self, answered: Sequence[Answered]) -> None:
@@ -181,39 +196,36 @@ class TaskWork(Work):
             RewardError: a reward raised or returned no finite number.
         """
         self.grade(answered)
-        rollouts = [each.rollout for each in answered if each.rollout is not None]
-        scored = iter(self.questions.env.score(rollouts))
+        scored = iter(self.questions.env.score([each.rollout for each in answered if each.rollout is not None]))
         for each in answered:
-            record = self._asked(each)
-            if each.rollout is None or each.reply is None:
-                record |= self._failed()
-            else:
-                record |= record_of(each.rollout, next(scored))
-                record["detail"] = record["detail"] or (f"refusal: {each.reply.refusal}" if each.reply.refusal else "")
-            record |= {"task": self.questions.name(each.key[0]), "error": each.error, "seconds": each.seconds}
+            (number, rollout), reply = each.key, each.reply or Reply("")
+            row = self.questions.env.eval_rows[number]
+            record = {
+                "model": self.model,
+                "draw": self.draw,
+                "part": self.questions.part,
+                "row": self.questions.hashes[number],
+                "problem": number,
+                "rollout": rollout,
+                "reasoning": reply.reasoning,
+                "prompt_tokens": reply.prompt_tokens,
+                "question": question_of(row),
+                "answer": row["answer"],
+                **(self._failed_record() if each.rollout is None else record_of(each.rollout, next(scored))),
+                "task": self.label,
+                "error": each.error,
+                "seconds": each.seconds,
+            }
+            if reply.refusal and not record["detail"]:
+                record["detail"] = f"refusal: {reply.refusal}"
             self.keep(record)
-            self.tally.put(record)
+            self.put(record)
 
-    def _asked(self, each: Answered) -> dict[str, Any]:
-        number, rollout = each.key
-        return {
-            "model": self.model,
-            "draw": self.draw,
-            "part": self.questions.part,
-            "row": self.questions.hashes[number],
-            "problem": number,
-            "rollout": rollout,
-            "reasoning": each.reply.reasoning if each.reply else None,
-            "prompt_tokens": each.reply.prompt_tokens if each.reply else None,
-            "question": question_of(self.questions.rows[number]),
-            "answer": self.questions.rows[number]["answer"],
-        }
-
-    def _failed(self) -> dict[str, Any]:
-        nothing = ("completion_tokens", "truncated", "extracted")
+    def _failed_record(self) -> dict[str, Any]:
         rewards = dict.fromkeys(self.questions.env.reward_weights, 0.0)
-        wrong = {"correct": False, "reward": 0.0, "rewards": rewards, "status": FAILED, "detail": ""}
-        return {"completion": "", **dict.fromkeys(nothing), "score": 0.0, **wrong}
+        unknown = dict.fromkeys(("completion_tokens", "truncated", "extracted"))
+        wrong = {"score": 0.0, "correct": False, "reward": 0.0, "rewards": rewards, "status": FAILED, "detail": ""}
+        return {"completion": "", **unknown, **wrong}
 
 
 @dataclass
@@ -222,11 +234,11 @@ class Outcome:
 
     works: Sequence[Work]
     problems: dict[str, str] = field(default_factory=dict)
-    """Models that could not be asked to the end, and why."""
+    """Models that could not be evaluated completely, and why."""
     answered_as: dict[str, set[str]] = field(default_factory=dict)
     """By model, the other names that it answered under."""
     strangers: int = 0
-    """Records in the file that belong to no question asked."""
+    """Records in the file that belong to no question of this evaluation."""
 
 
 Watch = Callable[[Outcome], Any]
@@ -239,52 +251,73 @@ def make_works(config: EvalConfig) -> list[TaskWork]:
     for name, model in config.models.items():
         trained = Trained() if model.url else trained_on(model.model)
         for task in tasks:
-            tally = Tally(task.hashes, config.rollouts_per_example, trained.among(task))
-            sampling = Sampling(**config.sampling_of(str(task.label)).model_dump())
-            works.append(TaskWork(name, task, sampling, tally, system_prompt=model.system_prompt))
+            works += works_on(
+                name,
+                task,
+                Sampling(**config.sampling_of(task.name).model_dump()),
+                config.rollouts_per_example,
+                config.greedy,
+                left_out=trained.among(task),
+                system_prompt=model.system_prompt,
+            )
+    return works
+
+
+def works_on(
+    model: str, questions: Questions, sampling: Sampling, times: int, greedy: bool, **options: Any
+) -> list[TaskWork]:
+    """A model on the questions of a task: `times` sampled answers to each, and a greedy one if wanted.
+
+    `options`: as `TaskWork`.
+    """
+    works = [TaskWork(model, questions, sampling, times, **options)]
+    if greedy:
+        works.append(TaskWork(model, questions, replace(sampling, temperature=0.0), 1, "greedy", **options))
     return works
 
 
 def ask_local(model: LocalModel, works: Sequence[Work], lock: AbstractContextManager[Any] | None = None) -> None:
-    """Ask a local model for all that is missing, in as few batches as it takes.
+    """Make all answers that are missing with a local model, in as few batches as it takes.
 
     Args:
         lock: held while answers are scored, if rewards must not run next to others.
     """
-    for work in works:
-        for answered in _batches(model, work):
+    for batch in _batches(model, works):
+        for work, answered in batch:
             with lock or nullcontext():
                 work.take(answered)
 
 
-def _batches(model: LocalModel, work: Work) -> Iterator[list[Answered]]:
-    keys = work.open()
-    size = model.batch_size or len(keys)
-    work.begin()
-    for start in range(0, len(keys), size or 1):
-        batch = keys[start : start + size]
-        replies = model.replies([work.request(key) for key in batch])
-        pairs = zip(batch, replies, strict=True)
-        yield [Answered(key, None, reply) if isinstance(reply, str) else Answered(key, reply) for key, reply in pairs]
+def _batches(model: LocalModel, works: Sequence[Work]) -> Iterator[list[tuple[Work, list[Answered]]]]:
+    calls = [(work, key) for work in works for key in work.open()]
+    for work in works:
+        work.begin()
+    for batch in model.replies([work.request(key) for work, key in calls]):
+        by_work: dict[Work, list[Answered]] = {}
+        for number, reply in sorted(batch, key=lambda each: each[0]):
+            work, key = calls[number]
+            answered = Answered(key, error=reply) if isinstance(reply, str) else Answered(key, reply)
+            by_work.setdefault(work, []).append(answered)
+        yield list(by_work.items())
 
 
 async def ask_all(config: EvalConfig, folder: Path, works: Sequence[Work], watch: Watch | None = None) -> Outcome:
-    """Make the answers that are missing; those of `TaskWork` go to `rollouts.jsonl` in `folder`.
+    """Make the answers that are missing; those of `TaskWork` are appended to `rollouts.jsonl` in `folder`.
 
     Args:
         watch: called with the outcome so far, now and then.
 
     Raises:
         RewardError: a reward raised or returned no finite number.
-        InputError: a local model cannot be loaded, or an endpoint cannot be asked at all.
-        MissingExtraError: what serves a local model is not installed.
+        InputError: a local model cannot be loaded, or an endpoint cannot be used at all.
+        MissingExtraError: a package that serves local models is not installed.
     """
     outcome = Outcome(works)
-    named = {(work.model, work.label): work for work in works if isinstance(work, TaskWork)}
-    with RecordFile(folder / ROLLOUTS, _NEEDED) as file:
-        for record in file.records():
-            known = named.get((record["model"], record["task"]))
-            outcome.strangers += known is None or not known.tally.put(record)
+    named = {(work.model, work.label, work.draw): work for work in works if isinstance(work, TaskWork)}
+    with RecordFile(folder / ROLLOUTS) as file:
+        for record in file.records("model", "task", "draw", "row", "problem", "rollout", *Answer._fields[:-1]):
+            known = named.get((record["model"], record["task"], record["draw"]))
+            outcome.strangers += known is None or not known.put(record)
         for work in named.values():
             work.keep = file.append
         watcher = asyncio.create_task(_watching(watch, outcome)) if watch else None
@@ -298,10 +331,6 @@ async def ask_all(config: EvalConfig, folder: Path, works: Sequence[Work], watch
                 with contextlib.suppress(asyncio.CancelledError):
                     await watcher
     return outcome
-
-
-_NEEDED = frozenset({"model", "task", "row", "problem", "rollout", "correct", "reward", "status", "truncated",
-                     "prompt_tokens", "completion_tokens"})  # fmt: skip
 
 
 def _first(error: BaseException) -> BaseException:
@@ -320,7 +349,7 @@ async def _watching(watch: Watch, outcome: Outcome) -> None:
 class _Run:
     def __init__(self, config: EvalConfig, folder: Path, outcome: Outcome):
         self.config, self.folder, self.outcome = config, folder, outcome
-        # One source of calls for each model: whoever asks it takes the next one.
+        # Each model has one source of calls, shared by all that call it.
         self._calls = {name: self._calls_of(name) for name in config.models}
         self._failed_in_a_row = dict.fromkeys(config.models, 0)
         self._folds: dict[str, bool] = {}
@@ -335,11 +364,11 @@ class _Run:
             require_torch()
             self._folds = {name: folds_system(models[name].model) for name in local}
         async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
-            # All are checked before one is asked: a wrong address ends the evaluation before anything was paid for.
+            # All are checked before the first call: a wrong address ends the evaluation before anything is paid for.
             ready = {name: await stack.enter_async_context(endpoint(models[name], self.config)) for name in remote}
             for name in remote:
                 group.create_task(self._guarded(name, self._ask_endpoint(name, ready[name])))
-            if local and (self.config.serving.kind == "vllm" or (self.config.serving.kind == "auto" and can_serve())):
+            if local and local_engine(self.config) == "vllm":
                 waiting = list(local)
                 gpus: list[str | None] = [str(gpu) for gpu in self.config.serving.gpus or default_gpus()] or [None]
                 for gpu in gpus:
@@ -373,14 +402,14 @@ class _Run:
             async with embedded(self.config.models[name].model, self.config) as model:
                 for work in self._works(name):
                     if isinstance(work, TaskWork):
-                        prompts = (work.request((number, 0)).prompt for number in work.tally.asked_questions())
+                        prompts = (work.request((number, 0)).prompt for number in work.numbers)
                         model.check_fits(work.label, prompts, work.sampling.max_tokens)
                 await self._guarded(name, self._ask_embedded(name, model))
 
     async def _ask_embedded(self, name: str, model: LocalModel) -> None:
-        for work in self._works(name):
-            batches = _batches(model, work)
-            while answered := await asyncio.to_thread(next, batches, None):
+        batches = _batches(model, self._works(name))
+        while batch := await asyncio.to_thread(next, batches, None):
+            for work, answered in batch:
                 await asyncio.to_thread(work.grade, answered)
                 work.take(answered)
 
@@ -415,8 +444,7 @@ class _Run:
             if name in problems:
                 return
             work.begin()
-            start = time.monotonic()
-            answered = Answered(key, None)
+            start, answered = time.monotonic(), Answered(key)
             try:
                 answered.reply = await ready.reply(work.request(key))
                 self._failed_in_a_row[name] = 0
@@ -427,7 +455,7 @@ class _Run:
                 problems.setdefault(name, str(failure))
                 return
             answered.seconds = round(time.monotonic() - start, 3)
-            if isinstance(work, TaskWork) and work.in_workers:
+            if work.graded_aside:
                 await asyncio.to_thread(work.grade, [answered])
             work.take([answered])
             if answered.reply and answered.reply.model not in (None, ready.served_name):

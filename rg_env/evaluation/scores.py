@@ -1,113 +1,194 @@
-"""Answers by question, and every figure computed from them.
+"""From answers to results: every figure of an evaluation, and the files that hold them.
 
-tally = Tally(hashes, times=4)
-tally.put(record)                                   # of `evaluation.records`; a later one replaces an earlier one
-scores_of(tally.questions())
+    results = results_of(works, {"base": Source("tiny", "tiny", "embedded")})
+    together({"before": first, "after": last})          # evaluations of a training run, as models on the same questions
+
+results_<task>_<time>.json        one task, all models
+results_all_tasks_<time>.json     all tasks, with macro averages
+summary.md                        the same as tables
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean
+from typing import Any, get_args
 
 from rg_env.core.grading.scoring import Status
-from rg_env.core.statistics import guess_adjusted, mean_and_error, pass_at_k, share_interval, t_critical
-from rg_env.evaluation.results import Scores, Usage
+from rg_env.core.run_folder import write_aside
+from rg_env.core.statistics import (
+    difference_of,
+    guess_adjusted,
+    mean_and_error,
+    mean_interval,
+    mean_of,
+    paired_difference,
+    pass_at_k,
+    share_interval,
+    wilson_interval,
+)
+from rg_env.core.tasks.task_table import load_table
+from rg_env.core.text import file_part
+from rg_env.errors import InputError
+from rg_env.evaluation import results as schema
+from rg_env.evaluation.config import EvalConfig, PublishedTable
+from rg_env.evaluation.models import kind_of, local_engine
+from rg_env.evaluation.records import FAILED, Answer
+from rg_env.evaluation.results import (
+    ExternalResult,
+    ModelResult,
+    ModelSummary,
+    Paired,
+    PublishedFigure,
+    Results,
+    Scores,
+    TaskResults,
+    Usage,
+    Verdict,
+)
+from rg_env.evaluation.runner import TaskWork
+from rg_env.evaluation.tables import markdown
 
-FAILED = "failed"
-"""Status of a call without an answer."""
 STATUSES: tuple[str, ...] = (*get_args(Status), FAILED)
+_PACKAGES = ("rg-env", "reasoning-gym")
+_ROUNDING = 1e-9
 
 
-class Answer(NamedTuple):
-    """What counts of one answer."""
+@dataclass(frozen=True)
+class Source:
+    """Where a model comes from, and what generates its answers."""
 
-    correct: bool | None
-    reward: float
-    status: str | None
-    truncated: bool | None
-    prompt_tokens: int | None
-    completion_tokens: int | None
+    source: str
+    kind: Any
+    engine: Any
+    prices: tuple[float, float] | None = None
+    """Prices of a million tokens of prompts and of completions."""
+
+    @classmethod
+    def of(cls, config: EvalConfig, name: str) -> "Source":
+        """A model of a config."""
+        model = config.models[name]
+        source = f"{model.model}@{model.url}" if model.url else model.model
+        return cls(source, kind_of(model), "endpoint" if model.url else local_engine(config), model.prices)
 
 
-class Tally:
-    """The answers of one model to some questions: one record for each question (by its hash) and rollout number.
+def results_of(
+    works: Sequence[TaskWork],
+    models: Mapping[str, Source],
+    *,
+    published: Mapping[str, PublishedTable] | None = None,
+    external: Sequence[ExternalResult] = (),
+    lm_eval: str = "",
+    step: int | None = None,
+    rollouts: Sequence[dict[str, Any]] = (),
+    notes: Sequence[str] = (),
+) -> Results:
+    """The results of answers that are complete.
 
     Args:
-        hashes: those of the questions.
-        times: answers to each.
-        left_out: indices of questions that the model is not asked.
+        external: results of external benchmarks, by the version `lm_eval` of lm-evaluation-harness.
+        step, rollouts: of an evaluation in a training run.
+
+    Raises:
+        InputError: a model was trained on all questions of a task.
     """
-
-    def __init__(self, hashes: Sequence[str], times: int, left_out: frozenset[int] = frozenset()):
-        self.hashes, self.times, self.left_out = hashes, times, left_out
-        self._answers: dict[tuple[int, int], Answer] = {}
-
-    def put(self, record: Mapping[str, Any]) -> bool:
-        """Count a record; False if no such answer was asked for."""
-        number, rollout = record["problem"], record["rollout"]
-        if not (0 <= number < len(self.hashes) and 0 <= rollout < self.times) or number in self.left_out:
-            return False
-        if self.hashes[number] != record["row"]:
-            return False
-        self._answers[number, rollout] = Answer(*(record[name] for name in Answer._fields))
-        return True
-
-    def open(self) -> list[tuple[int, int]]:
-        """Question and rollout number of each answer still to be made, failed calls included."""
-        return [
-            (number, rollout)
-            for number in self.asked_questions()
-            for rollout in range(self.times)
-            if (answer := self._answers.get((number, rollout))) is None or answer.status == FAILED
-        ]
-
-    def asked_questions(self) -> list[int]:
-        """Indices of the questions that are not left out."""
-        return [number for number in range(len(self.hashes)) if number not in self.left_out]
-
-    @property
-    def asked(self) -> int:
-        """Answers wanted in all."""
-        return (len(self.hashes) - len(self.left_out)) * self.times
-
-    @property
-    def made(self) -> int:
-        """Answers so far, failed calls included."""
-        return len(self._answers)
-
-    @property
-    def failed(self) -> int:
-        """Calls without an answer."""
-        return sum(answer.status == FAILED for answer in self._answers.values())
-
-    def answers(self, number: int) -> list[Answer]:
-        """Those to one question, in order; empty if it was left out."""
-        found = (self._answers.get((number, rollout)) for rollout in range(self.times))
-        return [answer for answer in found if answer is not None]
+    by_task: dict[str, list[TaskWork]] = {}
+    for work in works:
+        by_task.setdefault(work.label, []).append(work)
+    described = {_environment(work): work.questions.described() for work in works}
+    tasks = {name: _task(name, each, models, described) for name, each in by_task.items()}
+    return Results(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions={name: version(name) for name in _PACKAGES} | ({"lm-eval": lm_eval} if external else {}),
+        step=step,
+        environments=list(described.values()),
+        tasks=tasks,
+        models={name: _summary(name, list(tasks.values()), works) for name in models if tasks},
+        comparisons=_comparisons(list(models), _overall(tasks.values())),
+        published=compare(published or {}, tasks),
+        external=list(external),
+        rollouts=list(rollouts),
+        notes=list(notes),
+    )
 
 
-def scores_of(
-    questions: Sequence[Sequence[Answer]],
-    greedy: Sequence[Answer] = (),
-    *,
-    floor: float | None = None,
-    left_out: int = 0,
-) -> Scores:
-    """The scores of sampled answers by question, and of greedy ones."""
-    answers = [answer for question in questions for answer in question]
-    right = _values(questions, "correct")
+def _environment(work: TaskWork) -> tuple[int, str | None, str | None]:
+    """Identifies the environment that questions are from, as they are reported."""
+    return id(work.questions.env), work.questions.part, work.questions.label
+
+
+def _task(
+    name: str, works: Sequence[TaskWork], models: Mapping[str, Source], described: Mapping[Any, schema.Environment]
+) -> TaskResults:
+    first, questions, environment = works[0], works[0].questions, described[_environment(works[0])]
+    env = questions.env
+    task = env.eval_rows[questions.numbers[0]]["info"].get("rg_task")
+    spec = next((each.model_dump() for each in env.mixture.tasks if each.name == task), None) if env.mixture else None
+    options = getattr(env, "prompt_options", None)
+    results = {}
+    for model, source in models.items():
+        of_model = [work for work in works if work.model == model]
+        scores = scores_of(of_model, questions.floor)
+        if not scores.n:
+            raise InputError(
+                f"{model}, {name}: no question is left that the model was not trained on: use another eval_seed, or "
+                "split questions as its training did (split_by)"
+            )
+        results[model] = ModelResult(
+            source=source.source,
+            kind=source.kind,
+            engine=source.engine,
+            system_prompt=of_model[0].system_prompt,
+            scores=scores,
+            usage=usage_of((answer for work in of_model for answer in work.answers.values()), source.prices),
+            correct=_correct(of_model),
+        )
+    found = TaskResults(
+        task=name,
+        part=questions.part,
+        spec=spec,
+        category=load_table()[task]["category"] if spec and task in load_table() else None,
+        questions=schema.Questions(
+            n=sum(len(work.questions.numbers) for work in works if (work.model, work.draw) == (first.model, "sampled")),
+            seed=None if env.manifest is None else env.manifest["splits"]["eval"]["seed"],
+            manifest_sha256=environment.manifest_sha256,
+            prompts_sha256=environment.prompts_sha256,
+        ),
+        sampling=schema.Sampling(
+            rollouts_per_example=first.times, greedy=any(w.draw == "greedy" for w in works), **vars(first.sampling)
+        ),
+        system_prompt=options.system_prompt if options else None,
+        grading=options.grading if options else "hardened",
+        floor=questions.floor,
+        models=results,
+        comparisons=[],
+    )
+    return found.model_copy(update={"comparisons": _comparisons(list(models), [found])})
+
+
+def scores_of(works: Iterable[TaskWork], floor: float | None = None) -> Scores:
+    """The scores of one model's answers, sampled and greedy ones."""
+    works = list(works)
+    sampled = [work for work in works if work.draw == "sampled"]
+    questions = [answers for work in sampled for number in work.numbers if (answers := work.of(number))]
+    greedy = [[answer] for work in works if work.draw == "greedy" for answer in work.answers.values()]
+    statuses = Counter(answer.status for answers in questions for answer in answers if answer.status is not None)
+    count = sum(map(len, questions))
+    right, rewards = _values(questions, "correct"), _values(questions, "reward")
     accuracy, accuracy_se = _mean(right)
-    rewards = _values(questions, "reward")
     reward, reward_se = _mean(rewards)
-    greedy_accuracy, greedy_accuracy_se = _mean(_values([[answer] for answer in greedy], "correct"))
-    greedy_reward, greedy_reward_se = _mean(_values([[answer] for answer in greedy], "reward"))
+    greedy_accuracy, greedy_accuracy_se = _mean(_values(greedy, "correct"))
+    greedy_reward, greedy_reward_se = _mean(_values(greedy, "reward"))
     tokens, tokens_se = _mean(_values(questions, "completion_tokens"))
     truncated, truncated_se = _mean(_values(questions, "truncated"))
     passes = _passes(right)
-    statuses = Counter(answer.status for answer in answers if answer.status is not None)
     return Scores(
         n=len(questions),
-        answers=len(answers),
+        answers=count,
         accuracy=accuracy,
         accuracy_se=accuracy_se,
         accuracy_interval=None if accuracy is None else share_interval(right),
@@ -116,7 +197,7 @@ def scores_of(
         greedy_accuracy_se=greedy_accuracy_se,
         reward=reward,
         reward_se=reward_se,
-        reward_interval=_interval(reward, reward_se, len(questions)),
+        reward_interval=None if reward is None else mean_interval(rewards) or (reward, reward),
         greedy_reward=greedy_reward,
         greedy_reward_se=greedy_reward_se,
         pass_at_k={name: mean for name, (mean, _) in passes.items()},
@@ -125,24 +206,10 @@ def scores_of(
         mean_completion_tokens_se=tokens_se,
         truncated=truncated,
         truncated_se=truncated_se,
-        status={name: statuses[name] / len(answers) for name in STATUSES if statuses[name]},
+        status={name: statuses[name] / count for name in STATUSES if statuses[name]},
         failed=statuses[FAILED],
-        left_out=left_out,
+        left_out=sum(work.left_out for work in sampled),
     )
-
-
-def usage_of(answers: Iterable[Mapping[str, Any]], prices: tuple[float, float] | None) -> Usage:
-    """Tokens of `answers` (records), and their cost at `prices` of a million tokens of prompts and of completions."""
-    totals: dict[str, int | None] = {"prompt_tokens": None, "completion_tokens": None}
-    for answer in answers:
-        for kind in totals:
-            if answer[kind] is not None:
-                totals[kind] = (totals[kind] or 0) + answer[kind]
-    prompts, completions = totals["prompt_tokens"], totals["completion_tokens"]
-    cost = None
-    if prices is not None and prompts is not None and completions is not None:
-        cost = (prices[0] * prompts + prices[1] * completions) / 1e6
-    return Usage(**totals, cost=cost)
 
 
 def _values(questions: Sequence[Sequence[Answer]], name: str) -> list[list[float]]:
@@ -155,14 +222,162 @@ def _mean(values: Sequence[Sequence[float]]) -> tuple[float, float] | tuple[None
     return mean_and_error(values) if any(values) else (None, None)
 
 
-def _interval(mean: float | None, error: float | None, n: int) -> tuple[float, float] | None:
-    if mean is None or error is None:
-        return None
-    half = t_critical(n - 1) * error if n > 1 else 0.0
-    return mean - half, mean + half
-
-
 def _passes(right: Sequence[Sequence[float]]) -> dict[str, tuple[float, float]]:
     times = min(map(len, right), default=0)
     powers = [2**power for power in range(times.bit_length()) if times > 1]
     return {f"pass@{k}": mean_and_error([[pass_at_k(len(each), int(sum(each)), k)] for each in right]) for k in powers}
+
+
+def usage_of(answers: Iterable[Answer], prices: tuple[float, float] | None) -> Usage:
+    """Tokens of `answers`, and their cost at `prices` of a million tokens of prompts and of completions."""
+    answers = list(answers)
+    totals: dict[str, int | None] = {}
+    for kind in ("prompt_tokens", "completion_tokens"):
+        known = [count for answer in answers if (count := getattr(answer, kind)) is not None]
+        totals[kind] = sum(known) if known else None
+    prompts, completions = totals.values()
+    cost = None
+    if prices is not None and prompts is not None and completions is not None:
+        cost = (prices[0] * prompts + prices[1] * completions) / 1e6
+    return Usage(**totals, cost=cost)
+
+
+def _correct(works: Sequence[TaskWork]) -> dict[str, list[bool]]:
+    """Verdicts by the question's hash; the key of a question that appears again ends in a number."""
+    found: dict[str, list[bool]] = {}
+    for work in works:
+        for number in work.numbers if work.draw == "sampled" else ():
+            answers, key = work.of(number), work.questions.hashes[number]
+            key = key if key not in found else f"{key}#{len(found)}"
+            if answers and all(each.correct is not None for each in answers):
+                found[key] = [bool(each.correct) for each in answers]
+    return found
+
+
+def _overall(tasks: Iterable[TaskResults]) -> list[TaskResults]:
+    """The tasks that macro averages are over."""
+    return [task for task in tasks if task.part in (None, "training")]
+
+
+def _summary(model: str, tasks: Sequence[TaskResults], works: Sequence[TaskWork]) -> ModelSummary:
+    overall = [(task, task.models[model].scores) for task in _overall(tasks)]
+    measured = [(task, *scores.measured) for task, scores in overall if scores.accuracy is not None]
+    categories: dict[str, list[float]] = {}
+    for task, accuracy, _ in measured:
+        if task.category:
+            categories.setdefault(task.category, []).append(accuracy)
+    mean, interval = mean_of([a for _, a, _ in measured], [i for *_, i in measured]) if measured else (None, None)
+    adjusted = [each.guess_adjusted for _, each in overall if each.guess_adjusted is not None]
+    parts: dict[schema.Part, list[TaskWork]] = {}
+    for work in works:
+        if work.model == model and work.questions.part in ("training", "held_out"):
+            parts.setdefault(work.questions.part, []).append(work)
+    return ModelSummary(
+        accuracy=mean,
+        accuracy_interval=interval,
+        guess_adjusted=fmean(adjusted) if adjusted else None,
+        categories={category: fmean(values) for category, values in sorted(categories.items())},
+        usage=_total([task.models[model].usage for task in tasks]),
+        failed=sum(task.models[model].scores.failed for task in tasks),
+        parts={part: scores_of(of_part) for part, of_part in parts.items()},
+    )
+
+
+def _total(usages: Sequence[Usage]) -> Usage:
+    """The sum; None if a part is not known."""
+    columns = {name: [getattr(usage, name) for usage in usages] for name in Usage.model_fields}
+    return Usage(**{name: None if None in values else sum(values) for name, values in columns.items()})
+
+
+def _comparisons(models: Sequence[str], tasks: Sequence[TaskResults]) -> list[Paired]:
+    """Every pair of models, the later minus the earlier, over the tasks that both have answered."""
+    pairs = []
+    for earlier, later in combinations(models, 2):
+        answers = [(_shares(task.models[later].correct), _shares(task.models[earlier].correct)) for task in tasks]
+        if answers and all(set(one) & set(other) for one, other in answers):
+            found = paired_difference(answers)
+            pairs.append(
+                Paired(
+                    a=later, b=earlier, n=found.n, difference=found.value, interval=found.interval,
+                    p_value=found.p_value,
+                )
+            )  # fmt: skip
+    return pairs
+
+
+def _shares(correct: Mapping[str, Sequence[bool]]) -> dict[str, list[float]]:
+    return {question: [float(each) for each in verdicts] for question, verdicts in correct.items()}
+
+
+def together(evaluations: Mapping[str, Results]) -> Results:
+    """Evaluations of one model on the same questions as one, the model of each under the name given, and compared."""
+    last, names = list(evaluations.values())[-1], list(evaluations)
+    tasks = {}
+    for name, task in last.tasks.items():
+        models = {key: next(iter(each.tasks[name].models.values())) for key, each in evaluations.items()}
+        task = task.model_copy(update={"models": models})
+        tasks[name] = task.model_copy(update={"comparisons": _comparisons(names, [task])})
+    return last.model_copy(
+        update={
+            "tasks": tasks,
+            "models": {key: next(iter(each.models.values())) for key, each in evaluations.items()},
+            "comparisons": _comparisons(names, _overall(tasks.values())),
+        }
+    )
+
+
+def compare(published: Mapping[str, PublishedTable], tasks: Mapping[str, TaskResults]) -> list[PublishedFigure]:
+    """Each published figure with ours. Their questions differ from ours, so the two count as independent.
+
+    Two figures count as the same within the tolerance, whatever the intervals. A larger difference is due to chance if
+    its interval, of both samples, contains 0. Of a published figure only the number of questions is known; several
+    answers to a question may all be alike, so they do not make its interval narrower.
+    """
+    found = []
+    for table, each in published.items():
+        for row, figures in each.rows.items():
+            names = figures.names(row)
+            n = None if each.num_examples is None else each.num_examples * len(names)
+            for model, theirs in figures.accuracy.items():
+                scores = [tasks[name].models[model].scores for name in names]
+                accuracies, intervals = zip(*(score.measured for score in scores), strict=True)
+                ours, interval = mean_of(accuracies, intervals)
+                known = (theirs, theirs) if n is None else wilson_interval(theirs, n)
+                difference, around = difference_of(ours, interval, theirs, known)
+                found.append(
+                    PublishedFigure(
+                        table=table,
+                        source=each.source,
+                        row=row,
+                        tasks=names,
+                        model=model,
+                        published=theirs,
+                        published_n=n,
+                        ours=min(max(ours, 0.0), 1.0),
+                        interval=interval,
+                        n=sum(score.n for score in scores),
+                        difference=difference,
+                        difference_interval=around,
+                        tolerance=each.tolerance,
+                        verdict=_verdict(difference, around, each.tolerance),
+                    )
+                )
+    return found
+
+
+def _verdict(difference: float, interval: tuple[float, float], tolerance: float) -> Verdict:
+    if abs(difference) <= tolerance + _ROUNDING:
+        return "within_tolerance"
+    return "within_chance" if interval[0] <= 0 <= interval[1] else "beyond"
+
+
+def write_results(results: Results, folder: Path) -> dict[str, Path]:
+    """Write the results files; returns them by task, and that of all tasks under ""."""
+    time = datetime.fromisoformat(results.created).strftime("%Y%m%d-%H%M%S")
+    files = {name: folder / f"results_{file_part(name)}_{time}.json" for name in results.tasks}
+    for name, file in files.items():
+        write_aside(file, results.of_task(name).model_dump_json(indent=1) + "\n")
+    files[""] = folder / f"results_all_tasks_{time}.json"
+    write_aside(files[""], results.model_dump_json(indent=1) + "\n")
+    write_aside(folder / "summary.md", markdown(results))
+    return files

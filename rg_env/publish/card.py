@@ -23,7 +23,7 @@ from rg_env.core.text import one_line
 from rg_env.errors import install_command
 from rg_env.evaluation.config import TINY
 from rg_env.evaluation.results import Accuracy, Interval, Paired, Results, Scores, read_results
-from rg_env.evaluation.summary import together
+from rg_env.evaluation.scores import together
 from rg_env.publish.checkpoint import Base, Checkpoint
 from rg_env.publish.files import CURVE, publishable
 

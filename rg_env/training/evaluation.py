@@ -32,9 +32,8 @@ from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.models import LocalModel
 from rg_env.evaluation.questions import Questions
 from rg_env.evaluation.results import Results
-from rg_env.evaluation.runner import TaskWork, ask_local
-from rg_env.evaluation.scores import Tally
-from rg_env.evaluation.summary import Source, results_of
+from rg_env.evaluation.runner import ask_local, works_on
+from rg_env.evaluation.scores import Source, results_of
 from rg_env.evaluation.tables import print_results
 from rg_env.inference.protocol import Sampling
 from rg_env.training.config.schema import EvaluationSettings, evaluation_steps, label_problem
@@ -187,18 +186,19 @@ def evaluated(
     Raises:
         RewardError: a reward raised or returned no finite number.
     """
-    name, records, works = f"step {step}", list[dict[str, Any]](), list[TaskWork]()
+    name, records = f"step {step}", list[dict[str, Any]]()
 
     def keep(record: dict[str, Any]) -> None:
         records.append(record)
         if progress:
             progress(len(records), sum(work.asked for work in works))
 
-    for each in questions:
-        works.append(TaskWork(name, each, sampling, Tally(each.hashes, rollouts_per_example), keep=keep))
-        if greedy:
-            likeliest = replace(sampling, temperature=0.0)
-            works.append(TaskWork(name, each, likeliest, Tally(each.hashes, 1), "greedy", keep=keep))
+    works = [
+        work
+        for each in questions
+        for of_task in each.by_task()
+        for work in works_on(name, of_task, sampling, rollouts_per_example, greedy, keep=keep)
+    ]
     ask_local(model, works, lock)
     engine = "vllm" if "vllm" in model.name else "embedded"
     return results_of(works, {name: Source(source, "folder", engine)}, step=step, rollouts=records)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from chat_server import ChatServer
 
-from rg_env.evaluation import requests
+from rg_env.evaluation import models
 
 KEY = "sk-not-to-be-told"
 """Of no endpoint; no file may hold it."""
@@ -27,7 +27,7 @@ def chat() -> Iterator[ChatServer]:
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the tries of a call."""
-    monkeypatch.setattr(requests, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(models, "_PAUSE_S", 0.01)
 
 
 @pytest.fixture(scope="module")

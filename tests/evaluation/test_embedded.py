@@ -44,7 +44,7 @@ def test_adapters_are_put_on_their_model(adapters: Path, tmp_path: Path) -> None
         texts.setdefault(record["model"], []).append(f"{record['problem']} {record['completion']}")
     assert sorted(texts["lora"]) == sorted(texts["base"]) != sorted(texts["told"])
     assert found["lora"].correct == found["base"].correct
-    (pair,) = [each for each in results.comparisons if (each.a, each.b) == ("base", "lora")]
+    (pair,) = [each for each in results.comparisons if (each.a, each.b) == ("lora", "base")]
     assert (pair.difference, pair.p_value) == (0, 1)
 
 
@@ -103,5 +103,5 @@ def test_no_model_is_asked_before_all_can_be_loaded(tmp_path: Path, monkeypatch:
 
 def test_adapters_that_name_no_model_are_told(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(InputError, match="names no model that the adapters belong to"):
+    with pytest.raises(InputError, match="does not name the model of the adapters"):
         run_evaluation(_config(tmp_path / "e", {"m": str(tmp_path)}))

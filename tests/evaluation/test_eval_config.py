@@ -68,20 +68,20 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         (["models=[a/b, a/b]", "tasks=maze"], "two models would have the same name"),
         (["models=[{model: x}]", "tasks=maze"], "a list of models holds names and folders"),
         (["models.a={modle: x}", "tasks=maze"], "unknown key 'modle': did you mean 'model'?"),
-        (["models.a={model: x, url: ftp://x}", "tasks=maze"], "models.a.url = 'ftp://x' @ command line: is no address"),
-        (['models.a={model: x, url: "http://x/v1\\nHost: y"}', "tasks=maze"], "is no address of an endpoint"),
-        (["models.a={model: x, url: 'http://a b/v1'}", "tasks=maze"], "is no address of an endpoint"),
-        ([f"models.a={{model: {'a' * 300}}}", "tasks=maze"], "is longer than names of folders, and of models"),
-        (["models=tiny", f"tasks.{'語' * 80}={{task: maze}}"], "80 at most (of 200 bytes)"),
-        (["models=tiny", "tasks.all_tasks={task: maze}"], "is what the files of all tasks are called"),
-        ([*LEAST, "num_examples=2000000000"], "leg_counting asks for more than 10,000,000 answers"),
-        (["models.a={model: x, url: 'http://[::1'}", "tasks=maze"], "is no address of an endpoint"),
+        (["models.a={model: x, url: ftp://x}", "tasks=maze"], "url = 'ftp://x' @ command line: is not the address"),
+        (['models.a={model: x, url: "http://x/v1\\nHost: y"}', "tasks=maze"], "is not the address of an endpoint"),
+        (["models.a={model: x, url: 'http://a b/v1'}", "tasks=maze"], "is not the address of an endpoint"),
+        (["models=tiny@127.0.0.1:8011", "tasks=maze"], "give the whole URL: NAME@http://127.0.0.1:8011"),
+        (["models=tiny", f"tasks.{'語' * 80}={{task: maze}}"], "at most 80 (200 bytes)"),
+        (["models=tiny", "tasks.all_tasks={task: maze}"], "is the name of the files about all tasks"),
+        ([*LEAST, "num_examples=2000000000"], "leg_counting has more than 10,000,000 answers"),
+        (["models.a={model: x, url: 'http://[::1'}", "tasks=maze"], "is not the address of an endpoint"),
         (["models.a={model: x, key_variable: K}", "tasks=maze"], "belongs to an endpoint"),
-        (['models={" a": {model: x}}', "tasks=maze"], "begins with no space"),
+        (['models={" a": {model: x}}', "tasks=maze"], "no space first"),
         (["models=tiny", "tasks=mase"], "did you mean 'maze' or 'acre'?; a label of your own needs task: NAME"),
         (["models=tiny", "tasks=[maze, maze]"], "appears twice"),
-        (["models=tiny", "tasks.a/b={task: maze}"], "a label holds letters"),
-        (["models=tiny", "tasks.gcd={task: maze}"], "is the name of no task"),
+        (["models=tiny", "tasks.a/b={task: maze}"], "a label has letters"),
+        (["models=tiny", "tasks.gcd={task: maze}"], "differs from every task"),
         (["models=tiny", "tasks.x={task: mase}"], "tasks.x.task = 'mase'"),
         (["models=tiny", "tasks.maze={config: {min_grid: 3}}"], "tasks.maze.config.min_grid = 3"),
         ([*LEAST, "num_examples=0"], "num_examples = 0 @ command line: must be at least 1"),
@@ -90,9 +90,9 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         ([*LEAST, "tasks.gcd.sampling.temperature=0", "rollouts_per_example=2"], "all answers are the same"),
         ([*LEAST, "sampling.top_p=2"], "must be at most 1"),
         ([*LEAST, "requests.timeout_s=.inf"], "must be a finite number"),
-        ([*LEAST, "rewards={}"], "names no reward"),
+        ([*LEAST, "rewards={}"], "is empty: name a reward"),
         ([*LEAST, "rewards.corectness=1"], "did you mean 'correctness'"),
-        ([*LEAST, "serving.gpus=[0, 0]"], "names none, or one twice"),
+        ([*LEAST, "serving.gpus=[0, 0]"], "is empty, or names one twice"),
         ([*LEAST, "serving.kind=vlm"], "must be one of 'auto', 'embedded' or 'vllm'"),
         ([*LEAST, "grading=harsh"], "must be one of"),
     ],
@@ -111,7 +111,7 @@ def test_mistakes_are_told_with_their_place(overrides: list[str], told: str) -> 
 @pytest.mark.parametrize("form", ["models.a={{model: m, url: '{}'}}", "models=['m@{}']", "models.a='m@{}'"])
 def test_a_secret_in_an_address_is_refused_and_not_told(url: str, form: str) -> None:
     """It would stand in all files; and errors stand in logs."""
-    with pytest.raises(ConfigError, match=r"url.*holds a password, or a query: a key goes into an environm") as caught:
+    with pytest.raises(ConfigError, match=r"url.*holds a password or a query: put a key into an environm") as caught:
         eval_config_of([form.format(url), "tasks=maze"])
     assert "s3cret" not in str(caught.value)
 
@@ -154,8 +154,8 @@ def test_overrides_may_follow_lists_of_names(capsys: pytest.CaptureFixture[str])
     assert run(["eval", "--tasks", "maze", "models.a=M", "models.b=M=1@http://h/v1", "--dry-run"]) == 0
     config = yaml.safe_load(capsys.readouterr().out)
     assert {name: each["model"] for name, each in config["models"].items()} == {"a": "M", "b": "M=1"}
-    assert run(["eval", "--models", "M=1", "./seed=1", "--tasks", "maze", "--dry-run"]) == 0
-    assert [*yaml.safe_load(capsys.readouterr().out)["models"]] == ["M=1", "./seed=1"]
+    assert run(["eval", "--models", "M=1", "seed/=1", "--tasks", "maze", "--dry-run"]) == 0
+    assert [*yaml.safe_load(capsys.readouterr().out)["models"]] == ["M=1", "seed/=1"]
 
 
 @pytest.mark.parametrize(
@@ -168,5 +168,5 @@ def test_overrides_may_follow_lists_of_names(capsys: pytest.CaptureFixture[str])
 )
 def test_no_model_or_task_is_dropped_in_silence(asked: list[str]) -> None:
     """A list and a single one besides: keys of a config replace each other."""
-    with pytest.raises(InputError, match=r"^--(models|tasks) beside .*: give each as (models|tasks)\.NAME=\.\.\.$"):
+    with pytest.raises(InputError, match=r"^--(models|tasks) and .*; give each as (models|tasks)\.NAME=\.\.\.$"):
         run(["eval", *asked, "--dry-run"])

@@ -17,9 +17,9 @@ from starlette.responses import JSONResponse
 from rg_env.cli.main import run
 from rg_env.core.data.dataset import build_rows
 from rg_env.errors import ConfigError, InputError, MissingExtraError, RGEnvError, ServerError
+from rg_env.evaluation import external
 from rg_env.evaluation.config import eval_config_of
-from rg_env.evaluation.lm_eval import client
-from rg_env.evaluation.lm_eval.client import Harness, include_folders
+from rg_env.evaluation.external import Harness, include_folders
 from rg_env.evaluation.plots.files import plot_files
 from rg_env.evaluation.report.results import results_page
 from rg_env.evaluation.results import ExternalResult, Results, read_results
@@ -258,7 +258,7 @@ def test_answers_that_cannot_be_graded_are_kept(
 def _external(model: str, value: float, *, stderr: float | None = 0.05, failed: int = 0) -> ExternalResult:
     scores = [
         {"task": task, "metric": "exact_match", "filter": "strict|match", "value": value, "stderr": stderr, "n": n,
-         "interval": client._interval(value, stderr), "num_fewshot": shots, "version": "1.0"}
+         "interval": external._interval(value, stderr), "num_fewshot": shots, "version": "1.0"}
         for task, n, shots in (("legs", 40, None), ("legs_zero", 20, 0))
     ]  # fmt: skip
     return ExternalResult.model_validate(
@@ -298,8 +298,8 @@ def test_tables_have_a_column_a_model(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_no_error_is_no_interval() -> None:
     """Four right answers of four do not say that the fifth is right."""
-    assert client._interval(1.0, 0.0) is client._interval(0.5, None) is None
-    assert client._interval(21.5, 1.0) == pytest.approx((19.54, 23.46), abs=1e-4)
+    assert external._interval(1.0, 0.0) is external._interval(0.5, None) is None
+    assert external._interval(21.5, 1.0) == pytest.approx((19.54, 23.46), abs=1e-4)
 
 
 def test_figures_of_benchmarks_are_not_drawn(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_sampling_is_the_tasks_except_for_what_is_said(
     of_task: dict[str, Any], overrides: list[str], expected: tuple[float, float, int]
 ) -> None:
     config = _config(*overrides, "external.tasks=[a]")
-    found = client.sampling_of(config, of_task)
+    found = external.sampling_of(config, of_task)
     assert (found.temperature, found.top_p, found.max_tokens) == expected
 
 
@@ -342,7 +342,7 @@ def _config(*overrides: str) -> Any:
 
 
 def test_an_extra_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "find_spec", lambda name: None)
+    monkeypatch.setattr(external, "find_spec", lambda name: None)
     with pytest.raises(
         MissingExtraError, match=r"need lm_eval, .*: `pip install 'rg-env\[eval-external\] @ git\+.+'`$"
     ):
@@ -375,7 +375,7 @@ def test_a_process_that_takes_too_long_is_ended() -> None:
         (["models=tiny", "external.tasks=[a, a]"], "external.tasks = ['a', 'a'] @ command line: names one twice"),
         (
             ["models=tiny", "external={tasks: [a], include: no/such}"],
-            "external.include = 'no/such' @ command line: is no",
+            "external.include = 'no/such' @ command line: is not a",
         ),
         (
             ["models=tiny", "external={tasks: [a], num_examples: 0}"],

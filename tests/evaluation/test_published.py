@@ -13,7 +13,7 @@ from rich.console import Console
 from rg_env.errors import ConfigError
 from rg_env.evaluation.config import PublishedTable, eval_config_of, load_eval_config
 from rg_env.evaluation.results import PublishedFigure, Results, read_results
-from rg_env.evaluation.summary import compare
+from rg_env.evaluation.scores import compare
 from rg_env.evaluation.tables import markdown, print_results
 
 REPOSITORY = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_server import ChatServer, completion
+from chat_server import ChatServer
 from starlette.responses import JSONResponse
 
 from rg_env.core.data.dataset import build_rows
@@ -165,44 +165,6 @@ def test_all_calls_failing_is_no_result(chat: ChatServer, tmp_path: Path) -> Non
     with pytest.raises(ServerError, match="all 20 calls failed: that is not a result"):
         _run(_config(chat, tmp_path / "e"))
     assert not list((tmp_path / "e").glob("results*"))
-
-
-def test_what_answers_under_another_name_is_told(
-    chat: ChatServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    chat.reset(half, trouble=lambda number, body: JSONResponse(completion("<answer>1</answer>", model="m-mini")))
-    _run(_config(chat, tmp_path / "e"))
-    assert "a: answered as m-mini" in capsys.readouterr().out
-
-
-def test_a_model_that_is_not_served_is_told_before_it_is_asked(chat: ChatServer, tmp_path: Path) -> None:
-    chat.reset(half)
-    models = json.dumps({"a": {"model": "other", "url": chat.url}})
-    with pytest.raises(InputError, match=r"does not serve 'other': it has m$"):
-        _run(_config(chat, tmp_path / "e", models=models))
-    nobody = json.dumps({"a": {"model": "m", "url": "http://127.0.0.1:9/v1"}})
-    with pytest.raises(InputError, match=r"nothing answers at http://127.0.0.1:9/v1"):
-        _run(_config(chat, tmp_path / "f", models=nobody))
-    assert chat.requests == []
-
-
-def test_keys_come_from_the_environment_and_reach_no_file(
-    chat: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chat.reset(half)
-    models = json.dumps({"a": {"model": "m", "url": chat.url, "key_variable": "MY_KEY"}})
-    config = _config(chat, tmp_path / "e", models=models, n=4)
-    monkeypatch.setenv("OPENAI_API_KEY", "not this one")
-    monkeypatch.delenv("MY_KEY", raising=False)
-    with pytest.raises(InputError, match="the environment has no MY_KEY"):
-        _run(config)
-    monkeypatch.setenv("MY_KEY", "s3cret-key")
-    _run(config, resume=True)
-    assert chat.keys == {"Bearer s3cret-key"}
-    assert all(b"s3cret-key" not in file.read_bytes() for file in (tmp_path / "e").iterdir())
-    chat.reset(half)
-    _run(_config(chat, tmp_path / "f", n=4))  # on this machine, and no variable named: nobody else's key
-    assert chat.keys == {"Bearer none"}
 
 
 def test_going_on_needs_the_same_questions(chat: ChatServer, tmp_path: Path) -> None:

@@ -9,22 +9,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rg_env.core.environment import Environment
 from rg_env.core.statistics import mean_and_error, pass_at_k
-from rg_env.evaluation.scores import STATUSES, Tally, scores_of, usage_of
+from rg_env.evaluation.questions import Questions
+from rg_env.evaluation.records import Answer
+from rg_env.evaluation.runner import TaskWork
+from rg_env.evaluation.scores import STATUSES, scores_of, usage_of
+from rg_env.inference.protocol import Sampling
 
 Made = list[list[tuple[str, float, int | None, bool | None]]]
 """By question, of each answer: status, reward, tokens, whether it was cut off."""
 
 
-def _record(number: int, rollout: int, status: str, reward: float = 0.0, tokens: Any = None, cut: Any = None) -> Any:
+def _work(questions: int, times: int, left_out: frozenset[int] = frozenset()) -> TaskWork:
+    rows = [{"question": f"q{number}"} for number in range(questions)]
+    return TaskWork("m", Questions(Environment(eval_rows=rows)), Sampling(), times, left_out=left_out)
+
+
+def _record(work: TaskWork, number: int, rollout: int, status: str, reward: float = 0.0, tokens: Any = None,
+            cut: Any = None) -> dict[str, Any]:  # fmt: skip
     return {
-        "row": f"q{number}", "problem": number, "rollout": rollout, "status": status, "correct": status == "correct",
-        "reward": reward, "truncated": cut, "prompt_tokens": tokens and 2 * tokens, "completion_tokens": tokens,
+        "row": work.questions.hashes[number], "problem": number, "rollout": rollout, "status": status,
+        "correct": status == "correct", "reward": reward, "truncated": cut, "prompt_tokens": tokens and 2 * tokens,
+        "completion_tokens": tokens,
     }  # fmt: skip
-
-
-def _tally(questions: int, times: int, left_out: frozenset[int] = frozenset()) -> Tally:
-    return Tally([f"q{number}" for number in range(questions)], times, left_out)
 
 
 Answers = st.tuples(
@@ -40,10 +48,10 @@ Answers = st.tuples(
 def test_scores_are_means_of_the_answers(made: Made, rng: random.Random) -> None:
     """Whatever their order; a failed call is a wrong answer that is counted; what is not known is left out."""
     times = len(made[0])
-    tally = _tally(len(made), times)
-    records = [_record(n, k, *answer) for n, answers in enumerate(made) for k, answer in enumerate(answers)]
-    assert all(map(tally.put, rng.sample(records, len(records))))
-    scores = scores_of([tally.answers(number) for number in range(len(made))], floor=0.25)
+    work = _work(len(made), times)
+    records = [_record(work, n, k, *answer) for n, answers in enumerate(made) for k, answer in enumerate(answers)]
+    assert all(map(work.put, rng.sample(records, len(records))))
+    scores = scores_of([work], floor=0.25)
     flat = [answer for answers in made for answer in answers]
     right = [[float(status == "correct") for status, *_ in answers] for answers in made]
     accuracy, error = mean_and_error(right)
@@ -70,30 +78,31 @@ def test_scores_are_means_of_the_answers(made: Made, rng: random.Random) -> None
 
 @given(st.lists(st.sampled_from(STATUSES), min_size=1, max_size=6))
 def test_missing_and_failed_answers_are_open(statuses: list[str]) -> None:
-    """A record that comes again replaces the first."""
-    tally = _tally(len(statuses), 2)
-    assert tally.open() == [(n, k) for n in range(len(statuses)) for k in range(2)]
+    """A later record of an answer replaces the first."""
+    work = _work(len(statuses), 2)
+    assert work.open() == [(n, k) for n in range(len(statuses)) for k in range(2)]
     for number, status in enumerate(statuses):
-        tally.put(_record(number, 0, status))
+        work.put(_record(work, number, 0, status))
     failed = [(n, 0) for n, status in enumerate(statuses) if status == "failed"]
-    assert sorted(tally.open()) == sorted([*failed, *((n, 1) for n in range(len(statuses)))])
+    assert sorted(work.open()) == sorted([*failed, *((n, 1) for n in range(len(statuses)))])
     for number in range(len(statuses)):
-        tally.put(_record(number, 0, "correct"))
-    assert (tally.made, tally.failed) == (len(statuses), 0)
+        work.put(_record(work, number, 0, "correct"))
+    assert (work.made, work.failed) == (len(statuses), 0)
 
 
 def test_questions_that_were_trained_on_are_left_out() -> None:
     """Neither asked nor counted; nor are records of anything else that was not asked."""
-    tally = _tally(3, 2, frozenset({1}))
-    assert (tally.asked, tally.open()) == (4, [(0, 0), (0, 1), (2, 0), (2, 1)])
-    others = [_record(1, 0, "correct"), _record(3, 0, "correct"), _record(0, 2, "correct"), _record(0, -1, "correct")]
-    assert not any(map(tally.put, [*others, {**_record(0, 0, "correct"), "row": "another question"}]))
-    assert (tally.made, tally.answers(1)) == (0, [])
+    work = _work(3, 2, frozenset({1}))
+    assert (work.asked, work.open(), work.left_out) == (4, [(0, 0), (0, 1), (2, 0), (2, 1)], 1)
+    good = _record(work, 0, 0, "correct")
+    others = [{"problem": 1}, {"problem": 3}, {"rollout": 2}, {"rollout": -1}, {"row": "another question"}]
+    assert not any(work.put({**good, **other}) for other in others)
+    assert (work.made, work.of(1)) == (0, [])
 
 
 def test_costs_are_known_where_tokens_and_prices_are() -> None:
-    records = [_record(0, 0, "correct", tokens=1000), _record(1, 0, "wrong", tokens=3000)]
-    usage = usage_of(records, (1.0, 2.0))
+    answers = [Answer(prompt_tokens=2000, completion_tokens=1000), Answer(prompt_tokens=6000, completion_tokens=3000)]
+    usage = usage_of(answers, (1.0, 2.0))
     assert (usage.prompt_tokens, usage.completion_tokens, usage.cost) == (8000, 4000, pytest.approx(0.016))
-    assert usage_of(records, None).cost is None
-    assert usage_of([_record(0, 0, "failed")], (1.0, 2.0)).cost is None
+    assert usage_of(answers, None).cost is None
+    assert usage_of([Answer()], (1.0, 2.0)).cost is None

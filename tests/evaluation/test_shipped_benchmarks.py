@@ -15,7 +15,7 @@ _PROBE = r"""
 import json, sys
 from pathlib import Path
 import datasets
-from rg_env.evaluation.lm_eval import process as harness
+from rg_env.evaluation import lm_eval_process as harness
 
 data, calls, out = json.loads(Path(sys.argv[1]).read_text()), json.loads(sys.argv[2]), Path(sys.argv[3])
 real = datasets.load_dataset

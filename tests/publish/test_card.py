@@ -19,10 +19,10 @@ from rg_env.core.hub import PushRequest
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.statistics import wilson_interval
 from rg_env.errors import install_command
-from rg_env.evaluation import questions
+from rg_env.evaluation import trained
 from rg_env.evaluation.config import eval_config_of
 from rg_env.evaluation.results import read_results
-from rg_env.evaluation.summary import together
+from rg_env.evaluation.scores import together
 from rg_env.publish.card import find_license
 from rg_env.publish.checkpoint import Base
 from rg_env.publish.files import publishable
@@ -218,14 +218,12 @@ def test_the_command_evaluates_as_the_run_did(
         line for line in (Path("legs") / "README.md").read_text().splitlines() if line.startswith("rg-env eval ")
     )
     options = dict(re.findall(r"--(\w+) ([^-#]+)", line))
-    found, _ = questions.as_trained(
-        eval_config_of([f"{key}={json.dumps(shlex.split(v))}" for key, v in options.items()])
-    )
+    found, _ = trained.as_trained(eval_config_of([f"{key}={json.dumps(shlex.split(v))}" for key, v in options.items()]))
     trained_on = {task["name"]: task["config"] for task in RunFolder(run).manifest()["rows"]["tasks"]}
     assert {name: task.config for name, task in found.tasks.items()} == trained_on
     assert trained_on["leg_counting"]["max_animals"] == 3, "not the default"
     assert (found.prompt.system_prompt, found.sampling.max_tokens) == (prompt, 60)
-    assert questions.trained_on("legs").questions, "they are left out"
+    assert trained.trained_on("legs").questions, "they are left out"
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from svg_pictures import Picture
 from rg_env.core.run_folder import RunFolder
 from rg_env.evaluation.plots.curves import plot_run
 from rg_env.evaluation.results import Results, read_results
-from rg_env.evaluation.summary import together
+from rg_env.evaluation.scores import together
 from rg_env.evaluation.tables import print_results
 from rg_env.training.evaluation import metrics_of
 from rg_env.training.reporting.console import headline

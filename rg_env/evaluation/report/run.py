@@ -11,7 +11,7 @@ from rg_env.evaluation.report.page import Chart, Estimate, Metrics, Page, Series
 from rg_env.evaluation.report.results import accuracy_of, add_tasks
 from rg_env.evaluation.report.rollouts import file_source, gather, step_source
 from rg_env.evaluation.results import Results, Scores, read_evaluations
-from rg_env.evaluation.summary import together
+from rg_env.evaluation.scores import together
 
 POINTS = 1_000
 """Of a metric in a page; of more, evenly spaced ones."""

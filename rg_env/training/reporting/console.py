@@ -23,7 +23,7 @@ from rich.text import Text
 
 from rg_env.core.text import visible_line, without_controls
 from rg_env.evaluation.results import Results, Scores
-from rg_env.evaluation.summary import together
+from rg_env.evaluation.scores import together
 from rg_env.evaluation.tables import print_results
 
 QUESTION_LENGTH, COMPLETION_LENGTH, ANSWER_LENGTH = 200, 400, 100

@@ -1,15 +1,14 @@
 """External benchmarks: tasks of lm-evaluation-harness, asked of the same models in the same way as ours.
 
     with Harness(config) as harness:
-        benchmarks = harness.prepare()                # lm-eval's requests; no model is needed for it
-        ...                                           # `runner.ask_all` asks them
+        benchmarks = harness.prepare()                # lm-eval's requests; this needs no model
+        ...                                           # `runner.ask_all` sends them to the models
         results = [harness.score(each, folder) for each in benchmarks]
 
-lm-eval makes the requests and grades the answers, in a process of its own (`lm_eval.process`). It asks no model: its
-client for chat endpoints sends stop sequences and seeds that servers refuse, the embedded engine among them, ends an
-evaluation with the first call that fails for good, and cannot resume one. Here calls, retries and keys are those of the
-rest of the evaluation, and each answer is a line of `external/answers.jsonl` as soon as it is there. lm-eval cuts
-answers at a task's stop sequences, after the fact.
+lm-eval makes the requests and grades the answers, in its own process (`lm_eval_process`). It calls no model: its client
+for chat endpoints sends stop sequences and seeds that servers refuse, ends an evaluation with the first call that fails
+for good, and cannot resume one. Here calls, retries and keys are those of the rest of the evaluation, and each answer
+is a line of `external/answers.jsonl` as soon as it exists. lm-eval cuts answers at a task's stop sequences afterwards.
 """
 
 import contextlib
@@ -19,19 +18,19 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import rg_env
 from rg_env.core.processes import JsonProcess, environment_without
+from rg_env.core.statistics import Interval
 from rg_env.core.text import file_part
 from rg_env.errors import InputError, MissingExtraError, RGEnvError, install_command
 from rg_env.evaluation.config import EvalConfig
-from rg_env.evaluation.models import DEFAULT_KEY, Request
-from rg_env.evaluation.records import RecordFile
-from rg_env.evaluation.results import BenchmarkScore, ExternalResult, Interval
+from rg_env.evaluation.models import DEFAULT_KEY, Reply, Request
+from rg_env.evaluation.records import FAILED, Answer, RecordFile
+from rg_env.evaluation.results import BenchmarkScore, ExternalResult
 from rg_env.evaluation.runner import Answered, Work
 from rg_env.evaluation.scores import usage_of
 from rg_env.inference.protocol import Sampling
@@ -44,62 +43,46 @@ _SCORING_S = 600.0
 """Seconds that lm-eval may take to grade one model's answers, plus as many for each thousand of them: the mathematics
 in an answer can take forever to simplify."""
 _Z95 = 1.959964
-_NEEDED = frozenset({"model", "benchmark", "key", "text", "error", "truncated", "prompt_tokens", "completion_tokens"})
 
 
-@dataclass
 class Benchmark(Work):
-    """One model on one benchmark."""
+    """One model on one benchmark. Keys are those of lm-eval's requests.
 
-    name: str
-    prompt: int
-    """Number of the model's system prompt among those of all models."""
-    requests: dict[str, Request]
-    prices: tuple[float, float] | None = None
-    answers: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
-    """By key, the records in the file."""
-    file: RecordFile | None = field(default=None, init=False)
+    Args:
+        prompt: number of the model's system prompt among those of all models.
+    """
 
-    @property
-    def label(self) -> str:
-        return self.name
-
-    @property
-    def asked(self) -> int:
-        return len(self.requests)
-
-    @property
-    def made(self) -> int:
-        return len(self.answers)
-
-    @property
-    def failed(self) -> int:
-        return sum(answer["error"] is not None for answer in self.answers.values())
-
-    def open(self) -> list[str]:
-        return [key for key in self.requests if key not in self.answers or self.answers[key]["error"] is not None]
+    def __init__(self, model: str, label: str, prompt: int, requests: dict[str, Request]):
+        super().__init__(model, label, requests)
+        self.prompt, self._requests = prompt, requests
+        self.file: RecordFile
 
     def request(self, key: str) -> Request:
-        return self.requests[key]
+        return self._requests[key]
+
+    def put(self, record: dict[str, Any]) -> None:
+        """Count a record of the file; those of other requests are ignored."""
+        if record["key"] in self.keys:
+            usage = (record[name] for name in ("truncated", "prompt_tokens", "completion_tokens", "text"))
+            self.answers[record["key"]] = Answer(None, 0.0, FAILED if record["error"] else None, *usage)
 
     def take(self, answered: Sequence[Answered]) -> None:
         for each in answered:
-            reply = each.reply
+            reply = each.reply or Reply("")
             record = {
                 "model": self.model,
-                "benchmark": self.name,
+                "benchmark": self.label,
                 "key": each.key,
-                "text": reply.text if reply else "",
-                **{
-                    name: getattr(reply, name, None)
-                    for name in ("reasoning", "prompt_tokens", "completion_tokens", "truncated")
-                },
+                "text": reply.text,
+                "reasoning": reply.reasoning,
+                "prompt_tokens": reply.prompt_tokens,
+                "completion_tokens": reply.completion_tokens,
+                "truncated": reply.truncated,
                 "error": each.error,
                 "seconds": each.seconds,
             }
-            assert self.file
             self.file.append(record)
-            self.answers[each.key] = record
+            self.put(record)
 
 
 class Harness:
@@ -132,7 +115,7 @@ class Harness:
             "HF_DATASETS_TRUST_REMOTE_CODE": "0",
             "TOKENIZERS_PARALLELISM": "false",
         }
-        self._process = JsonProcess("rg_env.evaluation.lm_eval.process:main", environment)
+        self._process = JsonProcess("rg_env.evaluation.lm_eval_process:main", environment)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -143,7 +126,7 @@ class Harness:
         """All models on all benchmarks, with lm-eval's requests.
 
         Raises:
-            InputError: there is no such task; its data set is not available; chat endpoints cannot be asked it.
+            InputError: a task is unknown, does not suit chat endpoints, or its data set is not available.
             RGEnvError: lm-eval's process ended.
         """
         external = self._config.external
@@ -163,29 +146,27 @@ class Harness:
         self.version = reply["version"]
         if reply["unused"]:
             print(f"settings that models are not asked with: {', '.join(reply['unused'])}", flush=True)
-        benchmarks = [
-            Benchmark(name, benchmark, self._prompts.index(model.system_prompt), {}, model.prices)
-            for name, model in self._config.models.items()
-            for benchmark in external.tasks
-        ]
+        requests: dict[tuple[str, int], dict[str, Request]] = {}
         with file.open(encoding="utf-8") as lines:
             for record in map(json.loads, lines):
                 request = Request(record["chat"], sampling_of(self._config, record["sampling"]))
-                for each in benchmarks:
-                    if (each.name, each.prompt) == (record["benchmark"], record["prompt"]):
-                        each.requests[record["key"]] = request
-        return benchmarks
+                requests.setdefault((record["benchmark"], record["prompt"]), {})[record["key"]] = request
+        prompts = {name: self._prompts.index(model.system_prompt) for name, model in self._config.models.items()}
+        return [
+            Benchmark(name, benchmark, prompt, requests[benchmark, prompt])
+            for name, prompt in prompts.items()
+            for benchmark in external.tasks
+        ]
 
     @contextlib.contextmanager
     def answer_file(self, folder: Path, benchmarks: list[Benchmark]) -> Iterator[None]:
         """Give the benchmarks the answers in `folder`, and write new ones there."""
         (folder / FOLDER).mkdir(exist_ok=True)
-        by_name = {(each.model, each.name): each for each in benchmarks}
-        with RecordFile(folder / FOLDER / _ANSWERS, _NEEDED) as file:
-            for record in file.records():
-                benchmark = by_name.get((record["model"], record["benchmark"]))
-                if benchmark and record["key"] in benchmark.requests:
-                    benchmark.answers[record["key"]] = record
+        by_name = {(each.model, each.label): each for each in benchmarks}
+        with RecordFile(folder / FOLDER / _ANSWERS) as file:
+            for record in file.records("model", "benchmark", "key", "text", "error", *Answer._fields[3:6]):
+                if benchmark := by_name.get((record["model"], record["benchmark"])):
+                    benchmark.put(record)
             for each in benchmarks:
                 each.file = file
             yield
@@ -200,26 +181,26 @@ class Harness:
         names = [file_part(name) for name in self._config.models]
         number = list(self._config.models).index(benchmark.model)
         model = names[number] if names.count(names[number]) == 1 else f"{number}_{names[number]}"
-        answers = {key: benchmark.answers[key]["text"] for key in benchmark.requests}
+        answers = {key: benchmark.answers[key].text for key in benchmark.keys}
         call = {
-            "benchmark": benchmark.name,
+            "benchmark": benchmark.label,
             "prompt": benchmark.prompt,
             "answers": answers,
-            "output": str((folder / FOLDER / f"{file_part(benchmark.name)}_{model}").absolute()),
+            "output": str((folder / FOLDER / f"{file_part(benchmark.label)}_{model}").absolute()),
         }
         try:
             reply = self._call(call, _SCORING_S * (1 + len(answers) / 1000))
         except _Refused as refused:
-            what = f"{benchmark.name}, {benchmark.model}: lm-eval cannot grade the answers: {refused}"
+            what = f"{benchmark.label}, {benchmark.model}: lm-eval cannot grade the answers: {refused}"
             raise RGEnvError(f"{what}. They are kept: use --resume --output-dir {folder}") from None
-        known = [each["truncated"] for each in benchmark.answers.values() if each["truncated"] is not None]
+        known = [each.truncated for each in benchmark.answers.values() if each.truncated is not None]
         return ExternalResult(
             model=benchmark.model,
-            benchmark=benchmark.name,
+            benchmark=benchmark.label,
             answers=benchmark.asked,
             failed=benchmark.failed,
             truncated=sum(known) / len(known) if known else None,
-            usage=usage_of(benchmark.answers.values(), benchmark.prices),
+            usage=usage_of(benchmark.answers.values(), self._config.models[benchmark.model].prices),
             scores=[
                 BenchmarkScore(**score, interval=_interval(score["value"], score["stderr"]))
                 for score in reply["scores"]

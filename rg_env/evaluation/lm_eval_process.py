@@ -1,6 +1,6 @@
 """lm-evaluation-harness in a process of its own: its requests, and its scores of the answers.
 
-It exchanges JSON values with `lm_eval.client`, which asks the models; lm-eval is imported nowhere else:
+It exchanges JSON values with `external`, which calls the models; lm-eval is imported nowhere else:
 
     {"log": file, "tasks": [names], "include": [folders], "limit": N | null, "prompts": [text | null], "requests": file}
     -> {"version": of lm-eval, "unused": [settings of tasks that no model is asked with]}

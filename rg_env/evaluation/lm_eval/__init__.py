@@ -1,1 +1,0 @@
-"""Published benchmarks by lm-eval, in a process of its own."""

@@ -1,0 +1,186 @@
+"""What the training run of a checkpoint determines: how it is prompted and graded, and which questions it has seen.
+
+    config, notes = as_trained(config)          # values that the config leaves open, from the run of its first model
+    trained_on(model).among(questions)          # questions to leave out
+
+A run belongs to its folder, its checkpoints, and exports next to them. All models are evaluated alike, for comparison;
+the notes list what was taken from the run, and what models were trained with instead.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rg_env.core.config.files import leaves
+from rg_env.core.data.manifest import read_manifest
+from rg_env.core.rewards.builtin import resolve_rewards
+from rg_env.core.run_folder import RunFolder, damaged
+from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.text import shortened
+from rg_env.errors import InputError
+from rg_env.evaluation.config import EvalConfig, EvalModel, run_of
+from rg_env.evaluation.questions import Questions
+
+_OPTIONS = {"config", "level", "levels"}
+_OF_TRAINING = ("prompt.", "grading", "rewards.", "sampling.max_tokens", "tasks.")
+"""Keys that describe how a model was trained; others describe how its run evaluated it."""
+
+
+def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
+    """The config with the values that it leaves open taken from the training run of its first model that has one:
+    prompt, grading, rewards, sampling, seeds and the options of tasks; without tasks or benchmarks, the tasks, too.
+
+    A run's folder becomes its last checkpoint.
+
+    Raises:
+        InputError: a file of a run is damaged, or a run does not name the tasks that are missing.
+    """
+    models = {name: model.model_copy(update={"model": _checkpoint(model)}) for name, model in config.models.items()}
+    config, notes = config.model_copy(update={"models": models}), list[str]()
+    runs = {name: run for name, each in models.items() if not each.url and (run := run_of(each.model))}
+    trained = {name: settings for name, run in runs.items() if (settings := _settings(run))}
+    for number, (name, settings) in enumerate(trained.items()):
+        if number == 0:
+            config = _filled(config, settings)
+        values = dict(leaves(config.model_dump(mode="json")))
+        known = {
+            key: value
+            for key, value in leaves({**settings, "tasks": settings["options"]})
+            if key.startswith(_OF_TRAINING) and (not key.startswith("tasks.") or key.split(".")[1] in config.tasks)
+        }
+        alike, other = (
+            ", ".join(f"{key}={shortened(value)}" for key, value in known.items() if (values.get(key) == value) is same)
+            for same in (True, False)
+        )
+        notes += [f"{name}: evaluated as in its training run: {alike}"] if number == 0 and alike else []
+        notes += [f"{name}: trained with other values than it is evaluated with: {other}"] if other else []
+    if not config.tasks and not config.external.tasks:
+        raise InputError("tasks: is required: no training run of these models names tasks that it was evaluated on")
+    return config, notes
+
+
+def _checkpoint(model: EvalModel) -> str:
+    folder = Path(model.model)
+    if model.url or (folder / "config.json").is_file() or not RunFolder.is_run(folder):
+        return model.model
+    return str(RunFolder(folder).last_checkpoint() or folder)
+
+
+def _settings(run: RunFolder) -> dict[str, Any]:
+    """The values of an `EvalConfig` that a run determines; `options`: those of each task, as in `tasks`."""
+    if not run.config_file.is_file() or not (environment := run.arguments().get("environment")):
+        return {}
+    arguments, rewards = run.arguments(), run.config().get("rewards") or {}
+    try:
+        training = arguments["training"]
+        sampling = {"max_tokens": training["max_tokens"], **arguments["fixed_evaluation"]["sampling"]}
+        manifests = [run.manifest().get("rows"), *run.manifest().get("evaluation_rows", [])]
+        tasks = [each for rows in manifests if rows for each in _tasks(rows)]
+        settings = {
+            "prompt": {
+                "system_prompt": environment["system_prompt"] or "",
+                **{key: environment[key] for key in ("placement", "preamble") if key in environment},
+            },
+            "sampling": {key: sampling[key] for key in ("temperature", "top_p", "max_tokens")},
+            "seed": training["seed"],
+            "rollouts_per_example": sampling["rollouts_per_example"],
+            "greedy": sampling["greedy"],
+            "tasks": {name: {**entry, "num_examples": count} for name, entry, count in tasks if count},
+            "options": {name: {key: entry[key] for key in _OPTIONS} for name, entry, _ in tasks},
+        }
+        if "grading" in environment:
+            settings["grading"] = environment["grading"]
+        if manifests[0]:
+            settings |= {"eval_seed": manifests[0]["splits"]["eval"]["seed"], "split_by": manifests[0]["split_by"]}
+    except (LookupError, TypeError, AttributeError) as error:
+        raise damaged(run.path, f"its files do not describe a training run: {error!r}") from error
+    if rewards and _known(rewards):
+        settings["rewards"] = rewards
+    return settings
+
+
+def _known(rewards: Mapping[str, Mapping[str, Any]]) -> bool:
+    try:
+        resolve_rewards([{"name": name, **reward} for name, reward in rewards.items()])
+    except InputError:  # in the user's own code, which is imported only if the config of the evaluation names it
+        return False
+    return True
+
+
+def _tasks(rows: Mapping[str, Any]) -> list[tuple[str, dict[str, Any], int]]:
+    """Name or label, entry of a config's `tasks` and number of evaluation questions, of an environment's manifest."""
+    read_manifest(rows)
+    mixture = Mixture.parse(rows["tasks"])
+    counts = mixture.counts(rows["splits"]["eval"]["size"])
+    return [
+        (rows.get("label", task.name), {"task": task.name, **task.model_dump(include=_OPTIONS)}, count)
+        for task, count in zip(mixture.tasks, counts, strict=True)
+    ]
+
+
+def _filled(config: EvalConfig, settings: Mapping[str, Any]) -> EvalConfig:
+    """The config with these values where it gives none itself."""
+    given = config.model_dump(mode="json", exclude_unset=True)
+    below = {key: value for key, value in settings.items() if not (key == "rewards" and key in given)}
+    options = below.pop("options")
+    if config.tasks or config.external.tasks:
+        below = {key: value for key, value in below.items() if key not in ("rollouts_per_example", "greedy")}
+        below["tasks"] = {
+            name: options.get(name, {})
+            for name, entry in config.tasks.items()
+            if entry.task in (None, name) and not _OPTIONS & entry.model_fields_set
+        }
+    return EvalConfig.model_validate_json(json.dumps(_merged(below, given)))
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    both = {
+        key: _merged(below[key], value)
+        for key, value in above.items()
+        if isinstance(value, Mapping) and isinstance(below.get(key), Mapping)
+    }
+    return {**below, **above, **both}
+
+
+# Questions to leave out
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a model was trained on, if the manifest of its run is available."""
+
+    questions: frozenset[str] = frozenset()
+    """Hashes of questions."""
+    problems: frozenset[str] = frozenset()
+    """Keys of the problems that they state."""
+
+    def among(self, questions: Questions) -> frozenset[int]:
+        """Numbers of the questions that it was trained on, in these or in other words."""
+        rows = questions.env.eval_rows
+        return frozenset(
+            number
+            for number in questions.numbers
+            if questions.hashes[number] in self.questions or rows[number]["info"].get("problem") in self.problems
+        )
+
+
+def trained_on(model: str) -> Trained:
+    """What a checkpoint of ours was trained on, by the manifest of its run; empty for others.
+
+    By construction none of it is among evaluation questions, unless they are split otherwise (`split_by`) than those of
+    the run, or the rows were the user's own.
+
+    Raises:
+        InputError: the manifest is damaged.
+    """
+    if (run := run_of(model)) is None or not (manifest := run.manifest()):
+        return Trained()
+    if (rows := manifest.get("rows", "")) is None:
+        return Trained()
+    try:
+        train = read_manifest(rows)["splits"]["train"]
+    except InputError as error:
+        raise damaged(run.manifest_file, str(error)) from error
+    return Trained(frozenset(train["question_hashes"]), frozenset(train.get("problems") or ()))

@@ -1,0 +1,338 @@
+"""Endpoints: real servers that fail in every way that servers do, lie, repeat the key, or send the caller elsewhere."""
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import ChatServer, completion
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+
+from rg_env.errors import InputError
+from rg_env.evaluation import evaluate
+from rg_env.evaluation.config import EvalConfig, EvalModel, eval_config_of
+from rg_env.evaluation.models import CallFailed, EndpointFailed, Reply, Request, endpoint
+from rg_env.evaluation.results import Results
+from rg_env.inference.protocol import Sampling
+
+KEY = "s3cret-key-of-somebody"
+ESCAPES = "\x1b[31mred\x07\x9b\u202e"
+RgEnv = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", KEY)
+
+
+def _config(url: str, folder: Path, *overrides: str) -> EvalConfig:
+    models = json.dumps({"a": {"model": "m", "url": url, "key_variable": "MY_KEY"}})
+    return eval_config_of(
+        [f"models={models}", "tasks=gcd", "num_examples=2", f"output.dir={folder}", "requests.tries=1", *overrides]
+    )
+
+
+def _run(url: str, folder: Path, *overrides: str) -> Results:
+    return evaluate.run_evaluation(_config(url, folder, *overrides))[0]
+
+
+def _ask(server: ChatServer, *, tries: int = 3, timeout_s: float = 10.0) -> Reply:
+    config = _config(server.url, Path("unused"), f"requests.tries={tries}", f"requests.timeout_s={timeout_s}")
+
+    async def call() -> Reply:
+        model = EvalModel(model="m", url=server.url, key_variable="MY_KEY")
+        async with endpoint(model, config) as ready:
+            return await ready.reply(Request([{"role": "user", "content": "1+1?"}], Sampling(max_tokens=9)))
+
+    return asyncio.run(call())
+
+
+def _first(*responses: Response | float | None) -> Any:
+    """These for the first requests; then all is well."""
+    rest = itertools.chain(responses, itertools.repeat(None))
+    return lambda number, body: next(rest)
+
+
+def _error(status: int, message: str = "no", **headers: str) -> Response:
+    return JSONResponse({"error": {"message": message, "type": "t", "code": status}}, status, headers=headers)
+
+
+# Replies
+
+
+def test_a_reply_has_what_the_server_reports(chat: ChatServer) -> None:
+    """Text, tokens, whether it was cut off, reasoning, refusal, and the model's name."""
+    body = completion("2", finish="length", model="m-2025", reasoning_content="think", refusal="no")
+    chat.reset(str, _first(JSONResponse(body)))
+    assert _ask(chat) == Reply("2", "think", True, 10, 5, "no", "m-2025")
+    assert _ask(chat) == Reply("1+1?", None, False, 10, 5, None, "m")
+
+
+@pytest.mark.parametrize("text", [None, ""])
+@pytest.mark.parametrize("refusal", [None, "I cannot"])
+def test_an_empty_answer_and_a_refusal_are_answers(chat: ChatServer, text: str | None, refusal: str | None) -> None:
+    """They are not repeated in the hope of a better one."""
+    chat.reset(str, _first(JSONResponse(completion(text, refusal=refusal))))
+    reply = _ask(chat)
+    assert (reply.text, reply.refusal, len(chat.requests)) == ("", refusal, 1)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [None, {}, "none", {"prompt_tokens": -1, "completion_tokens": "many"},
+     {"prompt_tokens": 10**30, "completion_tokens": 2**63}],
+)  # fmt: skip
+def test_tokens_that_are_not_reported_or_not_credible_are_unknown(chat: ChatServer, usage: Any) -> None:
+    chat.reset(str, _first(JSONResponse({**completion("2"), "usage": usage})))
+    reply = _ask(chat)
+    assert (reply.text, reply.prompt_tokens, reply.completion_tokens) == ("2", None, None)
+
+
+@pytest.mark.parametrize("others", [["second"], ["first"], [None], [{}]])
+def test_of_several_choices_the_first_counts(chat: ChatServer, others: list[Any]) -> None:
+    choices = [completion(each)["choices"][0] if isinstance(each, str) else each for each in ("first", *others)]
+    chat.reset(str, _first(JSONResponse({**completion(""), "choices": choices})))
+    assert _ask(chat).text == "first"
+
+
+@pytest.mark.parametrize("text", ["x<answer>" * 150_000, "<answer>" + "9" * 1_000_000 + "</answer>", "\ud800\0" * 9])
+def test_answers_of_a_megabyte_or_without_characters_are_scored(chat: ChatServer, text: str, tmp_path: Path) -> None:
+    """As any other, at once."""
+    chat.reset(str, lambda number, body: Response(json.dumps(completion(text)), media_type="application/json"))
+    start = time.monotonic()
+    results = _run(chat.url, tmp_path / "e", "tasks={gcd: {}, countdown: {}}")
+    assert time.monotonic() - start < 20
+    assert (results.models["a"].accuracy, results.models["a"].failed) == (0, 0)
+    assert (tmp_path / "e" / "rollouts.jsonl").read_bytes().count(b"\n") == 4
+
+
+# What is tried again
+
+
+async def _half() -> AsyncIterator[bytes]:
+    """In chunks, of which the last never comes."""
+    yield json.dumps(completion("2")).encode()[:60]
+    await asyncio.sleep(0.05)
+    raise ConnectionAbortedError
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [
+        (lambda: _error(429, **{"retry-after": "0"}), "HTTP 429: no"),
+        (lambda: _error(500), "HTTP 500: no"),
+        (lambda: _error(503, "line one\nline two"), "HTTP 503: line one line two"),
+        (lambda: _error(408), "HTTP 408: no"),
+        (lambda: HTMLResponse("<html>proxy</html>", 502), "HTTP 502: Bad Gateway"),
+        (lambda: HTMLResponse("<html>down</html>"), "no chat completion came back: '<html>down</html>'"),
+        (lambda: Response('{"id": "c", "choices": [{"mess', media_type="application/json"), "no chat completion"),
+        (lambda: Response("null", media_type="application/json"), "no chat completion came back: it has no choice"),
+        (lambda: Response("[" * 100_000, media_type="application/json"), "no chat completion"),
+        (lambda: Response("", media_type="application/json"), "no chat completion"),
+        (lambda: JSONResponse({**completion("2"), "choices": []}), "it has no choice"),
+        (lambda: JSONResponse({**completion("2"), "choices": None}), "it has no choice"),
+        (lambda: JSONResponse({"error": {"message": f"of {ESCAPES}"}}), "it has no choice: of [31mred"),
+        (lambda: JSONResponse({"object": "error", "message": "no"}), "it has no choice: no"),
+        (lambda: JSONResponse({**completion("2"), "choices": [{"message": None}]}), "its choice has no message"),
+        (lambda: StreamingResponse(_half(), media_type="application/json"), "no connection: "),
+    ],
+)  # fmt: skip
+def test_what_may_get_better_is_tried_again(chat: ChatServer, trouble: Callable[[], Response], reason: str) -> None:
+    """Once is enough; and after all tries the call has failed, with a line that gives the reason."""
+    chat.reset(lambda question: "2", _first(trouble()))
+    assert _ask(chat).text == "2"
+    assert len(chat.requests) == 2
+    chat.reset(lambda question: "2", lambda number, body: trouble())
+    with pytest.raises(CallFailed, match=r"^[^\n\x1b]+\(2 tries\)$") as caught:
+        _ask(chat, tries=2)
+    assert reason in str(caught.value)
+    assert len(chat.requests) == 2
+
+
+def test_timeouts_are_tried_again(chat: ChatServer) -> None:
+    chat.reset(lambda question: "2", _first(5.0))
+    assert _ask(chat, timeout_s=0.5).text == "2"
+    chat.reset(lambda question: "2", lambda number, body: 5.0)
+    with pytest.raises(CallFailed, match=r"no answer within 0\.2 s \(2 tries\)"):
+        _ask(chat, tries=2, timeout_s=0.2)
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_request_that_is_refused_is_not_repeated(chat: ChatServer, status: int) -> None:
+    """A prompt that is too long stays too long; the next one may not be."""
+    chat.reset(str, _first(_error(status, "too long")))
+    with pytest.raises(CallFailed, match=f"HTTP {status}: too long$"):
+        _ask(chat)
+    assert len(chat.requests) == 1
+
+
+@pytest.mark.parametrize("status", [401, 402, 403, 404])
+def test_what_all_calls_would_get_ends_the_model(chat: ChatServer, status: int) -> None:
+    chat.reset(str, _first(_error(status, "line one\nline two\x1b[31m")))
+    with pytest.raises(EndpointFailed, match=rf"^HTTP {status}: line one line two \[31m$"):
+        _ask(chat)
+    assert len(chat.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "pauses"),
+    [("0.3", (0.22, 0.45)), ("nan", (0, 0.2)), ("-5", (0, 0.2)), ("Wed, 21 Oct 2099 07:28:00 GMT", (0, 0.2)),
+     ("soon", (0, 0.2)), ("", (0, 0.2))],
+)  # fmt: skip
+def test_the_pause_is_the_one_that_the_server_asks_for(
+    chat: ChatServer, asked: str, pauses: tuple[float, float]
+) -> None:
+    """In seconds; otherwise it is ours, which is short in tests."""
+    times: list[float] = []
+
+    def trouble(number: int, body: Any) -> Response | None:
+        times.append(time.monotonic())
+        return None if number else _error(429, **{"retry-after": asked})
+
+    chat.reset(lambda question: "2", trouble)
+    assert _ask(chat).text == "2"
+    assert pauses[0] <= times[1] - times[0] <= pauses[1] + 1.0
+
+
+# Keys and addresses
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 500])
+def test_a_key_that_an_endpoint_repeats_is_not_shown(chat: ChatServer, status: int, tmp_path: Path) -> None:
+    """Neither in an error nor in a file."""
+    chat.reset(str, lambda number, body: _error(status, f"not a key: Bearer {KEY}"))
+    with pytest.raises((CallFailed, EndpointFailed), match=r"not a key: Bearer \*\*\*"):
+        _ask(chat)
+    with pytest.raises(Exception, match=r"failed: that is not a result|Bearer \*\*\*"):
+        _run(chat.url, tmp_path / "e")
+    assert all(KEY.encode() not in file.read_bytes() for file in (tmp_path / "e").iterdir())
+
+
+def test_a_key_in_answers_and_names_is_not_shown(
+    chat: ChatServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat.reset(str, lambda number, body: JSONResponse(completion(f"<answer>{KEY}</answer>", model=KEY, refusal=KEY)))
+    _run(chat.url, tmp_path / "e")
+    assert "a: answered as ***" in capsys.readouterr().out
+    assert all(KEY.encode() not in file.read_bytes() for file in (tmp_path / "e").iterdir())
+
+
+@pytest.mark.parametrize("key", [f"{KEY}\n", f" {KEY}", f"{KEY}\r\nX-Other: 1", f"{KEY}ü", f"{KEY}\x1b"])
+def test_a_key_that_no_header_can_hold_is_reported_without_it(
+    chat: ChatServer, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any call: the libraries below would print it."""
+    chat.reset(str)
+    monkeypatch.setenv("MY_KEY", key)
+    with pytest.raises(
+        InputError, match=r"^http://127\S+: the key in MY_KEY has .*: set it to the bare key$"
+    ) as caught:
+        _run(chat.url, tmp_path / "e")
+    assert "s3cret" not in str(caught.value)
+    assert chat.requests == []
+
+
+def test_keys_come_from_the_environment(chat: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the variable that the model names; on this machine, no other key is sent."""
+    chat.reset(str)
+    monkeypatch.setenv("OPENAI_API_KEY", "not this one")
+    _run(chat.url, tmp_path / "e")
+    assert chat.keys == {f"Bearer {KEY}"}
+    chat.reset(str)
+    _run(chat.url, tmp_path / "f", f"models.a={{model: m, url: '{chat.url}'}}")
+    assert chat.keys == {None}
+    monkeypatch.delenv("MY_KEY")
+    with pytest.raises(InputError, match="the environment variable MY_KEY is not set"):
+        _run(chat.url, tmp_path / "g")
+
+
+def test_a_key_does_not_follow_a_redirect(chat: ChatServer, tmp_path: Path) -> None:
+    """To another host, whose answer counts."""
+    with ChatServer(str) as other:
+        elsewhere = f"http://localhost:{other.port}/v1/chat/completions"
+        chat.reset(str, lambda number, body: RedirectResponse(elsewhere, 307))
+        _run(chat.url, tmp_path / "e")
+        assert (len(other.requests), other.keys, chat.keys) == (2, {None}, {f"Bearer {KEY}"})
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [("http://127.0.0.1:9/v1", r"^nothing answers at http://127\.0\.0\.1:9/v1: "),
+     ("{}", r"a: HTTP 404: Not Found \(is the URL {}/v1\?\); no results are written")],
+)  # fmt: skip
+def test_a_wrong_address_is_reported(chat: ChatServer, url: str, message: str, tmp_path: Path) -> None:
+    """With the path that most forget."""
+    address = chat.url.removesuffix("/v1")
+    with pytest.raises(Exception, match=message.format(address.replace(".", r"\."))):
+        _run(url.format(address), tmp_path / "e")
+
+
+# Lists of models
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        HTMLResponse("<html>welcome</html>"),
+        Response("{", media_type="application/json"),
+        JSONResponse({"data": "abc"}),
+        JSONResponse({"data": [{"id": 5}, {"id": None}, "x", {}]}),
+        JSONResponse({"data": []}),
+        JSONResponse({"error": {"message": "none"}}, 500),
+        JSONResponse({"data": [{"id": "models/m"}]}),
+        JSONResponse({"data": [{"id": "other"}, {"id": "m"}]}),
+    ],
+    ids=["a page", "half of JSON", "a text", "no texts", "none", "an error", "with a path", "among others"],
+)
+def test_a_list_of_models_that_is_not_one_means_nothing(chat: ChatServer, listed: Response, tmp_path: Path) -> None:
+    """The calls show; and names may be in a list with what they belong to."""
+    chat.reset(str).listed = listed
+    assert _run(chat.url, tmp_path / "e").models["a"].failed == 0
+
+
+def test_a_model_that_is_not_served_is_reported_before_any_call(
+    chat: ChatServer, tmp_path: Path, rg_env: RgEnv
+) -> None:
+    """In a line that a terminal can show, however long and strange the names are."""
+    chat.reset(str).listed = JSONResponse({"data": [{"id": name} for name in (ESCAPES, "y" * 5000, 7)]})
+    code, _, error = rg_env("eval", "--models", f"m@{chat.url}", "--tasks", "gcd", "--output-dir", f"{tmp_path}/e")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "does not serve 'm': it has [31mred, yyy" in error
+    assert not set("\x1b\x07\x9b\u202e") & set(error)
+    assert len(error) < 500
+    assert chat.requests == []
+
+
+def test_another_name_in_answers_is_reported_without_a_terminals_codes(
+    chat: ChatServer, tmp_path: Path, rg_env: RgEnv
+) -> None:
+    chat.reset(str, lambda number, body: JSONResponse(completion("2", model=ESCAPES + "x" * 100_000)))
+    options = ["--tasks", "gcd", "-n", "2", "--output-dir", f"{tmp_path}/e"]
+    code, out, _ = rg_env("eval", "--models", f"m@{chat.url}", *options)
+    assert code == 0
+    assert "m: answered as [31mred" in out
+    assert not set("\x1b\x07\x9b\u202e") & set(out)
+    assert len(out) < 3000
+
+
+def test_all_endpoints_are_checked_before_the_first_call(chat: ChatServer, tmp_path: Path) -> None:
+    """One that refuses the key ends the evaluation before anything was paid for."""
+    chat.reset(str)
+    with ChatServer(str) as slow:
+        slow.listed, slow.list_s = JSONResponse({"error": {"message": "no"}}, 401), 0.5
+        other = json.dumps({"model": "m", "url": slow.url})
+        with pytest.raises(InputError, match="refuses the key: HTTP 401"):
+            _run(chat.url, tmp_path / "e", f"models.b={other}")
+    assert chat.requests == []
+
+
+def test_no_more_callers_than_calls(chat: ChatServer, tmp_path: Path) -> None:
+    """A million concurrent calls may be configured."""
+    chat.reset(str)
+    start = time.monotonic()
+    _run(chat.url, tmp_path / "e", "requests.concurrency=1000000")
+    assert time.monotonic() - start < 5

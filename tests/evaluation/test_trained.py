@@ -1,0 +1,148 @@
+"""A checkpoint is evaluated as it was trained, unless the config sets something else: on real runs of one step."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rg_env.cli.main import run as command
+from rg_env.core.data.dataset import build_splits
+from rg_env.errors import InputError
+from rg_env.evaluation.config import EvalConfig, eval_config_of
+from rg_env.evaluation.evaluate import run_evaluation
+from rg_env.evaluation.questions import draw
+from rg_env.evaluation.results import Results, read_results
+from rg_env.evaluation.trained import Trained, as_trained, trained_on
+from rg_env.training.build import run_config
+from rg_env.training.config.load import load_train_config
+
+TINY = Path(__file__).parents[2] / "configs" / "train" / "tiny.yaml"
+PROMPT = "Answer as <answer>N</answer>."
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("outputs") / "run"
+    own = ["training.max_steps=1", "training.per_device_train_batch_size=8", "training.max_tokens=33", "seed=3",
+           "grading=partial", "splits.num_train_examples=64", "splits.num_eval_examples=12", "splits.eval_seed=5",
+           f"prompt={{system_prompt: {json.dumps(PROMPT)}, placement: user}}",
+           "rewards={correctness: 0.5, format: 0.2}",
+           "tasks={leg_counting: {config: {min_animals: 1, max_animals: 2}}, chain_sum: {config: {max_terms: 2}}}",
+           "evaluation={rollouts_per_example: 3, temperature: 0.8, num_held_out_examples: 5, tasks: "
+           "{simple_equations: {}, short: {task: chain_sum, num_examples: 4}}}", f"output.dir={folder}"]  # fmt: skip
+    run_config(load_train_config(TINY, own))
+    return folder
+
+
+def _config(folder: Path, models: dict[str, Any], *overrides: str) -> EvalConfig:
+    return eval_config_of([f"models={json.dumps(models)}", "tasks=leg_counting", "num_examples=5",
+                           f"output.dir={folder}", *overrides])  # fmt: skip
+
+
+def _all(folder: Path) -> Results:
+    return read_results(max(folder.glob("results_all_tasks_*.json")))
+
+
+@pytest.mark.slow
+def test_without_options_the_figures_are_the_runs_own(run: Path, tmp_path: Path) -> None:
+    """To the answer, on all of its tasks, held-out ones and labels among them: the embedded engine, on a CPU."""
+    assert command(["eval", "--models", str(run), "--output-dir", str(tmp_path / "e")]) == 0
+    ours, theirs = _all(tmp_path / "e"), read_results(run / "eval_results" / "eval_step_1.json")
+    assert set(ours.tasks) == set(theirs.tasks) == {"leg_counting", "chain_sum", "simple_equations", "short"}
+    for name, task in theirs.tasks.items():
+        (own,), (recorded,) = ours.tasks[name].models.values(), task.models.values()
+        assert own.correct.keys() == recorded.correct.keys()
+        assert own.scores.model_copy(update={"guess_adjusted": None}) == recorded.scores
+        assert {*map(str, own.correct.items())} == {*map(str, recorded.correct.items())}
+    answers = [json.loads(line) for line in (tmp_path / "e" / "rollouts.jsonl").read_text().splitlines()]
+    key = ("task", "draw", "row", "rollout", "completion", "reward")
+    assert {tuple(each[k] for k in key) for each in answers} == {tuple(e[k] for k in key) for e in theirs.rollouts}
+
+
+@pytest.mark.slow
+def test_what_is_left_open_is_as_in_the_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For the model it is compared with, too; the files say so. A run's folder means its last checkpoint."""
+    results, folder = run_evaluation(_config(tmp_path / "e", {"base": "tiny", "ours": str(run)}))
+    task = results.tasks["leg_counting"]
+    assert (task.system_prompt, task.grading, task.sampling.max_tokens) == (PROMPT, "partial", 33)
+    assert (task.sampling.temperature, task.sampling.rollouts_per_example, task.questions.n) == (0.8, 1, 5)
+    assert task.spec
+    assert task.spec["config"].items() >= {"min_animals": 1, "max_animals": 2}.items()
+    assert [model.source for model in task.models.values()] == ["tiny", str(run / "checkpoint-1")]
+    (note,) = results.notes
+    assert note.startswith(
+        f"ours: evaluated as in its training run: prompt.system_prompt='{PROMPT}', prompt.placement="
+    )
+    assert "rewards.correctness.weight=0.5" in note
+    assert note in capsys.readouterr().out
+    assert note in (folder / "summary.md").read_text()
+    assert _all(folder).notes == [note]
+    assert {(each.a, each.b) for each in results.comparisons} == {("ours", "base")}
+    again, _ = run_evaluation(_config(tmp_path / "e", {"base": "tiny", "ours": str(run)}), resume=True)
+    assert again.tasks == results.tasks
+
+
+@pytest.mark.slow
+def test_the_config_has_the_last_word(run: Path, tmp_path: Path) -> None:
+    """Its own values stay, and the difference is noted; models without a run change nothing."""
+    own = ["grading=hardened", "sampling.max_tokens=90", "prompt.system_prompt=Think.", "rewards.correctness=1"]
+    config, (first, second) = as_trained(_config(tmp_path, {"ours": str(run / "checkpoint-1")}, *own))
+    assert (config.grading, config.sampling.max_tokens, config.prompt.system_prompt) == ("hardened", 90, "Think.")
+    assert (config.prompt.placement, config.sampling.temperature, config.eval_seed) == ("user", 0.8, 5)
+    assert "prompt.placement='user'" in first
+    assert second.startswith("ours: trained with other values than it is evaluated with: prompt.system_prompt='Answer")
+    assert "grading='partial'" in second
+    assert "sampling.max_tokens=33" in second
+    plain = _config(tmp_path, {"base": "tiny", "far": "m@http://127.0.0.1:9/v1"})
+    assert as_trained(plain) == (plain, [])
+    sized = _config(tmp_path, {"ours": str(run)}, "tasks={leg_counting: {config: {max_animals: 4}}}")
+    assert as_trained(sized)[0].tasks["leg_counting"].config == {"max_animals": 4}
+
+
+@pytest.mark.slow
+def test_a_damaged_run_is_one_error(run: Path, tmp_path: Path) -> None:
+    """With the folder, and before anything is loaded."""
+    (tmp_path / "checkpoint-1").mkdir()
+    for name in ("checkpoint-1/config.json", "config.yaml", "manifest.json", "arguments.yaml"):
+        (tmp_path / name).write_text((run / name).read_text())
+    (tmp_path / "arguments.yaml").write_text("environment: {system_prompt: x}")
+    with pytest.raises(
+        InputError, match=r"is damaged: its files do not describe a training run: KeyError\('training'\)"
+    ):
+        as_trained(_config(tmp_path / "e", {"ours": str(tmp_path / "checkpoint-1")}))
+
+
+# Questions to leave out
+
+
+def _numbers(row: Any) -> tuple[int, ...]:
+    return tuple(sorted(json.loads(row["info"]["entry"])["metadata"]["numbers"]))
+
+
+def _checkpoint(folder: Path, rows: dict[str, Any] | None) -> str:
+    (folder / "checkpoint-1").mkdir()
+    (folder / "checkpoint-1" / "config.json").write_text("{}")
+    (folder / "manifest.json").write_text(json.dumps({"rows": rows}))
+    return str(folder / "checkpoint-1")
+
+
+def test_problems_that_were_trained_on_are_left_out_in_any_order(tmp_path: Path) -> None:
+    """A run that was divided by question has seen some of them, with the numbers in this order or in another."""
+    train, _, manifest = build_splits("lcm", 400, 0, 0, split_by="question")
+    asked = draw(eval_config_of(["models=tiny", "tasks=lcm", "num_examples=60", "eval_seed=7"]), "lcm")
+    known = {_numbers(row) for row in train}
+    left_out = trained_on(_checkpoint(tmp_path, manifest)).among(asked)
+    assert left_out == {number for number, row in enumerate(asked.rows) if _numbers(row) in known}
+    words = {row["question"] for row in train}
+    assert any(asked.rows[number]["question"] not in words for number in left_out)
+
+
+def test_rows_of_the_users_own_and_damaged_manifests(tmp_path: Path) -> None:
+    """Nothing is known of the first; the second are an error."""
+    model = _checkpoint(tmp_path, None)
+    assert trained_on(model) == trained_on(str(tmp_path)) == Trained()
+    for text in ('{"rows": {"splits": {"train": 3}}}', "{", "[]"):
+        (tmp_path / "manifest.json").write_text(text)
+        with pytest.raises(InputError, match="damaged"):
+            trained_on(model)
