@@ -53,7 +53,7 @@ def test_a_whole_plan(make_trainer: Any, unseen: Any, tmp_path: Path, capsys: py
     trainer.engine.generate = counted
     plan = EvaluationPlan(held_out=[unseen], rollouts_per_example=4, temperature=0.7, top_p=0.9, max_tokens=16)
     results = train(trainer, evaluation=plan)
-    whole = [(8 * 4, 0.7), (8, 0.0), (5 * 4, 0.7), (5, 0.0)]  # 4 sampled answers and a greedy one to each question
+    whole = [(13 * 4, 0.7), (13, 0.0)]  # 4 sampled answers and a greedy one to each question
     assert batches == [*whole, (16, 1.0), *whole]
     run = tmp_path / "run"
     found = read(run, 1)
