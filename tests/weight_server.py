@@ -23,7 +23,7 @@ class StandIn(LoopbackServer):
         model: float32, whose weights are updated.
         asked: the paths of all requests.
         lost: names of tensors that it does not load, without a word.
-        fails_at: a path that is answered with an error.
+        fails_at: a path that is answered with an error, of this `status`, `failures` times.
         waits_at: a path that is answered when `go` is set.
     """
 
@@ -32,6 +32,7 @@ class StandIn(LoopbackServer):
         self.asked: list[str] = []
         self.lost: set[str] = set()
         self.fails_at = self.waits_at = ""
+        self.status, self.failures = 500, 10**9
         self.go = threading.Event()
         self._says = {"version": "0.32.0", "processed": True, "dtype": "float32", "quantization": None, **otherwise}
         self._memory: torch.Tensor | None = None
@@ -89,8 +90,11 @@ class StandIn(LoopbackServer):
             import asyncio
 
             await asyncio.to_thread(self.go.wait, 60)
-        if path == self.fails_at or path in self._says.get("lacks", ()):
-            return Response(status_code=404 if path != self.fails_at else 500)
+        if path in self._says.get("lacks", ()):
+            return Response(status_code=404)
+        if path == self.fails_at and self.failures:
+            self.failures -= 1
+            return Response(status_code=self.status)
         body = await request.json() if await request.body() else {}
         try:
             return JSONResponse(self._answer_to(path, body))

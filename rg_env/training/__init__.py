@@ -31,6 +31,7 @@ _NAMES = {
     "run_folder": "rg_env.training.distributed",
     "run_name": "rg_env.core.run_folder",
     "split_rows": "rg_env.training.data.user_rows",
+    "token_logps": "rg_env.training.algorithms.logprobs",
     "train": "rg_env.training.run",
 }
 

@@ -1,8 +1,8 @@
-"""What a trainer's rollouts come from: the `Engine` protocol, and the model itself (`Embedded`); see `vllm_engine`."""
+"""What a trainer's rollouts come from: an `Engine`; here the model itself (`Embedded`), in `vllm_engine` a server."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -11,8 +11,8 @@ from rg_env.inference.embedded.engine import EmbeddedEngine
 from rg_env.inference.protocol import Completion, Sampling
 
 
-class Engine(Protocol):
-    """Samples completions with the newest weights it was given."""
+class Engine:
+    """Samples completions with the newest weights it was given. Methods without a purpose for an engine do nothing."""
 
     name: str
     max_context: int
@@ -22,6 +22,7 @@ class Engine(Protocol):
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
         """One completion for each prompt (token ids), in order. On the main process only."""
+        raise NotImplementedError
 
     def cancel(self) -> None:
         """Make running generation end soon."""
@@ -34,24 +35,28 @@ class Engine(Protocol):
 
     def check_parity(self, difference: float) -> None:
         """Raise `TrainingError` if log-probabilities of rollouts of the current weights differ by this on average, and
-        that is more than two implementations may. On the main process only."""
+        that is more than rounding explains. On the main process only."""
 
     def random_state(self) -> torch.Tensor | None:
-        """State of the random numbers that it samples with; None if they are not this process's."""
+        """State of the random numbers that it samples with; None if another process has them."""
+        return None
 
     def set_random_state(self, state: torch.Tensor | None) -> None:
         """Continue from what `random_state` returned."""
 
     def aside(self) -> AbstractContextManager[Any]:
         """Within: sampling uses none of the random numbers of training."""
+        return nullcontext()
 
     def metrics(self) -> dict[str, float]:
-        """What to log of the last `sync`."""
+        """What to log about the last `sync`."""
+        return {}
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release what it holds."""
 
 
-class Embedded:
+class Embedded(Engine):
     """The model that is being trained, in this process."""
 
     name = "embedded"
@@ -68,12 +73,6 @@ class Embedded:
 
     def resume(self) -> None:
         self.engine.resume()
-
-    def check_parity(self, difference: float) -> None:
-        """Nothing to do: it is the model itself."""
-
-    def sync(self) -> None:
-        """Nothing to do."""
 
     def random_state(self) -> torch.Tensor | None:
         generator = self.engine.generator
@@ -92,9 +91,3 @@ class Embedded:
             yield
         finally:
             self.set_random_state(before)
-
-    def metrics(self) -> dict[str, float]:
-        return {}
-
-    def close(self) -> None:
-        """Nothing to do."""

@@ -6,19 +6,20 @@
 
 What was sampled is what is trained on, token for token: completions are never encoded again.
 
-`fill` replaces groups that teach nothing ("dynamic sampling", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.2). A
-group whose answers are all right, or all wrong, has no advantage: other prompts are sampled, in rounds, until the batch
-has only mixed groups, or the rounds are used up; places that stay empty are left out of the loss. Accuracy alone
-decides: rewards for form or length nearly always vary within a group, and a filter on them would teach the form.
+`GroupFilter` replaces groups that teach nothing ("dynamic sampling", Yu et al., 2025, DAPO, arXiv:2503.14476, section
+3.2). A group whose answers are all right, or all wrong, has no advantage: other prompts are sampled, in rounds, until
+the batch has only mixed groups, or the rounds are used up; places that stay empty are left out of the loss. Accuracy
+alone decides: rewards for form or length nearly always vary within a group, and a filter on them would teach form.
 """
 
 import math
+import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from rg_env.core.environment import Environment, Row
 from rg_env.core.grading.rollout import Rollout
@@ -37,6 +38,10 @@ class Generates(Protocol):
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
         """One completion for each prompt (token ids), in order."""
+
+
+Group: TypeAlias = "tuple[Rollouts, range]"
+"""The rollouts of one prompt, as rows of a batch."""
 
 
 @dataclass(frozen=True)
@@ -78,23 +83,14 @@ class Rollouts:
             self.rewards,
         )
 
-    def rows(self, indices: Sequence[int]) -> "Rollouts":
-        """Only these, with their share of the time."""
-
-        def pick(values: list[Any]) -> list[Any]:
-            return [values[index] for index in indices]
-
-        share = self.seconds * len(indices) / len(self)
-        return Rollouts(pick(self.rollouts), pick(self.scored), pick(self.prompt_ids), share)
-
     @classmethod
-    def joined(cls, parts: Sequence["Rollouts"]) -> "Rollouts":
-        """All parts, one after the other."""
+    def joined(cls, groups: Sequence[Group]) -> "Rollouts":
+        """Some rollouts of each batch, one after the other, with their share of the time."""
         return cls(
-            [rollout for part in parts for rollout in part.rollouts],
-            [scored for part in parts for scored in part.scored],
-            [ids for part in parts for ids in part.prompt_ids],
-            sum(part.seconds for part in parts),
+            [batch.rollouts[row] for batch, rows in groups for row in rows],
+            [batch.scored[row] for batch, rows in groups for row in rows],
+            [batch.prompt_ids[row] for batch, rows in groups for row in rows],
+            sum(batch.seconds * len(rows) / len(batch) for batch, rows in groups),
         )
 
     def records(self, limit: int | None = None) -> list[dict[str, Any]]:
@@ -167,83 +163,84 @@ class RolloutSampler:
 
 
 EMPTY_BATCHES = 3
-"""Batches in a row without a single mixed group, after which a run ends."""
+"""Consecutive batches without a single mixed group after which a run ends."""
 
 
 @dataclass(frozen=True)
 class Filtered:
-    """What `fill` made of a batch."""
+    """What `GroupFilter` makes of a batch."""
 
     batch: Rollouts
     """As many groups as the batch had, the mixed ones first."""
     empty: list[int]
-    """Rollouts of it that carry no loss."""
-    asked: int
-    """Prompts asked, those of the batch included."""
+    """Rollouts of it that do not contribute to the loss."""
+    prompted: int
+    """Number of prompts sampled, including those of the batch."""
     mixed: int
-    """Of them, mixed groups."""
+    """Number of them whose groups are mixed."""
 
     def metrics(self) -> dict[str, float]:
         """As they are logged."""
         return {
-            "filter_groups/asked": float(self.asked),
-            "filter_groups/mixed": self.mixed / self.asked,
+            "filter_groups/asked": float(self.prompted),
+            "filter_groups/mixed": self.mixed / self.prompted,
             "filter_groups/empty": len(self.empty) / len(self.batch),
         }
 
 
-def fill(batch: Rollouts, num_generations: int, ask: Callable[[int, int], Rollouts], rounds: int) -> Filtered:
-    """Replace the groups of `batch` that are not mixed.
+class GroupFilter:
+    """Replaces the groups of a batch that are not mixed.
 
     Args:
-        ask: takes a round (from 0) and a number of prompts, and returns the rollouts of at most as many groups.
-        rounds: at most.
+        num_generations: rollouts of a group.
+        rounds: most rounds of sampling for a batch.
     """
-    places = len(batch) // num_generations
-    batches, mixed = [batch], [(0, group) for group in _mixed(batch, num_generations)]
-    asked = places
-    for number in range(rounds):
-        missing = places - len(mixed)
-        if missing <= 0:
-            break
-        # As many as will probably do, by the share so far; without any, as many as there are places.
-        count = min(places, math.ceil(missing * asked / len(mixed))) if mixed else places
-        batches.append(ask(number, count))
-        asked += len(batches[-1]) // num_generations
-        mixed += [(len(batches) - 1, group) for group in _mixed(batches[-1], num_generations)]
-    rest = [(0, group) for group in range(places) if (0, group) not in mixed]
-    picked = [*mixed, *rest][:places]
-    filled = Rollouts.joined([batches[number].rows(_rollouts(group, num_generations)) for number, group in picked])
-    empty = range(len(mixed) * num_generations, places * num_generations)
-    return Filtered(filled, list(empty), asked, len(mixed))
 
+    def __init__(self, num_generations: int, rounds: int) -> None:
+        self._size, self._rounds, self._empty_batches = num_generations, rounds, 0
 
-class EmptyBatches:
-    """Counts batches in which no group was mixed."""
+    def __call__(self, batch: Rollouts, sample: Callable[[int, int], Rollouts]) -> Filtered:
+        """Fill the places of a batch with mixed groups.
 
-    def __init__(self) -> None:
-        self._count = 0
+        Args:
+            sample: takes a round (from 0) and a number of prompts, and returns the rollouts of at most that many.
 
-    def count(self, filtered: Filtered) -> None:
-        """Raise `TrainingError` when this is the last that a run may have in a row."""
-        self._count = 0 if filtered.mixed else self._count + 1
-        if self._count < EMPTY_BATCHES:
+        Raises:
+            TrainingError: a mixed group was found in none of the last `EMPTY_BATCHES` batches.
+        """
+        own = self._groups(batch)
+        mixed = [group for group in own if _is_mixed(group)]
+        prompted = len(own)
+        for number in range(self._rounds):
+            missing = len(own) - len(mixed)
+            if missing <= 0:
+                break
+            # As many as are expected to suffice, by the share of mixed groups so far.
+            count = min(len(own), math.ceil(missing * prompted / len(mixed))) if mixed else len(own)
+            found = self._groups(sample(number, count))
+            prompted += len(found)
+            mixed += [group for group in found if _is_mixed(group)]
+        rest = [group for group in own if not _is_mixed(group)]
+        filled = Rollouts.joined([*mixed, *rest][: len(own)])
+        self._count(batch, bool(mixed))
+        return Filtered(filled, list(range(len(mixed) * self._size, len(filled))), prompted, len(mixed))
+
+    def _groups(self, batch: Rollouts) -> list[Group]:
+        return [(batch, range(first, first + self._size)) for first in range(0, len(batch), self._size)]
+
+    def _count(self, batch: Rollouts, any_mixed: bool) -> None:
+        self._empty_batches = 0 if any_mixed else self._empty_batches + 1
+        if self._empty_batches < EMPTY_BATCHES:
             return
-        accuracies = filtered.batch.accuracies or [0.0]
-        accuracy = sum(accuracies) / len(accuracies)
+        accuracy = statistics.fmean(batch.accuracies or [0.0])
         raise TrainingError(
             f"filter_groups left nothing of {EMPTY_BATCHES} batches: all answers to a prompt are right, or all wrong "
-            f"(accuracy {accuracy:.2f}): take {'harder' if accuracy > 0.5 else 'easier'} tasks, another level, or a "
+            f"(accuracy {accuracy:.2f}): choose {'harder' if accuracy > 0.5 else 'easier'} tasks, another level, or a "
             "larger num_generations"
         )
 
 
-def _mixed(batch: Rollouts, size: int) -> list[int]:
-    """The groups with right and other answers."""
-    correct = batch.accuracies or []
-    groups = range(len(correct) // size)
-    return [group for group in groups if len({correct[row] == 1.0 for row in _rollouts(group, size)}) > 1]
-
-
-def _rollouts(group: int, size: int) -> Sequence[int]:
-    return range(group * size, (group + 1) * size)
+def _is_mixed(group: Group) -> bool:
+    """Whether some answers of a group are right and some are not."""
+    batch, rows = group
+    return len({batch.scored[row].metrics["accuracy"] == 1.0 for row in rows}) > 1

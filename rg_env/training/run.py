@@ -65,7 +65,7 @@ class Recorder(TrainerCallback):
         self.trainer, self.folder, self.interrupted = trainer, folder, interrupted
         self.evaluation, self._resumed = evaluation, resumed
         self.console, self.logging = RunConsole(stream or sys.stdout), logging or LoggingConfig()
-        self._examples_at = 0
+        self._examples_at = self._first = 0
         self.evaluations: list[Results] = []
         """On the main process."""
         self.evaluated = False
@@ -81,7 +81,7 @@ class Recorder(TrainerCallback):
             trainer.curriculum.say = self.console.line
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._examples_at = state.global_step
+        self._examples_at = self._first = state.global_step
         if self._resumed:
             self._evaluated_at = on_main(self.trainer.accelerator, lambda: self._resume(state.global_step))
         self._evaluate_if_due(state)
@@ -117,6 +117,8 @@ class Recorder(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.evaluation.plan.after and not self.interrupted():
+            if state.global_step > self._first:
+                self.trainer.save_checkpoint()  # a run that is killed in its last evaluation can be resumed
             self.evaluate(state.global_step)
 
     def _evaluate_if_due(self, state: Any) -> None:
@@ -247,7 +249,7 @@ def train(
             recorder.console.close()
             trackers.finish(failed=failure is not None)
             trainer.callbacks = callbacks
-    if failure is None and not interruption.happened and trainer.state.global_step <= first:
+    if failure is None and not interruption.happened and trainer.state.global_step <= first < trainer.args.max_steps:
         failure = TrainingError("the run ended without a single optimizer step: are there rows to train on, and steps?")
     seconds = time.monotonic() - start
     if (failure or interruption.happened) and not recorder.evaluated and trainer.state.global_step <= first:
@@ -394,6 +396,10 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
     return {"script": shlex.join(sys.argv), **settings, **resolved}
 
 
+TOGETHER_S = 1.0
+"""Different signals within this time are one request: a closed terminal or a scheduler may send two."""
+
+
 class _Interruption(TrainerCallback):
     """Ends a run on SIGINT and SIGTERM: by `KeyboardInterrupt`, but never in the middle of an update.
 
@@ -406,6 +412,8 @@ class _Interruption(TrainerCallback):
         self.happened = False
         self._several = trainer.accelerator.num_processes > 1
         self._waiting = False
+        self._first: tuple[int, float] | None = None
+        """The first signal, and when it came."""
 
     @contextmanager
     def handled(self) -> Iterator[None]:
@@ -416,11 +424,18 @@ class _Interruption(TrainerCallback):
         before = {kind: signal.signal(kind, self._interrupt) for kind in kinds}
         try:
             yield
+            if self._first is not None:  # what belongs to it must not end the saving that follows
+                time.sleep(max(0.0, self._first[1] + TOGETHER_S - time.monotonic()))
         finally:
             for kind, handler in before.items():
                 signal.signal(kind, handler)
 
-    def _interrupt(self, *_: Any) -> None:
+    def _interrupt(self, kind: int, frame: Any) -> None:
+        now = time.monotonic()
+        if self._first is None:
+            self._first = kind, now
+        elif kind != self._first[0] and now < self._first[1] + TOGETHER_S:
+            return
         if self._waiting or not (self.trainer.updating or self._several):
             raise KeyboardInterrupt  # at once; so does a second signal
         self._waiting = True

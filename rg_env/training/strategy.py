@@ -11,14 +11,14 @@ fp16 skip such steps themselves; the scaler finds its scale that way, so that it
 not finite.
 """
 
-import importlib
+import copy
 import math
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, TypeAlias
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -35,10 +35,10 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from rg_env.errors import InputError, StoppedTogether
-from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS, weight_files
+from rg_env.training.checkpointing.files import stored_parameters, weight_files, weights_name
 from rg_env.training.checkpointing.save import finite_weights
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.distributed import agree
@@ -50,7 +50,7 @@ SCALER_FILE = "scaler.pt"
 
 Sharding = Literal["none", "zero1", "zero2", "zero3", "fsdp2"]
 FSDP_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd")
-"""Those whose state is tensors alone, which a checkpoint holds without a pickle."""
+"""Those whose state consists of tensors, which a checkpoint holds without a pickle."""
 SHARDED_WEIGHTS = ("zero3", "fsdp2")
 """With these no process holds the whole model."""
 
@@ -59,42 +59,9 @@ LossOf = Callable[[Any], torch.Tensor]
 Updating = Callable[[], AbstractContextManager[Any]]
 
 
-class Strategy(Protocol):
-    """What the loop needs to know of how the model is spread."""
-
-    @property
-    def sharding(self) -> Sharding:
-        """What is sharded, and by whom."""
-
-    def prepare(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
-        """Model and optimizer, wrapped for training."""
-
-    def prepare_reference(self, model: Any) -> Any:
-        """A second model that is never trained, spread in the same way."""
-
-    def step(self, loss_of: LossOf, parts: list[Any], rates: Sequence[float], updating: Updating) -> "StepResult":
-        """One optimizer step from micro-batches, with a learning rate for each parameter group; `updating()` is entered
-        around the update itself. Nothing changes if a loss or the gradient is not finite."""
-
-    def gathered(self, parameters: list[Any]) -> AbstractContextManager[Any]:
-        """Within: these parameters are whole on all processes. A collective operation."""
-
-    def whole(self, parameter: Any) -> torch.Tensor:
-        """All of a parameter, within `gathered`. A collective operation."""
-
-    def state_dict(self) -> Any:
-        """All weights by name, whole, on the main process; others may get None. A collective operation."""
-
-    def save(self, folder: Path) -> None:
-        """The optimizer's state, and what else a resumed run needs of the shards. A collective operation."""
-
-    def load(self, folder: Path) -> None:
-        """Load the weights of a checkpoint, and what `save` wrote there. A collective operation."""
-
-
 @dataclass(frozen=True)
 class StepResult:
-    """What became of an optimizer step."""
+    """The outcome of an optimizer step."""
 
     loss: float
     """Mean over micro-batches and processes."""
@@ -104,18 +71,11 @@ class StepResult:
     """What was not finite; None if the step was made."""
 
 
-def make_strategy(accelerator: Accelerator, args: GRPOConfig) -> Strategy:
-    """The strategy that the launcher's configuration asks for. Raises `InputError` for those that are not supported."""
-    if accelerator.distributed_type == DistributedType.DEEPSPEED:
-        return Zero(accelerator, args)
-    # By the launcher's word: on CPUs accelerate itself passes over it, and would run DDP.
-    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
-        return FullySharded(accelerator, args)
-    return DataParallel(accelerator, args)
-
-
 class DataParallel:
-    """A whole copy of the model on each process; gradients are averaged (DDP). One process is the simplest case."""
+    """A whole copy of the model on each process; gradients are averaged (DDP). One process is the simplest case.
+
+    The other strategies have the same methods. All of them are collective operations.
+    """
 
     sharding: Sharding = "none"
 
@@ -125,47 +85,48 @@ class DataParallel:
         self._optimizer: Any = None
 
     def prepare(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
+        """Model and optimizer, wrapped for training."""
         self._model, self._optimizer = self._accelerator.prepare(model, optimizer)
         return self._model, self._optimizer
 
     def prepare_reference(self, model: Any) -> Any:
+        """A second model that is never trained, distributed in the same way."""
         return self._accelerator.prepare_model(model, evaluation_mode=True)
 
     def step(self, loss_of: LossOf, parts: list[Any], rates: Sequence[float], updating: Updating) -> StepResult:
-        set_learning_rates(self._optimizer, rates)
-        total: torch.Tensor | float = 0.0
+        """One optimizer step from micro-batches, with a learning rate for each parameter group; `updating()` is entered
+        around the update itself. Nothing changes if a loss or the gradient is not finite."""
+        losses = []
         for part in parts:
             with self._accelerator.accumulate(self._model):
                 loss = loss_of(part)
-                total = total + loss.detach()
+                losses.append(loss.detach())
                 self._accelerator.backward(loss)
-        norm = self._accelerator.clip_grad_norm_(self._model.parameters(), self._args.max_grad_norm or math.inf)
-        norm = float(norm)  # the same on all processes, which share gradients
-        with updating():
-            if math.isfinite(norm) or self._accelerator.scaler is not None:  # the scaler of fp16 skips by itself
-                self._optimizer.step()
-        self._optimizer.zero_grad()
-        return _result(_mean_loss(self._accelerator, total, len(parts)), norm, not math.isfinite(norm))
+        return _update(self._accelerator, self._args, self._model, self._optimizer, losses, rates, updating)
 
     def gathered(self, parameters: list[Any]) -> AbstractContextManager[Any]:
+        """Within: these parameters are whole on all processes."""
         return nullcontext()
 
     def whole(self, parameter: Any) -> torch.Tensor:
+        """All of a parameter, within `gathered`."""
         return parameter.data
 
     def state_dict(self) -> Any:
+        """All weights by name, whole, on the main process; others may get None."""
         return self._accelerator.unwrap_model(self._model).state_dict()
 
     def save(self, folder: Path) -> None:
+        """Save the optimizer's state, and what else a resumed run needs of the shards."""
         if self._accelerator.is_main_process:
             torch.save(self._optimizer.state_dict(), folder / OPTIMIZER_FILE)
             if self._accelerator.scaler is not None:
                 torch.save(self._accelerator.scaler.state_dict(), folder / SCALER_FILE)
 
     def load(self, folder: Path) -> None:
+        """Load the weights of a checkpoint, and what `save` wrote there."""
         load_weights(folder, self._accelerator.unwrap_model(self._model))
-        state = torch.load(folder / OPTIMIZER_FILE, map_location="cpu", weights_only=True)
-        self._optimizer.load_state_dict(state)
+        self._optimizer.load_state_dict(torch.load(folder / OPTIMIZER_FILE, map_location="cpu", weights_only=True))
         if self._accelerator.scaler is not None and (folder / SCALER_FILE).exists():
             self._accelerator.scaler.load_state_dict(torch.load(folder / SCALER_FILE, weights_only=True))
 
@@ -175,6 +136,10 @@ class Zero:
 
     def __init__(self, accelerator: Accelerator, args: GRPOConfig) -> None:
         self._accelerator, self._args = accelerator, args
+        if args.optim == "adamw_offload":
+            raise InputError(
+                "optim='adamw_offload' does not work with ZeRO: set offload_optimizer_device in its config"
+            )
         plugin = accelerator.state.deepspeed_plugin
         self.sharding: Sharding = f"zero{plugin.zero_stage}"  # type: ignore[assignment]
         if plugin.zero_stage == 3 and not plugin.zero3_save_16bit_model:
@@ -196,8 +161,6 @@ class Zero:
         return self._engine, self._optimizer
 
     def prepare_reference(self, model: Any) -> Any:
-        import copy
-
         import deepspeed
 
         config = copy.deepcopy(self._accelerator.state.deepspeed_plugin.deepspeed_config)
@@ -210,16 +173,16 @@ class Zero:
 
     def step(self, loss_of: LossOf, parts: list[Any], rates: Sequence[float], updating: Updating) -> StepResult:
         set_learning_rates(self._optimizer, rates)
-        total: torch.Tensor | float = 0.0
+        losses = []
         for part in parts:
             with self._accelerator.accumulate(self._engine):
                 loss = loss_of(part)
-                total = total + loss.detach()
+                losses.append(loss.detach())
                 # DeepSpeed clips, steps and clears gradients within the last one.
                 with updating() if self._accelerator.sync_gradients else nullcontext():
                     self._accelerator.backward(loss)
-        loss, norm = _mean_loss(self._accelerator, total, len(parts)), self._engine.get_global_grad_norm()
-        return _result(loss, math.nan if norm is None else float(norm), self._accelerator.optimizer_step_was_skipped)
+        norm, skipped = self._engine.get_global_grad_norm(), self._accelerator.optimizer_step_was_skipped
+        return _result(self._accelerator, losses, math.nan if norm is None else float(norm), skipped)
 
     def gathered(self, parameters: list[Any]) -> AbstractContextManager[Any]:
         if self.sharding != "zero3":
@@ -292,13 +255,13 @@ class FullySharded:
         return self._sharded(model)
 
     def _sharded(self, model: Any) -> Any:
-        """Each layer a unit of its own, which is whole only while it computes; the rest (embedding, head) another."""
+        """Each layer is a unit, which is whole only while it computes; the rest (embedding, head) is another."""
         half = torch.bfloat16 if self._accelerator.mixed_precision == "bf16" else None
         policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
         base = model.get_base_model() if hasattr(model, "peft_config") else model
         layers = set(base._no_split_modules or ())
-        # The main process's weights are everybody's: where accelerate is configured for FSDP, transformers loads them
-        # there alone once the processes know each other.
+        # All processes get the weights of the main one: where accelerate is configured for FSDP, transformers loads
+        # them there alone once the processes know each other.
         whole = model.state_dict() if self._accelerator.is_main_process else {}
         for module in [each for each in model.modules() if type(each).__name__ in layers]:
             fully_shard(module, mesh=self._mesh, mp_policy=policy)
@@ -311,22 +274,14 @@ class FullySharded:
         return model
 
     def step(self, loss_of: LossOf, parts: list[Any], rates: Sequence[float], updating: Updating) -> StepResult:
-        set_learning_rates(self._optimizer, rates)
-        total: torch.Tensor | float = 0.0
+        losses = []
         for number, part in enumerate(parts, start=1):
             self._model.set_requires_gradient_sync(number == len(parts))
             loss = loss_of(part)
-            total = total + loss.detach()
+            losses.append(loss.detach())
             self._model.unshard()  # the head, which `logprobs` runs again in the backward pass, outside of its hooks
             (loss / len(parts)).backward()
-        trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
-        found = torch.nn.utils.clip_grad_norm_(trained, self._args.max_grad_norm or math.inf)
-        norm = float(found.full_tensor() if isinstance(found, DTensor) else found)
-        with updating():
-            if math.isfinite(norm):
-                self._optimizer.step()
-        self._optimizer.zero_grad()
-        return _result(_mean_loss(self._accelerator, total, len(parts)), norm, not math.isfinite(norm))
+        return _update(self._accelerator, self._args, self._model, self._optimizer, losses, rates, updating)
 
     def gathered(self, parameters: list[Any]) -> AbstractContextManager[Any]:
         return nullcontext()  # `whole` gathers each by itself
@@ -345,24 +300,53 @@ class FullySharded:
         try:
             dcp.save({"state": state}, checkpoint_id=folder / OPTIMIZER_FOLDER)
         except CheckpointException as error:  # the same on all processes; not an Exception
-            raise _first_failure(error) from error
+            cause = next(iter(error.failures.values()))[0]
+            raise cause if isinstance(cause, OSError) else RuntimeError(str(cause)) from error
 
     def load(self, folder: Path) -> None:
-        names = saved_names(self._model)
-        whole = {names[name]: tensor for name, tensor in read_weights(folder, self._model).items() if name in names}
-        options = StateDictOptions(full_state_dict=True, strict=False)
-        set_model_state_dict(self._model, whole, options=options)
+        load_weights(folder, self._model)
         state = get_optimizer_state_dict(self._model, self._optimizer)
         dcp.load({"state": state["state"]}, checkpoint_id=folder / OPTIMIZER_FOLDER)
         set_optimizer_state_dict(self._model, self._optimizer, state)
 
 
-def _first_failure(error: CheckpointException) -> Exception:
-    cause = next(iter(error.failures.values()))[0]
-    return cause if isinstance(cause, OSError) else RuntimeError(str(cause))
+Strategy: TypeAlias = DataParallel | Zero | FullySharded
 
 
-def _result(loss: float, norm: float, skipped: bool) -> StepResult:
+def make_strategy(accelerator: Accelerator, args: GRPOConfig) -> Strategy:
+    """The strategy that the launcher's configuration asks for. Raises `InputError` for those that are not supported."""
+    if accelerator.distributed_type == DistributedType.DEEPSPEED:
+        return Zero(accelerator, args)
+    # From the launcher's variable: on CPUs accelerate itself ignores FSDP, and would run DDP.
+    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
+        return FullySharded(accelerator, args)
+    return DataParallel(accelerator, args)
+
+
+def _update(
+    accelerator: Accelerator,
+    args: GRPOConfig,
+    model: Any,
+    optimizer: Any,
+    losses: list[torch.Tensor],
+    rates: Sequence[float],
+    updating: Updating,
+) -> StepResult:
+    """Clip the gradient and update the weights, unless it is not finite."""
+    set_learning_rates(optimizer, rates)
+    accelerator.unscale_gradients()
+    found = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm or math.inf)
+    norm = float(found.full_tensor() if isinstance(found, DTensor) else found)  # the same on all processes
+    with updating():
+        if math.isfinite(norm) or accelerator.scaler is not None:  # the scaler of fp16 skips steps itself
+            optimizer.step()
+    optimizer.zero_grad()
+    return _result(accelerator, losses, norm, not math.isfinite(norm))
+
+
+def _result(accelerator: Accelerator, losses: list[torch.Tensor], norm: float, skipped: bool) -> StepResult:
+    mean = torch.stack(losses).float().mean()
+    loss = float(accelerator.reduce(mean, reduction="mean"))
     return StepResult(loss, norm, None if not skipped else "gradient" if math.isfinite(loss) else "loss")
 
 
@@ -372,72 +356,18 @@ def set_learning_rates(optimizer: Any, rates: Sequence[float]) -> None:
         group["lr"] = rate
 
 
-def _mean_loss(accelerator: Accelerator, total: Any, parts: int) -> float:
-    """The loss of a step: the mean over micro-batches and processes."""
-    mean = torch.as_tensor(total, device=accelerator.device, dtype=torch.float32) / parts
-    return float(accelerator.reduce(mean, reduction="mean"))
-
-
-def read_weights(folder: Path, model: Any) -> dict[str, torch.Tensor]:
-    """The whole weights in `folder` by their names in the model; of a model with an adapter, the adapter's."""
-    adapter = getattr(model, "peft_config", None) is not None
-    found: dict[str, torch.Tensor] = {}
-    for file in weight_files(folder, ADAPTER if adapter else WEIGHTS):
-        found |= load_file(file)
-    return found
-
-
-def saved_names(model: Any) -> dict[str, str]:
-    """Names in the file of its weights → names of its parameters."""
-    parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
-    if getattr(model, "peft_config", None) is None:
-        return {name: name for name in parameters}
-    from peft import get_peft_model_state_dict
-
-    marks = {name: torch.empty(0, device="meta") for name in parameters}
-    by_mark = {id(mark): name for name, mark in marks.items()}
-    saved = get_peft_model_state_dict(model, state_dict=marks, save_embedding_layers=False)
-    return {name: by_mark[id(mark)] for name, mark in saved.items()}
-
-
+@torch.no_grad()
 def load_weights(folder: Path, model: Any) -> None:
-    """Load the weights in `folder` into `model`; of a model with an adapter, the adapter's."""
-    found = read_weights(folder, model)
-    if getattr(model, "peft_config", None) is not None:
-        from peft import set_peft_model_state_dict
-
-        set_peft_model_state_dict(model, found)
-    else:
-        model.load_state_dict(found, strict=False)  # tied weights are stored once; `check_fit` has compared all others
-        model.tie_weights()
-
-
-def make_optimizer(args: GRPOConfig, model: Any) -> torch.optim.Optimizer:
-    """The optimizer that `args.optim` names; biases and norms have no weight decay. Raises `InputError`."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not trained:
-        raise InputError("there is nothing to train: all weights of the model are frozen (requires_grad is False)")
-    matrices = [p for p in trained if len(getattr(p, "ds_shape", p.shape)) > 1]
-    vectors = [p for p in trained if len(getattr(p, "ds_shape", p.shape)) <= 1]
-    groups = [{"params": matrices, "weight_decay": args.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    groups = [group for group in groups if group["params"]]
-    adam = {"lr": args.learning_rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
-    match args.optim:
-        case "adamw_torch" | "adamw_torch_fused":
-            return torch.optim.AdamW(groups, fused=args.optim.endswith("fused"), **adam)
-        case "adamw_8bit" | "paged_adamw_8bit":
-            try:
-                bitsandbytes: Any = importlib.import_module("bitsandbytes")
-            except ImportError as error:
-                raise InputError(f"optim={args.optim!r} needs bitsandbytes: pip install bitsandbytes") from error
-            kind = bitsandbytes.optim.PagedAdamW8bit if args.optim.startswith("paged") else bitsandbytes.optim.AdamW8bit
-            return kind(groups, **adam)
-        case "adafactor":
-            from transformers import Adafactor
-
-            return Adafactor(groups, lr=args.learning_rate, scale_parameter=False, relative_step=False)
-        case _:
-            return torch.optim.SGD(groups, lr=args.learning_rate)
+    """Load the weights in `folder` into `model`, which may be sharded by torch; of a model with an adapter, the
+    adapter's. `check_fit` has compared names and shapes."""
+    parameters = stored_parameters(model)
+    for file in weight_files(folder, weights_name(model)):
+        for name, tensor in load_file(file).items():
+            parameter = parameters.get(name)
+            if isinstance(parameter, DTensor):
+                tensor = distribute_tensor(tensor.to(parameter.device), parameter.device_mesh, parameter.placements)
+            if parameter is not None:
+                parameter.copy_(tensor)
 
 
 MOST_IN_A_ROW = 3

@@ -37,6 +37,7 @@ from rg_env.inference.prompts import PromptEncoder
 from rg_env.inference.protocol import Sampling
 from rg_env.training.algorithms.loss import group_advantages
 from rg_env.training.algorithms.objective import Objective
+from rg_env.training.algorithms.optimizers import make_optimizer
 from rg_env.training.algorithms.policy import PreviousPolicy, prepare_policy, reference_of
 from rg_env.training.checkpointing.save import Checkpoints, rows_hash
 from rg_env.training.checks import (
@@ -54,8 +55,8 @@ from rg_env.training.data.curriculum import Curriculum
 from rg_env.training.distributed import on_main, same_everywhere
 from rg_env.training.engines import Embedded, Engine
 from rg_env.training.reporting.metrics import Phases, StepMeter, StepMetrics, batch_metrics, learning_rate
-from rg_env.training.rollouts import EmptyBatches, Rollouts, RolloutSampler, fill
-from rg_env.training.strategy import StepGuard, make_optimizer, make_strategy
+from rg_env.training.rollouts import GroupFilter, Rollouts, RolloutSampler
+from rg_env.training.strategy import StepGuard, make_strategy
 
 
 class GRPOTrainer:
@@ -93,7 +94,7 @@ class GRPOTrainer:
         curriculum: Curriculum | None = None,
     ) -> None:
         self.env: Environment = as_environment(env)
-        self.args = args = on_this_machine(args)
+        self.args = args = on_this_machine(args).for_rows(len(self.env.train_rows))
         self.processing_class, self.curriculum = processing_class, curriculum
         self.engine_config = engine if isinstance(engine, EngineConfig) else EngineConfig.of(engine)
         self.sampling = Sampling(**{each.name: getattr(args, each.name) for each in dataclasses.fields(Sampling)})
@@ -159,7 +160,8 @@ class GRPOTrainer:
         """Called in this order."""
         for callback in callbacks or []:
             self.add_callback(callback)
-        self._empty_batches = EmptyBatches()
+        self._group_filter = self._make_filter()
+        self._batch_tokens = 0
         self._micro_batches: list[dict[str, Any]] | None = None
         self._synced_at: int | None = None
         self._in_epoch = False
@@ -207,16 +209,16 @@ class GRPOTrainer:
         """Batch `number` of rollouts, sampled now or before ("ahead"). On the main process only."""
         if self.curriculum is not None:
             self.curriculum.update_levels(self.state.global_step)
+        self._batch_tokens = 0
         ahead = self.engine_config.num_batches_ahead
         if ahead:
             last = (self.args.max_steps - 1) // self.args.num_iterations
             for each in range(number, min(number + ahead, last) + 1):
                 if not self.sampler.submitted(each):
                     self.sampler.submit(each, self._rows(each), self.sampling)
-            rollouts = self.sampler.get(number)
+            rollouts = self._counted(self.sampler.get(number))
         else:
-            rollouts = self.sampler.sample(self._rows(number), self.sampling)
-        self._count(rollouts)
+            rollouts = self._counted(self.sampler.sample(self._rows(number), self.sampling))
         if self.curriculum is not None:
             correct = torch.tensor(rollouts.accuracies, dtype=torch.float64)
             self.curriculum.measure(number, correct.view(-1, self.args.num_generations).mean(dim=1).tolist())
@@ -224,10 +226,13 @@ class GRPOTrainer:
         self.metrics.update(batch_metrics(rollouts, self.args.num_generations))  # filtered out or not
         self.metrics.update(self.engine.metrics())
         empty: list[int] = []
-        if self.args.filter_groups:
-            rollouts, empty = self._filtered(number, rollouts)
+        if self._group_filter is not None:
+            filtered = self._group_filter(rollouts, lambda round_, prompts: self._more(number, round_, prompts))
+            self.metrics.update(filtered.metrics())
+            rollouts, empty = filtered.batch, filtered.empty
         if self.args.mask_truncated_completions:
-            empty += rollouts.truncated
+            empty = empty + rollouts.truncated
+        self.meter.batch(self._batch_tokens)
         self.rollouts = rollouts
         return rollouts.tokens().without_loss(empty)
 
@@ -238,19 +243,17 @@ class GRPOTrainer:
             rows = self.curriculum.replace(number, rows)
         return repeated(rows, self.args.num_generations)
 
-    def _filtered(self, number: int, rollouts: Rollouts) -> tuple[Rollouts, list[int]]:
-        """Batch `number` with other groups in place of those that teach nothing, and the rollouts without loss."""
+    def _more(self, number: int, round_: int, prompts: int) -> Rollouts:
+        """Rollouts of prompts other than those of batch `number`."""
+        rows = [self.env.train_rows[index] for index in self._order.more(number, round_, prompts)]
+        return self._counted(self.sampler.sample(repeated(rows, self.args.num_generations), self.sampling))
 
-        def more(round_: int, prompts: int) -> Rollouts:
-            rows = [self.env.train_rows[index] for index in self._order.more(number, round_, prompts)]
-            sampled = self.sampler.sample(repeated(rows, self.args.num_generations), self.sampling)
-            self._count(sampled)
-            return sampled
-
-        filtered = fill(rollouts, self.args.num_generations, more, self.args.filter_groups_rounds)
-        self.metrics.update(filtered.metrics())
-        self._empty_batches.count(filtered)
-        return filtered.batch, filtered.empty
+    def _counted(self, rollouts: Rollouts) -> Rollouts:
+        """The same rollouts, once their tokens are counted."""
+        tokens = sum(map(len, rollouts.prompt_ids)) + sum(len(rollout.token_ids) for rollout in rollouts.rollouts)
+        self._batch_tokens += tokens
+        self.state.num_input_tokens_seen += tokens
+        return rollouts
 
     def _split(self, batch: TokenBatch) -> list[dict[str, Any]]:
         """This process's part of a batch, shuffled and split for gradient accumulation."""
@@ -402,7 +405,7 @@ class GRPOTrainer:
         self.phases.take()
         self._micro_batches, self._synced_at, self._in_epoch = None, None, False
         self.updating, self.consistent = False, True
-        self._empty_batches = EmptyBatches()
+        self._group_filter = self._make_filter()
         self.control = TrainerControl()
         self.guard.set_counts([0, 0])
         self.checkpoints.saved_at = None
@@ -416,15 +419,13 @@ class GRPOTrainer:
         self.checkpoints.note()
         return self.state
 
+    def _make_filter(self) -> GroupFilter | None:
+        args = self.args
+        return GroupFilter(args.num_generations, args.filter_groups_rounds) if args.filter_groups else None
+
     def _new_state(self) -> TrainerState:
         main, local = self.accelerator.is_main_process, self.accelerator.is_local_main_process
         return TrainerState(is_world_process_zero=main, is_local_process_zero=local)
-
-    def _count(self, rollouts: Rollouts) -> None:
-        """Count the tokens of sampled rollouts."""
-        tokens = sum(map(len, rollouts.prompt_ids)) + sum(len(rollout.token_ids) for rollout in rollouts.rollouts)
-        self.meter.batch(tokens)
-        self.state.num_input_tokens_seen += tokens
 
     @contextmanager
     def _updating(self) -> Iterator[None]:
@@ -468,7 +469,6 @@ class GRPOTrainer:
             unwrapped,
             self.processing_class,
             config,
-            self.sampling,
             messages=first,
             proof=encoder(first),
             longest=longest + args.max_tokens,

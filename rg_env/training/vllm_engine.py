@@ -5,10 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
-import torch
 from accelerate import Accelerator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -18,6 +16,7 @@ from rg_env.inference.protocol import Completion, Sampling
 from rg_env.inference.vllm.client import ServerInfo, VllmServer, start_hint
 from rg_env.training.config.schema import EngineConfig
 from rg_env.training.distributed import everywhere, on_main
+from rg_env.training.engines import Engine
 from rg_env.training.strategy import Strategy
 from rg_env.training.weight_sync.parameters import check_sendable
 from rg_env.training.weight_sync.transfer import WeightSync
@@ -26,12 +25,9 @@ T = TypeVar("T")
 
 RETRIES = 4
 """Retries of a request that failed for a reason that may pass (connection, time-out, 5xx), with growing pauses."""
-HEALTH_EVERY_S = 5.0
-SICK_S = 30.0
-"""How long a server may give no sign of life while completions are awaited."""
 
 
-class Vllm:
+class Vllm(Engine):
     """A `vLLM` server with rg_env's plugin. The constructor checks that it can work; all processes take part.
 
     Args:
@@ -43,6 +39,11 @@ class Vllm:
     """
 
     name = "vllm"
+    health_every_s = 5.0
+    sick_s = 30.0
+    """How long a server may be unhealthy while completions are awaited."""
+    pause_s = 0.5
+    """Pause before the first retry."""
 
     def __init__(
         self,
@@ -50,7 +51,6 @@ class Vllm:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         config: EngineConfig,
-        sampling: Sampling,
         *,
         messages: Any,
         proof: list[int],
@@ -99,19 +99,20 @@ class Vllm:
         deadline, sick_since = time.monotonic() + self._config.generation_timeout, None
         while True:
             try:
-                return request.result(timeout=HEALTH_EVERY_S)
+                return request.result(min(self.health_every_s, max(0.0, deadline - time.monotonic())))
             except NotYet:
                 problem = self.server.health_problem(timeout_s=10.0)
                 now = time.monotonic()
                 sick_since = None if problem is None else sick_since or now
-                if sick_since is not None and now - sick_since > SICK_S:
+                if sick_since is not None and now - sick_since > self.sick_s:
                     raise TrainingError(
-                        f"completions will not come: the vLLM server at {self.server}: {problem}, for {SICK_S:g} s"
+                        f"no completions will arrive: the vLLM server at {self.server}: {problem}, for "
+                        f"{self.sick_s:g} s"
                     ) from None
                 if now > deadline:
                     raise TrainingError(
-                        f"completions were not there after {self._config.generation_timeout:g} s: is the server "
-                        "alive? A slow one needs a longer engine.generation_timeout"
+                        f"no completions within {self._config.generation_timeout:g} s: is the server alive? A slow one "
+                        "needs a longer engine.generation_timeout"
                     ) from None
 
     def _request(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
@@ -123,14 +124,8 @@ class Vllm:
                     problem = self.server.health_problem(timeout_s=10.0)
                     state = f" (the vLLM server at {self.server}: {problem})" if problem else ""
                     raise TrainingError(f"sampling failed after {attempt + 1} attempts: {error}{state}") from error
-                time.sleep(min(0.5 * 2**attempt, 8.0))
+                time.sleep(min(self.pause_s * 2**attempt, 8.0))
         raise AssertionError("unreachable")
-
-    def cancel(self) -> None:
-        """Nothing to do: the server is asked no more."""
-
-    def resume(self) -> None:
-        """Nothing to do."""
 
     def sync(self) -> None:
         self._sync.run()
@@ -141,15 +136,6 @@ class Vllm:
                 f"the server at {self.server} does not sample from what is trained: log-probabilities of the rollouts "
                 f"differ by {difference:.3g} on average (tolerance {self._sync.tolerance:g})"
             )
-
-    def random_state(self) -> torch.Tensor | None:
-        return None
-
-    def set_random_state(self, state: torch.Tensor | None) -> None:
-        """Nothing to do: the server has its own."""
-
-    def aside(self) -> AbstractContextManager[Any]:
-        return nullcontext()
 
     def metrics(self) -> dict[str, float]:
         found = {"weight_sync/seconds": self._sync.seconds}

@@ -6,11 +6,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from loopback import LoopbackServer
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from rg_env.errors import ServerError
 from rg_env.inference.vllm.client import BREAKS_OFF, ServerInfo, VllmServer, serve_command, start_hint, vllm_command
@@ -21,51 +24,57 @@ MODELS = {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 64}]}
 @pytest.fixture
 def serve() -> Iterator[Callable[..., VllmServer]]:
     """Starts a server that answers paths with (status, body)."""
-    servers = []
+    with contextlib.ExitStack() as running:
 
-    def start(**answers: tuple[int, Any]) -> VllmServer:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                status, body = answers.get(self.path.rsplit("/", 1)[-1], (404, "no"))
-                text = body if isinstance(body, bytes) else json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("content-length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
+        def start(**answers: tuple[int, Any]) -> VllmServer:
+            async def answer(request: Request) -> Response:
+                status, body = answers.get(request.url.path.rsplit("/", 1)[-1], (404, "no"))
+                return Response(body if isinstance(body, bytes) else json.dumps(body), status)
 
-            do_POST = do_GET
+            server = LoopbackServer([Route("/{path:path}", answer, methods=["GET", "POST"])])
+            running.enter_context(server)
+            return VllmServer("127.0.0.1", server.port)
 
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        server = HTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        servers.append(server)
-        return VllmServer("127.0.0.1", server.server_port)
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        yield start
 
 
-def test_no_server_is_one_clear_error() -> None:
-    """With the command that starts one."""
+@contextlib.contextmanager
+def speaking(speak: Callable[[socket.socket], None]) -> Iterator[VllmServer]:
+    """A program that is not a web server: `speak` gets its first connection, once it has sent something."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.recv(1000)
+                speak(connection)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield VllmServer("127.0.0.1", listener.getsockname()[1])
+        thread.join()
+
+
+@pytest.fixture
+def nobody() -> Iterator[VllmServer]:
+    """The address of a port that nothing listens on."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with pytest.raises(ServerError, match=rf"no vLLM server at 127.0.0.1:{port}.*rg-env vllm MODEL") as caught:
-        VllmServer("127.0.0.1", port).wait(timeout_s=0.2)
+        yield VllmServer("127.0.0.1", free.getsockname()[1])
+
+
+def test_no_server_is_one_clear_error(nobody: VllmServer) -> None:
+    """With the command that starts one."""
+    with pytest.raises(ServerError, match=rf"no vLLM server at {nobody}.*rg-env vllm MODEL") as caught:
+        nobody.wait(timeout_s=0.2)
     assert caught.value.exit_code == 2
 
 
-def test_waiting_ends_when_the_server_is_not_wanted_any_more() -> None:
-    """As when the server's process has died."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        start = time.monotonic()
-        with pytest.raises(ServerError):
-            VllmServer("127.0.0.1", free.getsockname()[1]).wait(60, still_wanted=lambda: False)
+def test_waiting_ends_when_the_server_is_not_wanted_any_more(nobody: VllmServer) -> None:
+    """For example when the server's process has died."""
+    start = time.monotonic()
+    with pytest.raises(ServerError):
+        nobody.wait(60, still_wanted=lambda: False)
     assert time.monotonic() - start < 5
 
 
@@ -108,43 +117,25 @@ def test_a_hung_server_is_not_awaited_forever() -> None:
 @pytest.mark.parametrize("spoken", [b"SSH-2.0-OpenSSH_9.2\r\n\r\n", b""])
 def test_a_program_that_does_not_speak_http_is_not_taken_for_a_free_port(spoken: bytes) -> None:
     """The user would look for a server that did not start, where another program holds the port."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def answer() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(1000)
-                connection.sendall(spoken)
-
-        threading.Thread(target=answer, daemon=True).start()
-        problem = VllmServer("127.0.0.1", listener.getsockname()[1]).health_problem(timeout_s=5)
-    assert problem == BREAKS_OFF
+    with speaking(lambda connection: connection.sendall(spoken)) as server:
+        assert server.health_problem(timeout_s=5) == BREAKS_OFF
 
 
-def test_a_body_without_end_is_not_waited_for() -> None:
-    """Only its status is asked for; a time-out bounds the silence between two bytes, and not the whole."""
+def test_an_endless_body_is_not_read() -> None:
+    """Only its status matters; a time-out bounds the silence between two bytes, and not the whole."""
     over = threading.Event()
+
+    def endless(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 500 No\r\n\r\n")
+        while not over.wait(0.05):
+            connection.sendall(b"x")
+
     threading.Timer(5, over.set).start()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def answer() -> None:
-            connection, _ = listener.accept()
-            with connection, contextlib.suppress(OSError):
-                connection.recv(1000)
-                connection.sendall(b"HTTP/1.1 500 No\r\n\r\n")
-                while not over.wait(0.05):
-                    connection.sendall(b"x")
-
-        thread = threading.Thread(target=answer)
-        thread.start()
+    with speaking(endless) as server:
         start = time.monotonic()
-        try:
-            problem = VllmServer("127.0.0.1", listener.getsockname()[1]).health_problem(timeout_s=2)
-            assert time.monotonic() - start < 3
-        finally:
-            over.set()
-            thread.join()
-    assert problem == "it answers /health with 500"
+        assert server.health_problem(timeout_s=2) == "it answers /health with 500"
+        assert time.monotonic() - start < 3
+        over.set()
 
 
 @pytest.mark.parametrize("host", ["", "a b", "a\nb", "...", "x" * 300, "http://x"])

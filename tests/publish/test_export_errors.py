@@ -193,7 +193,8 @@ def test_a_full_disk_leaves_nothing(rg_env: Command, saved: Path) -> None:
 def test_a_signal_while_writing_leaves_nothing(saved: Path, kind: signal.Signals) -> None:
     """As clusters and closed terminals end programs."""
     program = (
-        "import os; from rg_env.cli.main import main; from rg_env.publish import export; finite = export._finite\n"
+        f"import os, signal; signal.signal({kind.value}, signal.SIG_DFL)\n"  # nohup leaves SIGHUP ignored
+        "from rg_env.cli.main import main; from rg_env.publish import export; finite = export._finite\n"
         f"def end(*given): os.kill(os.getpid(), {kind.value}); return finite(*given)\n"
         "export._finite = end; main()"
     )

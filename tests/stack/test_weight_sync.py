@@ -10,12 +10,11 @@ import torch
 from accelerate import Accelerator
 from stack_server import perturb
 
-from rg_env.errors import ServerError, TrainingError
+from rg_env.errors import TrainingError
 from rg_env.inference.vllm.client import VllmServer
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.strategy import DataParallel
 from rg_env.training.weight_sync import transfer
-from rg_env.training.weight_sync.parameters import sources
 from rg_env.training.weight_sync.transfer import WeightSync, model_logprobs
 
 PROMPT = list(range(5, 60))
@@ -59,21 +58,6 @@ def test_weights_arrive_in_buckets(server: Any, model: Any, sync_of: Any, monkey
     assert sync.difference < 1e-4
 
 
-def test_adapters_travel_merged(server: Any, model: Any, sync_of: Any) -> None:
-    """And stay what they were."""
-    from peft import LoraConfig, get_peft_model
-
-    adapted = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM"))
-    sync = sync_of(adapted)
-    sync.run()
-    perturb(adapted, only=".lora_B.")
-    before = {name: value.clone() for name, value in adapted.state_dict().items()}
-    assert difference(server, adapted) > 0.01
-    sync.run()
-    assert difference(server, adapted) < 1e-3
-    assert all(torch.equal(value, before[name]) for name, value in adapted.state_dict().items())
-
-
 def test_a_parameter_in_the_wrong_place_stops_the_run(
     model: Any, sync_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,25 +72,6 @@ def test_a_parameter_in_the_wrong_place_stops_the_run(
     )
     with pytest.raises(TrainingError, match="does not compute what the trainer does"):
         sync.run()
-
-
-def test_a_stale_parameter_stops_the_run(model: Any, sync_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM says nothing of a layer that it gets no weights for."""
-    sync = sync_of(model)
-    sync.run()
-    perturb(model)
-    real = sources
-    monkeypatch.setattr(transfer, "sources", lambda *asked: [s for s in real(*asked) if "layers.2" not in s.name])
-    with pytest.raises(TrainingError, match="does not compute what the trainer does"):
-        sync.run()
-
-
-def test_a_second_trainer_is_told_that_the_server_is_busy(model: Any, sync_of: Any) -> None:
-    """And the first one goes on."""
-    first = sync_of(model)
-    with pytest.raises(ServerError, match="serves another trainer"):
-        sync_of(model)
-    first.run()
 
 
 def test_the_next_trainer_is_served_after_one_that_was_killed(server: Any, model: Any, sync_of: Any) -> None:
@@ -132,15 +97,6 @@ os.kill(os.getpid(), 9)
     perturb(model)
     sync_of(model).run()
     assert difference(server, model) < 1e-3
-
-
-def test_another_model_is_refused(server: Any, model: Any, sync_of: Any) -> None:
-    """By its sizes, and the server is free for others afterwards."""
-    model.config.hidden_size = 64
-    with pytest.raises(ServerError, match="serves another model: its hidden_size is 128, the trainer's 64"):
-        sync_of(model)
-    model.config.hidden_size = 128
-    sync_of(model).run()
 
 
 def test_reported_logprobs_are_those_sampled_from(server: Any, model: Any, sync_of: Any) -> None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import os
 import shutil
 import signal
@@ -19,7 +20,6 @@ from model_families import FAMILIES, SMALL
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from rg_env.commands import run_command
 from rg_env.training.algorithms import logprobs
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_actor_critic.py"
@@ -118,9 +118,8 @@ def test_the_loss_stops_paying_beyond_the_clip(example: Any, ratio: float, advan
     assert clipped.tolist() == [slope == 0.0]
 
 
-@pytest.mark.parametrize("chunked", [False, True])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_look_is_that_of_each_row_alone(
+@pytest.mark.parametrize(("family", "chunked"), [("qwen2", False), ("llama", True), ("gemma2 with soft caps", True)])
+def test_a_pass_is_that_of_each_row_alone(
     example: Any, rollouts: Any, family: str, chunked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Log-probabilities, and the hidden states that each token was predicted from, at one scale whatever the model's;
@@ -130,7 +129,7 @@ def test_a_look_is_that_of_each_row_alone(
     torch.manual_seed(0)
     model, head = AutoModelForCausalLM.from_config(FAMILIES[family]).eval(), small_head()
     ids, mask, _ = rollouts
-    logps, hidden = example.look(model, ids, mask)
+    logps, hidden = example.forward(model, ids, mask)
     found = torch.stack([logps, head(hidden).squeeze(-1)])
     expected = torch.cat([torch.tensor(each) for each in alone(model, head, ids, mask)], dim=1)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
@@ -163,44 +162,40 @@ def test_advantages_are_from_the_value_head(example: Any, rollouts: Any, model: 
     ("arguments", "words"),
     [
         (["--task", "leg_countin"], "unknown task 'leg_countin': did you mean 'leg_counting'"),
-        (["--model", "."], ". holds no model"),
-        (["--gamma", "1.5"], "--gamma: 1.5 is not from 0 to 1"),
         (["--lambda", "nan"], "--lambda: nan is not from 0 to 1"),
-        (["--clip", "-0.1"], "--clip: -0.1 is not from 0 to 1"),
-        (["--learning-rate", "much"], "--learning-rate: invalid share value: 'much'"),
-        (["--epochs", "0"], "--epochs: 0 is not at least 1"),
-        (["--batch-size", "5000"], "--batch-size 5000: there are 2000 questions to train on"),
-        (["--output-dir", "x" * 300], "File name too long; choose another output folder"),
+        (["--batch-size", "6"], "--batch-size 6: not divisible by 2 x 2 minibatches"),
     ],
 )
-def test_mistakes_are_one_line(
-    example: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    words: str,
-) -> None:
+def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], words: str) -> None:
     """With exit code 2, and nothing is written."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["example", *([] if "--model" in arguments else ["--model", "tiny"]), *arguments])
-    with pytest.raises(SystemExit, match="2"):
-        run_command(example.main)
-    errors = capsys.readouterr().err
-    assert words in errors
-    assert errors.partition("error: ")[2].count("\n") == 1
+    command = [sys.executable, str(EXAMPLE), "--model", "tiny", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr.splitlines()[-1]
     assert not list(tmp_path.iterdir())
 
 
-def test_several_processes_are_refused(
-    example: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each would train a model of its own."""
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(sys, "argv", ["example"])
-    with pytest.raises(SystemExit, match="2"):
-        run_command(example.main)
-    assert "trains in one process" in capsys.readouterr().err
+@pytest.mark.parametrize("by", [math.nan, math.inf])
+def test_an_update_that_is_not_finite_is_skipped(example: Any, model: Any, rollouts: Any, by: float) -> None:
+    """By the critic; policies have the trainer's guard, whose tests are in test_step_guard.py."""
+    critic = small_head(width=model.config.hidden_size)
+    before = critic.weight.clone()
+    hidden = torch.full((4, model.config.hidden_size), by)
+    optimizer = torch.optim.Adam(critic.parameters(), 0.1)
+    logged = example.fit_critic(critic, optimizer, hidden, torch.ones(4), updates=3)
+    assert not math.isfinite(logged["value_loss"])
+    assert torch.equal(critic.weight, before)
+
+
+def test_log_probabilities_under_bf16_autocast_are_float32(example: Any, rollouts: Any, model: Any) -> None:
+    """As on a GPU; near those of float32, and so are the critic's features."""
+    ids, mask, _ = rollouts
+    exact = example.forward(model, ids, mask)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = example.forward(model, ids, mask)
+    for ours, theirs, tolerance in zip(half, exact, (0.5, 0.2), strict=True):
+        assert ours.dtype == torch.float32
+        assert 0 < (ours - theirs).abs().mean() < tolerance
 
 
 def lines_of(file: Path) -> list[dict[str, Any]]:
@@ -227,7 +222,6 @@ def test_the_tiny_policy_learns(tmp_path: Path) -> None:
     assert steps[0]["explained_variance"] == 0.0
     assert max(line["explained_variance"] for line in steps if line["explained_variance"] is not None) > 0.05
     assert [line["step"] for line in metrics if "eval/accuracy" in line] == list(range(6))
-    assert (run / "reward_curve.png").read_bytes().startswith(b"\x89PNG")
     trained = AutoModelForCausalLM.from_pretrained(run / "checkpoint-5")
     assert load_file(run / "checkpoint-5" / "value_head.safetensors")["weight"].shape == (1, trained.config.hidden_size)
 

@@ -1,5 +1,6 @@
 """Groups that teach nothing are replaced by others."""
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from rg_env.errors import InputError, TrainingError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
 from rg_env.training.data.batches import BatchOrder
-from rg_env.training.rollouts import EmptyBatches, Filtered, Rollouts, fill
+from rg_env.training.rollouts import GroupFilter, Rollouts
 
 
 def batch(name: str, *groups: str) -> Rollouts:
@@ -30,8 +31,8 @@ def texts(found: Rollouts) -> list[str]:
     return [rollout.text for rollout in found.rollouts]
 
 
-class Asked:
-    """Answers with the next of the given batches, and notes what it was asked."""
+class Batches:
+    """Returns the next of the given batches, and keeps the calls."""
 
     def __init__(self, *batches: Rollouts) -> None:
         self.batches, self.calls = list(batches), list[tuple[int, int]]()
@@ -41,58 +42,46 @@ class Asked:
         return self.batches.pop(0)
 
 
-def test_others_come_in_their_place() -> None:
-    """Rollouts stay with all that is known of them; as many prompts are asked as will probably do."""
-    asked = Asked(batch("b", "11", "00", "10", "11"), batch("c", "01", "10", "00", "00"))
-    filtered = fill(batch("a", "11", "10", "00", "00"), 2, asked, rounds=3)
-    assert asked.calls == [
-        (0, 4),
-        (1, 4),
-    ]  # 3 missing at a share of 1/4, then 2 at 2/8: 4 at most
+def test_mixed_groups_replace_the_others() -> None:
+    """Rollouts keep all their values; as many prompts are sampled as are expected to suffice."""
+    more = Batches(batch("b", "11", "00", "10", "11"), batch("c", "01", "10", "00", "00"))
+    filtered = GroupFilter(2, rounds=3)(batch("a", "11", "10", "00", "00"), more)
+    assert more.calls == [(0, 4), (1, 4)]  # 3 missing at a share of 1/4, then 2 at 2/8: 4 at most
     assert texts(filtered.batch) == ["a2", "a3", "b4", "b5", "c0", "c1", "c2", "c3"]
     assert filtered.batch.accuracies == filtered.batch.rewards == [1, 0, 1, 0, 0, 1, 1, 0]
-    assert (
-        filtered.batch.prompt_ids == filtered.batch.tokens().completion_ids == [[2], [3], [4], [5], [0], [1], [2], [3]]
-    )
-    assert filtered.batch.seconds == pytest.approx(1.5)  # 2, 2 and 4 of 8 rollouts, each 1.5 s
-    assert (filtered.asked, filtered.mixed, filtered.empty) == (12, 4, [])
-    assert filtered.metrics() == {
-        "filter_groups/asked": 12, "filter_groups/mixed": 4 / 12, "filter_groups/empty": 0
-    }  # fmt: skip
+    assert filtered.batch.prompt_ids == [[2], [3], [4], [5], [0], [1], [2], [3]]
+    assert filtered.batch.seconds == pytest.approx(1.5)  # 2, 2 and 4 of 8 rollouts, each batch 1.5 s
+    assert (filtered.prompted, filtered.mixed, filtered.empty) == (12, 4, [])
+    assert filtered.metrics() == {"filter_groups/asked": 12, "filter_groups/mixed": 4 / 12, "filter_groups/empty": 0}
 
 
-def test_prompts_that_there_are_not_were_not_asked() -> None:
-    """Of a few rows there may be fewer others than are wanted: only those count, and tell how many more to ask."""
-    asked = Asked(batch("b", "00"), batch("c", "11"))
-    filtered = fill(batch("a", "11", "10", "00", "10"), 2, asked, rounds=2)
-    assert asked.calls == [(0, 4), (1, 4)]  # 2 missing at a share of 2/4, then at 2/5
-    assert (filtered.asked, filtered.mixed) == (6, 2)
-    assert filtered.metrics()["filter_groups/mixed"] == 2 / 6
+def test_prompts_that_do_not_exist_do_not_count() -> None:
+    """There may be fewer other rows than requested: only sampled ones decide how many more to sample."""
+    more = Batches(batch("b", "00"), batch("c", "11"))
+    filtered = GroupFilter(2, rounds=2)(batch("a", "11", "10", "00", "10"), more)
+    assert more.calls == [(0, 4), (1, 4)]  # 2 missing at a share of 2/4, then at 2/5
+    assert (filtered.prompted, filtered.mixed) == (6, 2)
 
 
 def test_places_left_over_are_empty() -> None:
-    """The rounds are used up: groups of the batch fill it, and are named."""
-    asked = Asked(batch("b", "11", "00"), batch("c", "11", "01"))
-    filtered = fill(batch("a", "11", "00"), 2, asked, rounds=2)
+    """After the last round, groups of the batch fill it, and are named."""
+    more = Batches(batch("b", "11", "00"), batch("c", "11", "01"))
+    filtered = GroupFilter(2, rounds=2)(batch("a", "11", "00"), more)
     assert texts(filtered.batch) == ["c2", "c3", "a0", "a1"]
     assert filtered.empty == [2, 3]
 
 
-def test_the_third_batch_without_any_ends_the_run() -> None:
-    def filtered(mark: str, mixed: int) -> Filtered:
-        return Filtered(batch("a", mark, mark), [], 2, mixed)
-
-    counter = EmptyBatches()
-    for mixed in (0, 0, 1, 0, 0):
-        counter.count(filtered("11", mixed))
-    with pytest.raises(TrainingError, match=r"left nothing of 3 batches.*accuracy 1\.00.*take harder tasks"):
-        counter.count(filtered("11", 0))
-    with pytest.raises(TrainingError, match=r"accuracy 0\.00.*take easier tasks"):
-        counter.count(filtered("00", 0))
+@pytest.mark.parametrize(("mark", "words"), [("11", r"accuracy 1\.00.*choose harder tasks"), ("00", "0.00.*easier")])
+def test_the_third_empty_batch_in_a_row_ends_the_run(mark: str, words: str) -> None:
+    filtering = GroupFilter(2, rounds=0)
+    for given in (mark, mark, "10", mark, mark):
+        filtering(batch("a", given, given), Batches())
+    with pytest.raises(TrainingError, match=rf"left nothing of 3 batches.*{words}"):
+        filtering(batch("a", mark, mark), Batches())
 
 
-def test_other_prompts_than_the_batchs_are_asked() -> None:
-    """The same ones whenever they are asked for, others each round, and none twice."""
+def test_other_prompts_than_the_batchs_are_sampled() -> None:
+    """The same ones on every call, others each round, and none twice."""
     order = BatchOrder(40, prompts=8, seed=3)
     drawn = [order.more(5, round_, 12) for round_ in range(4)]
     assert drawn == [order.more(5, round_, 12) for round_ in range(4)]
@@ -106,7 +95,7 @@ def test_other_prompts_than_the_batchs_are_asked() -> None:
 
 @pytest.mark.slow
 def test_all_trained_groups_are_mixed(make_trainer: Any, make_env: Any, tmp_path: Path) -> None:
-    """Without the filter half of the groups of this run are not. What is logged is of all that was asked first."""
+    """Without the filter half of the groups of this run are not. Accuracy is logged before filtering."""
     mixed = {}
     for name, rounds in (("without", 0), ("with", 100)):
         fields = {"filter_groups": True, "filter_groups_rounds": rounds} if rounds else {}
@@ -125,11 +114,14 @@ def test_all_trained_groups_are_mixed(make_trainer: Any, make_env: Any, tmp_path
     first = [lines[0] for lines in (logged(tmp_path / "without"), logged(tmp_path / "with"))]
     assert first[0]["accuracy"] == first[1]["accuracy"]
     assert first[0]["num_tokens"] < first[1]["num_tokens"]
+    with (tmp_path / "with" / "metrics.jsonl").open() as lines:
+        step = json.loads(next(lines))
+    assert step["tokens_per_second"] * step["step_time"] == pytest.approx(step["num_tokens"], rel=0.01)  # of all rounds
     assert first[1]["filter_groups/asked"] > 4
     assert first[1]["filter_groups/empty"] == 0
 
 
-def test_nothing_tells_right_from_wrong(make_trainer: Any) -> None:
+def test_an_environment_without_accuracy_is_refused(make_trainer: Any) -> None:
     """In an environment without accuracy: reported when the trainer is made."""
     env = Environment([{"question": f"{n}?"} for n in range(8)], rewards=[lambda completion: 1.0])
     assert not env.has_accuracy

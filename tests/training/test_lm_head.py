@@ -98,6 +98,61 @@ def test_chunks_change_nothing(
     assert "forward" not in vars(model.get_output_embeddings())
 
 
+def test_the_head_is_restored_after_an_error(calls: list[int]) -> None:
+    """Of the model or of a hook; the next pass has logits again."""
+    model = build("llama")
+    ids, mask = batch()
+    expected = model(ids).logits.detach()
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    hook = model.lm_head.register_forward_hook(fails)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        completion_logps(model, ids, mask)
+    hook.remove()
+    torch.testing.assert_close(model(ids).logits, expected)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("arrangement", get_args(Arrangement))
+def test_entropies_are_those_of_the_distributions(
+    arrangement: Arrangement, chunked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each position of a completion, with the gradient that autograd takes of the plain formula, next to the
+    log-probabilities; with gradient checkpointing too."""
+    model = build("gemma2, capped hard" if arrangement != "shared" else "llama")
+    ids, mask = batch()
+    plain = (model(ids).logits[:, :-1] / 0.7).log_softmax(-1)
+    entropies = -(plain.exp() * plain).sum(-1) * mask
+    expected = torch.stack([plain.gather(2, ids[:, 1:, None])[..., 0] * mask, entropies])
+    weights = torch.linspace(-1, 1, expected.numel()).view(expected.shape)
+
+    def gradient(found: torch.Tensor) -> torch.Tensor:
+        model.zero_grad()
+        (found * weights).sum().backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    wanted = gradient(expected)
+    monkeypatch.setattr(logprobs, "LOGITS_PER_CHUNK", FIVE if chunked else 10**9)
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.train()
+    found = completion_logps(model, ids, mask, temperature=0.7, arrangement=arrangement, entropy=True)
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+    assert (gradient(found) - wanted).norm() <= 1e-4 * wanted.norm()
+
+
+def test_a_token_of_no_probability_has_no_entropy() -> None:
+    """Models mask padding of their vocabulary by minus infinity."""
+    logits = torch.tensor([[1.0, 0.0, -torch.inf]], requires_grad=True)
+    found = logprobs._log_softmax(logits, torch.tensor([0]), 1.0, True)
+    p = torch.tensor([1.0, 0.0]).softmax(0)
+    assert found[0, 1].item() == pytest.approx(-(p * p.log()).sum().item())
+    found[0, 1].backward()
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
+
+
 class Unknown(LlamaForCausalLM):
     """Its logits are three times those of its head, which nothing in its configuration tells."""
 

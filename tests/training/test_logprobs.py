@@ -101,17 +101,6 @@ def test_in_order_every_batch_takes_the_same_passes(model: Any) -> None:
     assert [rows for rows, _ in shapes.inputs] == [4, 4, 2]
 
 
-def test_the_trainer_computes_completions_only(make_trainer: Any, make_batch: Callable[..., Any], model: Any) -> None:
-    """Logits of one position before the completion and of it, not of every position of the sequence."""
-    trainer = make_trainer()
-    inputs = make_batch(["And " * 30 + "a dog?"], ["4 legs"])
-    ids, mask = inputs["input_ids"], inputs["loss_mask"]
-    shapes = Shapes(model)
-    trainer.objective.logps(model, ids, mask)
-    assert shapes.positions == [int(mask.sum())]
-    assert ids.shape[1] > 30
-
-
 @pytest.mark.parametrize("name", [*FAMILIES, "bamba", "llama with eager attention", "llama with LoRA"])
 def test_the_trainer_shares_prompts_only_where_it_is_exact(
     make_trainer: Any, make_batch: Callable[..., Any], name: str

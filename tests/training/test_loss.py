@@ -1,4 +1,4 @@
-"""The loss as a function; that it equals the parent's is tested with the trainer (`test_trainer.py`)."""
+"""Advantages and the terms of the loss as functions; the whole loss is tested in `test_trainer.py`."""
 
 import math
 from typing import Any
@@ -11,32 +11,13 @@ from hypothesis import strategies as st
 
 from rg_env.training.algorithms.loss import (
     Clipping,
-    Normaliser,
     equal_rewards,
     group_advantages,
-    kl_terms,
-    off_policy_rows,
     policy_terms,
     sampler_weights,
 )
 
 MASK = torch.tensor([[1, 1, 0], [1, 0, 0]])
-
-
-@pytest.mark.parametrize(
-    ("loss_type", "expected"),
-    [
-        ("grpo", ((1 + 2) / 2 + 4) / 3),
-        ("bnpo", (1 + 2 + 4) / 5),
-        ("dapo", (1 + 2 + 4) / 5),
-        ("dr_grpo", (1 + 2 + 4) / (3 * 10)),
-    ],
-)
-def test_averages(loss_type: str, expected: float) -> None:
-    """Over the whole micro-batch: three rows with five tokens, of which two rows with three tokens are here."""
-    normaliser = Normaliser(loss_type, rows=3, tokens=torch.tensor(5), max_length=10)
-    values = torch.tensor([[1.0, 2.0, 9.0], [4.0, 9.0, 9.0]])
-    assert normaliser.mean(values, MASK).item() == pytest.approx(expected)
 
 
 def test_clipping() -> None:
@@ -62,23 +43,6 @@ def test_weights_scale_each_token() -> None:
     torch.testing.assert_close(weighted, plain * weights)
 
 
-def test_kl_is_never_negative() -> None:
-    """And nothing between equal policies."""
-    logps, reference = torch.randn(4, 5), torch.randn(4, 5)
-    assert (kl_terms(logps, reference) >= 0).all()
-    assert kl_terms(logps, logps).abs().max() == 0
-
-
-def test_off_policy_rows() -> None:
-    """Those of negative advantage whose mean log-ratio, over their own tokens, is above the threshold."""
-    sampler = torch.tensor([[-1.0, -1.0, 0.0], [-1.0, -1.0, 0.0], [-1.0, -1.0, 0.0], [-1.0, 9.0, 9.0]])
-    logps = sampler - torch.tensor([[0.2, 0.6, 0.0], [0.2, 0.6, 0.0], [0.2, 0.2, 0.0], [0.1, 9.0, 9.0]])
-    mask = torch.tensor([[1, 1, 0], [1, 1, 0], [1, 1, 0], [1, 0, 0]])
-    advantages = torch.tensor([-1.0, 1.0, -1.0, -1.0])
-    assert off_policy_rows(logps, sampler, advantages, mask, 0.3).tolist() == [True, False, False, False]
-    assert off_policy_rows(logps, sampler, advantages, mask, 0.05).tolist() == [True, False, True, True]
-
-
 REWARDS = st.integers(2, 5).flatmap(
     lambda size: st.lists(st.lists(st.floats(-2, 2, width=16), min_size=size, max_size=size), min_size=1, max_size=6)
 )
@@ -86,7 +50,7 @@ REWARDS = st.integers(2, 5).flatmap(
 
 @given(groups=REWARDS)
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
-def test_by_the_formula(groups: list[list[float]], scale: Any) -> None:
+def test_advantages_are_those_of_the_formula(groups: list[list[float]], scale: Any) -> None:
     rewards = np.array(groups, dtype=np.float64)
     centred = rewards - rewards.mean(axis=1, keepdims=True)
     spread: Any = {"group": rewards.std(axis=1, ddof=1, keepdims=True), "batch": rewards.std(ddof=1), "none": 1 - 1e-4}
@@ -95,7 +59,7 @@ def test_by_the_formula(groups: list[list[float]], scale: Any) -> None:
     np.testing.assert_allclose(ours.numpy(), expected.flatten(), atol=2e-3)
 
 
-def test_the_three_differ() -> None:
+def test_the_three_scales_differ() -> None:
     """A group with one right answer of four, and one with two, beside one that has none."""
     rewards = torch.tensor([0, 0, 0, 1, 0, 1, 0, 1, 0, 0, 0, 0], dtype=torch.float32)
     by_scale = {scale: group_advantages(rewards, 4, scale) for scale in ("group", "batch", "none")}  # type: ignore[arg-type]

@@ -39,28 +39,6 @@ def rows(make_batch: Any) -> dict[str, Any]:
     }
 
 
-def split(rows: dict[str, Any], *at: list[int]) -> list[dict[str, Any]]:
-    return [{name: None if value is None else value[part] for name, value in rows.items()} for part in at]
-
-
-# --- loss_type="dapo"
-
-
-def test_a_token_weighs_the_same_in_any_micro_batch(make_trainer: Any, rows: dict[str, Any]) -> None:
-    """Whatever rows stand together, the gradient is that of the sum over all tokens, divided by their number."""
-    trainer = make_trainer(loss_type="dapo")
-    ids, mask = rows["input_ids"], rows["loss_mask"]
-    trainer.model.zero_grad()
-    logps = torch.log_softmax(trainer.model(input_ids=ids).logits[:, :-1].float(), -1)
-    picked = logps.gather(2, ids[:, 1:, None]).squeeze(2)
-    (-(picked * rows["advantages"][:, None] * mask).sum() / mask.sum()).backward()
-    expected = torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None])
-    for parts in (([0, 1], [2, 3]), ([0, 2], [1, 3])):
-        assert (gradient(trainer, split(rows, *parts)) - expected).norm() < 1e-4 * expected.norm()
-    other = make_trainer(loss_type="bnpo")
-    assert (gradient(other, split(rows, [0, 2], [1, 3])) - expected).norm() > 0.05 * expected.norm()
-
-
 # --- overlong masking
 
 

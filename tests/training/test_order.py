@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rg_env.errors import InputError
+from rg_env.training import GRPOConfig
 from rg_env.training.data.batches import BatchOrder
 
 
@@ -43,6 +44,18 @@ def test_several_epochs_lose_no_row(make_trainer: Any, num_iterations: int) -> N
     assert len(asked) == 64
     assert set(Counter(asked).values()) == {2}
     assert trainer.state.epoch == 2
+
+
+@pytest.mark.parametrize(("epochs", "iterations", "steps"), [(1, 1, 8), (2.5, 1, 20), (0.1, 1, 1), (2, 2, 32)])
+def test_epochs_set_the_number_of_steps(make_trainer: Any, epochs: float, iterations: int, steps: int) -> None:
+    """32 rows, 4 a step."""
+    assert make_trainer(num_train_epochs=epochs, num_iterations=iterations).args.max_steps == steps
+
+
+def test_other_trainers_name_of_the_token_limit_is_accepted() -> None:
+    assert GRPOConfig(max_new_tokens=7).max_tokens == 7
+    with pytest.raises(InputError, match="max_tokens=-1: must be at least 1"):
+        GRPOConfig(max_new_tokens=-1)
 
 
 def test_drawing_an_order_leaves_torchs_random_numbers_alone() -> None:

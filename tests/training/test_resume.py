@@ -1,6 +1,8 @@
 """Going on from a checkpoint: as if the run had never stopped."""
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from rg_env.core.run_folder import RunFolder
+from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
 from rg_env.training.algorithms.policy import PreviousPolicy
@@ -83,6 +86,7 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(fresh: Any, tmp_path: Path, fi
     second = fresh("broken", **options)
     results = train(second, evaluation=EvaluationPlan(every=2), resume="auto")
     assert results["resumed_from"].endswith(f"checkpoint-{stops}")
+    assert not results["interrupted"]
     assert logged(tmp_path / "broken") == logged(tmp_path / "unbroken")
     assert logged(tmp_path / "broken", "rollouts.jsonl") == logged(tmp_path / "unbroken", "rollouts.jsonl")
     assert RunFolder(tmp_path / "broken").evaluations() == RunFolder(tmp_path / "unbroken").evaluations()
@@ -108,6 +112,38 @@ def test_an_interrupted_run_goes_on_exactly_too(fresh: Any, tmp_path: Path, even
     assert logged(tmp_path / "broken") == logged(tmp_path / "unbroken")
     assert logged(tmp_path / "broken", "rollouts.jsonl") == logged(tmp_path / "unbroken", "rollouts.jsonl")
     assert same_weights(unbroken, second)
+
+
+def test_a_run_that_is_killed_in_its_last_evaluation_can_be_resumed(fresh: Any, tmp_path: Path) -> None:
+    """The evaluation is made up for; then the run has ended."""
+    train(fresh("unbroken", max_steps=2), evaluation=EvaluationPlan(every=0))
+    first = fresh("broken", max_steps=2)
+    generate = first.engine.generate
+    first.engine.generate = lambda *args: 1 / 0 if first.state.global_step == 2 else generate(*args)
+    with pytest.raises(ZeroDivisionError):
+        train(first, evaluation=EvaluationPlan(every=0))
+    (tmp_path / "broken" / "train_results.json").unlink()  # as a run that is killed leaves it
+    results = train(fresh("broken", max_steps=2), evaluation=EvaluationPlan(every=0), resume="auto")
+    assert (results["steps"], results["eval_after"]["step"], results["error"]) == (2, 2, None)
+    assert logged(tmp_path / "broken") == logged(tmp_path / "unbroken")
+    assert RunFolder(tmp_path / "broken").evaluations() == RunFolder(tmp_path / "unbroken").evaluations()
+    with pytest.raises(InputError, match="already at step 2 of 2"):
+        train(fresh("broken", max_steps=2), resume="auto")
+
+
+@pytest.mark.parametrize("event", ["on_optimizer_step", "on_step_begin"])
+def test_two_signals_at_once_are_one_request(fresh: Any, tmp_path: Path, event: str) -> None:
+    """As a closed terminal or a scheduler sends them, within an update or between two: the run is saved."""
+    trainer = fresh("run")
+
+    def two() -> None:
+        ctrl_c()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    trainer.callbacks = [At(2, two, event), *trainer.callbacks]
+    results = train(trainer, evaluation=EvaluationPlan(before=False, after=False, every=0))
+    assert (results["interrupted"], results["steps"] >= 2) == (True, True)
+    assert (tmp_path / "run" / f"checkpoint-{results['steps']}").is_dir()
 
 
 class CtrlC:

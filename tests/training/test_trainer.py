@@ -6,29 +6,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from rg_env.core.environment import Environment
 from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EngineConfig, GRPOTrainer
 from rg_env.training.checks import check_engine
-from rg_env.training.reporting.metrics import StepMetrics
-
-# --- the model sees the prompt
-
-
-def test_logprobs_depend_on_the_prompt(make_trainer: Any, make_batch: Any) -> None:
-    """Another question changes the log-probabilities of all completion tokens, not only of the first."""
-    trainer = make_trainer()
-    found = []
-    for question in ("if you have 2 dogs?", "if you have 9 bees?"):
-        inputs = make_batch([question], ["2 x 4 = 8\n<answer>8</answer>"])
-        with torch.no_grad():
-            logps = trainer.objective.logps(trainer.model, inputs["input_ids"], inputs["loss_mask"])
-        found.append(logps[inputs["loss_mask"]])
-    assert (found[0] - found[1])[1:].abs().max() > 1e-3
-
-
-# --- no needless forward pass
-
+from rg_env.training.reporting.metrics import StepMetrics, batch_metrics
+from rg_env.training.rollouts import Rollouts
 
 # --- rows without advantage
 
@@ -120,34 +104,51 @@ def test_a_kl_term_is_that_of_the_initial_model(make_trainer: Any, micro_batch: 
     assert metrics.take()["kl"] == pytest.approx(kl.item(), rel=1e-3)
 
 
-def rows_forwarded(trainer: Any, inputs: dict[str, Any]) -> list[tuple[int, ...]]:
-    shapes: list[tuple[int, ...]] = []
-    hook = trainer.model.register_forward_pre_hook(
-        lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
-    )
-    trainer.objective(inputs, StepMetrics())
-    hook.remove()
-    return shapes
+@pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
+def test_an_entropy_bonus_is_that_of_the_formula(
+    make_trainer: Any, micro_batch: dict[str, Any], loss_type: str
+) -> None:
+    """`L - c H` (Schulman et al., 2017, arXiv:1707.06347, equation 9), H the entropy at the sampling temperature,
+    averaged as the loss is: over all rows, also those without an advantage."""
+    trainer = make_trainer(loss_type=loss_type, entropy_coef=0.5, temperature=1.3)
+    plain = make_trainer(loss_type=loss_type, temperature=1.3)
+    mask = micro_batch["loss_mask"]
+
+    def expected() -> torch.Tensor:
+        logps = (trainer.model(micro_batch["input_ids"]).logits[:, :-1] / 1.3).log_softmax(-1)
+        entropy = (-(logps.exp() * logps).sum(-1) * mask).sum(1)
+        mean = (entropy / mask.sum(1)).mean() if loss_type == "grpo" else entropy.sum() / micro_batch["batch_tokens"][0]
+        loss: torch.Tensor = plain.objective(micro_batch, StepMetrics()) - 0.5 * mean
+        return loss
+
+    wanted = gradient(trainer.model, expected())
+    loss = trainer.objective(micro_batch, StepMetrics())
+    torch.testing.assert_close(loss, expected(), atol=1e-5, rtol=1e-4)
+    assert (gradient(trainer.model, loss) - wanted).norm() < 1e-4 * wanted.norm()
 
 
 def test_rows_without_advantage_are_not_forwarded(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
-    """Three of six rows go through the model, cut to their own width."""
-    (shape,) = rows_forwarded(make_trainer(), micro_batch)
+    """Three of six rows go through the model, cut to their own width; without any advantage one, so that ranks stay in
+    step, with a gradient of zero; all with a KL term."""
+
+    def forwarded(trainer: Any, **changes: Any) -> list[tuple[int, ...]]:
+        shapes: list[tuple[int, ...]] = []
+        hook = trainer.model.register_forward_pre_hook(
+            lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+        )
+        trainer.model.zero_grad()
+        trainer.objective({**micro_batch, **changes}, StepMetrics()).backward()
+        hook.remove()
+        return shapes
+
+    trainer = make_trainer()
+    (shape,) = forwarded(trainer)
     assert shape[0] == 3
     assert shape[1] < micro_batch["input_ids"].shape[1]
-
-
-def test_a_batch_without_any_advantage_still_steps(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
-    """One row goes through, so that ranks stay in step; its gradient is zero, not missing."""
-    trainer = make_trainer()
-    micro_batch["advantages"] = torch.zeros(6)
-    assert [shape[0] for shape in rows_forwarded(trainer, micro_batch)] == [1]
-    assert gradient(trainer.model, trainer.objective(micro_batch, StepMetrics())).abs().max() == 0
-
-
-def test_nothing_is_skipped_with_a_kl_term(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
-    """With beta above 0 every row has a gradient."""
-    assert rows_forwarded(make_trainer(beta=0.1), {**micro_batch, "reference_logps": None})[0][0] == 6
+    (shape,) = forwarded(trainer, advantages=torch.zeros(6))
+    assert shape[0] == 1
+    assert all(parameter.grad.abs().max() == 0 for parameter in trainer.model.parameters())
+    assert forwarded(make_trainer(beta=0.1), reference_logps=None)[0][0] == 6
 
 
 # --- whole steps
@@ -224,10 +225,7 @@ def test_lora_trains_the_adapter_only(make_trainer: Any, model: Any) -> None:
 
 
 @pytest.mark.parametrize("env", [3, "leg_counting", None])
-def test_what_is_no_environment(make_args: Any, model: Any, tokenizer: Any, env: Any) -> None:
-    from rg_env.errors import InputError
-    from rg_env.training import GRPOTrainer
-
+def test_what_is_not_an_environment_is_refused(make_args: Any, model: Any, tokenizer: Any, env: Any) -> None:
     with pytest.raises(InputError, match="env must be a ReasoningGym or Environment of rg_env"):
         GRPOTrainer(model, env, make_args(), tokenizer)
 
@@ -239,8 +237,13 @@ def test_completion_metrics_are_what_was_sampled(make_trainer: Any) -> None:
     """Lengths, ended and cut off completions, tokens seen."""
     trainer = make_trainer(max_steps=2, max_tokens=6)
     batches = []
-    count = trainer._count
-    trainer._count = lambda found: (batches.append(found), count(found))
+    sample = trainer.sampler.sample
+
+    def kept(*args: Any) -> Any:
+        batches.append(sample(*args))
+        return batches[-1]
+
+    trainer.sampler.sample = kept
     trainer.train()
     seen = 0
     ends = trainer.engine.end_ids
@@ -256,7 +259,7 @@ def test_completion_metrics_are_what_was_sampled(make_trainer: Any) -> None:
     assert 0 < trainer.state.log_history[0]["completions/clipped_ratio"] < 1
 
 
-def test_shards_are_no_model_to_sample_from() -> None:
+def test_the_embedded_engine_refuses_sharded_weights() -> None:
     """Of ZeRO-3; the other stages have the model whole."""
     check_engine(EngineConfig(), "none")
     check_engine(EngineConfig(), "zero2")
@@ -267,13 +270,18 @@ def test_shards_are_no_model_to_sample_from() -> None:
         check_engine(EngineConfig(), "fsdp2")
 
 
+def test_answers_of_a_group_are_counted() -> None:
+    """Different ones, as they were extracted; a completion without an answer has none."""
+    env = Environment([{"question": "1 + 1 =", "answer": "2"}])
+    texts = ["<answer>2</answer>", "<answer> 2 </answer>", "<answer>3</answer>", "2", "none", "<answer>2</answer>"]
+    rollouts = [env.rollout(env.train_rows[0], text, token_ids=[1], logprobs=[0.0]) for text in texts]
+    found = batch_metrics(Rollouts(rollouts, env.score(rollouts), [[1]] * 6), num_generations=3)
+    assert (found["answers/distinct_mean"], found["answers/diverse_ratio"]) == (1.5, 0.5)
+    assert found["completions/answered_ratio"] == pytest.approx(4 / 6)
+
+
 def test_the_largest_of_several_is_logged_as_such() -> None:
     metrics = StepMetrics()
     metrics.update({"policy_ratio/max": 1.0, "policy_ratio/mean": 1.0})
     metrics.update({"policy_ratio/max": 9.0, "policy_ratio/mean": 2.0})
     assert metrics.take() == {"policy_ratio/max": 9.0, "policy_ratio/mean": 1.5}
-
-
-def test_the_trainer_is_our_own() -> None:
-    """Its behaviour does not change with another library's trainer."""
-    assert GRPOTrainer.__mro__ == (GRPOTrainer, object)

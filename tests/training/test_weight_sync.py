@@ -134,11 +134,11 @@ def test_a_server_that_cannot_take_weights_is_refused(
     assert caught.value.exit_code == 2
 
 
-def test_nccl_needs_vllm_beside_the_trainer(stand_in: Any, sync_to: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nccl_needs_vllm_next_to_the_trainer(stand_in: Any, sync_to: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server with that backend says no to memory, at once."""
     monkeypatch.setitem(__import__("sys").modules, "vllm", None)
     server = stand_in(refuses="Invalid init_info for NCCLWeightTransferEngine: unexpected keyword argument 'path'")
-    with pytest.raises(MissingExtraError, match="NCCL needs vLLM beside the trainer"):
+    with pytest.raises(MissingExtraError, match="NCCL needs vLLM next to the trainer"):
         sync_to(server)
 
 

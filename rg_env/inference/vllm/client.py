@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
@@ -21,6 +21,8 @@ from rg_env.tiny import POLICY_DIR
 
 PROGRAM = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
 """Not the command `vllm`, which fails where vLLM is installed under another name, as its builds for CPUs are."""
+T = TypeVar("T")
+
 REQUEST_S = 120.0
 """Generous: the first request to a fresh server on a CPU was seen to take 40 s."""
 POLL_S = 0.5
@@ -60,21 +62,21 @@ def vllm_command(model: str, options: Sequence[str], gpus: int) -> tuple[dict[st
 
     `--logprobs-mode processed_logprobs` makes the server report the log-probabilities of the distribution that it
     samples from; `--generation-config vllm` keeps the model's own file from changing that distribution. Weights travel
-    by NCCL between several GPUs, otherwise through shared memory. `options` come last, and so win.
+    by NCCL between several GPUs, otherwise through shared memory. `options` come last, and override.
     """
     model = str(POLICY_DIR) if model == "tiny" else model
     arguments = [*PROGRAM, "--model", model, "--host", "127.0.0.1"]
     arguments += ["--weight-transfer-config", json.dumps({"backend": "nccl" if gpus > 1 else BACKEND})]
     arguments += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", *options]
     environment = {"VLLM_SERVER_DEV_MODE": "1"}
-    if not gpus:  # torch takes memory in huge pages: an update of weights allocates each layer anew
+    if not gpus:  # torch allocates in huge pages: an update of weights allocates each layer again
         environment["THP_MEM_ALLOC_ENABLE"] = "1"
     return environment, arguments
 
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """What a trainer must know of a server."""
+    """What a trainer needs to know about a server."""
 
     name: str
     """Name of the model in requests."""
@@ -83,7 +85,7 @@ class ServerInfo:
 
 
 class VllmServer:
-    """The HTTP side of a `vLLM` server. Every request has a deadline; every failure is a `ServerError`."""
+    """A vLLM server over HTTP. Every request has a deadline; every failure is a `ServerError`."""
 
     def __init__(self, host: str, port: int):
         self.host, self.port = host, port
@@ -126,7 +128,7 @@ class VllmServer:
         return None if status == 200 else f"it answers /health with {status}"
 
     def info(self) -> ServerInfo:
-        """What a trainer must know of it.
+        """What a trainer needs to know about it.
 
         Raises:
             ServerError: this is not a vLLM server, or one that accepts no weights; the message has the command that
@@ -143,11 +145,8 @@ class VllmServer:
             raise ServerError(
                 f"what answers at {self} is not a vLLM server: give the port of one started with `{start}`"
             ) from None
-        size = self._json("GET", "/get_world_size", f"takes no weights: start it with `{start}`")
-        try:
-            workers = int(size["world_size"])
-        except (KeyError, TypeError, ValueError):
-            raise self._strange("/get_world_size", size) from None
+        takes_none = f"takes no weights: start it with `{start}`"
+        workers = self._read("GET", "/get_world_size", takes_none, lambda answer: int(answer["world_size"]))
         version = str(self._json("GET", "/version", "is not a vLLM server").get("version", ""))
         if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_VLLM:
             raise ServerError(f"the server at {self} is vLLM {version}: 0.32 or later is needed")
@@ -175,21 +174,19 @@ class VllmServer:
     def tokenize(self, model: str, messages: list[dict[str, Any]]) -> list[int]:
         """Ids of the prompt that the server makes of chat `messages`."""
         body = {"model": model, "messages": messages, "add_generation_prompt": True}
-        answer = self._json("POST", "/tokenize", "cannot tokenize", body)
-        try:
-            return [int(token) for token in answer["tokens"]]
-        except (KeyError, TypeError, ValueError):
-            raise self._strange("/tokenize", answer) from None
+        return self._read(
+            "POST", "/tokenize", "cannot tokenize", lambda answer: [int(token) for token in answer["tokens"]], body
+        )
 
     def logprobs(self, model: str, ids: Sequence[int]) -> list[float]:
         """The model's log-probabilities (L - 1,) of `ids` (L,)[1:], each given what precedes it."""
-        body = {"model": model, "prompt": list(ids), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
-        answer = self._json("POST", "/v1/completions", "gives no log-probabilities", body)
-        try:
+
+        def read(answer: dict[str, Any]) -> list[float]:
             rows = answer["choices"][0]["prompt_logprobs"][1:]
             return [float(row[str(token)]["logprob"]) for row, token in zip(rows, ids[1:], strict=True)]
-        except (KeyError, IndexError, TypeError, ValueError):
-            raise self._strange("/v1/completions", answer) from None
+
+        body = {"model": model, "prompt": list(ids), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
+        return self._read("POST", "/v1/completions", "gives no log-probabilities", read, body)
 
     def complete(
         self, model: str, prompts: Sequence[Sequence[int]], sampling: Sampling, timeout_s: float
@@ -209,22 +206,21 @@ class VllmServer:
             "logprobs": 0,
             "return_token_ids": True,
         }
-        answer = self._json("POST", "/v1/completions", "gives no completions", body, timeout_s)
-        try:
-            choices = sorted(answer["choices"], key=lambda choice: choice["index"])
+
+        def read(answer: dict[str, Any]) -> list[Completion]:
             found = [
                 Completion(
                     [int(token) for token in choice["token_ids"]],
                     [float(value) for value in choice["logprobs"]["token_logprobs"]],
                     "length" if choice["finish_reason"] == "length" else "stop",
                 )
-                for choice in choices
+                for choice in sorted(answer["choices"], key=lambda choice: choice["index"])
             ]
-        except (KeyError, IndexError, TypeError, ValueError):
-            raise self._strange("/v1/completions", answer) from None
-        if len(found) != len(prompts) or any(len(each.token_ids) != len(each.logprobs) for each in found):
-            raise self._strange("/v1/completions", answer)
-        return found
+            if len(found) != len(prompts) or any(len(each.token_ids) != len(each.logprobs) for each in found):
+                raise ValueError
+            return found
+
+        return self._read("POST", "/v1/completions", "gives no completions", read, body, timeout_s)
 
     def post(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = REQUEST_S) -> Any:
         """POST to one of the endpoints of its development mode."""
@@ -250,8 +246,21 @@ class VllmServer:
             raise kind(f"what answers at {self} {complaint}: {path} returns {given}")
         return answer
 
-    def _strange(self, path: str, answer: Any) -> ServerError:
-        return ServerError(f"the server at {self} answers {path} with {str(answer)[:100]!r}")
+    def _read(
+        self,
+        method: str,
+        path: str,
+        complaint: str,
+        read: Callable[[dict[str, Any]], T],
+        body: Any = None,
+        timeout_s: float = REQUEST_S,
+    ) -> T:
+        """`read` of the answer; an answer that it cannot read is a `ServerError` too."""
+        answer = self._json(method, path, complaint, body, timeout_s)
+        try:
+            return read(answer)
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise ServerError(f"the server at {self} answers {path} with {str(answer)[:100]!r}") from None
 
 
 def _reason(response: httpx.Response) -> str:

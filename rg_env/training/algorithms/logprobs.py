@@ -24,7 +24,7 @@ from rg_env.inference.embedded.kv_cache import attends_everything
 from rg_env.training.reporting.memory import LOGITS_PER_CHUNK
 
 
-def chosen_logps(
+def token_logps(
     model: torch.nn.Module, inputs: dict[str, Any], chosen: torch.Tensor, tokens: torch.Tensor, temperature: float = 1.0
 ) -> torch.Tensor:
     """Log-probabilities `(N,) float32` that `model` gives to `tokens`, with gradients.
@@ -33,33 +33,47 @@ def chosen_logps(
         inputs: of the model, among them `logits_to_keep`.
         chosen: `(P, K) bool`, N of them true: which of the positions kept.
         tokens: `(N,) int64`, one for each of those.
-        temperature: that the logits are divided by.
+        temperature: what the logits are divided by.
     """
+    return _token_values(model, inputs, chosen, tokens, temperature, entropy=False)[:, 0]
+
+
+def _token_values(
+    model: torch.nn.Module,
+    inputs: dict[str, Any],
+    chosen: torch.Tensor,
+    tokens: torch.Tensor,
+    temperature: float,
+    *,
+    entropy: bool,
+) -> torch.Tensor:
+    """As `token_logps`, `(N, 1)`; with `entropy` `(N, 2)`: the entropy of each distribution in the second column."""
     causal = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
     vocabulary = 0 if causal is None else causal.config.get_text_config(decoder=True).vocab_size
     if causal is not None and chosen.numel() * vocabulary > LOGITS_PER_CHUNK:
-        head = _Head(causal, chosen, tokens, temperature)
+        head = _Head(causal, chosen, tokens, temperature, entropy)
         with head.in_place():
             shown = model(**inputs).logits
-        logps = head.logps[0].view(-1)
-        # The model treated log-probabilities as if they were logits. If what it did to them is not what
-        # `_processed` does to logits, all is computed again, in the way that is right for any model.
-        expected = _processed(causal, logps.detach()).float()
+        values = head.outputs[0][0]
+        # The model treated these values as if they were logits. If what it did to them is not what `_processed` does to
+        # logits, all is computed again, in the way that is right for any model.
+        expected = _processed(causal, values.detach()).float().flatten()
         shown = shown.detach().flatten().float()
         if shown.shape == expected.shape and torch.allclose(shown, expected, rtol=1e-2, atol=1e-2, equal_nan=True):
-            return logps
-    return _log_softmax(model(**inputs).logits[chosen], tokens, temperature)
+            return values
+    return _log_softmax(model(**inputs).logits[chosen], tokens, temperature, entropy)
 
 
 @dataclass
 class _Head:
-    """The LM head of `causal`, to be replaced by one that gives log-probabilities `(1, N, 1)` in place of logits."""
+    """The LM head of `causal`, replaced by one that returns the values `(1, N, 1 or 2)` of tokens instead of logits."""
 
     causal: PreTrainedModel
     chosen: torch.Tensor
     tokens: torch.Tensor
     temperature: float
-    logps: list[torch.Tensor] = field(default_factory=list)
+    entropy: bool
+    outputs: list[torch.Tensor] = field(default_factory=list)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -68,7 +82,7 @@ class _Head:
         logits_of = module.forward
         module.forward = lambda hidden: self._forward(module, logits_of, hidden)
         # Taken after the hooks of others: through what DeepSpeed puts on the output, the gradient gathers the weights.
-        hook = module.register_forward_hook(lambda module, inputs, output: self.logps.append(output))
+        hook = module.register_forward_hook(lambda module, inputs, output: self.outputs.append(output))
         try:
             yield
         finally:
@@ -81,10 +95,8 @@ class _Head:
         hidden = hidden[self.chosen]
         size = max(1, LOGITS_PER_CHUNK // self.causal.config.get_text_config(decoder=True).vocab_size)
         if any(module.children()) and any(hasattr(parameter, "ds_id") for parameter in module.parameters()):
-            size = len(
-                hidden
-            )  # an adapter's parts are gathered with each call, which all ranks must make equally often
-
+            # An adapter's parts are gathered with each call, which all ranks must make equally often.
+            size = len(hidden)
         device = hidden.device.type
         autocast = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
 
@@ -92,19 +104,25 @@ class _Head:
             # Without a cached copy of the weights in bf16: the chunks' gradients would be added up in it.
             with torch.autocast(device, enabled=autocast[0], dtype=autocast[1], cache_enabled=False):
                 logits = logits_of(rows)
-            return _log_softmax(_processed(self.causal, logits), tokens, self.temperature)
+            return _log_softmax(_processed(self.causal, logits), tokens, self.temperature, self.entropy)
 
         parts = zip(hidden.split(size), self.tokens.split(size), strict=True)
-        return torch.cat([checkpoint(part, *each, use_reentrant=False) for each in parts]).view(1, -1, 1)
+        return torch.cat([checkpoint(part, *each, use_reentrant=False) for each in parts])[None]
 
 
-def _log_softmax(logits: torch.Tensor, tokens: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Of `logits (N, V)`, the log-probabilities `(N,) float32` of `tokens (N,)`."""
+def _log_softmax(logits: torch.Tensor, tokens: torch.Tensor, temperature: float, entropy: bool) -> torch.Tensor:
+    """Of `logits (N, V)`, the log-probabilities `(N, 1) float32` of `tokens (N,)`, and with `entropy` the entropy of
+    each row in a second column."""
     # In float32 before the softmax: bf16 has two digits, and the loss is made of differences.
     logits = logits.float()
     if temperature != 1.0:
         logits = logits / temperature
-    return -torch.nn.functional.cross_entropy(logits, tokens, reduction="none")
+    if not entropy:
+        return -torch.nn.functional.cross_entropy(logits, tokens, reduction="none")[:, None]
+    logps = logits.log_softmax(-1)
+    # Clamped, because a probability of 0 times minus infinity is not a number.
+    entropies = -(logps.exp() * logps.clamp(min=torch.finfo(logps.dtype).min)).sum(-1)
+    return torch.stack([logps.gather(1, tokens[:, None])[:, 0], entropies], dim=1)
 
 
 def _processed(causal: PreTrainedModel, logits: torch.Tensor) -> torch.Tensor:
@@ -151,18 +169,20 @@ def completion_logps(
     temperature: float = 1.0,
     max_rows: int | None = None,
     arrangement: Arrangement = "by_length",
+    entropy: bool = False,
 ) -> torch.Tensor:
-    """Log-probability of each token that carries loss, given those before it in its row.
+    """Log-probability of each token that contributes to the loss, given those before it in its row.
 
     Args:
         ids: `(B, L) int64`, padded on the right.
-        loss_mask: `(B, L - 1) bool`; at `i`: whether `ids[:, i + 1]` carries loss.
-        temperature: that the logits are divided by.
+        loss_mask: `(B, L - 1) bool`; at `i`: whether `ids[:, i + 1]` contributes to the loss.
+        temperature: what the logits are divided by.
         max_rows: most rows in one forward pass; all by default.
         arrangement: `"shared"` is for models that `can_share_prompts` allows.
 
     Returns:
-        `(B, L - 1) float32`, 0 where the mask is 0.
+        `(B, L - 1) float32`, 0 where the mask is 0; with `entropy` `(2, B, L - 1)`, where the second is the entropy in
+        nats of the distribution that each token was drawn from.
     """
     positions = torch.arange(loss_mask.shape[1], device=ids.device)
     starts = torch.where(loss_mask, positions, loss_mask.shape[1] - 1).amin(dim=1).tolist()
@@ -174,7 +194,7 @@ def completion_logps(
         passes = iter([separate[first : first + max_rows] for first in range(0, len(separate), max_rows)])
     else:
         passes = _by_length(_packs(ids, spans, max_rows) if arrangement == "shared" else separate, max_rows)
-    logps, rows, columns = [], [], []
+    values, rows, columns = [], [], []
     for part in passes:
         row, column, segment = _layout(part, spans, ids.device)
         start = min(pack.prefix for pack in part)
@@ -184,11 +204,12 @@ def completion_logps(
             inputs |= {"attention_mask": _mask(segment), "position_ids": column}
         row, column, real = row[:, start:], column[:, start:], segment[:, start:] > 0
         row, column = row[real], column[real]
-        logps.append(chosen_logps(model, inputs, real, ids[row, column + 1], temperature))
+        values.append(_token_values(model, inputs, real, ids[row, column + 1], temperature, entropy=entropy))
         rows.append(row)
         columns.append(column)
-    result = torch.zeros(loss_mask.shape, dtype=torch.float32, device=ids.device)
-    return result.index_put((torch.cat(rows), torch.cat(columns)), torch.cat(logps)) * loss_mask
+    places, nothing = (torch.cat(rows), torch.cat(columns)), torch.zeros(loss_mask.shape, device=ids.device)
+    found = [nothing.index_put(places, column) * loss_mask for column in torch.cat(values).unbind(1)]
+    return torch.stack(found) if entropy else found[0]
 
 
 def can_share_prompts(model: Any) -> bool:

@@ -2,9 +2,9 @@
 
 `L = -min(r A, clip(r) A) w + beta KL`, averaged by `loss_type`: "grpo" over each row's tokens and then over rows
 (Shao et al., 2024, arXiv:2402.03300), "bnpo" over the micro-batch's tokens, "dapo" over the tokens of the whole batch
-of rollouts (Yu et al., 2025, arXiv:2503.14476, section 3.3), so that a token weighs the same in whatever micro-batch it
-is, "dr_grpo" over rows times a constant length (Liu et al., 2025, arXiv:2503.20783). `w` corrects for rollouts of
-another policy than the one being trained.
+of rollouts (Yu et al., 2025, arXiv:2503.14476, section 3.3), so that a token weighs the same in any micro-batch,
+"dr_grpo" over rows times a constant length (Liu et al., 2025, arXiv:2503.20783). `w` corrects for rollouts that another
+policy than the trained one sampled.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ def equal_rewards(groups: torch.Tensor) -> torch.Tensor:
 def group_advantages(rewards: torch.Tensor, num_generations: int, scale: Scale) -> torch.Tensor:
     """`A = (r - mean of the group) / s`, `(N,)` for `rewards (N,)`, in groups of consecutive rows.
 
-    `scale` decides on `s`: the standard deviation of the "group" (Shao et al., 2024, arXiv:2402.03300), that of all
+    `scale` selects `s`: the standard deviation of the "group" (Shao et al., 2024, arXiv:2402.03300), that of all
     rewards of the "batch" (Liu et al., 2025, "Tricks or Traps?", arXiv:2508.08221: prompts that are nearly always, or
     never, answered do not weigh more than others), or "none", 1 (Liu et al., 2025, Dr. GRPO, arXiv:2503.20783).
 
@@ -58,7 +58,7 @@ class Normaliser:
     loss_type: str
     rows: int
     tokens: torch.Tensor
-    """That carry loss; for "dapo" those of a micro-batch on average, over all of the batch of rollouts."""
+    """Number of tokens that contribute to the loss; for "dapo" the mean over the micro-batches of the step."""
     max_length: int
 
     def mean(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -101,7 +101,7 @@ def policy_terms(
 def off_policy_rows(
     logps: torch.Tensor, sampler_logps: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor, threshold: float
 ) -> torch.Tensor:
-    """Rows `(B,) bool` that lead nowhere: of negative advantage, and from a policy that has moved away from them.
+    """Rows `(B,) bool` with a negative advantage that the policy has already moved away from.
 
     Moved away: the mean of `log(p_sampler / p)` over a row's tokens, an estimate of KL(sampler || policy), is above
     `threshold` (DeepSeek-AI, 2025, DeepSeek-V3.2, arXiv:2512.02556, "off-policy sequence masking").

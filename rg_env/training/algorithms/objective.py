@@ -49,8 +49,11 @@ class Objective:
         self._phases = phases or Phases()
         self._clipping = Clipping(args.epsilon, args.epsilon_high or args.epsilon, args.delta)
 
-    def logps(self, model: Any, ids: torch.Tensor, mask: torch.Tensor, max_rows: int | None = None) -> torch.Tensor:
-        """Log-probabilities `(B, L - 1) float32` of `ids (B, L)[:, 1:]` under `model`, 0 where `mask (B, L - 1)` is.
+    def logps(
+        self, model: Any, ids: torch.Tensor, mask: torch.Tensor, max_rows: int | None = None, entropy: bool = False
+    ) -> torch.Tensor:
+        """Log-probabilities `(B, L - 1) float32` of `ids (B, L)[:, 1:]` under `model`, 0 where `mask (B, L - 1)` is;
+        with `entropy` see `completion_logps`.
 
         Rows are padded on the right, where causal attention never looks, so that no attention mask is needed.
         """
@@ -58,7 +61,13 @@ class Objective:
         if self._accelerator.num_processes == 1:
             arrangement = "shared" if can_share_prompts(self._accelerator.unwrap_model(model)) else "by_length"
         return completion_logps(
-            model, ids, mask, temperature=self._args.temperature, max_rows=max_rows, arrangement=arrangement
+            model,
+            ids,
+            mask,
+            temperature=self._args.temperature,
+            max_rows=max_rows,
+            arrangement=arrangement,
+            entropy=entropy,
         )
 
     @torch.no_grad()
@@ -83,23 +92,27 @@ class Objective:
     def __call__(self, inputs: dict[str, Any], metrics: StepMetrics) -> torch.Tensor:
         """The loss `()` of a micro-batch.
 
-        Without a KL term a row's loss is its advantage times something, so that rows of advantage 0 (whole groups with
-        equal rewards) change neither loss nor gradient: they are left out of forward and backward, and only the
-        normaliser counts them. One row always stays, so that every rank runs forward and backward equally often.
+        Without a KL term and an entropy bonus a row's loss is its advantage times something, so that rows of advantage
+        0 (whole groups with equal rewards) change neither loss nor gradient: they are left out of forward and backward,
+        and only the normaliser counts them. One row always stays, so that every rank runs forward and backward equally
+        often.
         """
         args = self._args
         mask, advantages = inputs["loss_mask"], inputs["advantages"]
         tokens = inputs["batch_tokens"][0] if args.loss_type == "dapo" else mask.sum()
         normaliser = Normaliser(args.loss_type, len(mask), tokens, args.max_seq_len)
         any_useful = True
-        if args.beta == 0.0:
+        if args.beta == 0.0 and args.entropy_coef == 0.0:
             useful = ((advantages != 0) & mask.any(dim=1)).nonzero().squeeze(1)
             any_useful = len(useful) > 0
             rows = useful if any_useful else useful.new_zeros(1)
             inputs = {name: None if value is None else value[rows] for name, value in inputs.items()}
             mask, advantages = inputs["loss_mask"], inputs["advantages"]
+        entropy = None
         with self._phases("log_probs"):
-            logps = self.logps(self._model, inputs["input_ids"], mask)
+            logps = self.logps(self._model, inputs["input_ids"], mask, entropy=args.entropy_coef > 0)
+        if args.entropy_coef:
+            logps, entropy = logps.unbind()
         old = logps.detach() if inputs["old_logps"] is None else inputs["old_logps"]
         difference = (old - inputs["sampler_logps"]).detach()
         weights = log_ratio = lost = kl = None
@@ -112,6 +125,8 @@ class Objective:
         if args.beta != 0.0:
             kl = kl_terms(logps, self._reference_logps(inputs, logps))
             values = values + args.beta * kl
+        if entropy is not None:
+            values = values - args.entropy_coef * entropy
         ratio = torch.exp(logps.detach() - old) if args.num_iterations > 1 else None  # else 1
         logged = (mask, clipped, kl, difference, log_ratio, lost, ratio)
         metrics.update(loss_metrics(self._accelerator, *logged, useful=any_useful))

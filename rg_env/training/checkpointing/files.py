@@ -1,6 +1,6 @@
-"""What weights a folder holds, by the heads of its safetensors files, and whether they are a model's.
+"""What weights a folder holds, by the headers of its safetensors files, and whether they are a model's.
 
-Imports no torch: what is published is looked at without it.
+Imports no torch, so that commands which publish or inspect a folder start quickly.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from rg_env.core.run_folder import read_json
-from rg_env.core.text import is_count, one_line
+from rg_env.core.text import is_count, one_line, reason_of
 from rg_env.errors import InputError
 
 
@@ -31,12 +31,12 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def weight_files(folder: Path, name: str) -> list[Path]:
-    """The file `name` in `folder`, or those that its index names; none where neither is there.
+    """The file `name` in `folder`, or those that its index names; none where neither exists.
 
     A folder with both is read as transformers does: from the single file.
 
     Raises:
-        InputError: the index is damaged, or names files that are not there, or elsewhere.
+        InputError: the index is damaged, or names files that are missing or in another folder.
     """
     index = folder / f"{name}.index.json"
     if (folder / name).is_file():
@@ -50,75 +50,71 @@ def weight_files(folder: Path, name: str) -> list[Path]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{index} cannot be read, or is not an index of weights: copy it again") from error
     if strange := [file for file in files if file.parent != folder]:
-        raise InputError(f"{index} names a file elsewhere: {one_line(strange[0])}")
+        raise InputError(f"{index} names a file in another folder: {one_line(strange[0])}")
     if missing:
         raise InputError(f"{folder} lacks {one_line(missing[0])}, which {index.name} names: copy it again")
     return files
 
 
+def read_shapes(folder: Path, name: str) -> tuple[Shapes, str | None]:
+    """Shapes in the file `name`, none if it does not exist; and why they cannot be read, if they cannot."""
+    found: Shapes = {}
+    try:
+        for file in weight_files(folder, name):
+            with safe_open(file, framework="np") as weights:  # checks that the file has the length in its header
+                found |= {key: tuple(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, InputError) as error:
+        return {}, f"its weights cannot be read: {reason_of(error)}"
+    return found, None
+
+
 def weights_damage(folder: Path) -> str | None:
     """Why no weights can be read from `folder`, whatever model they are of; None if they can."""
-    names = (ADAPTER, WEIGHTS)
-    read = [read_shapes(folder, name) for name in names]
+    read = [read_shapes(folder, name) for name in (ADAPTER, WEIGHTS)]
     problem = next((problem for _, problem in read if problem), None)
     return problem or (None if any(shapes for shapes, _ in read) else f"it holds neither {WEIGHTS} nor {ADAPTER}")
 
 
 def weights_problem(folder: Path, model: Any) -> str | None:
-    """Why the safetensors files in `folder` are not all of `model`'s weights, in full; None if they are.
+    """Why the safetensors files in `folder` are not all of `model`'s weights, unsharded; None if they are.
 
-    Of a model with an adapter, the adapter's. Of weights that are tied one is enough. Sharding does not matter.
+    For a model with an adapter, the adapter's. One of several tied weights is enough. `model` may be sharded.
     """
-    adapter = getattr(model, "peft_config", None) is not None
-    name = ADAPTER if adapter else WEIGHTS
+    name = weights_name(model)
     found, problem = read_shapes(folder, name)
     if problem or not found:
         return problem or f"it holds no {name}"
-    if empty := [name for name, shape in found.items() if 0 in shape]:
+    if empty := [key for key, shape in found.items() if 0 in shape]:
         return f"{empty[0]} is empty"
-    for names, shape in _adapter_shapes(model) if adapter else _model_shapes(model):
-        stored = [found[name] for name in names if name in found]
-        if not stored:
-            return f"{names[0]} is missing"
-        if shape not in stored:
-            return f"{names[0]} has the shape {stored[0]} there, and {shape} in the model"
+    parameters = stored_parameters(model)
+    present = {id(parameter) for key, parameter in parameters.items() if key in found}
+    for key, parameter in parameters.items():
+        if id(parameter) not in present:
+            return f"{key} is missing"
+        if key in found and found[key] != (shape := full_shape(parameter)):
+            return f"{key} has the shape {found[key]} there, and {shape} in the model"
     return None
 
 
+def weights_name(model: Any) -> str:
+    """The name of the file with the weights of `model` in a checkpoint."""
+    return WEIGHTS if getattr(model, "peft_config", None) is None else ADAPTER
+
+
 def full_shape(parameter: Any) -> tuple[int, ...]:
-    """The shape of all of it, where this process may have a shard."""
+    """The unsharded shape of a parameter of which this process may hold a shard."""
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
-def read_shapes(folder: Path, name: str) -> tuple[Shapes, str | None]:
-    """Those in the file `name`, none if there is no such file; and why they cannot be read, if they cannot."""
-    try:
-        return _shapes_in(folder, name), None
-    except (OSError, SafetensorError, InputError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        return {}, f"its weights cannot be read: {one_line(reason)}"
-
-
-def _shapes_in(folder: Path, name: str) -> Shapes:
-    found: Shapes = {}
-    for file in weight_files(folder, name):
-        with safe_open(file, framework="np") as weights:  # checks that the file has the length in its header
-            found |= {key: tuple(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118
-    return found
-
-
-def _model_shapes(model: Any) -> list[tuple[list[str], tuple[int, ...]]]:
-    tied: dict[int, list[str]] = {}
+def stored_parameters(model: Any) -> dict[str, Any]:
+    """Parameters by their names in the file of weights, tied ones under each name."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    for name, parameter in parameters.items():
-        tied.setdefault(id(parameter), []).append(name)
-    return [(names, full_shape(parameters[names[0]])) for names in tied.values()]
-
-
-def _adapter_shapes(model: Any) -> list[tuple[list[str], tuple[int, ...]]]:
+    if getattr(model, "peft_config", None) is None:
+        return parameters
     import torch
     from peft import get_peft_model_state_dict
 
-    whole = {name: torch.empty(full_shape(p), device="meta") for name, p in model.named_parameters()}
-    saved = get_peft_model_state_dict(model, state_dict=whole, save_embedding_layers=False)
-    return [([name], tuple(tensor.shape)) for name, tensor in saved.items()]
+    marks = {name: torch.empty(0, device="meta") for name in parameters}
+    by_mark = {id(mark): parameters[name] for name, mark in marks.items()}
+    saved = get_peft_model_state_dict(model, state_dict=marks, save_embedding_layers=False)
+    return {name: by_mark[id(mark)] for name, mark in saved.items()}

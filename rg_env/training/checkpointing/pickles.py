@@ -7,11 +7,11 @@ knows the classes of that file and nothing else.
 
 import pickle
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint import filesystem, metadata
+from torch.distributed.checkpoint import metadata
 
 from rg_env.core.text import one_line
 from rg_env.errors import InputError
@@ -50,22 +50,18 @@ def safe_classes() -> list[Any]:
     from torch.distributed.tensor import DTensor, Replicate, Shard
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-    earlier = "torch.distributed._tensor"  # up to torch 2.4
-    classes: list[Any] = [
-        *(DeviceMesh, DTensor, DTensorSpec, TensorMeta, Replicate, Shard),
-        (DTensor, f"{earlier}.api.DTensor"),
-        (DTensor, f"{earlier}.DTensor"),
-        (DTensorSpec, f"{earlier}._dtensor_spec.DTensorSpec"),
-        (DTensorSpec, f"{earlier}.placement_types.DTensorSpec"),
-        (TensorMeta, f"{earlier}._dtensor_spec.TensorMeta"),
-        (TensorMeta, f"{earlier}.placement_types.TensorMeta"),
-        (Replicate, f"{earlier}.placement_types.Replicate"),
-        (Shard, f"{earlier}.placement_types.Shard"),
-    ]
+    earlier: dict[type, tuple[str, ...]] = {  # names up to torch 2.4
+        DTensor: ("api.DTensor", "DTensor"),
+        DTensorSpec: ("_dtensor_spec.DTensorSpec", "placement_types.DTensorSpec"),
+        TensorMeta: ("_dtensor_spec.TensorMeta", "placement_types.TensorMeta"),
+        Replicate: ("placement_types.Replicate",),
+        Shard: ("placement_types.Shard",),
+    }
+    renamed = [(kind, f"torch.distributed._tensor.{name}") for kind, names in earlier.items() for name in names]
     # DeepSpeed need not be installed: its objects are read as inert ones, the stage as a number.
     stand_ins = {name: type(name.rpartition(".")[2], (_Inert,), {}) for name in DEEPSPEED_TYPES}
     stand_ins["deepspeed.runtime.zero.config.ZeroStageEnum"] = _Stage
-    return [*classes, *((kind, name) for name, kind in stand_ins.items())]
+    return [DeviceMesh, *earlier, *renamed, *((kind, name) for name, kind in stand_ins.items())]
 
 
 class _Inert:
@@ -124,37 +120,23 @@ class _UnknownClass(Exception):
 
 class _MetadataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _METADATA_CLASSES:
-            return _METADATA_CLASSES[module, name]
+        if name in _METADATA_CLASSES.get(module, ()):
+            return super().find_class(module, name)
+        if module in ("pathlib", "pathlib._local") and name in ("PosixPath", "WindowsPath"):
+            return PurePosixPath
         kind = getattr(torch, name, None) if module == "torch" and "." not in name else None
         if isinstance(kind, torch.dtype):
             return kind
         raise _UnknownClass(f"{module}.{name}")
 
 
-def _path(*parts: str) -> str:
-    return "/".join(parts)
-
-
-_METADATA_CLASSES: dict[tuple[str, str], Any] = {
-    **{
-        (metadata.__name__, kind.__name__): kind
-        for kind in (
-            metadata.Metadata,
-            metadata.MetadataIndex,
-            metadata.TensorStorageMetadata,
-            metadata.BytesStorageMetadata,
-            metadata.ChunkStorageMetadata,
-            metadata.TensorProperties,
-            metadata._MEM_FORMAT_ENCODING,
-            metadata.StorageMeta,
-        )
+_METADATA_CLASSES = {
+    "torch.distributed.checkpoint.metadata": {
+        *("Metadata", "MetadataIndex", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata"),
+        *("TensorProperties", "_MEM_FORMAT_ENCODING", "StorageMeta"),
     },
-    (filesystem.__name__, "_StorageInfo"): filesystem._StorageInfo,
-    ("torch", "Size"): torch.Size,
-    ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
-    ("pathlib", "PosixPath"): _path,
-    ("pathlib", "WindowsPath"): _path,
-    ("pathlib._local", "PosixPath"): _path,
-    ("collections", "OrderedDict"): dict,
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch": {"Size"},
+    "torch.serialization": {"_get_layout"},
+    "collections": {"OrderedDict"},
 }

@@ -3,17 +3,16 @@
 model*.safetensors, config.json, ...   weights (of LoRA: the adapter), tokenizer
 optimizer.pt, or a folder              the optimizer's state: DeepSpeed's folder, or `optimizer` with FSDP2
 trainer_state.json                     step and logged metrics
-resume.json                            what the order of the rows follows from; a resumed run must agree
+resume.json                            settings that a resumed run must share, and the size of each file
 curriculum.json                        the levels of a curriculum
 scaler.pt                              the loss scaler of fp16
-resume_state_N.pt                      random numbers and batch in use of process N
+resume_state_N.pt                      random numbers and current batch of process N
 previous_policy_N.safetensors          the reference of `kl_reference="previous"`, of process N
 
-Any failure while one is written, on any process, ends the run on all of them and leaves earlier ones as they were.
-A run resumed from a checkpoint continues as if it had never stopped, on a CPU to the bit.
+Any failure while a checkpoint is written, on any process, ends the run on all of them and leaves earlier checkpoints
+unchanged. A run resumed from a checkpoint continues as if it had never stopped, on a CPU to the bit.
 """
 
-import json
 import random
 import shutil
 from collections.abc import Callable
@@ -22,12 +21,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError
 from transformers import TrainerState
 
 from rg_env.core.data.manifest import hash_of_rows
 from rg_env.core.environment import Environment
-from rg_env.core.run_folder import RunFolder
+from rg_env.core.run_folder import RunFolder, damaged
 from rg_env.core.text import reason_of
 from rg_env.errors import TrainingError
 from rg_env.training.algorithms.policy import held
@@ -52,16 +52,56 @@ def rows_hash(env: Environment) -> dict[str, str | None]:
     return {split: hash_of_rows(rows) if rows else None for split, rows in splits}
 
 
-def facts(trainer: Any) -> dict[str, Any]:
-    """What must be the same in a resumed run, for the rows to come in the same order and the files to fit."""
-    names = ("rollouts_per_step", "per_device_train_batch_size", "num_generations", "num_iterations", "seed")
-    return {
-        "processes": trainer.accelerator.num_processes,
-        "sharding": trainer.strategy.sharding,
-        **{name: getattr(trainer.args, name) for name in (*names, "shuffle_dataset")},
-        "rows": trainer.rows_hash,
-        "curriculum": trainer.curriculum.facts() if trainer.curriculum else None,
-    }
+class Facts(BaseModel, frozen=True, extra="forbid"):
+    """The contents of `resume.json`: what a resumed run must share for the same rows to come in the same order and for
+    the files to fit."""
+
+    processes: int
+    rows: dict[str, str | None]
+    curriculum: dict[str, Any] | None
+    sharding: str
+    trained_parameters: int
+    rollouts_per_step: int
+    per_device_train_batch_size: int
+    num_generations: int
+    num_iterations: int
+    seed: int
+    shuffle_dataset: bool
+    optim: str
+    lora_alpha: float | None = None
+    use_rslora: bool | None = None
+    use_dora: bool | None = None
+    files: dict[str, int] = {}
+    """Size in bytes of each file that resuming reads, by its path in the checkpoint."""
+
+    @classmethod
+    def of(cls, trainer: Any) -> "Facts":
+        """What holds for `trainer`, without files."""
+        args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
+        adapter = next(iter(getattr(model, "peft_config", {}).values()), None)
+        from_args = ("rollouts_per_step", "per_device_train_batch_size", "num_generations", "num_iterations", "seed")
+        return cls(
+            processes=trainer.accelerator.num_processes,
+            rows=trainer.rows_hash,
+            curriculum=trainer.curriculum.facts() if trainer.curriculum else None,
+            sharding=trainer.strategy.sharding,
+            trained_parameters=sum(parameter.requires_grad for parameter in model.parameters()),
+            optim=args.optim.removesuffix("_fused"),
+            **{name: getattr(args, name) for name in (*from_args, "shuffle_dataset")},
+            **{name: getattr(adapter, name, None) for name in ("lora_alpha", "use_rslora", "use_dora")},
+        )
+
+    @classmethod
+    def read(cls, checkpoint: Path) -> "Facts":
+        """Those of a checkpoint. Raises `InputError` if the file is damaged."""
+        try:
+            return cls.model_validate_json((checkpoint / FACTS).read_bytes())
+        except (OSError, ValidationError) as error:
+            raise damaged(checkpoint / FACTS, "it is not the description of a checkpoint of this release") from error
+
+    def settings(self) -> dict[str, Any]:
+        """Those that are compared one by one."""
+        return self.model_dump(exclude={"processes", "rows", "curriculum", "files"})
 
 
 class Checkpoints:
@@ -79,8 +119,8 @@ class Checkpoints:
         return bool(self._trainer.accelerator.is_main_process)
 
     def note(self) -> None:
-        """Resume from here: a step has ended, or the run begins. An interrupt comes in the middle of the next step,
-        which has used up random numbers by then and will be made again."""
+        """Make the present moment, at the end of a step or the beginning of the run, the one that `save` saves. An
+        interrupt comes in the middle of the next step, which has drawn random numbers by then and is repeated."""
         trainer = self._trainer
         self._noted = {
             "random": random_numbers(),
@@ -163,14 +203,16 @@ class Checkpoints:
         torch.save(self._noted, part / state_file(process))
         if trainer.previous_policy is not None:
             trainer.previous_policy.write(part, process)
-        if self._is_main:
-            (part / FACTS).write_text(json.dumps(facts(trainer), indent=1) + "\n")
-            if self._curriculum:
-                (part / CURRICULUM).write_text(self._curriculum + "\n")
+        if self._is_main and self._curriculum:
+            (part / CURRICULUM).write_text(self._curriculum + "\n")
 
     def _rename(self, part: Path, final: Path) -> None:
         if problem := weights_problem(part, self._trainer.accelerator.unwrap_model(self._trainer.model)):
             raise TrainingError(problem)
+        found = (file for file in part.rglob("*") if file.is_file() and file.suffix not in (".py", ".md"))
+        files = {file.relative_to(part).as_posix(): file.stat().st_size for file in found}
+        facts = Facts.of(self._trainer).model_copy(update={"files": files})
+        (part / FACTS).write_text(facts.model_dump_json(indent=1) + "\n")
         if final.exists():  # a damaged one, which resuming passed over
             final.rename(part.parent / "replaced")
         part.rename(final)
@@ -189,10 +231,8 @@ class Checkpoints:
         agree(self._trainer.accelerator, problem, cause)
 
     def _reason(self, error: Exception) -> str:
-        if isinstance(error, OSError) and error.strerror:
-            return error.strerror
         reason = reason_of(error)
-        full = not isinstance(error, TrainingError) and shutil.disk_usage(self.folder).free < 1 << 20
+        full = not isinstance(error, OSError | TrainingError) and shutil.disk_usage(self.folder).free < 1 << 20
         return f"No space left on device ({reason})" if full else reason
 
 

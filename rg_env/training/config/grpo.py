@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from rg_env.core.config.parsing import Above0, Count, From0, Positive, Section, Seed, Share, Text, problems_in
 from rg_env.core.processes import world_size
@@ -37,7 +37,8 @@ ELSEWHERE = {
     "max_seq_len": "it is max_prompt_length + max_tokens: set those",
     "max_completion_length": "it is called max_tokens",
     "shuffle": "it is called shuffle_dataset",
-    "num_train_epochs": "set max_steps",
+    "entropy_coeff": "it is called entropy_coef",
+    "ent_coef": "it is called entropy_coef",
     "logging_steps": "every step is logged: leave it out",
     "logging_dir": "TensorBoard's files are in the output folder: leave it out",
     "report_to": "use logging.report_to (in Python: train(..., logging=LoggingConfig(report_to=[...])))",
@@ -79,6 +80,8 @@ class GRPOConfig(Section):
 
     max_steps: Positive = 200
     """Optimizer steps."""
+    num_train_epochs: Above0 | None = None
+    """Passes over the training rows, instead of `max_steps`. Rows that do not fill a step are left out of a pass."""
     rollouts_as_steps: bool = False
     """Count rollouts instead of updates in all numbers of steps of this config, and plot over rollouts at services: to
     compare runs with different batches."""
@@ -88,10 +91,12 @@ class GRPOConfig(Section):
     """Learning rate schedule."""
     warmup_steps: Count = 10
     """Steps until the peak learning rate; "constant" has none."""
-    optim: Literal["adamw_torch", "adamw_torch_fused", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"] = (
-        "adamw_torch_fused"
-    )
-    """Optimizer. "adamw_torch_fused" is one kernel for all parameters; the 8-bit ones need bitsandbytes."""
+    optim: Literal[
+        "adamw_torch", "adamw_torch_fused", "adamw_offload", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"
+    ] = "adamw_torch_fused"
+    """Optimizer. "adamw_torch_fused" is one kernel for all parameters. "adamw_offload" keeps float32 weights and
+    moments in CPU memory, for models in bfloat16 (`model.dtype`) on a GPU that is too small for them; not with ZeRO or
+    FSDP2. The 8-bit ones need bitsandbytes."""
     weight_decay: From0 = 0.0
     """Weight decay of all weights but biases and norms."""
     adam_beta1: Share = 0.9
@@ -123,6 +128,10 @@ class GRPOConfig(Section):
     kl_reference: Literal["initial", "previous"] = "initial"
     """Reference of the KL term: the "initial" model, or the "previous" policy, before the last update. Either is kept
     in memory; under LoRA that costs only adapters."""
+    entropy_coef: From0 = 0.0
+    """Weight of the entropy bonus: the entropy of the policy's distribution (nats, at `temperature`), averaged as the
+    loss is, times this is subtracted from the loss (Schulman et al., 2017, PPO, arXiv:1707.06347, equation 9). 0 turns
+    it off; values around 0.001 slow down the collapse to a single answer."""
     off_policy_mask_threshold: Above0 | None = None
     """Rollouts with negative advantage whose mean log-probability has fallen by more than this since they were sampled
     have no policy loss (DeepSeek-V3.2, arXiv:2512.02556); default: all have."""
@@ -154,7 +163,7 @@ class GRPOConfig(Section):
     max_prompt_length: Positive = 1024
     """Most tokens of a prompt; a longer one is an error."""
     max_tokens: Positive = 1024
-    """Most new tokens of a completion."""
+    """Most new tokens of a completion; `max_new_tokens` is accepted too."""
     shuffle_dataset: bool = True
     """Take the training rows in random order."""
     bf16: bool | None = None
@@ -175,12 +184,21 @@ class GRPOConfig(Section):
     seed: Seed = 0
     """Seed of row order, sampling and new weights. In a config file: `seed`."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_other_names(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "max_new_tokens" in values:
+            values = {**values, "max_tokens": values["max_new_tokens"]}
+            del values["max_new_tokens"]
+        return values
+
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
             problems = problems_in(GRPOConfig, error, kind="field of GRPOConfig")
-            lines = [f"{each.path[0]}={shortened(values[each.path[0]])}: {each.message}" for each in problems]
+            given = {"max_tokens": values.get("max_new_tokens"), **values}
+            lines = [f"{each.path[0]}={shortened(given[each.path[0]])}: {each.message}" for each in problems]
             raise InputError("; ".join(lines)) from None
 
     # As a section of a config file it is validated without `__init__`: there, each problem has a place of its own.
@@ -204,6 +222,14 @@ class GRPOConfig(Section):
     def prompts_per_step(self) -> int:
         """Prompts of an optimizer step, over all processes."""
         return self.rollouts_per_step // self.num_generations
+
+    def for_rows(self, rows: int) -> "GRPOConfig":
+        """The same for a number of training rows, with `max_steps` in place of `num_train_epochs`."""
+        if self.num_train_epochs is None:
+            return self
+        batches = self.num_train_epochs * (rows // max(1, self.prompts_per_step))
+        steps = max(1, math.ceil(round(batches, 6))) * self.num_iterations
+        return self.model_copy(update={"max_steps": steps, "num_train_epochs": None})
 
     @property
     def max_seq_len(self) -> int:

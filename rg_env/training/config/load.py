@@ -198,8 +198,9 @@ def _training(config: TrainConfig) -> Iterator[Problem]:
     training, name = config.training, config.model.name
     for key in OWNED_ELSEWHERE.keys() & training.model_fields_set:
         yield Problem(("training", key), f"is set outside of training: {OWNED_ELSEWHERE[key]}")
-    if training.lr_scheduler_type != "constant" and training.warmup_steps > training.max_steps:
-        yield Problem(("training", "warmup_steps"), f"more than the {training.max_steps} steps of the run")
+    updates = config.in_updates().training
+    if updates.lr_scheduler_type != "constant" and updates.warmup_steps > updates.max_steps:
+        yield Problem(("training", "warmup_steps"), f"more than the {updates.max_steps} steps of the run")
     for key, needed, package in (
         ("optim", training.optim.endswith("8bit"), "bitsandbytes"),
         ("use_liger_kernel", training.use_liger_kernel, "liger-kernel"),
@@ -207,8 +208,11 @@ def _training(config: TrainConfig) -> Iterator[Problem]:
         if needed and find_spec(package.replace("-", "_")) is None:
             text = f"needs {package}, which is not installed: `pip install {package}`"
             yield Problem(("training", key), text)
-    if config.model.dtype == "bfloat16" and config.lora is None:
-        text = "without LoRA small updates round to nothing: take auto, and training.bf16 to compute in bfloat16"
+    if config.model.dtype == "bfloat16" and config.lora is None and training.optim != "adamw_offload":
+        text = (
+            "without LoRA small updates round to nothing: use auto, and training.bf16 to compute in bfloat16; or "
+            "training.optim=adamw_offload, which adds updates up in float32"
+        )
         yield Problem(("model", "dtype"), text)
     if name.startswith(("/", "./", "../", "~")) and not os.path.isdir(name):
         yield Problem(("model", "name"), "there is no such folder here")

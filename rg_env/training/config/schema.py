@@ -573,10 +573,12 @@ class TrainConfig(Section):
         return values
 
     def in_updates(self) -> "TrainConfig":
-        """The same run with all steps counted in updates (`training.rollouts_as_steps`); rounded up."""
+        """The same run with all steps counted in updates (`training.rollouts_as_steps`); rounded up. The number of
+        steps follows from `training.num_train_epochs`, if given."""
         training = self.training
+        epochs = training.for_rows(self.splits.num_train_examples)
         if not training.rollouts_as_steps:
-            return self
+            return self if epochs is training else self.model_copy(update={"training": epochs})
 
         def updates(rollouts: int | None) -> int | None:
             return None if rollouts is None else -(-rollouts * training.num_iterations // training.rollouts_per_step)
@@ -598,4 +600,8 @@ class TrainConfig(Section):
             "evaluation": counted(self.evaluation, "every"),
             "curriculum": curriculum,
         }
+        if epochs is not training:
+            changes["training"] = changes["training"].model_copy(
+                update={"max_steps": epochs.max_steps, "num_train_epochs": None}
+            )
         return self.model_copy(update=changes)

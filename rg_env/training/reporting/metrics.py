@@ -139,7 +139,7 @@ def batch_metrics(found: Rollouts, num_generations: int) -> dict[str, float]:
     names = dict.fromkeys(name for scored in found.scored for name in scored.metrics)
     for name in names:
         result[name] = statistics.fmean(s.metrics[name] for s in found.scored if name in s.metrics)
-    return result | _lengths(found) | _forms(found)
+    return result | _lengths(found) | _forms(found, num_generations)
 
 
 def _lengths(found: Rollouts) -> dict[str, float]:
@@ -153,12 +153,19 @@ def _lengths(found: Rollouts) -> dict[str, float]:
     return result
 
 
-def _forms(found: Rollouts) -> dict[str, float]:
-    """Share of completions with a well-formed answer and, if `think_format` is a reward, with its form."""
+def _forms(found: Rollouts, num_generations: int) -> dict[str, float]:
+    """Share of completions with a well-formed answer and, if `think_format` is a reward, with its form; how many
+    different answers a group has, and the share of groups with more than one."""
     if "status/wrong" not in found.scored[0].metrics:  # graded by a rubric of somebody else's
         return {}
-    answered = statistics.fmean(rollout.extraction.status == "ok" for rollout in found.rollouts)
-    result = {"completions/answered_ratio": answered}
+    answers = [rollout.extraction.answer for rollout in found.rollouts]
+    groups = [answers[first : first + num_generations] for first in range(0, len(answers), num_generations)]
+    distinct = [len({answer for answer in group if answer is not None}) for group in groups]
+    result = {
+        "completions/answered_ratio": statistics.fmean(answer is not None for answer in answers),
+        "answers/distinct_mean": statistics.fmean(distinct),
+        "answers/diverse_ratio": statistics.fmean(count > 1 for count in distinct),
+    }
     if "think_format" in found.scored[0].rewards:  # before its gate: whatever the answer is worth
         result["completions/format_ratio"] = statistics.fmean(map(think_format, found.rollouts))
     return result

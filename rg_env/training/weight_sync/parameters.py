@@ -1,8 +1,8 @@
-"""Which tensors of a model travel to the server, in which buckets.
+"""Which tensors of a model are sent to the server, in which buckets.
 
-With LoRA, the merged weights of adapted layers travel (base + update, computed aside: the model itself stays as it is,
-where merging and unmerging it leaves rounding errors behind). Tied weights travel under each of their names: vLLM keeps
-the old LM head in silence where it gets the embedding alone.
+With LoRA, the merged weights of adapted layers are sent (base + update, computed on a copy: merging and unmerging the
+model itself would leave rounding errors). Tied weights are sent under each of their names: vLLM silently keeps the old
+LM head if it gets the embedding alone.
 """
 
 import math
@@ -31,8 +31,8 @@ class Source:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the whole tensor."""
-        # ZeRO-3 leaves an empty tensor in place of a sharded parameter, and its shape beside it.
+        """The shape of the whole tensor."""
+        # ZeRO-3 leaves an empty tensor in place of a sharded parameter, with its shape as an attribute.
         return tuple(getattr(self.parameters[0], "ds_shape", self.parameters[0].shape))
 
     @property
@@ -41,7 +41,7 @@ class Source:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the trainer's own tensor."""
+        """The type of the trainer's tensor."""
         return self.parameters[0].dtype
 
 
@@ -74,13 +74,13 @@ def sources(model: nn.Module, whole: Callable[[Any], torch.Tensor] = _itself) ->
 
 
 def check_sendable(model: Any) -> None:
-    """Raise `InputError` if what `model` computes cannot be told by tensors of the plain model."""
+    """Raise `InputError` if tensors of the plain model cannot express what `model` computes."""
     if reason := unmergeable(model):
         raise InputError(f"the vLLM engine cannot serve what is trained: {reason}")
 
 
 def unmergeable(model: Any) -> str | None:
-    """Why `sources` cannot tell all that `model` computes; None if it can."""
+    """Why `sources` cannot express what `model` computes; None if it can."""
     if any(not p.is_floating_point() for p in model.parameters()):
         return "its weights are quantized; load it unquantized"
     for config in getattr(model, "peft_config", {}).values():
@@ -89,12 +89,12 @@ def unmergeable(model: Any) -> str | None:
             return f"{kind} adapters are not merged into weights; use LoRA"
         for option in ("lora_bias", "trainable_token_indices", "target_parameters", "alora_invocation_tokens"):
             if getattr(config, option, None):
-                return f"LoRA with {option} has more to it than merged weights; leave {option} out"
+                return f"LoRA with {option} is more than merged weights; leave {option} out"
     for name, layer in _adapted_layers(model):
         for variant in layer.lora_variant.values():
             if not type(variant).__name__.startswith("Dora"):
                 return f"the LoRA of {server_name(name)} is a {type(variant).__name__}; use LoRA or DoRA"
-    return "the model ties head and embedding, which the adapter tears apart; adapt neither" if _untied(model) else None
+    return "the model ties head and embedding, and the adapter unties them; adapt neither" if _untied(model) else None
 
 
 def _is_tied(model: Any) -> bool:

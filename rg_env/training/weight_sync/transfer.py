@@ -1,10 +1,10 @@
 """Bringing a vLLM server's weights up to the trainer's, and proving that they are.
 
-`WeightSync` is what the trainer has, on all processes: they gather sharded weights together, the main one sends them by
-vLLM's own weight-transfer routes, as the server's backend wants them: `nccl` between GPUs, `rg_env_shm` through memory
-that both share. An error on the main process is raised on all. After each sync the server's log-probabilities of a
-fixed prompt are compared with the model's own: weights that arrived wrong, not at all, or in the wrong place stop the
-run, where they would only have made it learn worse.
+Every process of the trainer has a `WeightSync`: all gather sharded weights together, and the main process sends them by
+vLLM's own weight-transfer routes, with the server's backend: `nccl` between GPUs, `rg_env_shm` through shared memory.
+An error on the main process is raised on all. After each sync the server's log-probabilities of a fixed prompt are
+compared with the model's own: weights that arrived wrong, not at all, or in the wrong place end the run, where they
+would otherwise only have made it learn worse.
 """
 
 import fcntl
@@ -14,10 +14,10 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -32,13 +32,13 @@ from rg_env.training.weight_sync.parameters import BUCKET_BYTES, buckets, larges
 
 PROOF_TOKENS = 64
 TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.15, torch.float16: 0.05}
-"""Mean absolute difference of log-probabilities that two implementations of a model may have, by the server's type."""
+"""Largest mean absolute difference of log-probabilities that is rounding, by the type that the server computes in."""
 SLOTS = 2
 """Buckets in shared memory: one is filled while the server loads the other."""
 
 
 class TensorMeta(NamedTuple):
-    """What vLLM's `WeightSource.metadata` says of a tensor."""
+    """Metadata of a tensor as vLLM's `WeightSource` has it."""
 
     name: str
     dtype: torch.dtype
@@ -46,10 +46,10 @@ class TensorMeta(NamedTuple):
 
 
 class Weights:
-    """The weights of a model as they travel: a `WeightSource` of vLLM's.
+    """The weights of a model to send: a `WeightSource` in vLLM's terms.
 
-    Iterating is a collective act where weights are sharded. After an error of its consumer `drain` takes part in the
-    rest of it, so that the other processes are not left alone in the gathering.
+    Iterating is a collective operation where weights are sharded. After an error of the consumer `drain` takes part in
+    the rest of it, so that the other processes do not wait forever.
     """
 
     def __init__(self, model: PreTrainedModel, strategy: Strategy):
@@ -57,7 +57,7 @@ class Weights:
         self._running: Iterator[list[tuple[str, torch.Tensor]]] | None = None
 
     def metadata(self) -> list[TensorMeta]:
-        """Of all tensors, in order, without gathering."""
+        """Metadata of all tensors, in order, without gathering."""
         return [TensorMeta(each.name, each.dtype, each.shape) for each in sources(self._model)]
 
     def largest_bucket(self) -> int:
@@ -69,7 +69,7 @@ class Weights:
             yield from bucket
 
     def buckets(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        """Names and tensors, which are whole until the next bucket is taken."""
+        """Names and tensors, which are valid until the next bucket is requested."""
         self._running = self._buckets()
         return self._running
 
@@ -80,88 +80,100 @@ class Weights:
                 yield [(source.name, source.tensor().to(source.dtype)) for source in bucket]
 
     def drain(self) -> None:
-        """Go through what is left of the last iteration."""
+        """Finish the last iteration."""
         for _ in self._running or ():
             pass
         self._running = None
 
 
-class Transfer(Protocol):
-    """The main process's side of one backend."""
+class Routes:
+    """The weight-transfer routes of a server, under the names by which vLLM's trainer engines call them."""
 
-    dtype: torch.dtype
-    """What the server computes in, as far as it says: nothing wider needs to travel."""
+    def __init__(self, server: VllmServer, timeout_s: float):
+        self.server, self._timeout_s = server, timeout_s
 
-    def send(self, weights: Weights) -> None:
-        """Bring the server's weights up to these. Raises `ServerError`, `RuntimeError`."""
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self.server.post("/init_weight_transfer_engine", {"init_info": init_info}, self._timeout_s)
 
-    def close(self) -> None: ...
+    def shutdown_weight_transfer_engine(self) -> None:
+        self.server.post("/shutdown_weight_transfer_engine", timeout_s=3.0)
+
+    def start_weight_update(self) -> None:
+        self.server.post("/start_weight_update", timeout_s=self._timeout_s)
+
+    def update_weights(self, update_info: Any) -> None:
+        self.server.post("/update_weights", {"update_info": update_info}, self._timeout_s)
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self.server.post("/finish_weight_update", timeout_s=self._timeout_s)
 
 
 class SharedMemoryTransfer:
-    """Through memory of this machine that the server's workers map too. Filling it and loading from it are the only two
-    copies.
+    """Through memory of this machine that the server's workers also map. Filling it and loading from it are the only
+    two copies.
+
+    Args:
+        shape: sizes of the trainer's model (`SHAPE`), which must be those of the server's.
 
     Raises:
         ServerError: there is too little memory; the server has another backend, or another model.
     """
 
-    def __init__(self, server: VllmServer, weights: Weights, shape: dict[str, Any], timeout_s: float):
-        self._server, self._timeout_s = server, timeout_s
+    def __init__(self, routes: Routes, weights: Weights, shape: dict[str, Any]):
+        self._routes = routes
         size = -(-(weights.largest_bucket() + ALIGNMENT) // HEADER) * HEADER
         name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         try:
             path = reserve(name, HEADER + SLOTS * size)
         except OSError as error:
             raise ServerError(
-                f"{SLOTS * size / 2**20:.0f} MiB of shared memory for new weights cannot be had: {error.strerror}"
+                f"cannot reserve {SLOTS * size / 2**20:.0f} MiB of shared memory for new weights: {error.strerror}"
             ) from error
         try:
             memory = mapped(path)
-            server.post("/init_weight_transfer_engine", {"init_info": {"path": str(path)}}, timeout_s)
+            routes.init_weight_transfer_engine({"path": str(path)})
         finally:
             path.unlink()
-        said = read_header(memory)
-        if said["quantization"]:
+        theirs, server = read_header(memory), routes.server
+        if theirs["quantization"]:
             raise ServerError(
-                f"the server at {server} serves quantized weights ({said['quantization']}), which cannot be updated: "
+                f"the server at {server} serves quantized weights ({theirs['quantization']}), which cannot be updated: "
                 "start it with the unquantized model"
             )
         for name, value in shape.items():
-            if None not in (value, said["shape"].get(name)) and value != said["shape"][name]:
+            if None not in (value, there := theirs["shape"].get(name)) and value != there:
                 raise ServerError(
-                    f"the server at {server} serves another model: its {name} is {said['shape'][name]}, the trainer's "
-                    f"{value}; start it with the model that is trained"
+                    f"the server at {server} serves another model: its {name} is {there}, the trainer's {value}; start "
+                    "it with the model that is trained"
                 )
-        self.dtype = getattr(torch, said["dtype"])
+        self.dtype = getattr(torch, theirs["dtype"])
+        """The type that the server computes in: nothing wider needs to be sent."""
         self._starts = [HEADER + slot * size for slot in range(SLOTS)]
         self._slots = [memory[start : start + size] for start in self._starts]
 
     def send(self, weights: Weights) -> None:
-        self._server.post("/start_weight_update", timeout_s=self._timeout_s)
+        """Bring the server's weights up to these. Raises `ServerError`, `RuntimeError`."""
+        self._routes.start_weight_update()
         executor = ThreadPoolExecutor(1, "rg-env-weights")
-        loading = None
+        loading: Future[None] | None = None
         try:
             for number, bucket in enumerate(weights.buckets()):
-                slot = self._slots[number % SLOTS]
-                entries = pack(bucket, slot, self.dtype)
+                slot = number % SLOTS
+                entries = pack(bucket, self._slots[slot], self.dtype)
                 if loading is not None:
                     loading.result()
                 tensors = [(entry.name, entry.dtype, list(entry.shape)) for entry in entries]
-                loading = executor.submit(self._update, self._starts[number % SLOTS], tensors)
+                update = {"start": self._starts[slot], "tensors": tensors}
+                loading = executor.submit(self._routes.update_weights, update)
             if loading is not None:
                 loading.result()
         finally:
             executor.shutdown(wait=False)
-        self._server.post("/finish_weight_update", timeout_s=self._timeout_s)
-
-    def _update(self, start: int, tensors: list[Any]) -> None:
-        body = {"update_info": {"start": start, "tensors": tensors}}
-        self._server.post("/update_weights", body, self._timeout_s)
+        self._routes.finish_weight_update()
 
     def close(self) -> None:
         with suppress(ServerError):
-            self._server.post("/shutdown_weight_transfer_engine", timeout_s=3.0)
+            self._routes.shutdown_weight_transfer_engine()
 
 
 class NcclTransfer:
@@ -169,7 +181,7 @@ class NcclTransfer:
 
     dtype = torch.bfloat16
 
-    def __init__(self, server: VllmServer, weights: Weights, workers: int, timeout_s: float):
+    def __init__(self, routes: Routes, weights: Weights, workers: int):
         try:
             from vllm.distributed.weight_transfer.nccl_engine import (
                 NCCLTrainerInitInfo,
@@ -177,13 +189,12 @@ class NcclTransfer:
             )
         except ImportError as error:
             raise MissingExtraError(
-                f"NCCL needs vLLM beside the trainer ({error}): install it with `uv sync --extra vllm`"
+                f"NCCL needs vLLM next to the trainer ({error}): install it with `uv sync --extra vllm`"
             ) from error
-        here = server.address_here()
+        here = routes.server.address_here()
         with socket.create_server((here, 0)) as free:
             port = free.getsockname()[1]
         init = NCCLTrainerInitInfo(master_address=here, master_port=port, world_size=workers + 1, rank=0)
-        routes = _Routes(server, timeout_s)
         self._engine = NCCLTrainerWeightTransferEngine.trainer_init(init, client=routes, source=weights)
 
     def send(self, weights: Weights) -> None:
@@ -193,28 +204,6 @@ class NcclTransfer:
         with suppress(ServerError, RuntimeError):
             self._engine.client.shutdown_weight_transfer_engine()
             self._engine.shutdown()
-
-
-class _Routes:
-    """The server's routes as vLLM's engines call them."""
-
-    def __init__(self, server: VllmServer, timeout_s: float):
-        self._server, self._timeout_s = server, timeout_s
-
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        self._server.post("/init_weight_transfer_engine", {"init_info": init_info}, self._timeout_s)
-
-    def shutdown_weight_transfer_engine(self) -> None:
-        self._server.post("/shutdown_weight_transfer_engine", timeout_s=3.0)
-
-    def start_weight_update(self) -> None:
-        self._server.post("/start_weight_update", timeout_s=self._timeout_s)
-
-    def update_weights(self, update_info: Any) -> None:
-        self._server.post("/update_weights", {"update_info": update_info}, self._timeout_s)
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._server.post("/finish_weight_update", timeout_s=self._timeout_s)
 
 
 class WeightSync:
@@ -247,13 +236,13 @@ class WeightSync:
         self._tolerance = tolerance
         self._weights = Weights(model, strategy)
         self.count = 0
-        """Syncs done."""
+        """Number of syncs done."""
         self.seconds = 0.0
-        """What the last one took."""
+        """Duration of the last one."""
         self.difference: float | None = None
         """Mean absolute difference of log-probabilities at the last proof."""
         self._lock: IO[str] | None = None
-        self._transfer: Transfer | None = None
+        self._transfer: SharedMemoryTransfer | NcclTransfer | None = None
         if server is not None:
             self._lock = _held(server)
             try:
@@ -263,18 +252,18 @@ class WeightSync:
                 self.close()
                 raise
 
-    def _open(self, server: VllmServer, info: ServerInfo, timeout_s: float) -> Transfer:
-        """By the backend that the server has: the one for memory is asked first, for it says no at once."""
+    def _open(self, server: VllmServer, info: ServerInfo, timeout_s: float) -> "SharedMemoryTransfer | NcclTransfer":
+        """By the backend that the server has: shared memory is tried first, because it is refused at once."""
+        routes = Routes(server, timeout_s)
         with suppress(ServerError):  # it has none to finish, unless a trainer was killed in the middle of one
-            server.post("/finish_weight_update", timeout_s=timeout_s)
+            routes.finish_weight_update()
         config = self._model.config.get_text_config(decoder=True)
-        shape = {name: getattr(config, name, None) for name in SHAPE}
         try:
-            return SharedMemoryTransfer(server, self._weights, shape, timeout_s)
+            return SharedMemoryTransfer(routes, self._weights, {name: getattr(config, name, None) for name in SHAPE})
         except ServerError as error:
             if "Invalid init_info for NCCL" not in str(error):
                 raise
-        return NcclTransfer(server, self._weights, info.workers, timeout_s)
+        return NcclTransfer(routes, self._weights, info.workers)
 
     def run(self) -> None:
         """Send the weights, and prove that they arrived.
@@ -289,7 +278,7 @@ class WeightSync:
                 self._transfer.send(self._weights)
             else:
                 for _ in self._weights:
-                    """Take part in the gathering."""
+                    pass  # takes part in the gathering
         except Exception as error:
             failure = error
             self._weights.drain()
@@ -306,7 +295,7 @@ class WeightSync:
         return TOLERANCE.get(self._transfer.dtype, 0.15) if self._tolerance is None else self._tolerance
 
     def close(self) -> None:
-        """Take leave of the server, which goes on and takes the next trainer."""
+        """Disconnect from the server, which keeps running and accepts the next trainer."""
         if self._transfer is not None:
             self._transfer.close()
             self._transfer = None

@@ -1,0 +1,101 @@
+"""The optimizers that `GRPOConfig.optim` names."""
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from rg_env.errors import InputError
+from rg_env.training.config.grpo import GRPOConfig
+
+
+class OffloadedAdamW(torch.optim.Optimizer):
+    """AdamW on float32 copies of the weights ("master weights") in CPU memory, next to its moments.
+
+    A model in bfloat16 then needs 6 bytes per parameter on the GPU, for weights and their gradients in float32, instead
+    of 16; and 16 in CPU memory. The weights are the rounded copies, so that updates too small for bfloat16 add up
+    (Micikevicius et al., 2018, "Mixed Precision Training", arXiv:1710.03740, section 3.1).
+    """
+
+    def __init__(self, groups: Any, **adam: Any) -> None:
+        super().__init__(groups, adam)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad_dtype = torch.float32  # micro-batches are added up in it
+        self._adam: torch.optim.AdamW | None = None
+        """On the copies; made with the first step, when the model has its weights."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        """One update. Gradients must be finite."""
+        adam = self._adam = self._adam or self._on_copies()
+        for ours, theirs in zip(self.param_groups, adam.param_groups, strict=True):
+            theirs |= {name: value for name, value in ours.items() if name != "params"}
+        pairs = list(self._pairs(adam))
+        for parameter, copy in pairs:
+            copy.grad = None if parameter.grad is None else parameter.grad.to(copy)
+        adam.step()
+        for parameter, copy in pairs:
+            parameter.copy_(copy)
+            copy.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The copies and their moments; empty before the first step."""
+        if self._adam is None:
+            return {}
+        return {"adam": self._adam.state_dict(), "copies": [copy.detach() for _, copy in self._pairs(self._adam)]}
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
+        self._adam = self._on_copies() if state_dict else None
+        if self._adam is not None:
+            for (_, copy), saved in zip(self._pairs(self._adam), state_dict["copies"], strict=True):
+                copy.copy_(saved)
+            self._adam.load_state_dict(state_dict["adam"])
+
+    def _on_copies(self) -> torch.optim.AdamW:
+        def copied(parameter: torch.Tensor) -> torch.nn.Parameter:
+            return torch.nn.Parameter(parameter.detach().to("cpu", torch.float32, copy=True))
+
+        groups = [{**group, "params": [copied(each) for each in group["params"]]} for group in self.param_groups]
+        return torch.optim.AdamW(groups, fused=True)
+
+    def _pairs(self, adam: torch.optim.AdamW) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for ours, theirs in zip(self.param_groups, adam.param_groups, strict=True):
+            yield from zip(ours["params"], theirs["params"], strict=True)
+
+
+def make_optimizer(args: GRPOConfig, model: Any) -> torch.optim.Optimizer:
+    """The optimizer that `args.optim` names; biases and norms have no weight decay. Raises `InputError`."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not trained:
+        raise InputError("there is nothing to train: all weights of the model are frozen (requires_grad is False)")
+    matrices = [p for p in trained if len(getattr(p, "ds_shape", p.shape)) > 1]
+    vectors = [p for p in trained if len(getattr(p, "ds_shape", p.shape)) <= 1]
+    groups = [{"params": matrices, "weight_decay": args.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
+    adam: dict[str, Any] = {
+        "lr": args.learning_rate,
+        "betas": (args.adam_beta1, args.adam_beta2),
+        "eps": args.adam_epsilon,
+    }
+    match args.optim:
+        case "adamw_offload":
+            return OffloadedAdamW(groups, **adam)
+        case "adamw_torch" | "adamw_torch_fused":
+            return torch.optim.AdamW(groups, fused=args.optim.endswith("fused"), **adam)
+        case "adamw_8bit" | "paged_adamw_8bit":
+            try:
+                bitsandbytes: Any = importlib.import_module("bitsandbytes")
+            except ImportError as error:
+                raise InputError(f"optim={args.optim!r} needs bitsandbytes: pip install bitsandbytes") from error
+            kind = bitsandbytes.optim.PagedAdamW8bit if args.optim.startswith("paged") else bitsandbytes.optim.AdamW8bit
+            return kind(groups, **adam)
+        case "adafactor":
+            from transformers import Adafactor
+
+            return Adafactor(groups, lr=args.learning_rate, scale_parameter=False, relative_step=False)
+        case _:
+            return torch.optim.SGD(groups, lr=args.learning_rate)

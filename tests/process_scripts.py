@@ -1,0 +1,103 @@
+"""Scripts that train in several processes on this machine."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+WITHIN_S = 500
+"""Importing takes most of it, and DeepSpeed's compiling on its first use; a busy machine takes three times as long."""
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+HEAD = """
+from rg_env.commands import prepare_process, run_command
+
+prepare_process()
+import errno
+import json
+import math
+import os
+import sys
+from pathlib import Path
+import torch
+from transformers import TrainerCallback
+from rg_env import ReasoningGym
+from rg_env.errors import StoppedTogether
+from rg_env.tiny import POLICY_DIR
+from rg_env.training import (
+    Curriculum, CurriculumConfig, EvaluationPlan, GRPOTrainer, default_config, load_policy, run_folder, train
+)
+from sampled_engine import Sampled
+
+RANK = os.environ.get("RANK", "0")
+NONE = EvaluationPlan(every=0, before=False, after=False)
+torch.set_num_threads(1)
+
+
+def tell(text):  # each process into a file of its own: lines of two processes get mixed on one standard output
+    with open(f"told-{RANK}", "a") as told:
+        print(text, file=told)
+
+
+def length(rollout):
+    return float(len(rollout.token_ids))
+
+
+def arguments(policy, folder, **fields):  # 2 processes, 2 micro-batches each
+    return default_config(policy, folder, **{"rollouts_per_step": 16, "per_device_train_batch_size": 4,
+                                             "num_generations": 4, "max_tokens": 12, **fields})
+"""
+"""What such scripts begin with."""
+
+
+def torchrun(processes: int) -> list[str]:
+    """Starts a script on CPUs."""
+    module = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+    return module if processes > 1 else [sys.executable]
+
+
+def accelerate(config: str) -> list[str]:
+    """Starts a script as a file in configs/ says."""
+    program = str(Path(sys.executable).with_name("accelerate"))
+    return [program, "launch", "--config-file", str(CONFIGS / config), "--main-process-port", "0"]
+
+
+def start(folder: Path, launcher: Sequence[str], arguments: Sequence[str]) -> "subprocess.Popen[str]":
+    """A launcher with arguments in a session of its own, on one thread a process."""
+    on_cpus = {"ACCELERATE_USE_CPU": "true"} if "accelerate" not in launcher[0] else {}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **on_cpus}
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [*launcher, *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(folder: Path, launcher: Sequence[str], arguments: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    """The same, when it has ended."""
+    process = start(folder, launcher, arguments)
+    try:
+        output, errors = process.communicate(timeout=WITHIN_S)
+    finally:
+        process.kill()
+        process.wait()
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def run_script(
+    folder: Path, launcher: Sequence[str], script: str, *arguments: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run a script, after `HEAD`, in `folder`."""
+    (folder / "script.py").write_text(HEAD + script)
+    return run(folder, launcher, ["script.py", *arguments])
+
+
+def told(folder: Path) -> list[list[str]]:
+    """The lines that each process told, by rank."""
+    return [file.read_text().splitlines() for file in sorted(folder.glob("told-*"))]
