@@ -1,15 +1,34 @@
 """`rg-env serve`: its options. The server is `rg_env.inference.embedded.server`."""
 
 import argparse
+import json
+from functools import partial
 from typing import Any
 
 
 def add(commands: Any) -> None:
     """Add the subcommand to those of `rg-env`."""
-    serve = commands.add_parser("serve", help="serve a model over HTTP on 127.0.0.1, for any OpenAI client")
-    serve.add_argument("--model", required=True, help="folder, name on the hub, or 'tiny'")
+    serve = commands.add_parser(
+        "serve",
+        help="serve a model over HTTP on 127.0.0.1, for any OpenAI client",
+        epilog="Endpoints: /v1/chat/completions, /v1/completions and /v1/models.",
+        examples=[
+            "rg-env serve --model outputs/RUN",
+            "lm_eval --model local-chat-completions --model_args model=outputs/RUN,"
+            "base_url=http://127.0.0.1:8000/v1/chat/completions --apply_chat_template --tasks gsm8k",
+        ],
+    )
+    serve.add_argument(
+        "--model", required=True, help="folder, checkpoint, LoRA adapter or run of ours, name on the hub, or 'tiny'"
+    )
     serve.add_argument("--port", type=int, default=8000, help="default: 8000; 0 takes a free one")
     serve.add_argument("--seed", type=int, help="seed of the sampling; default: random")
+    serve.add_argument(
+        "--system-prompt",
+        metavar="TEXT",
+        help="for chats without a system message; default: the prompt that the checkpoint was trained with, if any; "
+        "'': none",
+    )
     serve.set_defaults(run=run)
 
 
@@ -17,14 +36,25 @@ def run(options: argparse.Namespace) -> int:
     """Run it until Ctrl-C; returns the exit code."""
     from rg_env.training import best_device, load_policy  # first: reports what to install if torch is missing
 
-    from rg_env.inference.embedded.engine import EmbeddedEngine  # isort: skip
-    from rg_env.inference.embedded.server import HOST, bind, serve
+    from rg_env.core.text import shortened  # isort: skip
+    from rg_env.evaluation.config import eval_config_of
+    from rg_env.evaluation.models import base_model
+    from rg_env.evaluation.trained import as_trained
+    from rg_env.inference.embedded.engine import EmbeddedEngine
+    from rg_env.inference.embedded.server import HOST, bind, serve, with_prompt
+    from rg_env.inference.models import with_adapters
 
     with bind(options.port) as listener:  # before the model is loaded, which may take minutes
-        policy = load_policy(options.model)
+        config, _ = as_trained(eval_config_of([f"models={json.dumps([options.model])}", "tasks=chain_sum"]))
+        trained, text = bool(config.prompt.model_fields_set), options.system_prompt
+        prompt = config.prompt.model_copy(update={} if text is None else {"system_prompt": text, "preamble": ""})
+        (model,) = (each.model for each in config.models.values())
+        base = base_model(model)
+        policy = load_policy(model) if base is None else with_adapters(load_policy(base), model)
         policy.model.to(best_device())
         engine = EmbeddedEngine(policy.model, policy.tokenizer, model_name=options.model, seed=options.seed)
-        address = f"http://{HOST}:{listener.getsockname()[1]}/v1"
-        print(f"serving {options.model!r} at {address} (Ctrl-C ends it)", flush=True)
-        serve(engine, listener)
+        if trained and text is None:
+            print(f"prompt of chats without a system message, as trained: {shortened(prompt.system_prompt)}")
+        print(f"serving {options.model!r} at http://{HOST}:{listener.getsockname()[1]}/v1 (Ctrl-C ends it)", flush=True)
+        serve(engine, listener, partial(with_prompt, prompt) if trained or text else list)
     return 0

@@ -1,26 +1,44 @@
 """Before training: which tasks, at which levels, can teach this model anything?
 
-    found = judge(results)                    # of an evaluation of tasks at levels, several answers a question
-    found["maze"].level                       # where to start; None: nowhere
+    found = judge(results, "tiny")            # of an evaluation of tasks at levels, several answers a question
+    starts(found)["maze"].level               # where to start
 
-GRPO learns from groups whose answers differ. A task that is always solved, or never, gives none of them; one that a
-constant answer solves as often teaches that answer.
+GRPO learns from groups whose answers differ. A task that is always solved, or never, has none of them; one that a
+constant answer solves as often teaches that answer. The level to start with is the one where most groups teach, among
+those that are solved 10 to 80 % of the time and more often than by the best constant answer.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rich.console import Console
+
+from rg_env.core.grading import audit
 from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import InputError, unknown_name
+from rg_env.evaluation.config import EvalConfig
+from rg_env.evaluation.models import base_model, require_torch
+from rg_env.evaluation.questions import draw
 from rg_env.evaluation.results import Results, TaskResults
+from rg_env.evaluation.tables import TableConsole, print_table
 
-Verdict = Literal["too hard", "trainable", "too easy", "guessable"]
+Verdict = Literal["too few", "too hard", "trainable", "too easy", "guessable"]
+LEAST_QUESTIONS = 16
+"""Fewer questions say too little: of ten that are all unsolved, the level may still be solved 28 % of the time."""
+SOLVED = (0.1, 0.8)
+"""Share of right answers at the levels to train on."""
 LEAST_INFORMATIVE = 0.15
 """Share of groups with right and other answers, below which most of what is generated teaches nothing."""
 FLOOR = 0.2
-"""A constant answer that is right as often as this is worth learning, to a policy."""
+"""A constant answer that is right this often is worth learning to a policy."""
 _LABEL = "-level"
+_MAX_TOKENS = 1024
+_ABOUT = (
+    "Groups that teach: questions with some, but not all answers right; rollouts for one: generated for each of them. "
+    "Cut off: by the token limit; answered: in the required form. Constant: accuracy of the best constant answer to "
+    "the task. Trainable: solved 10 to 80 % of the time, more often than by a constant answer."
+)
 
 
 @dataclass(frozen=True)
@@ -29,29 +47,21 @@ class Probed:
 
     task: str
     level: int | None
-    """None: as the task is by default, which has no levels."""
+    """None: the task has no levels."""
+    questions: int
     solved: float
     """Share of right answers."""
     informative: float
-    """Share of the questions whose answers were some right, some not: of groups that teach."""
+    """Share of groups that teach: questions with right and with other answers."""
     truncated: float | None
+    """Share of answers that the token limit cut off."""
     answered: float
-    """Share of answers in the form that was asked for."""
+    """Share of answers in the required form."""
     floor: float | None
-    """Of the best constant answer."""
+    """Accuracy of the best constant answer to the task; None: unknown."""
     verdict: Verdict
     rollouts: float | None
-    """For one group that teaches; None: none was seen."""
-
-
-@dataclass(frozen=True)
-class Advice:
-    """What to do with one task."""
-
-    levels: tuple[Probed, ...]
-    level: int | None
-    """To start with; None: none of those that were probed, or the task has none."""
-    trainable: bool
+    """Rollouts for one group that teaches; None: no group did."""
 
 
 def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, Any]]:
@@ -73,71 +83,133 @@ def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, A
         most = max(map(len, entry["levels"].values())) - 1
         usable = [level for level in levels if level <= most and str(level) not in entry["broken_levels"]]
         if not usable:
-            raise InputError(
-                f"{task} has levels 0 to {most}; none of the given ones ({', '.join(map(str, levels))}) can be drawn"
-            )
+            wanted, broken = ", ".join(map(str, levels)), ", ".join(entry["broken_levels"])
+            without = f", except {broken}, which cannot be generated" if broken else ""
+            raise InputError(f"{task} has levels 0 to {most}{without}: not {wanted}; choose others with --levels")
         found |= {f"{task}{_LABEL}{level}": {"task": task, "level": level} for level in usable}
     return found
 
 
-def judge(results: Results, model: str) -> dict[str, Advice]:
-    """By task, what was found of `model`, and which level to start with: the hardest that is trainable."""
-    by_task: dict[str, list[Probed]] = {}
-    for name, task in results.tasks.items():
-        level = name.removeprefix(f"{task_of(task)}{_LABEL}")
-        found = probed(task, model, int(level) if level.isdecimal() and level != name else None)
-        by_task.setdefault(found.task, []).append(found)
-    advice = {}
-    for name, levels in by_task.items():
-        levels.sort(key=lambda each: each.level or 0)
-        good = [each for each in levels if each.verdict == "trainable"]
-        advice[name] = Advice(tuple(levels), good[-1].level if good else None, bool(good))
-    return advice
+def fitted(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
+    """The config without the tasks whose prompts do not fit the model's context, and a line for each of them.
+
+    A token limit that the config does not give is 1024, or half of a shorter context. Endpoints are not checked.
+
+    Raises:
+        InputError: the model cannot be loaded, or no task fits.
+        MissingExtraError: torch is not installed.
+    """
+    (model,) = config.models.values()
+    if model.url:
+        return config, []
+    require_torch()
+    from rg_env.inference.models import describe_model
+    from rg_env.inference.prompts import PromptEncoder
+
+    described = describe_model(base_model(model.model) or model.model)
+    context = described.config.get_text_config(decoder=True).max_position_embeddings
+    encoder = PromptEncoder(described.tokenizer)
+    if "max_tokens" not in config.sampling.model_fields_set:
+        sampling = config.sampling.model_copy(update={"max_tokens": min(_MAX_TOKENS, context // 2)})
+        config = config.model_copy(update={"sampling": sampling})
+    limit, lines, tasks = config.sampling.max_tokens, [], dict(config.tasks)
+    for name in config.tasks:
+        questions = draw(config, name)
+        longest = max(len(encoder(questions.prompt(number))) for number in range(len(questions.rows)))
+        if longest + limit > context:
+            del tasks[name]
+            lines.append(
+                f"{name}: skipped: a prompt of {longest} tokens and {limit} new ones exceed the context, {context}"
+            )
+    if not tasks:
+        raise InputError(f"no task fits the context of {context} tokens with --max-tokens {limit}: {lines[0]}")
+    return config.model_copy(update={"tasks": tasks}), lines
 
 
-def probed(task: TaskResults, model: str, level: int | None) -> Probed:
-    """What one task's results say of `model`."""
-    result = task.models[model]
-    solved, (at_least, _) = result.scores.measured
+def judge(results: Results, model: str) -> list[Probed]:
+    """What was found of `model`, by task and level."""
+    return sorted((_probed(name, task, model) for name, task in results.tasks.items()), key=_place)
+
+
+def _place(found: Probed) -> tuple[str, int]:
+    return found.task, found.level or 0
+
+
+def _probed(name: str, results: TaskResults, model: str) -> Probed:
+    task = str((results.spec or {}).get("name", results.task))
+    level = name.removeprefix(f"{task}{_LABEL}")
+    result = results.models[model]
     groups, scores = result.correct.values(), result.scores
     informative = sum(len(set(group)) > 1 for group in groups) / len(groups)
-    size = task.sampling.rollouts_per_example
-    unanswered = sum(scores.status.get(name, 0.0) for name in ("no_answer", "failed"))
+    # Of few questions the best constant answer is better by chance: what the package knows of the task counts.
+    floor = known.constant if (known := audit.kept().get(task)) else results.floor
     return Probed(
-        task=task_of(task),
-        level=level,
-        solved=solved,
+        task=task,
+        level=int(level) if level.isdecimal() and level != name else None,
+        questions=len(groups),
+        solved=scores.measured[0],
         informative=informative,
         truncated=scores.truncated,
-        answered=1 - unanswered,
-        floor=task.floor,
-        verdict=_verdict(solved, at_least, informative, task.floor),
-        rollouts=size / informative if informative else None,
+        answered=1 - sum(scores.status.get(status, 0.0) for status in ("no_answer", "failed")),
+        floor=floor,
+        verdict=_verdict(len(groups), *scores.measured, informative, floor or 0.0),
+        rollouts=results.sampling.rollouts_per_example / informative if informative else None,
     )
 
 
-def task_of(results: TaskResults) -> str:
-    """The task behind a label."""
-    return str((results.spec or {}).get("name", results.task))
-
-
-def _verdict(solved: float, at_least: float, informative: float, floor: float | None) -> Verdict:
-    if informative < LEAST_INFORMATIVE:
-        return "too easy" if solved > 0.5 else "too hard"
-    if floor is not None and floor >= FLOOR and at_least <= floor:
+def _verdict(questions: int, solved: float, interval: tuple[float, float], informative: float, floor: float) -> Verdict:
+    least, most = SOLVED
+    if questions < LEAST_QUESTIONS:
+        return "too few"
+    if solved > most:
+        return "too easy"
+    if solved < least or informative < LEAST_INFORMATIVE:
+        return "too hard"
+    if solved <= floor or (floor >= FLOOR and interval[0] <= floor):
         return "guessable"
     return "trainable"
 
 
-def mixture(advice: dict[str, Advice]) -> dict[str, Any]:
+def starts(found: Iterable[Probed]) -> dict[str, Probed]:
+    """By task the level to start with, if it has one: where most groups teach, the hardest of equal ones."""
+    best: dict[str, Probed] = {}
+    for each in found:
+        if each.verdict == "trainable" and each.informative >= getattr(best.get(each.task), "informative", 0.0):
+            best[each.task] = each
+    return best
+
+
+def mixture(found: Sequence[Probed]) -> dict[str, Any]:
     """`tasks` of a training config: those that are trainable, each at the level to start with.
 
     Raises:
-        InputError: none is.
+        InputError: there are none.
     """
-    tasks = {
-        name: {} if each.level is None else {"level": each.level} for name, each in advice.items() if each.trainable
-    }
-    if not tasks:
-        raise InputError("none of these tasks is trainable for this model: try other levels (--levels), or other tasks")
-    return {"tasks": tasks}
+    if tasks := {name: {} if each.level is None else {"level": each.level} for name, each in starts(found).items()}:
+        return {"tasks": tasks}
+    if all(each.verdict == "too few" for each in found):
+        raise InputError(f"too few questions to judge: probe with at least --num-examples {LEAST_QUESTIONS}")
+    raise InputError("none of these tasks is trainable for this model: try other levels (--levels), or other tasks")
+
+
+def print_probed(found: Sequence[Probed], console: Console | None = None) -> None:
+    """Print the figures of each task and level; a level to start with is marked."""
+    console = console or TableConsole(highlight=False)
+    chosen = starts(found).values()
+
+    def shares(each: Probed) -> tuple[float | None, ...]:
+        return each.solved, each.informative, each.truncated, each.answered, each.floor
+
+    heads = ["task", "level", "solved", "groups that teach", "cut off", "answered", "constant", "rollouts for one"]
+    rows = [
+        [
+            each.task,
+            "–" if each.level is None else str(each.level),
+            *("–" if share is None else f"{share:.3f}" for share in shares(each)),
+            "–" if each.rollouts is None else f"{each.rollouts:.0f}",
+            f"{each.verdict}{' <- start' if each in chosen else ''}",
+        ]
+        for each in found
+    ]
+    print_table(console, [*heads, "verdict"], rows)
+    console.print(_ABOUT, markup=False)

@@ -3,7 +3,7 @@
 A training run prints its evaluations by the same table, before and after as two models.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
@@ -13,7 +13,6 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from rg_env.core.statistics import with_interval
-from rg_env.evaluation.probe import Advice
 from rg_env.evaluation.results import Accuracy, Part, Results, Sampling, Scores
 
 _ABOUT_ACCURACIES = (
@@ -23,10 +22,6 @@ _ABOUT_ACCURACIES = (
 )
 _ABOUT_PARTS = "Accuracies with 95 % intervals, clustered by question; training and held-out tasks: over all questions."
 _ABOUT_DIFFERENCES = "Differences of accuracy with 95 % intervals (Newcombe); p-values by permutation, two-sided."
-_ABOUT_ADVICE = (
-    "Groups that teach: questions with some, but not all answers right; rollouts for one: generated for each of them. "
-    "Cut off: by the token limit; answered: in the required form. Constant: accuracy of the best constant answer."
-)
 _VERDICTS = {"within_tolerance": "within tolerance", "within_chance": "within chance", "beyond": "beyond"}
 _ABOUT_VERDICTS = (
     "Within tolerance: the accuracies differ by no more than that. Within chance: by more, but 0 is in the 95 % "
@@ -80,23 +75,6 @@ def print_results(results: Results, console: Console | None = None) -> None:
     """Print the tables of an evaluation."""
     for table in tables_of(results, _TASKS_SHOWN):
         _print(table, console)
-
-
-def print_advice(advice: Mapping[str, Advice], console: Console | None = None) -> None:
-    """Print the figures of each task and level; a level to start with is marked."""
-    heads = ["task", "level", "solved", "groups that teach", "cut off", "answered", "constant", "rollouts for one"]
-    rows = [
-        [
-            name,
-            _NOTHING if found.level is None else str(found.level),
-            *map(_share, (found.solved, found.informative, found.truncated, found.answered, found.floor)),
-            _number(found.rollouts),
-            f"{found.verdict}{' <- start' if found.verdict == 'trainable' and found.level == each.level else ''}",
-        ]
-        for name, each in advice.items()
-        for found in each.levels
-    ]
-    _print(Table("", [*heads, "verdict"], rows, [_ABOUT_ADVICE]), console)
 
 
 def _print(table: Table, console: Console | None) -> None:

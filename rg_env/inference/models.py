@@ -177,11 +177,13 @@ class ModelDescription:
 
 
 def describe_model(name: str) -> ModelDescription:
-    """Configuration and tokenizer of a model: a folder, or a name on the model hub.
+    """Configuration and tokenizer of a model: a folder, a name on the model hub, or "tiny".
 
     Raises:
         InputError: they cannot be loaded.
     """
+    if name == TINY:
+        name = str(POLICY_DIR)
     if not name.strip():
         raise InputError("the name of the model is empty: give a folder, a name on the model hub, or 'tiny'")
     try:

@@ -6,9 +6,8 @@ import pytest
 from result_files import all_results, model_result, task_results
 from rich.console import Console
 
-from rg_env.evaluation.probe import Advice, Probed
 from rg_env.evaluation.results import Results
-from rg_env.evaluation.tables import markdown, print_advice, print_results
+from rg_env.evaluation.tables import markdown, print_results
 
 
 def _texts(results: Results) -> list[list[str]]:
@@ -44,15 +43,3 @@ def test_the_words_of_the_table_are_explained(words: str) -> None:
     """Wherever it is read: nobody looks for the manual beside it."""
     for lines in _texts(all_results([task_results({"a": 0.5})])):
         assert words in " ".join(lines)
-
-
-def test_the_words_of_a_probe_are_explained() -> None:
-    """What stands below the table names its columns."""
-    console = Console(file=io.StringIO(), width=200)
-    found = Probed("maze", 1, 0.5, 0.75, 0.0, 1.0, 0.25, "trainable", 10.7)
-    print_advice({"maze": Advice((found,), 1, True)}, console)
-    lines = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
-    assert "task level solved groups that teach cut off answered constant rollouts for one verdict" in lines
-    assert "maze 1 0.500 0.750 0.000 1.000 0.250 11 trainable <- start" in lines
-    words = " ".join(lines[4:])
-    assert all(f"{head}:" in words for head in ("Groups that teach", "rollouts for one", "Cut off", "Constant"))

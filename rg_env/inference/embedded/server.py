@@ -22,6 +22,8 @@ from starlette.requests import Request as HTTPRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from rg_env.core.config.parsing import PromptConfig
+from rg_env.core.prompts import build_messages
 from rg_env.core.text import reason_of
 from rg_env.errors import InputError, RGEnvError
 from rg_env.inference.embedded.engine import EmbeddedEngine, Job
@@ -232,6 +234,18 @@ def make_app(engine: EmbeddedEngine, prepare: Prepare = list) -> Starlette:
             Route("/health", api.health),
         ]
     )
+
+
+def with_prompt(prompt: PromptConfig, messages: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The messages of a chat with `prompt` around its first question, unless they have a system message or the text."""
+    text = prompt.system_prompt
+    if any(each["role"] == "system" or (text and text in each["content"]) for each in messages):
+        return messages
+    first = next((place for place, each in enumerate(messages) if each["role"] == "user"), len(messages))
+    if first == len(messages):
+        return messages
+    asked = build_messages(messages[first]["content"], text, prompt.placement, preamble=prompt.preamble)
+    return [*messages[:first], *asked, *messages[first + 1 :]]
 
 
 def bind(port: int) -> socket.socket:
