@@ -14,7 +14,7 @@ def add(commands: Any) -> None:
         "plot",
         help="plot results files, or the learning curves of runs",
         usage="rg-env plot FILE... [--title T] [--rename A=B ...] [--rename-file m.json] [--output f.png|svg|pdf]",
-        epilog="Several files make one plot: results on the same questions, or several runs. All intervals are 95 %%.",
+        epilog="Several files make one plot: results on the same questions, or several runs. All intervals are 95 %.",
         examples=[
             "rg-env plot outputs/EVAL/results_*.json",
             "rg-env plot outputs/*/metrics.jsonl --output curves.svg",

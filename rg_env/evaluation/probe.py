@@ -141,7 +141,7 @@ def _probed(name: str, results: TaskResults, model: str) -> Probed:
     result = results.models[model]
     groups, scores = result.correct.values(), result.scores
     informative = sum(len(set(group)) > 1 for group in groups) / len(groups)
-    # Of few questions the best constant answer is better by chance: what the package knows of the task counts.
+    # Among few questions two equal answers are a good constant by chance, so the shipped figure is used if there is one.
     floor = known.constant if (known := audit.kept().get(task)) else results.floor
     return Probed(
         task=task,
@@ -183,7 +183,7 @@ def mixture(found: Sequence[Probed]) -> dict[str, Any]:
     """`tasks` of a training config: those that are trainable, each at the level to start with.
 
     Raises:
-        InputError: there are none.
+        InputError: no task is trainable, or there are too few questions to judge.
     """
     if tasks := {name: {} if each.level is None else {"level": each.level} for name, each in starts(found).items()}:
         return {"tasks": tasks}

@@ -313,7 +313,7 @@ def _draw_accuracy(
 
 def _draw_tasks(axes: Axes, evaluations: Sequence[Results], tasks: Sequence[str]) -> None:
     """One line for each task: the accuracy in the first evaluation, hollow, and in the last one, filled."""
-    looks = {"held_out": ("held out, ", _PURPLE, "^"), "labelled": ("labelled, ", _GREEN, "D")}
+    looks = {"held_out": ("held out, ", _PURPLE, "^"), "labelled": ("label, ", _GREEN, "D")}
     ends = {evaluations[place].step: evaluations[place] for place in (0, -1)}
     labelled: set[str] = set()
     for row, task in enumerate(tasks):

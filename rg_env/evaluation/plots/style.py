@@ -15,7 +15,7 @@ from rg_env.core.run_folder import written_aside
 from rg_env.core.text import one_line
 from rg_env.errors import InputError, OutputFolderError
 
-# The palette of Okabe and Ito, which color-blind readers can tell apart, without yellow, which is faint on white.
+# The palette of Okabe and Ito, which color-blind readers can distinguish, without yellow, which is faint on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 """One for each color, for readers who see no colors."""

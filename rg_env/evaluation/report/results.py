@@ -183,7 +183,7 @@ def _add_answers(page: Page, gathered: Gathered) -> None:
         if accuracy:
             groups.setdefault(task, []).append(Bar(model, accuracy))
     page.bars = [BarGroup(task, bars) for task, bars in groups.items()]
-    note = "Of the rollouts so far: mean, and the 95 % interval of the accuracy, clustered by question."
+    note = "Means over the rollouts so far; accuracies with 95 % intervals, clustered by question."
     page.tables.append(Table("Tasks", ["task", "model", "questions", "rollouts", "accuracy", "reward"], rows, note))
 
 

@@ -1,4 +1,4 @@
-"""The rollouts of a report's page: from files of records (`evaluation.records`), and not too many.
+"""The rollouts of a report's page: from files of records (`evaluation.records`), up to a limit.
 
     gathered = gather([file_source(folder / "rollouts.jsonl", "training")], limit=10_000)
 
@@ -17,7 +17,7 @@ from rg_env.core.run_folder import damaged, json_lines
 from rg_env.evaluation.report.page import Rollouts
 
 MAX_CHARACTERS = 50_000_000
-"""Of model text in a page: more makes browsers slow."""
+"""Characters of model text in a page; more would make browsers slow."""
 Record = dict[str, Any]
 Source = Callable[[], Iterator[Record]]
 _TEXTS = ("question", "answer", "completion", "reasoning", "extracted", "detail", "error")
@@ -104,7 +104,7 @@ def gather(
         questions = len({each.question for each in found.values()})
         gathered.notes.append(
             f"{len(rollouts.records):,} of {len(found):,} rollouts are in this page: all answers to {len(chosen):,} of "
-            f"{questions:,} questions (--rollouts N: up to N, or {MAX_CHARACTERS / 1e6:.0f} million characters)"
+            f"{questions:,} questions (--max-rollouts N: up to N, or {MAX_CHARACTERS / 1e6:.0f} million characters)"
         )
     for (_, model, task, question, _, draw), each in found.items():
         if model and draw != "greedy":

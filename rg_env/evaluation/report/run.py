@@ -14,7 +14,7 @@ from rg_env.evaluation.results import Results, Scores, read_evaluations
 from rg_env.evaluation.scores import together
 
 POINTS = 1_000
-"""Of a metric in a page; of more, evenly spaced ones."""
+"""Maximum number of values of a metric in a page; of more, evenly spaced ones are kept."""
 _LABELS_DRAWN = 5
 _CHARTS = {
     "Training batches": {"reward": "reward", "accuracy": "accuracy"},
@@ -145,7 +145,7 @@ def _by_step(evaluations: Sequence[Results]) -> Table:
         for head, cell in row.items():
             columns.setdefault(head, []).append(cell)
     columns = {head: cells for head, cells in columns.items() if set(cells) != {figure(None)}}
-    note = "Of the training tasks' problems: mean and 95 % interval, clustered by problem."
+    note = "Means over the problems of the training tasks, with 95 % intervals clustered by problem."
     return Table("Evaluations", list(columns), [list(row) for row in zip(*columns.values(), strict=True)], note)
 
 

@@ -111,7 +111,7 @@ class EmbeddedEngine:
 
     def score(self, tokens: Sequence[int], top: int = 0) -> list[tuple[float, dict[int, float]]]:
         """What the model itself, without temperature or penalties, makes of `tokens`: for each one after the first its
-        natural-log probability, and those of the `top` likeliest tokens in its place.
+        natural-log probability, and those of the `top` likeliest tokens at that position.
 
         Raises:
             EngineError: the model failed.
@@ -239,7 +239,7 @@ class EmbeddedEngine:
 
 
 def _watch(jobs: list[Job], *columns: torch.Tensor) -> torch.Tensor:
-    """Tell the watches of running jobs (columns: job, running, token, log-probability); which of them end theirs."""
+    """Which rows end, by the watches of running jobs. Columns: job, running, token, log-probability."""
     rows = zip(*(column.tolist() for column in columns), strict=True)
     ends = [
         bool(running and (watch := jobs[job].watch) and watch(token, logprob)) for job, running, token, logprob in rows

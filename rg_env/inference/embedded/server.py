@@ -188,7 +188,7 @@ class Api:
 
 
 def _job(asked: Request, choice: Choice, send: Callable[[Choice], bool] = lambda _: True) -> Job:
-    """The job that makes `choice`; `send` is called after each token, and returns whether to go on."""
+    """The job that makes `choice`; `send` is called after each token, and returns False to end it."""
 
     def watch(token: int, logprob: float) -> bool:
         stops = choice.put(token, logprob)
