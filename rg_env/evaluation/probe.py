@@ -141,7 +141,7 @@ def _probed(name: str, results: TaskResults, model: str) -> Probed:
     result = results.models[model]
     groups, scores = result.correct.values(), result.scores
     informative = sum(len(set(group)) > 1 for group in groups) / len(groups)
-    # Among few questions two equal answers are a good constant by chance, so the shipped figure is used if there is one.
+    # Among few questions two equal answers are a good constant by chance: the shipped figure is used if there is one.
     floor = known.constant if (known := audit.kept().get(task)) else results.floor
     return Probed(
         task=task,

@@ -222,7 +222,7 @@ def _require_weights(name: str, model: PreTrainedModel, info: dict[str, Any]) ->
     loaded = {id(parameter) for key, parameter in parameters.items() if key not in missing}
     lacking = sorted(key for key in missing if id(parameters.get(key)) not in loaded)
     mismatched = sorted(key if isinstance(key, str) else key[0] for key in info["mismatched_keys"])
-    for keys, what in ((lacking, "lacks"), (mismatched, "has in another shape than its config.json says")):
+    for keys, what in ((lacking, "lacks"), (mismatched, "has in another shape than its config.json")):
         if keys:
             shown = ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
             raise InputError(f"cannot load the model {name!r}: weights: it {what} {shown}")
