@@ -39,9 +39,12 @@ def served(*arguments: str) -> Iterator[openai.OpenAI]:
 def test_a_run_is_prompted_as_it_was_trained(tmp_path: Path) -> None:
     """Unless a chat has the prompt, or a system message; or another prompt is given."""
     run = tmp_path / "run"
-    own = ["training.max_steps=1", "training.rollouts_per_step=8", "training.per_device_train_batch_size=8", "splits.num_train_examples=64",
-           "splits.num_eval_examples=4", f"prompt={{system_prompt: {json.dumps(PROMPT)}, placement: user}}",
-           f"output.dir={run}"]  # fmt: skip
+    own = [
+        "training={max_steps: 1, rollouts_per_step: 8, per_device_train_batch_size: 8}",
+        "splits={num_train_examples: 64, num_eval_examples: 4}",
+        f"prompt={{system_prompt: {json.dumps(PROMPT)}, placement: user}}",
+        f"output.dir={run}",
+    ]
     run_config(load_train_config(TINY, own))
     tokenizer = AutoTokenizer.from_pretrained(POLICY_DIR)
 
