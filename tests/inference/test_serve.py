@@ -40,8 +40,8 @@ def test_a_run_is_prompted_as_it_was_trained(tmp_path: Path) -> None:
     """Unless a chat has the prompt, or a system message; or another prompt is given."""
     run = tmp_path / "run"
     own = [
-        "training={max_steps: 1, rollouts_per_step: 8, per_device_train_batch_size: 8}",
-        "splits={num_train_examples: 64, num_eval_examples: 4}",
+        *("training.max_steps=1", "training.rollouts_per_step=8", "training.per_device_train_batch_size=8"),
+        *("splits.num_train_examples=64", "splits.num_eval_examples=4"),
         f"prompt={{system_prompt: {json.dumps(PROMPT)}, placement: user}}",
         f"output.dir={run}",
     ]
