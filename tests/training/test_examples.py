@@ -43,8 +43,9 @@ def run(
     return call
 
 
-OLD = {"versions": {"reasoning-gym": "0.0.1"}, "tasks": [],
-       "splits": {part: {"seed": 0, "size": 0, "question_hashes": []} for part in ("train", "eval")}}  # fmt: skip
+SPLIT = {"seed": 0, "size": 0, "question_hashes": [], "problems": []}
+OLD = {"versions": {"reasoning-gym": "0.0.1"}, "tasks": [], "split_by": "problem",
+       "splits": {"train": SPLIT, "eval": SPLIT}}  # fmt: skip
 FILES = {"old.json": json.dumps({"rows": OLD}), "old/train_results.json": "{}", "data.jsonl": '{"problem": "1"}\n'}
 ULTRA, MINIMAL = "train_ultra_minimal", "train_minimal"
 
@@ -65,7 +66,7 @@ ULTRA, MINIMAL = "train_ultra_minimal", "train_minimal"
         (ULTRA, ["--output-dir", "a\0b"], "null byte; choose another output folder"),
         (ULTRA, ["--output-dir", "old"], "old is not empty: it may hold another run"),
         (ULTRA, ["--manifest", "none.json"], "none.json' cannot be read: No such file"),
-        (ULTRA, ["--manifest", "old.json"], "error: these are not the rows of the manifest: it was made with"),
+        (ULTRA, ["--manifest", "old.json"], "error: these are not the rows of the manifest: its version of"),
         (ULTRA, ["--engine", "vllm", "--vllm-port", "1"], "no vLLM server at 127.0.0.1"),
         (ULTRA, ["--steps", "0"], "--steps"),
         (ULTRA, ["--seed", "-1"], "--seed"),
