@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from rg_env.cli import sweep
-from rg_env.commands import take_overrides_anywhere
+from rg_env.commands import require, take_overrides_anywhere
 from rg_env.errors import InputError
 
 
@@ -53,7 +53,8 @@ def run(options: argparse.Namespace) -> int:
         start = check_start(config, resume=options.resume, checkpoint=options.checkpoint, wait=False)
         print("\n".join([describe(config), *(f"#   note        {note}" for note in start.notes)]))
         return 0
-    from rg_env.training import evaluate_config, run_config  # reports what to install if something is missing
+    require("torch", "train")
+    from rg_env.training import evaluate_config, run_config
 
     if options.eval_only:
         evaluate_config(config, options.checkpoint)

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from rg_env.core.config.files import without_nulls
-from rg_env.core.config.parsing import Problem, Section, parse_config, read_config
+from rg_env.core.config.files import Document, without_nulls
+from rg_env.core.config.parsing import Problem, Rewards, Section, parse_config, read_config
 from rg_env.core.config.yaml12 import to_yaml
 from rg_env.errors import ConfigError, InputError
 
@@ -193,7 +193,7 @@ def test_a_missing_file_a_folder_and_bytes_are_one_line(tmp_path: Path) -> None:
         (["inner.sizes=3"], "inner.sizes = 3 @ command line: must be a list, such as [a, b]"),
         (["inner=3"], "inner = 3 @ command line: is a section, with keys of its own, such as inner.rate"),
         (["named=[a]"], "named = ['a'] @ command line: must be a mapping of names, such as {name: value}"),
-        (["rate=1"], "rate = 1 @ command line: unknown section 'rate': did you mean inner.rate or maybe.rate?"),
+        (["rate=1"], "rate = 1 @ command line: unknown key 'rate': did you mean inner.rate or maybe.rate?"),
         (["inner.flag=true"], "inner.flag = true @ command line: unknown key 'flag': did you mean flag?"),
         (["count=0"], "count = 0 @ command line: must be at least 1"),
         (["count=1.5"], "count = 1.5 @ command line: must be a whole number"),
@@ -245,6 +245,20 @@ def test_short_forms(tmp_path: Path) -> None:
     assert (config.maybe and config.maybe.label, config.inner.words) == ("big", ["a"])
     with pytest.raises(ConfigError, match="must be a list"):
         parse_config(read_config(tmp_path / "main.yaml", ["inner.sizes=x"]), Outer)
+
+
+def test_rewards_and_tasks_in_a_list() -> None:
+    """Names, and mappings with a name; a number is a weight in a mapping."""
+
+    class Scored(Section):
+        rewards: Rewards = Field(default_factory=dict)
+
+    for given in ("a", ["a", {"name": "b", "weight": 0.5}], {"a": 1, "b": 0.5}):
+        document = Document({"rewards": given}, Path("x.yaml"))
+        rewards = parse_config(document, Scored).rewards
+        assert [(name, each.weight) for name, each in rewards.items()] == [("a", 1.0), ("b", 0.5)][: len(rewards)]
+    with pytest.raises(ConfigError, match="'a' appears twice: name it once"):
+        parse_config(Document({"rewards": ["a", "a"]}, Path("x.yaml")), Scored)
 
 
 def test_a_config_of_another_kind_is_one_line(tmp_path: Path) -> None:

@@ -42,11 +42,7 @@ class Section(BaseModel):
             return {cls.short: value}
         if not isinstance(value, dict):
             return value
-        fields = {
-            key: field
-            for key, field in cls.model_fields.items()
-            if not any(isinstance(each, BeforeValidator) for each in field.metadata)  # has a short form of its own
-        }
+        fields = cls.model_fields
         return {
             key: [each]
             if isinstance(each, str) and key in fields and _is_list_of_text(fields[key].annotation)
@@ -121,7 +117,8 @@ def _line(document: Document, problem: Problem) -> str:
     if given != path:
         if isinstance(document.get(given), Mapping):
             return f"{'.'.join(path)}: {message}"
-        message = f"{'.'.join(path[len(given) :])} {message}"  # within the short form of a section
+        rest = ".".join(path[len(given) :])  # within the short form of a section
+        message = message if repr(rest) in message else f"{rest} {message}"
     if not given:
         return message
     shown = "***" if problem.secret else _shown(document.at(given))
@@ -158,14 +155,14 @@ def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
     places = {place: each for place, each in [((), schema), *_sections(schema)] if each is not section}
     there = [".".join((*place, name)) for place, each in places.items() if name in each.model_fields]
     if there:
-        return f"unknown {kind} {name!r}: did you mean {' or '.join(there[:3])}?"
+        return f"unknown key {name!r}: did you mean {' or '.join(there[:3])}?"
+    for place, each in places.items():
+        if text := _renamed(each, name):
+            return f"{text} (in {'.'.join(place)})"
     if not nearest(name, section.model_fields):
         for place, each in places.items():
-            if text := _renamed(each, name):
-                return f"{text} (in {'.'.join(place)})"
-        for place, each in places.items():
             if near := nearest(name, each.model_fields, 0.8):
-                return f"unknown {kind} {name!r}: did you mean {'.'.join((*place, near[0]))}?"
+                return f"unknown key {name!r}: did you mean {'.'.join((*place, near[0]))}?"
     return str(unknown_name(kind, name, section.model_fields))
 
 
@@ -302,9 +299,9 @@ def named(example: str, remedy: str) -> Callable[[Any], Any]:
             rest = dict(item) if isinstance(item, Mapping) else {}
             name = rest.pop("name", None) if rest else item
             if not isinstance(name, str):
-                raise ValueError(f"a list of tasks holds names, or mappings with a name: [a, {example}]")
+                raise ValueError(f"a list here holds names, or mappings with a name: [a, {example}]")
             if name in entries:
-                raise ValueError(f"task {name!r} appears twice: {remedy}")
+                raise ValueError(f"{name!r} appears twice: {remedy}")
             entries[name] = rest
         return entries
 
@@ -336,7 +333,8 @@ class RewardConfig(Section):
 
 
 def _weighted(value: Any) -> Any:
-    """A plain number is a reward's weight."""
+    """Reads a list of names and of mappings with a name as a mapping by name, and a plain number as a weight."""
+    value = named("{name: b, weight: 0.5}", "name it once")(value)
     if not isinstance(value, Mapping):
         return value
     return {name: {"weight": each} if type(each) in (int, float) else each for name, each in value.items()}

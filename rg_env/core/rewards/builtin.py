@@ -53,21 +53,26 @@ def answer_format(rollout: Rollout) -> float:
 
 
 @reward
-def think_format(rollout: Rollout) -> float:
+def think_format(rollout: Rollout, *, opened: bool = False) -> float:
     """1 for one <think> block and then one <answer> block that is not blank, with nothing but white space before and
-    between them, else 0. Text may follow; an extra tag costs it."""
-    tags = list(_TAG.finditer(rollout.text))
+    between them, else 0. Text may follow; an extra tag costs it.
+
+    `opened`: the chat template ends the prompt with <think>, as those of R1-like models do, so that the reply begins
+    inside of the block.
+    """
+    text = f"<think>{rollout.text}" if opened else rollout.text
+    tags = list(_TAG.finditer(text))
     if [tag.group() for tag in tags] != _THINK_THEN_ANSWER or rollout.extraction.status != "ok":
         return 0.0
-    before, between = rollout.text[: tags[0].start()], rollout.text[tags[1].end() : tags[2].start()]
+    before, between = text[: tags[0].start()], text[tags[1].end() : tags[2].start()]
     return float(not before.strip() and not between.strip())
 
 
 @reward
-def tag_count(rollout: Rollout) -> float:
+def tag_count(rollout: Rollout, *, opened: bool = False) -> float:
     """A quarter for each of <think>, </think>, <answer> and </answer> that is in the reply exactly once, wherever it is
-    and whatever is inside."""
-    tags = _TAG.findall(rollout.text)
+    and whatever is inside. `opened`: as for `think_format`."""
+    tags = [*(["<think>"] if opened else []), *_TAG.findall(rollout.text)]
     return sum(tags.count(tag) == 1 for tag in _THINK_THEN_ANSWER) / 4
 
 

@@ -193,11 +193,13 @@ def _with_options(name: str, function: RewardFunction, options: Any) -> RewardFu
         if value is None and type(None) in get_args(own[option].annotation):
             continue
         if option in _AT_LEAST_0 and not (is_number(value) and value >= 0):
-            kind = "number from 0 up"
+            kind = "a number from 0 up"
         elif is_number(default) and not is_number(value):
-            kind = "finite number"
+            kind = "a finite number"
+        elif isinstance(default, bool) and not isinstance(value, bool):
+            kind = "true or false"
         if kind:
-            problem = f"reward {name!r}: option {option!r} must be a {kind}, not {shortened(value)}"
+            problem = f"reward {name!r}: option {option!r} must be {kind}, not {shortened(value)}"
             raise InputError(problem).at("options", option)
     return functools.partial(function, **options) if options else function
 

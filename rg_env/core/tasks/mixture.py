@@ -146,7 +146,8 @@ def _name(name: object) -> str:
     if not isinstance(name, str):
         raise InputError(f"a task's name must be text, not {name!r}")
     if name not in table:
-        raise unknown_name("task", name, table, hint=_HINTS.get(name, ""))
+        several = f"several tasks are a list: [{', '.join(map(str.strip, name.split(',')))}]" if "," in name else ""
+        raise unknown_name("task", name, table, hint=_HINTS.get(name, several))
     return name
 
 
