@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
@@ -260,6 +260,8 @@ def _without_categories(tasks: Any) -> Any:
 class EvalConfig(Section):
     """An evaluation."""
 
+    mistaken: ClassVar = {"training": "this is the config of a training run: rg-env train"}
+
     imports: list[Text] = Field(default_factory=list)
     """Modules, or .py files (relative to the config that names them), that register tasks or rewards of your own."""
     models: Annotated[dict[str, EvalModel], Field(min_length=1)]
@@ -373,15 +375,22 @@ def eval_config_of(overrides: Sequence[str]) -> EvalConfig:
 def checked_eval_config(document: Document) -> EvalConfig:
     """The config that `document` holds. Raises as `load_eval_config`."""
     _take_held_out(document)
-    config = parse_config(document, EvalConfig)
-    try:
-        import_user_code(config.imports)
-    except InputError as error:
-        raise config_error(document, [Problem(("imports",), str(error))]) from error
-    checks = (_models, _tasks, _rewards, _sampling, _external, _published)
+    config = parse_config(document, EvalConfig, _names)
+    checks = (_names, _models, _sampling, _external, _published)
     if found := [problem for check in checks for problem in check(config)]:
         raise config_error(document, found)
     return config
+
+
+def _names(config: EvalConfig) -> Iterator[Problem]:
+    """Names that are unknown, and options that do not belong to them, after what the config imports."""
+    try:
+        import_user_code(config.imports)
+    except InputError as error:
+        yield Problem(("imports",), str(error))
+        return
+    yield from _tasks(config)
+    yield from _rewards(config)
 
 
 def _take_held_out(document: Document) -> None:

@@ -253,8 +253,8 @@ def test_rewards_and_tasks_in_a_list() -> None:
     class Scored(Section):
         rewards: Rewards = Field(default_factory=dict)
 
-    for given in ("a", ["a", {"name": "b", "weight": 0.5}], {"a": 1, "b": 0.5}):
-        document = Document({"rewards": given}, Path("x.yaml"))
+    for shape in ("a", ["a", {"name": "b", "weight": 0.5}], {"a": 1, "b": 0.5}):
+        document = Document({"rewards": shape}, Path("x.yaml"))
         rewards = parse_config(document, Scored).rewards
         assert [(name, each.weight) for name, each in rewards.items()] == [("a", 1.0), ("b", 0.5)][: len(rewards)]
     with pytest.raises(ConfigError, match="'a' appears twice: name it once"):
