@@ -159,6 +159,13 @@ def test_generated_pages_are_current(name: str) -> None:
     assert (reference_docs.FOLDER / name).read_text(encoding="utf-8") == reference_docs.render(name)
 
 
+@pytest.mark.parametrize("preset", [file.stem for file in reference_docs.PRESETS])
+def test_presets_fit_the_gpu_in_their_name(preset: str) -> None:
+    """By the estimate, with a tenth of the memory to spare."""
+    size = int(preset.rpartition("_")[2].removesuffix("gb"))
+    assert reference_docs.preset_peak(preset) <= 0.9 * size
+
+
 def test_the_api_page_lists_the_public_names() -> None:
     listed = re.findall(r"^::: (\S+)$", (reference_docs.FOLDER / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
     errors = {name for name in dir(rg_env) if name.endswith("Error")}

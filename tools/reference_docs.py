@@ -19,10 +19,15 @@ from rg_env.core.data import problem_keys
 from rg_env.core.grading import audit
 from rg_env.core.tasks.task_table import shipped_table
 from rg_env.evaluation.config import EvalConfig
+from rg_env.jobs.doctor import PlannedRun
+from rg_env.jobs.doctor.model import Model, PromptLengths, run_estimate
 from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig
+from rg_env.training.config.load import load_train_config
 from rg_env.training.config.schema import TrainConfig
+from rg_env.training.reporting.memory import ModelShape
 
-FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "reference"
 MARK = "<!-- generated from here on: python tools/reference_docs.py -->\n"
 
 
@@ -71,11 +76,69 @@ def graders() -> str:
     return "\n".join(parts)
 
 
+MODELS = {
+    "Qwen2.5-0.5B": ("qwen2.5-0.5b", ModelShape(494_032_768, 24, 896, 151_936, 128), 549_888),
+    "Qwen2.5-1.5B": ("qwen2.5-1.5b", ModelShape(1_543_714_304, 28, 1536, 151_936, 256), 1_154_048),
+    "Qwen2.5-3B": ("qwen2.5-3b", ModelShape(3_085_938_688, 36, 2048, 151_936, 256), 1_870_848),
+    "Qwen2.5-7B": ("qwen2.5-7b", ModelShape(7_615_616_512, 28, 3584, 152_064, 512), 2_523_136),
+    "Llama-3.2-1B": ("llama-3.2-1b", ModelShape(1_235_814_400, 16, 2048, 128_256, 512), 704_512),
+    "Llama-3.2-3B": ("llama-3.2-3b", ModelShape(3_212_749_824, 28, 3072, 128_256, 1024), 1_519_616),
+}
+"""The config, the sizes, and the parameters of LoRA of rank 1 on all linear layers but the head."""
+LORA = ["model.dtype=bfloat16", "lora={r: 16, alpha: 32}"]
+
+
+PRESETS = sorted((ROOT / "configs" / "models").glob("*_*gb.yaml"))
+GPUS = (16, 24, 40, 80)
+"""Gigabytes."""
+
+
+def gpu_memory() -> str:
+    """`gpu-memory.md`: what fits on GPUs of four sizes, by the estimate of `rg-env doctor`."""
+    parts = []
+    for engine, title in (("embedded", "One GPU, embedded engine"), ("vllm", "With vLLM on another GPU")):
+        columns = {"all weights": _peaks(engine), "LoRA": _peaks(engine, *LORA)}
+        rows = []
+        for size in GPUS:
+            cells = [[text for text, peak in peaks.items() if peak <= 0.9 * size] for peaks in columns.values()]
+            presets = (
+                [file.stem for file in PRESETS if file.stem.endswith(f"_{size}gb")] if engine == "embedded" else []
+            )
+            cells.append([f"`{preset}` ({preset_peak(preset):.0f} GB)" for preset in presets])
+            rows.append(f"| {size} GB | {' | '.join(', '.join(cell) or '–' for cell in cells)} |")
+        heads = ["GPU", *columns, "presets"]
+        parts.append("\n".join([f"## {title}\n", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *rows]) + "\n")
+    return "\n".join(parts)
+
+
+def _peaks(engine: str, *overrides: str) -> dict[str, float]:
+    """Gigabytes of each model, by a text about it."""
+    peaks = {name: _peak(name, config, f"engine.kind={engine}", *overrides) for name, (config, *_) in MODELS.items()}
+    return {f"{name} ({peak:.0f} GB)": peak for name, peak in peaks.items()}
+
+
+def preset_peak(preset: str) -> float:
+    """Gigabytes of a run by a preset of `configs/models`."""
+    (name,) = [name for name, (config, *_) in MODELS.items() if config == preset.rpartition("_")[0]]
+    return _peak(name, preset)
+
+
+def _peak(name: str, config: str, *overrides: str) -> float:
+    """Gigabytes of a run of 1,024 + 1,024 tokens with 200 evaluation questions."""
+    file = ROOT / "configs" / "models" / f"{config}.yaml"
+    planned = PlannedRun(load_train_config(file, ["tasks=[leg_counting]", "training.bf16=true", *overrides]))
+    training, (_, shape, width) = planned.config.training, MODELS[name]
+    lengths = PromptLengths([training.max_prompt_length], [training.max_prompt_length] * 200)
+    model = Model(name, None, shape, 32_768, width)
+    return run_estimate(planned, model, lengths, training.per_device_train_batch_size).total / 1e9
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration,
     "evaluation.md": evaluation,
     "cli.md": command_line,
     "graders.md": graders,
+    "gpu-memory.md": gpu_memory,
 }
 
 

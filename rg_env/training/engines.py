@@ -61,8 +61,10 @@ class Embedded(Engine):
 
     name = "embedded"
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, seed: int):
-        self.engine = EmbeddedEngine(model, tokenizer, seed=seed)
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, seed: int, max_batch_size: int = 512
+    ):
+        self.engine = EmbeddedEngine(model, tokenizer, seed=seed, max_batch_size=max_batch_size)
         self.max_context, self.end_ids = self.engine.max_context, frozenset(self.engine.end_ids)
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:

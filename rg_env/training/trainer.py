@@ -459,7 +459,7 @@ class GRPOTrainer:
         config, args = self.engine_config, self.args
         unwrapped = self.accelerator.unwrap_model(self.model)
         if config.kind == "embedded":
-            return Embedded(unwrapped, self.processing_class, args.seed)
+            return Embedded(unwrapped, self.processing_class, args.seed, config.max_batch_size)
         from rg_env.training.vllm_engine import Vllm
 
         first = (self.env.train_rows or self.env.eval_rows)[0]["prompt"]

@@ -27,6 +27,7 @@ from rg_env.jobs.doctor.model import (
     is_cached,
     judge_prompts,
     needed_tokens,
+    preset_for,
 )
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.config.schema import EvaluationConfig
@@ -202,7 +203,8 @@ APART = probe({}, {}, apart=[[0, 1]])
         (memory(THREE, 112), "warning *about 104 GB*training.per_device_train_batch_size=4"),
         (memory(THREE, 30), "failed *about 104 GB*more --processes"),
         (memory(planned(), 80), "failed *engine's cache 30 GB*engine.kind=vllm"),
-        (memory(planned(), 140, *MANY), "failed *engine's cache in evaluations 120 GB)*shorter evaluation.max_tokens"),
+        (memory(planned(), 140, *MANY), "failed *engine's cache in evaluations 120 GB)*fix: LoRA, a smaller model"),
+        (memory(planned(), 208, *MANY), "failed *engine's cache in evaluations 120 GB)*engine.max_batch_size=256 "),
         # prompts against their limit, and with the completion against the model's context
         (prompts(128, [20], [50]), "ok *all 2 within 50 tokens, the longest has 50"),
         (prompts(128, [20, 51]), "failed *1 of 2 are longer*training.max_prompt_length=51"),
@@ -294,6 +296,22 @@ def test_weights_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not is_cached("someone/model")
     (snapshot / names[1]).touch()
     assert is_cached("someone/model")
+
+
+@pytest.mark.parametrize(
+    ("model", "gigabytes", "preset"),
+    [
+        ("Qwen/Qwen2.5-1.5B-Instruct", 15.8, "qwen2.5-1.5b_16gb"),
+        ("Qwen/Qwen2.5-7B-Instruct", 25.2, "qwen2.5-7b_24gb"),
+        ("Qwen/Qwen2.5-7B-Instruct", 15.8, "qwen2.5-3b_16gb"),  # another model
+        ("Qwen/Qwen2.5-7B-Instruct", 11.9, None),
+    ],
+)
+def test_a_preset_for_small_gpus_is_recommended(model: str, gigabytes: float, preset: str | None) -> None:
+    """The one of the same model, if there is one for the memory."""
+    folder = Path(__file__).parents[2] / "configs" / "models"
+    found = preset_for(model, int(gigabytes * 1e9), folder)
+    assert (found and found.stem) == preset
 
 
 def test_tokens_that_engines_must_hold() -> None:

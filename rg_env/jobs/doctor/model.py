@@ -1,8 +1,9 @@
 """Checks of a run's model, batch and prompts, and of the memory that they take. Imports torch, loads no weights."""
 
+import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.constants import HF_HUB_CACHE
 from transformers import AutoModelForCausalLM
 
+from rg_env.core.config.files import read_config
 from rg_env.core.environment import ReasoningGym
 from rg_env.core.prompts import require_chat_template
 from rg_env.core.tasks.mixture import Mixture
@@ -29,8 +31,6 @@ from rg_env.training.reporting.memory import Estimate, ModelShape, estimate, lar
 
 _TIGHT = 0.9
 """Share of the free memory above which fragmentation may be too much."""
-_ENGINE_BATCH = 512
-"""Most sequences that the embedded engine decodes at once."""
 
 
 @dataclass(frozen=True)
@@ -193,13 +193,14 @@ def cached_tokens(planned: PlannedRun, lengths: PromptLengths | None) -> tuple[i
     if planned.uses_vllm:
         return 0, 0
     training, evaluation = planned.config.training, planned.config.evaluation
+    most = planned.config.engine.max_batch_size
     longest = max(lengths.own) if lengths else training.max_prompt_length
     evaluated = lengths.evaluated if lengths else []
     happens = evaluation.before or evaluation.after or evaluation.every != 0
     answers = len(evaluated) * (evaluation.rollouts_per_example + evaluation.greedy) if happens else 0
     return (
-        min(training.rollouts_per_step, _ENGINE_BATCH) * (longest + training.max_tokens),
-        min(answers, _ENGINE_BATCH) * (max(evaluated, default=0) + planned.evaluation_tokens),
+        min(training.rollouts_per_step, most) * (longest + training.max_tokens),
+        min(answers, most) * (max(evaluated, default=0) + planned.evaluation_tokens),
     )
 
 
@@ -226,8 +227,10 @@ def run_estimate(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
 def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | None, free: int, place: str) -> Check:
     """The estimate against `free`, the bytes that are free at `place` for one process."""
 
-    def need(micro_batch: int) -> int:
-        return run_estimate(planned, model, lengths, micro_batch).total
+    def need(micro_batch: int, turns: int | None = None) -> int:
+        engine = planned.config.engine.model_copy(update={"max_batch_size": turns} if turns else {})
+        run = replace(planned, config=planned.config.model_copy(update={"engine": engine}))
+        return run_estimate(run, model, lengths, micro_batch).total
 
     batch = planned.config.training.per_device_train_batch_size
     whole = run_estimate(planned, model, lengths, batch)
@@ -248,7 +251,18 @@ def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
         fix = f"training.per_device_train_batch_size={fitting} (a step stays the same)"
     elif planned.uses_vllm:
         fix = "more --processes (ZeRO-3 divides the state), shorter training.max_tokens, a smaller model, or LoRA"
+    elif turns := next((n for n in (256, 128, 64, 32, 16) if need(batch, turns=n) <= _TIGHT * free), None):
+        fix = f"engine.max_batch_size={turns} (a batch is generated in more turns), or shorter max_tokens"
     else:
-        tokens = f"shorter {'evaluation' if in_evaluations else 'training'}.max_tokens"
-        fix = f"{tokens}, a smaller model, LoRA, or engine.kind=vllm with --processes N (ZeRO-3)"
+        fix = "LoRA, a smaller model, or engine.kind=vllm with --processes N (ZeRO-3)"
+    if place.startswith("on GPU") and (preset := preset_for(planned.config.model.name, free)):
+        fix = f"{fix}; or extend {preset}, which fits by estimate"
     return Check("memory", "failed" if whole.total > free else "warning", text, fix)
+
+
+def preset_for(model: str, free: int, folder: Path = Path("configs/models")) -> Path | None:
+    """The preset in `folder` for `free` bytes of GPU memory: of this model, or else the one for the largest GPU."""
+    sizes = {file: int(match[1]) for file in folder.glob("*.yaml") if (match := re.search(r"_(\d+)gb$", file.stem))}
+    fitting = [file for file, size in sizes.items() if 0.95e9 * size <= free]
+    own = [file for file in fitting if read_config(file, []).get(("model", "name")) == model]
+    return max(own or fitting, key=lambda file: (sizes[file], file.name), default=None)

@@ -38,6 +38,7 @@ def _is_short(config: TrainConfig) -> bool:
 _UNUSED: list[tuple[str, Callable[[TrainConfig], Any], str]] = [
     ("engine.kind: embedded", lambda c: c.engine.kind == "embedded",
      "engine.host engine.port engine.connect_timeout engine.weight_sync_timeout"),
+    ("engine.kind: vllm", lambda c: c.engine.kind == "vllm", "engine.max_batch_size"),
     ("engine.importance_sampling_correction: false", lambda c: not c.engine.importance_sampling_correction,
      "engine.importance_sampling_cap"),
     ("training.lr_scheduler_type: constant", lambda c: c.training.lr_scheduler_type == "constant",

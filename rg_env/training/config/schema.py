@@ -120,6 +120,8 @@ class EngineConfig(Section):
     kind: Literal["embedded", "vllm"] = "embedded"
     """"embedded": the model in training itself, in this process; "vllm": a vLLM server, as `rg-env vllm` and `rg-env
     launch` start one."""
+    max_batch_size: Positive = 512
+    """Sequences that the embedded engine decodes at once; more are decoded in turns. Fewer take less memory."""
     host: Text = "127.0.0.1"
     """Host of the vLLM server."""
     port: Annotated[int, Field(ge=1, le=65535)] = 8000
