@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from rg_env.core.text import without_controls
-from rg_env.errors import InputError, MissingExtraError, RGEnvError, StoppedTogether, from_interrupt, install_command
+from rg_env.errors import InputError, MissingExtraError, RGEnvError, StoppedTogether, from_interrupt, how_to_install
 
 _NO_BUG = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """A full disk, a quota, a limit of file sizes, a device that fails."""
@@ -73,7 +73,7 @@ def end_signals_as_ctrl_c() -> Iterator[None]:
     def interrupt(number: int, frame: Any) -> None:
         signal.getsignal(signal.SIGINT)(signal.SIGINT, frame)  # type: ignore[misc, operator]
 
-    # A shell's background jobs ignore SIGINT, and asyncio puts its own handler in the place of the default one alone.
+    # A shell's background jobs ignore SIGINT, and asyncio replaces only the default handler by its own.
     new: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: interrupt}
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
         new[signal.SIGHUP] = interrupt
@@ -161,9 +161,7 @@ def require(package: str, extra: str) -> None:
         MissingExtraError: it is not; with the command that installs it.
     """
     if find_spec(package) is None:
-        raise MissingExtraError(
-            f"this needs {package}, which is not installed: `{install_command(extra)}`, or `uv sync` in a clone"
-        )
+        raise MissingExtraError(f"this needs {package}, which is not installed: {how_to_install(extra)}")
 
 
 def load_keys() -> None:

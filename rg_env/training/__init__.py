@@ -6,7 +6,7 @@ Names are resolved lazily: `import rg_env.training` costs nothing.
 from importlib import import_module
 from typing import Any
 
-from rg_env.errors import MissingExtraError, install_command
+from rg_env.errors import MissingExtraError, how_to_install
 
 _NAMES = {
     "Curriculum": "rg_env.training.data.curriculum",
@@ -45,8 +45,7 @@ def __getattr__(name: str) -> Any:
         if (error.name or "").startswith("rg_env"):
             raise
         raise MissingExtraError(
-            f"training needs {error.name}, which is not installed: `{install_command('train')}`, or "
-            "`uv sync` in a clone"
+            f"training needs {error.name}, which is not installed: {how_to_install('train')}"
         ) from error
 
 

@@ -34,5 +34,6 @@ def test_the_command_that_installs_names_the_repository() -> None:
     address = project["urls"]["Repository"]
     assert f"  repository: {address}\n" in (Path(__file__).parents[2] / "mkdocs.yml").read_text()
     command = errors.install_command("train")
+    assert errors.how_to_install("train") == f"`{command}`, or `./setup.sh` in a clone"
     assert command.startswith("pip install 'rg-env[train] @ git+")
     assert set(re.findall(r"https://\S+?(?=')", command)) <= {address}

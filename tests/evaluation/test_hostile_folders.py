@@ -16,7 +16,7 @@ import pytest
 from chat_server import ChatServer
 
 from rg_env.core.run_folder import locked
-from rg_env.errors import OutputFolderError, install_command
+from rg_env.errors import OutputFolderError, how_to_install
 from rg_env.evaluation import evaluate
 from rg_env.evaluation.config import EvalConfig, eval_config_of
 from rg_env.evaluation.results import Results
@@ -163,8 +163,7 @@ def test_what_is_missing_is_told_before_anything_is_asked(
         code, _, error = rg_env(*command)
         assert (code, error) == (
             2,
-            f"error: this needs {package}, which is not installed: `{install_command('eval')}`, "
-            "or `uv sync` in a clone\n",
+            f"error: this needs {package}, which is not installed: {how_to_install('eval')}\n",
         )
     assert chat.requests == []
     assert not (tmp_path / "e").exists()

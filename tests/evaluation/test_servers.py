@@ -145,5 +145,5 @@ def test_ctrl_c_ends_the_servers(gpus: Gpus) -> None:
 def test_a_machine_without_vllm_is_told_how_to_have_it(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(("0",), None, gpus.folder)
     monkeypatch.setattr(models.Machine, "here", classmethod(lambda cls: machine))
-    with pytest.raises(MissingExtraError, match="vLLM is not installed: `uv sync --extra vllm`"):
+    with pytest.raises(MissingExtraError, match=r"vLLM is not installed: .*setup\.sh --gpu"):
         gpus.evaluate({"m": "tiny"}, "serving.kind=vllm", n=2)

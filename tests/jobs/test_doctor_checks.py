@@ -149,7 +149,7 @@ APART = probe({}, {}, apart=[[0, 1]])
         (python("3.10.4"), "failed *needs >=3.11*fix: "),
         # each range counts; packages of other extras and platforms only if they are installed
         (packages(HAVE), "ok *all 2 within"),
-        (packages(HAVE, "vllm"), "warning *not installed: vllm*uv sync --extra vllm"),
+        (packages(HAVE, "vllm"), "warning *not installed: vllm*./setup.sh --gpu"),
         (packages({**HAVE, "torch": "2.11.0", "vllm": "0.12", "winonly": "0"}),
          "warning *torch 2.11.0 (<2.10,>=2.8), vllm 0.12 (<0.11.1); fix: *rg-env?train? @ git+"),
         (packages({"torch": "2.8"}), "warning *not installed: verifiers"),

@@ -252,7 +252,7 @@ def test_a_missing_configuration_is_named(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("machine", "words"),
     [
-        (Machine(("0",), None, Path("bin")), "vLLM is not installed: `uv sync --extra vllm`"),
+        (Machine(("0",), None, Path("bin")), "vLLM is not installed: `pip install "),
         (Machine((), "0.32.0", Path("bin")), "no GPU is visible"),
         (CPU, "the program bin/rg-env is missing"),
         (Machine(("0",), "0.11.0", Path("bin")), "vLLM 0.11.0 is too old"),

@@ -4,8 +4,8 @@
         print(check.line())
 
 Trains nothing, downloads only a model's configuration and tokenizer, and writes only the cache of rows. Tokens are
-looked for and never shown. "failed" is what would stop the run; without the `train` extra nothing fails unless training
-was asked for, because the environment alone does not need it.
+looked for and never shown. "failed" is what would stop the run; without the `train` extra nothing fails unless options
+or a config describe a run, because the environment alone does not need it.
 
 Importing this is cheap: modules that need torch are imported once another process has shown that torch works.
 """

@@ -38,7 +38,7 @@ class PlannedRun:
 
     @property
     def requested(self) -> bool:
-        """Whether training was asked for at all; otherwise a missing `train` extra is not a failure."""
+        """Whether training is intended at all; otherwise a missing `train` extra is not a failure."""
         return self.given is None or bool(self.given) or self.processes > 1
 
     @property

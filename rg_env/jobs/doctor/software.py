@@ -17,13 +17,13 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from rg_env.core.processes import Finished, run, run_python
-from rg_env.errors import install_command
+from rg_env.errors import how_to_install
 from rg_env.inference.machine import transformers_misfit
 from rg_env.jobs.doctor.checks import Check, PlannedRun
 
 SMI_S, TORCH_S, IMPORT_S = 10.0, 60.0, 90.0
 """Deadlines."""
-INSTALL = f"`{install_command('train')}`, or ./setup.sh in a clone"
+INSTALL = how_to_install("train")
 _PYTHON = "Programming Language :: Python :: "
 _EXTRA = re.compile(r'extra == "([^"]+)"')
 _FIELDS = "index,name,memory.total,memory.used,driver_version,mig.mode.current"
@@ -82,7 +82,7 @@ def check_packages(
     findings = [f"outside the tested range: {', '.join(outside)}"] if outside else []
     findings += [f"not installed: {', '.join(sorted(missing))}"] if missing else []
     fixes = [INSTALL] if outside or missing - {"vllm"} else []
-    fixes += ["`uv sync --extra vllm`"] if "vllm" in missing else []
+    fixes += [how_to_install("vllm")] if "vllm" in missing else []
     return Check("packages", "warning", "; ".join(findings), " and ".join(fixes))
 
 
@@ -223,10 +223,10 @@ def check_vllm(planned: PlannedRun) -> Check:
         return Check("vllm", "skipped", f"{'' if installed else 'not '}installed; {needed}")
     if not installed:
         finding = "not installed; the trainer talks to the server by vLLM's own code"
-        return Check("vllm", "failed", finding, f"`uv sync --extra vllm` (Linux), or {embedded}")
+        return Check("vllm", "failed", finding, f"{how_to_install('vllm')} (Linux); or {embedded}")
     if problem := transformers_misfit():
         return Check("vllm", "failed", *problem.split(": ", 1))
-    remedy = f"reinstall it for this torch: `uv sync --extra vllm --reinstall-package vllm`, or {embedded}"
+    remedy = f"reinstall it for this torch: {how_to_install('vllm')}; or {embedded}"
     return judge_import("vllm", run_python(IMPORT_S, "-c", "import vllm"), remedy)
 
 
@@ -234,7 +234,7 @@ def check_flash_attn() -> Check:
     """Whether flash-attn can be imported. Without it training is slower; a broken one breaks transformers."""
     if importlib.util.find_spec("flash_attn") is None:
         return Check("flash-attn", "ok", "not installed: attention is PyTorch's SDPA")
-    remedy = "remove it, nothing needs it: `uv pip uninstall flash-attn`"
+    remedy = "remove it, nothing needs it: `./setup.sh` in a clone, or `pip uninstall flash-attn`"
     return judge_import("flash-attn", run_python(IMPORT_S, "-c", "import flash_attn"), remedy)
 
 

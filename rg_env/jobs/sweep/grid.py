@@ -157,7 +157,7 @@ def override(key: str, value: Any) -> str:
 
 
 def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """The differences between two configs (`Sweep.base`), or two `swept`, in words; empty if there are none.
+    """The differences between two configs (`Sweep.base`), or two `swept`, in words; empty if they are equal.
 
     Output, logging and the server's address do not count.
     """

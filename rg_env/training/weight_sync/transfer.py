@@ -23,7 +23,7 @@ import torch
 from accelerate import Accelerator
 from transformers import PreTrainedModel
 
-from rg_env.errors import MissingExtraError, ServerError, TrainingError
+from rg_env.errors import MissingExtraError, ServerError, TrainingError, how_to_install
 from rg_env.inference.vllm.client import ServerInfo, VllmServer, start_hint
 from rg_env.inference.vllm.shared_weights import ALIGNMENT, HEADER, SHAPE, mapped, pack, read_header, reserve
 from rg_env.training.distributed import on_main
@@ -189,7 +189,7 @@ class NcclTransfer:
             )
         except ImportError as error:
             raise MissingExtraError(
-                f"NCCL needs vLLM next to the trainer ({error}): install it with `uv sync --extra vllm`"
+                f"NCCL needs vLLM next to the trainer ({error}): {how_to_install('vllm')}"
             ) from error
         here = routes.server.address_here()
         with socket.create_server((here, 0)) as free:

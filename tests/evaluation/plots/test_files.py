@@ -12,7 +12,7 @@ import pytest
 from report_samples import evaluated
 from result_files import all_results, model_result, of_task, task_results
 
-from rg_env.errors import InputError, install_command
+from rg_env.errors import InputError, how_to_install
 from rg_env.evaluation.merge import merged
 from rg_env.evaluation.plots.files import new_names
 from rg_env.evaluation.results import Results, TaskResults
@@ -182,7 +182,7 @@ finally:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    remedy = f"`{install_command('eval')}`, or `uv sync` in a clone"
+    remedy = how_to_install("eval")
     assert done.stderr == f"error: this needs matplotlib, which is not installed: {remedy}\n"
     assert done.stdout == "[]\n"
 
