@@ -34,12 +34,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from rg_env.core.config import yaml12
+from rg_env.core.processes import run
 from rg_env.core.text import cut_bytes, one_line, reason_of
 from rg_env.errors import InputError, OutputFolderError, installed_version
 
@@ -210,6 +214,8 @@ class RunFolder:
             hardware: what it runs on (`training.reporting.memory.hardware`).
         """
         values = {
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "commit": installed_commit(),
             "versions": {name: found for name in _PACKAGES if (found := installed_version(name))},
             "python": platform.python_version(),
             "platform": platform.platform(),
@@ -253,6 +259,18 @@ class RunFolder:
         for folder in (_evals(self.path), self.path):
             with contextlib.suppress(OSError):  # something else is in it
                 folder.rmdir()
+
+
+@lru_cache(maxsize=1)
+def installed_commit() -> str | None:
+    """The commit of this code, if it was installed from git or is a checkout; None if that is unknown."""
+    with contextlib.suppress(OSError, ValueError, LookupError, metadata.PackageNotFoundError):
+        source = json.loads(metadata.distribution("rg-env").read_text("direct_url.json") or "{}")
+        if "vcs_info" in source:
+            return str(source["vcs_info"]["commit_id"])
+    root = Path(__file__).parents[2]
+    found = run(["git", "-C", str(root), "rev-parse", "HEAD"], deadline_s=5) if (root / ".git").exists() else None
+    return found.output.strip() or None if found and found.code == 0 else None
 
 
 def evaluation_summary(results: dict[str, Any]) -> dict[str, Any]:

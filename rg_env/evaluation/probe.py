@@ -8,7 +8,8 @@ constant answer solves as often teaches that answer. The level to start with is 
 those that are solved 10 to 80 % of the time and more often than by the best constant answer.
 """
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,10 +19,11 @@ from rg_env.core.grading import audit
 from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import InputError, unknown_name
 from rg_env.evaluation.config import EvalConfig
-from rg_env.evaluation.models import base_model, require_torch
+from rg_env.evaluation.models import CallFailed, Request, base_model, endpoint, require_torch
 from rg_env.evaluation.questions import draw
 from rg_env.evaluation.results import Results, TaskResults
 from rg_env.evaluation.tables import TableConsole, print_table
+from rg_env.inference.protocol import Sampling
 
 Verdict = Literal["too few", "too hard", "trainable", "too easy", "guessable"]
 LEAST_QUESTIONS = 16
@@ -93,37 +95,63 @@ def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, A
 def fitted(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     """The config without the tasks whose prompts do not fit the model's context, and a line for each of them.
 
-    A token limit that the config does not give is 1024, or half of a shorter context. Endpoints are not checked.
+    A token limit that the config does not give is 1024, or half of a shorter context. An endpoint answers the longest
+    prompt of each task once.
 
     Raises:
-        InputError: the model cannot be loaded, or no task fits.
+        InputError: the model cannot be loaded or does not answer, or no task fits.
         MissingExtraError: torch is not installed.
     """
     (model,) = config.models.values()
+    drawn = {name: draw(config, name) for name in config.tasks}
+    prompts = {name: [each.prompt(number) for number in range(len(each.rows))] for name, each in drawn.items()}
     if model.url:
-        return config, []
+        reasons = asyncio.run(_refusals(config, {name: max(each, key=_length) for name, each in prompts.items()}))
+    else:
+        context, encoder = _context(model.model)
+        if "max_tokens" not in config.sampling.model_fields_set:
+            sampling = config.sampling.model_copy(update={"max_tokens": min(_MAX_TOKENS, context // 2)})
+            config = config.model_copy(update={"sampling": sampling})
+        limit = config.sampling.max_tokens
+        longest = {name: max(len(encoder(prompt)) for prompt in each) for name, each in prompts.items()}
+        reasons = {
+            name: f"a prompt of {tokens} tokens and {limit} new ones exceed the context of {context}"
+            for name, tokens in longest.items()
+            if tokens + limit > context
+        }
+    tasks = {name: entry for name, entry in config.tasks.items() if name not in reasons}
+    lines = [f"{name}: skipped: {reason}" for name, reason in reasons.items()]
+    if not tasks:
+        raise InputError(f"no task can be probed: {lines[0]}; lower --max-tokens, or choose easier levels")
+    return config.model_copy(update={"tasks": tasks}), lines
+
+
+def _length(prompt: Any) -> int:
+    return sum(len(message["content"]) for message in prompt)
+
+
+def _context(model: str) -> tuple[int, Callable[[Any], list[int]]]:
+    """The number of tokens in the context of a local model, and its encoder."""
     require_torch()
     from rg_env.inference.models import describe_model
     from rg_env.inference.prompts import PromptEncoder
 
-    described = describe_model(base_model(model.model) or model.model)
-    context = described.config.get_text_config(decoder=True).max_position_embeddings
-    encoder = PromptEncoder(described.tokenizer)
-    if "max_tokens" not in config.sampling.model_fields_set:
-        sampling = config.sampling.model_copy(update={"max_tokens": min(_MAX_TOKENS, context // 2)})
-        config = config.model_copy(update={"sampling": sampling})
-    limit, lines, tasks = config.sampling.max_tokens, [], dict(config.tasks)
-    for name in config.tasks:
-        questions = draw(config, name)
-        longest = max(len(encoder(questions.prompt(number))) for number in range(len(questions.rows)))
-        if longest + limit > context:
-            del tasks[name]
-            lines.append(
-                f"{name}: skipped: a prompt of {longest} tokens and {limit} new ones exceed the context, {context}"
-            )
-    if not tasks:
-        raise InputError(f"no task fits the context of {context} tokens with --max-tokens {limit}: {lines[0]}")
-    return config.model_copy(update={"tasks": tasks}), lines
+    described = describe_model(base_model(model) or model)
+    text = described.config.get_text_config(decoder=True)
+    return int(text.max_position_embeddings), PromptEncoder(described.tokenizer)
+
+
+async def _refusals(config: EvalConfig, prompts: Mapping[str, Any]) -> dict[str, str]:
+    """By task, why an endpoint does not answer the prompt."""
+    (model,) = config.models.values()
+    refused = {}
+    async with endpoint(model, config) as ready:
+        for name, prompt in prompts.items():
+            try:
+                await ready.reply(Request(prompt, Sampling(**config.sampling_of(name).model_dump())))
+            except CallFailed as error:
+                refused[name] = str(error)
+    return refused
 
 
 def judge(results: Results, model: str) -> list[Probed]:

@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any, get_args
 
 from rg_env.core.grading.scoring import Status
-from rg_env.core.run_folder import write_aside
+from rg_env.core.run_folder import installed_commit, write_aside
 from rg_env.core.statistics import (
     difference_of,
     guess_adjusted,
@@ -103,7 +103,9 @@ def results_of(
     tasks = {name: _task(name, each, models, described) for name, each in by_task.items()}
     return Results(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        versions={name: version(name) for name in _PACKAGES} | ({"lm-eval": lm_eval} if external else {}),
+        versions={name: version(name) for name in _PACKAGES}
+        | ({"commit": commit[:12]} if (commit := installed_commit()) else {})
+        | ({"lm-eval": lm_eval} if external else {}),
         step=step,
         environments=list(described.values()),
         tasks=tasks,

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,8 @@ def test_what_was_written_is_read(run: RunFolder) -> None:
     run.write_results({"steps": 2})
     run.write_config({"seed": 1}, {"training": {}}, from_step=2)
     assert run.manifest()["rows"] == {"seed": 3}
+    assert datetime.fromisoformat(run.manifest()["created"]).tzinfo == UTC
+    assert re.fullmatch("[0-9a-f]{40}|None", str(run.manifest()["commit"]))
     assert run.results() == {"steps": 2}
     assert sorted(file.name for file in run.path.glob("*_from_step_2.yaml")) == [
         "arguments_from_step_2.yaml",

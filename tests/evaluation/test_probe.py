@@ -5,18 +5,22 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from chat_server import ChatServer
 from hypothesis import given
 from hypothesis import strategies as st
 from result_files import all_results, model_result, task_results
 from rich.console import Console
+from starlette.responses import JSONResponse, Response
 
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import InputError, UnknownNameError
-from rg_env.evaluation.probe import LEAST_QUESTIONS, Probed, judge, labels, mixture, print_probed, starts
+from rg_env.evaluation.config import eval_config_of
+from rg_env.evaluation.probe import LEAST_QUESTIONS, Probed, fitted, judge, labels, mixture, print_probed, starts
 from rg_env.evaluation.results import TaskResults
 from rg_env.training.config.load import load_train_config
 
@@ -123,6 +127,25 @@ def test_levels_are_those_that_a_task_has() -> None:
         labels(["knight_swap"], [0, 1])
     with pytest.raises(UnknownNameError, match="did you mean 'maze'"):
         labels(["mase"], [0])
+
+
+def test_what_an_endpoint_refuses_is_skipped() -> None:
+    """Such as a prompt that is too long for its context: one call a level shows it."""
+
+    def trouble(number: int, body: dict[str, Any]) -> Response | None:
+        is_long = "spell" in body["messages"][-1]["content"].lower()
+        return JSONResponse({"error": {"message": "the prompt is too long"}}, 400) if is_long else None
+
+    with ChatServer(str, trouble=trouble) as server:
+        tasks = labels(["leg_counting", "spell_backward"], [0, 1])
+        given = [f"models={json.dumps(['m@' + server.url])}", f"tasks={json.dumps(tasks)}", "num_examples=4"]
+        config, lines = fitted(eval_config_of(given))
+        assert list(config.tasks) == ["leg_counting-level0", "leg_counting-level1"]
+        reason = "skipped: HTTP 400: the prompt is too long"
+        assert lines == [f"spell_backward-level0: {reason}", f"spell_backward-level1: {reason}"]
+        assert len(server.requests) == 4
+        with pytest.raises(InputError, match="no task can be probed: spell_backward-level0: skipped: HTTP 400"):
+            fitted(eval_config_of([given[0], "tasks={spell_backward-level0: {task: spell_backward, level: 0}}"]))
 
 
 @pytest.mark.slow
