@@ -160,7 +160,7 @@ def mean_of(means: Sequence[float], intervals: Sequence[Interval]) -> tuple[floa
     so that the interval is as lopsided as theirs are.
 
     Raises:
-        InputError: there are none.
+        InputError: `means` is empty.
     """
     if not means:
         raise InputError("there are no values to take the mean of")
@@ -219,7 +219,7 @@ def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -
     for first, second in tasks:
         common = [problem for problem in first if problem in second and first[problem] and second[problem]]
         if not common:
-            raise InputError("the two models were asked no question in common")
+            raise InputError("the two models have no question in common")
         a, b = ([fmean(each[problem]) for problem in common] for each in (first, second))
         firsts += a
         seconds += b
@@ -227,7 +227,7 @@ def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -
         values.append(fmean(a) - fmean(b))
         intervals.append(_newcombe([first[each] for each in common], [second[each] for each in common], a, b))
     if not tasks:
-        raise InputError("the two models were asked no question in common")
+        raise InputError("the two models have no question in common")
     value, interval = mean_of(values, intervals)
     # A problem that both did equally well looks the same swapped: without them, the test is exact more often.
     differing = [row for row in zip(firsts, seconds, weights, strict=True) if row[0] != row[1]]

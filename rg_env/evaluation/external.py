@@ -102,7 +102,7 @@ class Harness:
                 f"external benchmarks need lm_eval, which is not installed: `{install_command('eval-external')}`"
             )
         self._config = config
-        # Models with the same system prompt are asked the same.
+        # Models with the same system prompt get the same requests.
         self._prompts = list(dict.fromkeys(model.system_prompt for model in config.models.values()))
 
     def __enter__(self) -> "Harness":
@@ -137,6 +137,7 @@ class Harness:
             "include": [str(each) for each in include_folders(external.include)],
             "limit": external.num_examples,
             "prompts": self._prompts,
+            "descriptions": self._descriptions(),
             "requests": str(file),
         }
         try:
@@ -145,7 +146,7 @@ class Harness:
             raise InputError(str(refused)) from None
         self.version = reply["version"]
         if reply["unused"]:
-            print(f"settings that models are not asked with: {', '.join(reply['unused'])}", flush=True)
+            print(f"settings that models do not get: {', '.join(reply['unused'])}", flush=True)
         requests: dict[tuple[str, int], dict[str, Request]] = {}
         with file.open(encoding="utf-8") as lines:
             for record in map(json.loads, lines):
@@ -157,6 +158,14 @@ class Harness:
             for name, prompt in prompts.items()
             for benchmark in external.tasks
         ]
+
+    def _descriptions(self) -> dict[str, str]:
+        """The prompt of training for the benchmarks that rg_env ships, which have the paper's by default."""
+        prompt = self._config.prompt
+        if "system_prompt" not in prompt.model_fields_set:
+            return {}
+        text = "\n\n".join(filter(None, (prompt.preamble, prompt.system_prompt)))
+        return {file.stem: text for file in include_folders(None)[0].glob("*.yaml")}
 
     @contextlib.contextmanager
     def answer_file(self, folder: Path, benchmarks: list[Benchmark]) -> Iterator[None]:
@@ -257,7 +266,7 @@ def include_folders(given: str | None) -> list[Path]:
 
 def _interval(value: float, stderr: float | None) -> Interval | None:
     """At 95 %, by lm-eval's standard error; within 0 ... 1 for a share."""
-    if not stderr:  # 0 if all are right, or none: that says nothing of the next question
+    if not stderr:  # 0 if all are right, or all wrong: that does not predict the next question
         return None
     low, high = value - _Z95 * stderr, value + _Z95 * stderr
     return (max(low, 0.0), min(high, 1.0)) if 0 <= value <= 1 else (low, high)

@@ -2,8 +2,9 @@
 
 It exchanges JSON values with `external`, which calls the models; lm-eval is imported nowhere else:
 
-    {"log": file, "tasks": [names], "include": [folders], "limit": N | null, "prompts": [text | null], "requests": file}
-    -> {"version": of lm-eval, "unused": [settings of tasks that no model is asked with]}
+    {"log": file, "tasks": [names], "include": [folders], "limit": N | null, "prompts": [text | null], "requests": file,
+     "descriptions": {task: text, in place of its own}}
+    -> {"version": of lm-eval, "unused": [settings of tasks that models do not get]}
        and in the file a line a request: {"benchmark", "prompt": its number, "key", "chat": messages, "sampling"}
     {"benchmark": name, "prompt": number, "answers": {key: text}, "output": file without its ending}
     -> {"scores": [{"task", "metric", "filter", "value", "stderr", "n", "num_fewshot", "version"}]}
@@ -93,7 +94,7 @@ def main() -> None:
                 log = os.open(call["log"], os.O_WRONLY | os.O_APPEND)
                 os.dup2(log, 1)
                 os.dup2(log, 2)
-                state = _State(call["tasks"], call["include"], call["limit"], call["prompts"])
+                state = State(call["tasks"], call["include"], call["limit"], call["prompts"], call["descriptions"])
                 reply = state.ask(Path(call["requests"]))
             else:
                 reply = state.score(call["benchmark"], call["prompt"], call["answers"], Path(call["output"]))
@@ -103,11 +104,25 @@ def main() -> None:
         parent.send(reply)
 
 
-class _State:
-    def __init__(self, names: list[str], include: list[str], limit: int | None, prompts: list[str | None]):
+class State:
+    """The loaded benchmarks."""
+
+    def __init__(
+        self,
+        names: list[str],
+        include: list[str],
+        limit: int | None,
+        prompts: list[str | None],
+        descriptions: dict[str, str],
+    ):
         self._limit, self._prompts = limit, prompts
         manager = manager_for(names, include)
         self._loaded = {name: _load(manager, name) for name in names}
+        for name in descriptions.keys() & self._loaded.keys():
+            for task in self._loaded[name]["tasks"].values():
+                task.set_config(
+                    "description", f"{{% raw %}}{descriptions[name]}{{% endraw %}}"
+                )  # lm-eval's is a template
 
     def ask(self, file: Path) -> dict[str, Any]:
         """Write the requests of all benchmarks under all system prompts."""

@@ -307,7 +307,7 @@ class LocalModel:
     """Number of requests answered at once; None: all of them."""
 
     def replies(self, requests: Sequence[Request]) -> Iterator[list[tuple[int, Reply | str]]]:
-        """Replies in batches, each with the number of its request; or the reason why there is none.
+        """Replies in batches, each with the number of its request; or the reason why it is missing.
 
         Batches are those that an engine would make of all requests at once, so their size changes no answer. Raises
         what the engine raises.

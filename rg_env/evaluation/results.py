@@ -79,7 +79,7 @@ class Accuracy(Record):
 
     @property
     def measured(self) -> tuple[float, Interval]:
-        """The accuracy and its interval. Raises `InputError` if there is none."""
+        """The accuracy and its interval. Raises `InputError` if it was not measured."""
         if self.accuracy is None or self.accuracy_interval is None:
             raise InputError("accuracy was not measured: the environment has no accuracy metric")
         return self.accuracy, self.accuracy_interval
@@ -163,7 +163,7 @@ class Paired(Record):
     """Accuracy of `a`, the later model, minus that of `b`."""
     interval: Interval
     p_value: Share
-    """Of a permutation test: the chance of a difference at least as large between equally good models."""
+    """Chance of a difference at least as large between equally good models, by a permutation test."""
 
 
 Verdict = Literal["within_tolerance", "within_chance", "beyond"]
@@ -315,7 +315,7 @@ class Results(Record):
 
     @property
     def title(self) -> str:
-        """What was evaluated: the models, and the tasks that they were asked."""
+        """What was evaluated: the models, and the tasks."""
         if self.step is None:
             models = list(self.models) or list(dict.fromkeys(each.model for each in self.external))
         else:

@@ -334,7 +334,7 @@ async def ask_all(config: EvalConfig, folder: Path, works: Sequence[Work], watch
 
 
 def _first(error: BaseException) -> BaseException:
-    """Of errors that came together, one of ours."""
+    """One of several errors that came together, ours if possible."""
     while isinstance(error, BaseExceptionGroup):
         error = next((each for each in error.exceptions if isinstance(each, RGEnvError)), error.exceptions[0])
     return error

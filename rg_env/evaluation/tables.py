@@ -134,7 +134,7 @@ def external_table(results: Results) -> tuple[list[str], Rows]:
 
 
 def _parts(results: Results) -> dict[str, list[Scores]]:
-    """Of a training run: the scores of all models over the training tasks, and over the held-out ones."""
+    """Scores of all models of a training run over the training tasks, and over the held-out ones."""
     titles: dict[Part, str] = {"training": "training tasks", "held_out": "held-out tasks"}
     parts = {title: [each.parts.get(part) for each in results.models.values()] for part, title in titles.items()}
     return {title: [each for each in found if each] for title, found in parts.items() if None not in found}

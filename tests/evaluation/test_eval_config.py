@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rg_env.cli.main import run
+from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import ConfigError, InputError
 from rg_env.evaluation.config import EvalConfig, eval_config_of, load_eval_config, name_of, split_address
 from rg_env.tiny import TASKS
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "eval").rglob("*.yaml"))
+REPOSITORY = Path(__file__).parents[2]
+CONFIGS = sorted((REPOSITORY / "configs" / "eval").rglob("*.yaml"))
 LEAST = ["models=tiny", "tasks=leg_counting"]
 
 
@@ -126,12 +128,63 @@ def test_a_dry_run_imports_nothing_heavy() -> None:
     code = """
 import sys
 from rg_env.cli.main import run
+from rg_env.core.tasks.task_table import load_table
 code = run(["eval", "--models", "tiny", "--tasks", "leg_counting", "-n", "3", "--dry-run"])
 print(code, sorted({"torch", "reasoning_gym", "verifiers", "transformers", "openai", "scipy"} & set(sys.modules)))
 """
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output.endswith("0 []\n")
     assert "num_examples: 3\n" in output
+
+
+def test_a_category_means_all_its_tasks() -> None:
+    """With its options; an entry of a task itself overrides them, and a label may have the name of a category."""
+    config = eval_config_of(["models=other", "tasks=[games, gcd]"])
+    names = [name for name, entry in load_table().items() if entry["category"] == "games"]
+    assert sorted(config.tasks) == sorted([*names, "gcd"])
+    config = eval_config_of(["models=other", "tasks={games: {num_examples: 5}, maze: {num_examples: 3}}"])
+    assert {config.count(name) for name in names if name != "maze"} == {5}
+    assert config.count("maze") == 3
+    assert list(eval_config_of(["models=other", "tasks={games: {task: maze}}"]).tasks) == ["games"]
+
+
+def test_files_of_held_out_tasks_are_evaluations_too(tmp_path: Path) -> None:
+    """As they are written for training; tasks of the file itself add to them."""
+    held_out = REPOSITORY / "configs" / "tasks" / "held_out" / "graphs.yaml"
+    file = tmp_path / "eval.yaml"
+    file.write_text(f"extends: {held_out}\nmodels: [other]\ntasks: {{maze: {{}}}}\n")
+    expected = yaml.safe_load(held_out.read_text())["evaluation"]["tasks"]
+    assert [*load_eval_config(file).tasks] == [*expected, "maze"]
+    file.write_text("models: [other]\nevaluation: {every: 5}\ntasks: [maze]\n")
+    with pytest.raises(ConfigError, match="evaluation"):
+        load_eval_config(file)
+
+
+def test_a_dry_run_prints_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Calls and tokens; and what would end the evaluation at its start ends the dry run."""
+    asked = ["eval", "--models", "a", "b", "--tasks", "maze,gcd", "--limit", "10", "-r", "2", "--max-tokens", "50"]
+    assert run([*asked, "greedy=true", "--dry-run", "--output-dir", str(tmp_path / "e")]) == 0
+    text = capsys.readouterr().out
+    for line in (
+        "#   models      a, b",
+        "#   tasks       maze (10), gcd (10)",
+        "#   answers     2 sampled and 1 greedy for each question; grading hardened",
+        "#   calls       120, with up to 6,000 tokens of answers",
+        f"#   output      {tmp_path / 'e'}",
+    ):
+        assert f"{line}\n" in text
+    for options, message in (
+        (["--resume"], "--resume needs output.dir"),
+        (["--output-dir", str(tmp_path)], "is not empty"),
+        (["models.c=outputs/RUN/checkpoint-9"], "--models and models.c"),
+    ):
+        (tmp_path / "file").touch()
+        with pytest.raises(InputError, match=message):
+            run([*asked, "--dry-run", *options])
+    with pytest.raises(InputError, match="there is no folder outputs/RUN/checkpoint-9"):
+        run(["eval", "--models", "outputs/RUN/checkpoint-9", "--tasks", "maze", "--dry-run"])
+    with pytest.raises(ConfigError, match="tasks: is required"):
+        run(["eval", "--models", "a", "--dry-run"])
 
 
 def test_overrides_may_follow_lists_of_names(capsys: pytest.CaptureFixture[str]) -> None:

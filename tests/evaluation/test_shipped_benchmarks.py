@@ -31,11 +31,11 @@ datasets.load_dataset = load_dataset
 found = {}
 for name, call in calls.items():
     try:
-        state = harness._State([name], call["include"], None, [None])
+        state = harness.State([call.get("task", name)], call["include"], None, [None], call.get("descriptions", {}))
         state.ask(out / "requests.jsonl")
         requests = [json.loads(line) for line in (out / "requests.jsonl").read_text().splitlines()]
         texts = {each["key"]: call["answers"][each["chat"][-1]["content"].split("\n")[0]] for each in requests}
-        scores = state.score(name, 0, texts, out / name)["scores"]
+        scores = state.score(call.get("task", name), 0, texts, out / name)["scores"]
         found[name] = {"requests": requests, "scores": scores}
     except harness.Refused as error:
         found[name] = {"refused": str(error)}
@@ -99,6 +99,12 @@ def probed(tmp_path_factory: pytest.TempPathFactory, offline: None) -> dict[str,
         "gsm8k_rg": {"include": [shipped], "answers": {question: text for question, text, *_ in GSM8K}},
         "math_rg": {"include": [shipped], "answers": {problem: text for problem, _, text in MATH}},
         "mmlu_pro_rg": {"include": [shipped], "answers": letters},
+        "math_of_a_run": {
+            "task": "math_rg",
+            "include": [shipped],
+            "descriptions": {"math_rg": "Of the {{run}}."},
+            "answers": {problem: text for problem, _, text in MATH},
+        },
         "mmlu_pro": {"include": [shipped], "answers": {"Question:": "<answer>B</answer> The answer is (B)."}},
         "gsm8k_platinum_cot": {"include": [], "answers": {}},
         "gsm8k_gr": {"include": [shipped], "answers": {}},
@@ -131,6 +137,15 @@ def test_shipped_tasks_put_the_prompt_of_training(probed: dict[str, Any], name: 
     for request in probed[name]["requests"]:
         assert request["chat"][0] == {"role": "system", "content": _prompt()}
         assert request["sampling"]["max_gen_toks"] == 4096
+
+
+@pytest.mark.slow
+def test_a_prompt_of_a_run_replaces_that_of_the_file(probed: dict[str, Any]) -> None:
+    """In the tasks of a group, too; all else stays."""
+    own, plain = (probed[name]["requests"][0]["chat"] for name in ("math_of_a_run", "math_rg"))
+    assert own[0] == {"role": "system", "content": "Of the {{run}}."}
+    assert own[1:] == plain[1:]
+    assert _scores(probed["math_of_a_run"]) == _scores(probed["math_rg"])
 
 
 @pytest.mark.slow
