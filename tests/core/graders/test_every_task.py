@@ -111,19 +111,24 @@ def test_hostile_answers_earn_nothing_and_take_no_time(task: str, tmp_path: Path
 
 
 @each_task
-def test_no_text_makes_a_grader_raise(task: str) -> None:
-    """Any text, and any text in the signs of a right answer, has a value in [0, 1]."""
+def test_any_text_has_a_value_and_the_same_verdict_in_another_dress(task: str) -> None:
+    """Random text, and random text in the signs and words of a right answer."""
     item = entries(task)[0]
     text, gold = json.dumps(item), (gold_answer(task, item) or "0")[:2_000]
     signs = st.text(st.sampled_from(sorted(set(gold + "[](){},\"' \n-=+.0"))), max_size=60)
     tokens = st.lists(st.sampled_from(re.findall(r"\w+|\s+|[^\w\s]", gold)), max_size=30).map("".join)
 
     @settings(max_examples=20, database=None)
-    @given(st.one_of(st.text(max_size=50), signs, tokens))
-    def check(answer: str) -> None:
+    @given(
+        st.one_of(st.text(max_size=50), signs, tokens), st.sampled_from(("box", "bold", "italic", "dollars", "fence"))
+    )
+    def check(answer: str, dress: str) -> None:
         score = graded(task, text, answer)
         assert score.status != "ungradable", score.detail
         assert 0.0 <= score.value <= 1.0
+        if answer.strip() and not set(answer) & set("*_`$\\{}"):
+            dressed = graded(task, text, DRESSES[dress](answer) or "")
+            assert (dressed.status == "correct") == (score.status == "correct")
 
     check()
 

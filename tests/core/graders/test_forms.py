@@ -117,7 +117,14 @@ def test_wrapping(text: str, bare: str) -> None:
         *(('"["a", "b"]"', '["a", "b"]'), ("[293]", "293"), ("[2, 3]", "[2, 3]"), ("[[1]]", "[[1]]"), ("[]", "[]")),
         *(('""', '""'), ("The answer is: **5**.", "5"), ("**Final answer:** 5", "5"), ("Answer: The answer is 5", "5")),
         *(("The answers are 5", "The answers are 5"), ("My answer is unclear", "My answer is unclear")),
-        *(("Answer:", "Answer:"), ("...", "..."), ("So the answer is 5.", "5"), ("Therefore, the answer is: 5", "5")),
+        *(
+            ("Answer:", "Answer:"),
+            ("...", "..."),
+            ("0.33...", "0.33..."),
+            ("5..", "5.."),
+            ("So the answer is 5.", "5"),
+            ("Therefore, the answer is: 5", "5"),
+        ),
     ],
 )
 def test_what_may_belong_to_the_answer_is_tried_with_and_without_it(text: str, bare: str) -> None:

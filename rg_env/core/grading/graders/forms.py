@@ -129,7 +129,8 @@ def _unwrapped(text: str) -> str | None:
 
 
 def _without_period(text: str) -> str | None:
-    return text[:-1].rstrip() if text.endswith(".") and text.strip(".") else None
+    """Without a period; an answer that ends in an ellipsis is not complete."""
+    return text[:-1].rstrip() if text.endswith(".") and not text.endswith("...") and text.strip(".") else None
 
 
 def _without_label(text: str) -> str | None:
