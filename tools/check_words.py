@@ -46,9 +46,7 @@ PATTERNS = {
     r"\b(organ|recogn|optim|initial|normal|summar|serial|real)is(e|es|ed|ing|ation)\b": "American spelling: -ize",
     r"\b(licence|centre|labelled|labelling|modelled|travelled|whilst|amongst|grey)\b": "American spelling",
 }
-ALLOWED = {
-    "stand-in",
-}
+ALLOWED = {"stand-in"}
 """Phrases that a pattern finds but that are plain English."""
 
 

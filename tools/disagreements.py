@@ -58,15 +58,13 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
         ),
         "stored": Kind("The stored number is that of one circle and Matilda.", False, checks.stored_wrong("aiw")),
     },
-    "arc_agi": {
-        "brackets": Kind(_BRACKETS, True, checks.grid_of_digits),
-    },
+    "arc_agi": {"brackets": Kind(_BRACKETS, True, checks.grid_of_digits)},
     "base_conversion": {
         "zero": Kind(
             "The library stores an empty text for zero in bases other than 2 and 16; right is `0`.",
             True,
             lambda answer, entry: answer == "0" and not entry["answer"],
-        ),
+        )
     },
     "basic_arithmetic": {
         "quotient": Kind(
@@ -118,18 +116,16 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
             "The library misses numbers in other notations: `0x0*(a+b)+0x<target>`.",
             False,
             checks.matches(r"0[xob]|\de|_"),
-        ),
+        )
     },
     "decimal_arithmetic": {
         "digits": Kind(
             "The question asks for 12 significant digits; the library takes what is off by 0.001 or less.",
             False,
             lambda answer, entry: checks.within(answer, entry, lambda gold: 0.001),
-        ),
+        )
     },
-    "emoji_mystery": {
-        "spacing": Kind("The library wants the double spaces of the book's text.", True, checks.spacing),
-    },
+    "emoji_mystery": {"spacing": Kind("The library wants the double spaces of the book's text.", True, checks.spacing)},
     "family_relationships": {
         "other person": Kind(
             "The library stores what the second person is to the first, or the second one's sex.",
@@ -141,28 +137,26 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
         ),
     },
     "figlet_font": {
-        "ten letters": Kind("The library pays 0.1 for each letter in its place.", False, checks.ten_letters),
+        "ten letters": Kind("The library pays 0.1 for each letter in its place.", False, checks.ten_letters)
     },
     "futoshiki": {
-        "layout": Kind("The library wants the stored text to the space and the sign.", True, checks.grid_of_digits),
+        "layout": Kind("The library wants the stored text to the space and the sign.", True, checks.grid_of_digits)
     },
     "game_of_life_halting": {
         "anything": Kind(
             "The library pays any text.", False, lambda answer, entry: answer.casefold() != entry["answer"].casefold()
-        ),
+        )
     },
     "graph_color": {
-        "vertices": Kind("The library takes a map that colors other vertices too.", False, checks.unknown_vertex),
+        "vertices": Kind("The library takes a map that colors other vertices too.", False, checks.unknown_vertex)
     },
-    "intermediate_integration": {
-        "Integral": Kind(_INTEGRAL, False, checks.matches("Integral")),
-    },
+    "intermediate_integration": {"Integral": Kind(_INTEGRAL, False, checks.matches("Integral"))},
     "jugs": {
         "not JSON": Kind(
             "The library wants JSON, while moves are as clear with a quote or bracket missing.",
             True,
             checks.moves_without_json,
-        ),
+        )
     },
     "knight_swap": {
         "not shortest": Kind(
@@ -173,15 +167,15 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
         "stored": Kind('"No" is stored, and the puzzle has a solution.', False, checks.stored_wrong("knight_swap")),
     },
     "knights_knaves": {
-        "second role": Kind("The library overlooks a role after a right sentence.", False, checks.role_of_nobody),
+        "second role": Kind("The library overlooks a role after a right sentence.", False, checks.role_of_nobody)
     },
     "letter_jumble": {
         "more words": Kind(
             "The library pays for the right words with more words behind them.", False, checks.more_words
-        ),
+        )
     },
     "list_functions": {
-        "spacing": Kind("The library wants the spacing of the stored list.", True, checks.same_but_for(r"[\s,]+")),
+        "spacing": Kind("The library wants the spacing of the stored list.", True, checks.same_but_for(r"[\s,]+"))
     },
     "mahjong_puzzle": {
         "rules": Kind("The library does not play its last round by its own rules.", True, checks.result_of_last_round),
@@ -191,28 +185,24 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
             lambda answer, entry: answer == entry["answer"] and not checks.result_of_last_round(answer, entry),
         ),
     },
-    "mini_sudoku": {
-        "layout": Kind("The library wants the stored text to the space.", True, checks.grid_of_digits),
-    },
-    "n_queens": {
-        "spacing": Kind("The library wants single spaces.", True, checks.matches(r"^[Q_\s\[\],|'\"]+$")),
-    },
+    "mini_sudoku": {"layout": Kind("The library wants the stored text to the space.", True, checks.grid_of_digits)},
+    "n_queens": {"spacing": Kind("The library wants single spaces.", True, checks.matches(r"^[Q_\s\[\],|'\"]+$"))},
     "number_filtering": {
-        "spacing": Kind("The library wants no space within the quotes.", True, checks.same_but_for(r"\s+")),
+        "spacing": Kind("The library wants no space within the quotes.", True, checks.same_but_for(r"\s+"))
     },
     "number_format": {
         "near": Kind(
             "The library takes what is 0.01 off, another candidate too.",
             False,
             lambda answer, entry: checks.within(answer, entry, lambda gold: 0.01),
-        ),
+        )
     },
     "number_sorting": {
         "near": Kind(
             "The library takes numbers within 1 of those of the question.",
             False,
             lambda answer, entry: checks.within(answer, entry, lambda gold: 1.0),
-        ),
+        )
     },
     "polynomial_equations": {
         "rounding": Kind(
@@ -223,19 +213,19 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
         "more roots": Kind("For degree 4 the stored roots are not always all.", True, checks.more_roots),
     },
     "polynomial_multiplication": {
-        "terms": Kind("The library pays like terms that are not collected.", False, checks.more_terms),
+        "terms": Kind("The library pays like terms that are not collected.", False, checks.more_terms)
     },
     "pool_matrix": {
         "near": Kind(
             "The question wants two decimals; the library takes what is off by 1 %.",
             False,
             lambda answer, entry: checks.within(answer, entry, lambda gold: 1e-2 * abs(gold) + 1e-6),
-        ),
+        )
     },
     "prime_factorization": {
         "form": Kind(
             "The library reads numbers and × alone, no powers.", True, checks.matches(r"^[\d\s×x*^,=(){}²³⁰-⁹]+$")
-        ),
+        )
     },
     "propositional_logic": {
         "no formula": Kind("The library reads broken text, such as `(P ∨ P) (P`.", False, checks.no_formula),
@@ -245,26 +235,24 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
         "variable": Kind("The library calls every single variable trivial, derived or not.", True, checks.a_variable),
     },
     "puzzle24": {
-        "numbers": Kind("The library does not check that the given numbers are used.", False, checks.other_numbers),
+        "numbers": Kind("The library does not check that the given numbers are used.", False, checks.other_numbers)
     },
     "quantum_lock": {
         "toggles": Kind("A press without effect toggles the light; the library skips it.", True, checks.idle_press),
         "no press": Kind("The library takes a press without effect for none.", False, checks.idle_press),
     },
-    "rearc": {
-        "brackets": Kind(_BRACKETS, True, checks.grid_of_digits),
-    },
+    "rearc": {"brackets": Kind(_BRACKETS, True, checks.grid_of_digits)},
     "rubiks_cube": {
         "dropped": Kind(
             "The library drops moves like `2R` and `U2'` and turns only what is left.",
             False,
             checks.matches(r"\d\w|\d'|''|[^FRULDB\d'\s]"),
-        ),
+        )
     },
     "rush_hour": {
         "blocked": Kind(
             "The library goes as far as a vehicle gets; a move through another is illegal.", False, checks.clipped_move
-        ),
+        )
     },
     "sentence_reordering": {
         "quote": Kind(
@@ -281,17 +269,11 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
             "Every number solves `0 = 0`, which the generator makes now and then.",
             True,
             lambda answer, entry: entry["metadata"]["equation"].strip() == "0 = 0",
-        ),
+        )
     },
-    "simple_integration": {
-        "Integral": Kind(_INTEGRAL, False, checks.matches("Integral")),
-    },
-    "sokoban": {
-        "no move": Kind("The library ignores what is no move.", False, checks.matches(r"[^LRUD\s]")),
-    },
-    "survo": {
-        "another grid": Kind("The library takes the stored grid alone.", True, checks.other_numbers_as_many),
-    },
+    "simple_integration": {"Integral": Kind(_INTEGRAL, False, checks.matches("Integral"))},
+    "sokoban": {"no move": Kind("The library ignores what is no move.", False, checks.matches(r"[^LRUD\s]"))},
+    "survo": {"another grid": Kind("The library takes the stored grid alone.", True, checks.other_numbers_as_many)},
     "syllogism": {
         "middle term": Kind(
             "The library overlooks that the middle term is distributed in neither premise, so that nothing follows.",
@@ -341,7 +323,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
         "stored": Kind("The stored move captures fewer stones, or none.", False, checks.stored_wrong("tsumego")),
     },
     "word_sequence_reversal": {
-        "spacing": Kind("The library wants the space behind the comma.", True, checks.same_but_for(r"[\s,]+")),
+        "spacing": Kind("The library wants the space behind the comma.", True, checks.same_but_for(r"[\s,]+"))
     },
 }
 """By task, each kind under a short name."""

@@ -16,6 +16,7 @@ import os
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
 
 from cheap_replies import SHORTCUTS, SOLUTIONS, Found, search
 from graded_rows import rows_of
@@ -73,15 +74,15 @@ def _shown(found: Found | None) -> tuple[float, float, str]:
     return (*found.paid, name if len(name) <= _MOST_SHOWN else name[: _MOST_SHOWN - 3] + "...")
 
 
-def write(audits: Iterable[Audit]) -> None:
+def write(audits: Iterable[Audit], path: Path = PATH) -> None:
     """Put these audits into the table, and leave those of other tasks."""
-    table = (kept() if PATH.exists() else {}) | {result.task: result for result in audits}
+    table = (kept(path) if path.exists() else {}) | {result.task: result for result in audits}
     lines = []
     for task, result in sorted(table.items()):
         row = {name: value for name, value in vars(result).items() if name not in ("task", "examples")}
         row = {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
         lines.append(f"  {json.dumps(task)}: {json.dumps(row, ensure_ascii=False)}")
-    PATH.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 def main() -> int:

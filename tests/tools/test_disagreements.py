@@ -14,10 +14,7 @@ SORTED = entry("['1.5', '7.0']", sorted_numbers=["1.5", "7.0"], original_numbers
 LOGIC = entry("", variables=["P", "Q", "R"], premises=["P", "(P → Q)"], example_answer="(Q ∨ R)")
 DAYS = entry("41 days", task_type="date", expected_format="D days", start_time="2024-01-01", end_time="2024-02-11")
 NIGHT = entry(
-    "00:30:00.894",
-    task_type="time_ms",
-    start_time="2024-01-01 23:45:00.105000",
-    end_time="2024-01-01 00:15:01",
+    "00:30:00.894", task_type="time_ms", start_time="2024-01-01 23:45:00.105000", end_time="2024-01-01 00:15:01"
 )
 PLAN = entry("", initial_state={"0.5_0.5": ["box_red"], "1.5_0.5": ["target_red"]})
 BOARD = entry("", board_config="o" * 12 + "AAoBoo" + "oooBoo" + "o" * 12)
@@ -27,9 +24,7 @@ CARDS = {
     "Round 2: Add a B card and remove a C card.\n",
 }
 LOCK = entry(
-    "B → A",
-    initial_state="red",
-    buttons=[{"name": "A", "active_state": "green"}, {"name": "B", "active_state": "any"}],
+    "B → A", initial_state="red", buttons=[{"name": "A", "active_state": "green"}, {"name": "B", "active_state": "any"}]
 )
 FIGURE = entry("Yes", premise1="All bees are ants", premise2="Some ants are not cats")
 ANGLE = entry("25.18°", task_type="angle_measure")

@@ -84,9 +84,9 @@ class Audit:
         return not self.gold_wrong and not self.unexplained
 
 
-def kept() -> dict[str, Audit]:
+def kept(path: Path = PATH) -> dict[str, Audit]:
     """The audits as shipped with the package."""
-    rows: dict[str, dict[str, Any]] = json.loads(PATH.read_text(encoding="utf-8"))
+    rows: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     return {task: Audit(task, **row) for task, row in rows.items()}
 
 

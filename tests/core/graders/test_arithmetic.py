@@ -140,10 +140,7 @@ def radius(value: float) -> dict[str, Any]:
     row("time_intervals", MIDNIGHT, "00:01", "24:01 | -24:01 | 23:59 | -23:59 | 00:00"),
     row("time_intervals", SHORT, "12:27:12.869", "12:27:12.867 | 12:27:12.868 | 12:27:12.87 | 12:27:12"),
     row(
-        "time_intervals",
-        DATES,
-        "59 days | 59 | 59 Days. | 59 day",
-        "58 | 59 59 | 59 or 60 days | 59 hours | -59 days",
+        "time_intervals", DATES, "59 days | 59 | 59 Days. | 59 day", "58 | 59 59 | 59 or 60 days | 59 hours | -59 days"
     ),
     row(
         "time_intervals",

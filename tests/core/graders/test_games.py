@@ -113,10 +113,7 @@ def puzzle24(gold: str, operators: str = "+, -, *, /") -> dict[str, Any]:
     row(  # 18 cells were to fill in, of which a constant gets two
         "sudoku",
         SUDOKU,
-        parts={
-            SUDOKU["answer"].replace("5 3 4 6", "5 3 4 4", 1): 15 / 18,
-            "_" + SUDOKU["answer"][1:]: 15 / 18,
-        },
+        parts={SUDOKU["answer"].replace("5 3 4 6", "5 3 4 4", 1): 15 / 18, "_" + SUDOKU["answer"][1:]: 15 / 18},
     ),
     row(  # any grid by the rules, not only the stored one
         *("mini_sudoku", OPEN_MINI, ["1 2 3 4\n3 4 1 2\n2 1 4 3\n4 3 2 1"]),

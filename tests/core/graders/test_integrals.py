@@ -71,7 +71,8 @@ def test_any_antiderivative_is_right(integrand: str, answer: str) -> None:
         *("x**2 + 10^-25*exp(x)", "x**2 + C*x", "x**2 + |x|", "x**2 + 10^-9*C*x", "x**2 + 10^-30*C*x"),
         *("x**2 + C*x**2/10^12", "x**2 + D_1*x + D_2*x", "x**2 + x**(C/10^20)", "x**2 + log(x - 60)*0"),
         *("x**2 + 0*sqrt(1/100 - x**2)", "x**2 + 0*asin(x/10^4)*log(-1 - x**2)", "x**2 + 0/0", "x**2 + 0*x/(x - x)"),
-        *("x**2 + sqrt(x^2)", "x**2 + atan(tan(x))", "x**2 + x*|x|/10^9"),
+        *("x**2 + sqrt(x^2)", "x**2 + atan(tan(x))", "x**2 + x*|x|/10^9", "x**2 + 0*(-4)^(1/2)", "x**2 + 2^(10^9)"),
+        *("x**2 + 0*x**((-8)**(1/3))", "x**2 + 0*(0)^(-1/2)", "x**2 + 0/x/0"),
     ],
 )
 def test_no_antiderivative(answer: str) -> None:
@@ -287,37 +288,6 @@ def test_no_value_or_derivative_leaves_its_ball(text: str, x: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        *("x**3", "x**-2", "2**x", "x**x", "exp(x**2)", "log(3*x)", "sin(x)*cos(x)", "tan(x)", "sqrt(x + 1)"),
-        *("asin(x/2)", "acos(x/2)", "atan(3*x)", "sinh(x)/x", "cosh(-x)", "|x - 3|", "(x + 1)**(3/2)", "1/(1 + x)"),
-        *("pi*x + e", "e^(2x)", "(x - 2)**(4/2)", "7"),
-    ],
-)
-def test_the_derivative_is_that_of_the_difference_quotient(text: str) -> None:
-    """Each rule of differentiation against a central difference; and the balls are small."""
-    point, step = 0.83, 1e-6
-    above, below = (at(text, point + shift)[0][0] for shift in (step, -step))
-    (value, error), (slope, slope_error) = at(text, point)
-    assert slope == pytest.approx((above - below) / (2 * step), rel=1e-6, abs=1e-8)
-    assert error <= 1e-14 * abs(value)
-    assert slope_error <= 1e-14 * max(1, abs(slope))
-
-
-def test_cancelled_digits_show_in_the_radius() -> None:
-    """Irrational constants cancel in floats, rational ones exactly."""
-    middle, radius = at("x + 10^30*pi - 10^30*pi", 1.5)[0]
-    assert abs(middle - 1.5) <= radius
-    assert radius > 1e13
-    middle, radius = at("x + 10^30 - 10^30 + (10^30 + 1/3)*(2 - 2)", 1.5)[0]
-    assert middle == 1.5
-    assert radius <= 1e-15
-    middle, radius = calculus.multiply((1e-200, 0.0), (1e-200, 0.0))
-    assert (middle, radius > 0) == (0.0, True)
-    assert at("x + 0^(1/2)", 3.0)[0][0] == 3.0
-
-
-@pytest.mark.parametrize(
     ("name", "ball"),
     [
         *(("inverse", (1e-9, 1e-8)), ("log", (1e-9, 1e-8)), ("sqrt", (1e-9, 1e-8)), ("sign", (1e-9, 1e-8))),
@@ -346,14 +316,3 @@ def test_wide_balls_hold_every_value(of: str | Fraction, x: float, radius: float
     except (ValueError, ArithmeticError):
         return
     assert abs(exact - middle) <= spread * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(
-    "text", ["x*(-4)^(1/2)", "x + (-1)**0.5", "x**((-8)**(1/3))", "0*(0)^(-1/2)", "x/0", "2^(10^9)"]
-)
-def test_a_constant_without_a_value_is_one_kind_of_error(text: str) -> None:
-    """It is what graders expect of a model's formula."""
-    node = parse(text, ("x",))
-    assert node is not None
-    with pytest.raises(ArithmeticError):
-        compiled(node)

@@ -19,9 +19,7 @@ from rg_env.core.data.splits import question_hash
 ALIKE = {"basic_arithmetic": "chain_sum", "products": "chain_sum", "intermediate_integration": "simple_integration"}
 """Tasks that can ask the very problem of another: a mixture of both has it in one split."""
 
-WHOLE = {
-    "self_reference": "it has one wording, and its statements speak of each other by their numbers",
-}
+WHOLE = {"self_reference": "it has one wording, and its statements speak of each other by their numbers"}
 """Tasks whose key is the whole question, and why."""
 
 KEPT = {
