@@ -25,7 +25,7 @@ def shows_work(rollout, lines=2):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
-    parser.add_argument("--steps", type=positive, help="optimizer steps (default: by model)")
+    parser.add_argument("--max-steps", type=positive, help="optimizer steps (default: by model)")
     parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
     options = parser.parse_args()
 
@@ -34,7 +34,7 @@ def main() -> int:
     policy = load_policy(options.model)
     rewards = [("correctness", 1.0), ("format", 0.1), {"name": "shows_work", "weight": 0.2, "when": "correct"}]
     env = rg_env.ReasoningGym(gym=policy.mixture("leg_counting"), rewards=rewards)
-    args = default_config(policy, run_folder(options.output_dir, "custom_reward"), max_steps=options.steps)
+    args = default_config(policy, run_folder(options.output_dir, "custom_reward"), max_steps=options.max_steps)
     trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer)
     results = train(trainer, settings=vars(options))
     return 130 if results.get("interrupted") else 0

@@ -61,7 +61,7 @@ register_dataset("dice_sum", DiceDataset, DiceConfig, DiceCurriculum)
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
-    parser.add_argument("--steps", type=positive, help="optimizer steps (default: by model)")
+    parser.add_argument("--max-steps", type=positive, help="optimizer steps (default: by model)")
     parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
     options = parser.parse_args()
 
@@ -70,7 +70,7 @@ def main() -> int:
     rg_env.import_user_code([__file__])  # the processes that draw and grade will import this file too
     policy = load_policy(options.model)
     env = rg_env.ReasoningGym(gym="dice_sum")
-    args = default_config(policy, run_folder(options.output_dir, "dice_sum"), max_steps=options.steps)
+    args = default_config(policy, run_folder(options.output_dir, "dice_sum"), max_steps=options.max_steps)
     trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer)
     results = train(trainer, settings=vars(options))
     return 130 if results.get("interrupted") else 0

@@ -2,7 +2,7 @@
 
     python examples/train_actor_critic.py                                # any machine: the tiny policy, about a minute
     python examples/train_actor_critic.py --value-learning-rate 0                                  # without a critic
-    python examples/train_actor_critic.py --model Qwen/Qwen2.5-0.5B-Instruct --steps 200           # one GPU
+    python examples/train_actor_critic.py --model Qwen/Qwen2.5-0.5B-Instruct --max-steps 200           # one GPU
 
 GRPO judges a rollout by the others of its prompt. Here each prompt is answered once, and a critic predicts at every
 token what the rollout will earn: a linear layer on the hidden states that the LM head reads. The advantage of a token
@@ -26,7 +26,7 @@ import torch
 from safetensors.torch import save_file
 
 from rg_env import ReasoningGym
-from rg_env.commands import positive, run_command, seed
+from rg_env.commands import Names, positive, run_command, seed
 from rg_env.errors import InputError
 from rg_env.training import GRPOTrainer, default_config, load_policy, run_folder, run_name, token_logps, train
 
@@ -198,9 +198,9 @@ def share(text: str) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", nargs="+", default=["leg_counting"], help="Reasoning Gym tasks (`rg-env tasks`)")
+    parser.add_argument("--tasks", action=Names, nargs="+", default=["leg_counting"], help="see `rg-env tasks`")
     parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
-    parser.add_argument("--steps", type=positive, default=15, help="batches of rollouts")
+    parser.add_argument("--max-steps", type=positive, default=15, help="batches of rollouts")
     parser.add_argument("--batch-size", type=positive, default=64, help="prompts a step, each answered once")
     parser.add_argument("--rows-per-pass", type=positive, help="rollouts in memory at once (default: by model)")
     parser.add_argument("--epochs", type=positive, default=2, help="passes over a batch")
@@ -218,13 +218,13 @@ def main() -> int:
 
     if options.batch_size % (2 * options.minibatches):
         raise InputError(f"--batch-size {options.batch_size}: not divisible by 2 x {options.minibatches} minibatches")
-    folder = run_folder(options.output_dir, f"actor-critic-{run_name(options.task, options.model or 'default')}")
+    folder = run_folder(options.output_dir, f"actor-critic-{run_name(options.tasks, options.model or 'default')}")
     policy = load_policy(options.model)
-    env = ReasoningGym(gym=policy.mixture(options.task), seed=options.seed)
+    env = ReasoningGym(gym=policy.mixture(options.tasks), seed=options.seed)
     if options.batch_size > len(env.train_rows):
         raise InputError(f"--batch-size {options.batch_size}: there are {len(env.train_rows)} questions to train on")
     update = options.batch_size // options.minibatches
-    fields = {"max_steps": options.steps, "learning_rate": options.learning_rate, "max_tokens": options.max_tokens}
+    fields = {"max_steps": options.max_steps, "learning_rate": options.learning_rate, "max_tokens": options.max_tokens}
     fields |= {"max_grad_norm": 1.0, "adam_beta2": 0.95, "seed": options.seed, "rollouts_per_step": update}
     usual = default_config(policy, folder).per_device_train_batch_size
     options.rows_per_pass = options.rows_per_pass or min(usual, update)

@@ -2,7 +2,7 @@
 
     python examples/train_curriculum.py                                  # the tiny policy on sums, a minute or two
     python examples/train_curriculum.py --schedule 0:0 10:1 20:2         # levels at given steps, whatever the accuracy
-    python examples/train_curriculum.py --task spell_backward --model Qwen/Qwen2.5-1.5B-Instruct --steps 200
+    python examples/train_curriculum.py --task spell_backward --model Qwen/Qwen2.5-1.5B-Instruct --max-steps 200
 
 `rg-env tasks NAME` lists what the levels of a task set.
 """
@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--highest", type=positive, default=2, help="level to stop at")
     parser.add_argument("--schedule", nargs="+", type=step_and_level, metavar="STEP:LEVEL", help="instead of accuracy")
     parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
-    parser.add_argument("--steps", type=positive, help="optimizer steps (default: by model)")
+    parser.add_argument("--max-steps", type=positive, help="optimizer steps (default: by model)")
     parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
     parser.add_argument("--resume", metavar="auto|PATH", help="resume from a checkpoint, or the newest of --output-dir")
     parser.add_argument("--seed", type=seed, default=0)
@@ -56,7 +56,7 @@ def main() -> int:
     # `gym`: the user's own options, which win over levels; the tiny policy's sizes do not.
     curriculum = Curriculum(config, env, options.seed, gym=options.task)
     folder = run_folder(options.output_dir, f"curriculum-{run_name([options.task], policy.label)}", options.resume)
-    args = default_config(policy, folder, max_steps=options.steps, seed=options.seed)
+    args = default_config(policy, folder, max_steps=options.max_steps, seed=options.seed)
     trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, curriculum=curriculum)
     results = train(trainer, settings=vars(options), resume=options.resume)
     return 130 if results.get("interrupted") else 0

@@ -1,7 +1,7 @@
 """GRPO with nothing hidden: your own data, your own reward functions, and the training arguments on the page.
 
     python examples/train_minimal.py                                     # tiny policy, questions made by hand below
-    python examples/train_minimal.py --task chain_sum leg_counting       # tasks of Reasoning Gym
+    python examples/train_minimal.py --tasks chain_sum leg_counting       # tasks of Reasoning Gym
     python examples/train_minimal.py --data problems.jsonl --model Qwen/Qwen2.5-1.5B-Instruct --max-steps 200
     python examples/train_minimal.py --data openai/gsm8k --data-config main --answer-after "####" --model ...
 
@@ -20,7 +20,7 @@ import argparse
 import random
 
 from rg_env import Environment, ReasoningGym, extract
-from rg_env.commands import positive, run_command, seed
+from rg_env.commands import Names, positive, run_command, seed
 
 
 def sums(count, seed):
@@ -44,7 +44,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--data", help="file or hub dataset with questions and answers")
-    source.add_argument("--task", nargs="+", help="Reasoning Gym tasks (`rg-env tasks`)")
+    source.add_argument("--tasks", action=Names, nargs="+", help="Reasoning Gym tasks (`rg-env tasks`)")
     parser.add_argument("--data-config", help="configuration of a hub dataset")
     parser.add_argument("--question-column", default="question")
     parser.add_argument("--answer-column", default="answer")
@@ -53,8 +53,8 @@ def main() -> int:
     parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
     parser.add_argument("--attention", choices=["auto", "flash_attention_2", "sdpa", "eager"], default="auto")
     parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded")
-    parser.add_argument("--vllm-host", default="127.0.0.1")
-    parser.add_argument("--vllm-port", type=int, default=8000)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
     parser.add_argument("--resume", metavar="auto|PATH", help="resume from a checkpoint, or the newest of --output-dir")
     parser.add_argument("--max-steps", type=positive)
@@ -70,7 +70,7 @@ def main() -> int:
     from rg_env.training import load_rows, split_rows
 
     columns = {"question_column": options.question_column, "answer_column": options.answer_column}
-    if not options.task:  # read before anything heavy is imported: defects are reported with file and line
+    if not options.tasks:  # read before anything heavy is imported: defects are reported with file and line
         given = sums(2200, options.seed) if options.data is None else options.data
         rows = load_rows(given, options.data_config, answer_after=options.answer_after, **columns)
         train_rows, eval_rows = split_rows(rows, options.num_eval, options.seed)
@@ -79,9 +79,9 @@ def main() -> int:
 
     folder = run_folder(options.output_dir, "minimal", options.resume)
     policy = load_policy(options.model, attention=options.attention)
-    if options.task:
+    if options.tasks:
         sizes = {"num_eval_examples": options.num_eval, "seed": options.seed}
-        env = ReasoningGym(policy.mixture(options.task), rewards=["correctness", (answers_once, 0.1)], **sizes)
+        env = ReasoningGym(policy.mixture(options.tasks), rewards=["correctness", (answers_once, 0.1)], **sizes)
     else:
         env = Environment(train_rows, eval_rows, rewards=[(correct, 1.0), (answers_once, 0.1)])
     args = default_config(
@@ -104,7 +104,7 @@ def main() -> int:
         epsilon=0.2,  # clipping, which matters from the second update on
         seed=options.seed,
     )
-    engine = EngineConfig(kind=options.engine, host=options.vllm_host, port=options.vllm_port)
+    engine = EngineConfig(kind=options.engine, host=options.host, port=options.port)
     trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, engine=engine)
     results = train(trainer, settings=vars(options), resume=options.resume)
     return 130 if results.get("interrupted") else 0

@@ -4,7 +4,7 @@
     GRPOTrainer(model, env.reward_funcs, GRPOConfig(reward_weights=env.reward_weights, ...), env.train_dataset)
 
     .venv/bin/python examples/train_trl.py                          # any machine: the tiny policy
-    .venv/bin/python examples/train_trl.py --model Qwen/Qwen2.5-0.5B-Instruct --task leg_counting chain_sum
+    .venv/bin/python examples/train_trl.py --model Qwen/Qwen2.5-0.5B-Instruct --tasks leg_counting chain_sum
 
 In another project it needs rg-env (docs/index.md: Install) and trl 1.16 or later.
 
@@ -16,15 +16,17 @@ import argparse
 import sys
 from importlib import metadata
 
-from rg_env.commands import positive, run_command, seed
+from rg_env.commands import Names, positive, run_command, seed
 from rg_env.errors import MissingExtraError
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", nargs="+", default=["leg_counting"], help="Reasoning Gym tasks (`rg-env tasks`)")
+    parser.add_argument("--tasks", action=Names, nargs="+", default=["leg_counting"], help="see `rg-env tasks`")
     parser.add_argument("--model", default="tiny", help="folder, name on the hub, or 'tiny' (default)")
-    parser.add_argument("--steps", type=positive, help="optimizer steps (default: 25; 200 for models but the tiny one)")
+    parser.add_argument(
+        "--max-steps", type=positive, help="optimizer steps (default: 25; 200 for models but the tiny one)"
+    )
     parser.add_argument("--eval-examples", type=positive, default=200, help="frozen questions, asked before and after")
     parser.add_argument("--output-dir", default="outputs/trl", help="for TRL's checkpoints (default: outputs/trl)")
     parser.add_argument("--seed", type=seed, default=0)
@@ -33,7 +35,7 @@ def main() -> int:
     # Checked here already: a mistake is told before libraries and model are loaded.
     from rg_env.core.tasks.mixture import Mixture
 
-    tasks = Mixture.parse(options.task)
+    tasks = Mixture.parse(options.tasks)
     require_trl()
     import torch
     from transformers import PrinterCallback, TrainerCallback
@@ -66,7 +68,7 @@ def main() -> int:
         by_model = {"gradient_accumulation_steps": 16, "bf16": torch.cuda.is_available()}
     args = GRPOConfig(
         output_dir=options.output_dir,
-        max_steps=options.steps or (25 if is_tiny else 200),
+        max_steps=options.max_steps or (25 if is_tiny else 200),
         seed=options.seed,
         reward_weights=env.reward_weights,
         lr_scheduler_type="constant",

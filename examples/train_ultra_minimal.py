@@ -1,7 +1,7 @@
 """Train a language model by GRPO on a Reasoning Gym task: environment, model, trainer, train.
 
     python examples/train_ultra_minimal.py                               # any machine: the tiny policy, about a minute
-    python examples/train_ultra_minimal.py --task leg_counting chain_sum simple_equations
+    python examples/train_ultra_minimal.py --tasks leg_counting chain_sum simple_equations
     python examples/train_ultra_minimal.py --model Qwen/Qwen2.5-1.5B-Instruct      # one GPU, no server
 
 On a GPU node, generation by vLLM on one GPU and training on the others (--dry-run: as commands for two terminals):
@@ -12,22 +12,22 @@ On a GPU node, generation by vLLM on one GPU and training on the others (--dry-r
 
 import argparse
 
-from rg_env.commands import positive, run_command, seed
+from rg_env.commands import Names, positive, run_command, seed
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", nargs="+", default=["leg_counting"], help="Reasoning Gym tasks (`rg-env tasks`)")
+    parser.add_argument("--tasks", action=Names, nargs="+", default=["leg_counting"], help="see `rg-env tasks`")
     parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
     parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded")
-    parser.add_argument("--steps", type=positive, help="optimizer steps (default: by model)")
+    parser.add_argument("--max-steps", type=positive, help="optimizer steps (default: by model)")
     parser.add_argument("--rollouts-per-step", type=positive, help="over all processes (default: 128)")
     parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
     parser.add_argument("--resume", metavar="auto|PATH", help="resume from a checkpoint, or the newest of --output-dir")
     parser.add_argument("--seed", type=seed, default=0)
     parser.add_argument("--manifest", help="manifest.json of a run: train on exactly its rows, or refuse")
-    parser.add_argument("--vllm-host", default="127.0.0.1")
-    parser.add_argument("--vllm-port", type=int, default=8000)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
     options = parser.parse_args()
 
     from rg_env import ReasoningGym
@@ -35,11 +35,11 @@ def main() -> int:
 
     run_folder(options.output_dir, "check", options.resume)  # an error now, rather than once the model is loaded
     policy = load_policy(options.model)
-    env = ReasoningGym(gym=policy.mixture(options.task), seed=options.seed, manifest=options.manifest)
-    folder = run_folder(options.output_dir, run_name(options.task, policy.label), options.resume)
-    sizes = {"max_steps": options.steps, "rollouts_per_step": options.rollouts_per_step}
+    env = ReasoningGym(gym=policy.mixture(options.tasks), seed=options.seed, manifest=options.manifest)
+    folder = run_folder(options.output_dir, run_name(options.tasks, policy.label), options.resume)
+    sizes = {"max_steps": options.max_steps, "rollouts_per_step": options.rollouts_per_step}
     args = default_config(policy, folder, seed=options.seed, **sizes)
-    engine = EngineConfig(kind=options.engine, host=options.vllm_host, port=options.vllm_port)
+    engine = EngineConfig(kind=options.engine, host=options.host, port=options.port)
     trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, engine=engine)
     results = train(trainer, settings=vars(options), resume=options.resume)
     return 130 if results.get("interrupted") else 0

@@ -30,7 +30,7 @@ def main():
     parser.add_argument("--model", default="Qwen/Qwen2.5-1.5B-Instruct", help="name or folder, as given to vf-vllm")
     parser.add_argument("--gym", type=yaml.safe_load, default="leg_counting", help="a task's name, or YAML for several")
     parser.add_argument("--output-dir", default="outputs/vf_grpo")
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--max-steps", type=int, default=200)
     parser.add_argument("--learning-rate", type=float, default=1e-6)
     parser.add_argument("--batch-size", type=int, default=8, help="rollouts of a micro-batch on each process")
     parser.add_argument("--accumulation", type=int, default=4, help="micro-batches of a step on each process")
@@ -41,9 +41,10 @@ def main():
     gpu = torch.cuda.is_available()
     env = vf.load_environment("rg-env", gym=options.gym)
     args = vf.GRPOConfig(  # made before the model, which ZeRO-3 then loads in shards
-        output_dir=options.output_dir, max_steps=options.steps, save_only_model=True, save_steps=100, logging_steps=1,
-        report_to="none", disable_tqdm=True, bf16=gpu, use_cpu=not gpu, gradient_checkpointing=gpu, max_data_workers=1,
-        per_device_train_batch_size=options.batch_size, gradient_accumulation_steps=options.accumulation,
+        output_dir=options.output_dir, max_steps=options.max_steps, save_only_model=True, save_steps=100,
+        logging_steps=1, report_to="none", disable_tqdm=True, bf16=gpu, use_cpu=not gpu, gradient_checkpointing=gpu,
+        max_data_workers=1, per_device_train_batch_size=options.batch_size,
+        gradient_accumulation_steps=options.accumulation,
         num_generations=8, max_prompt_length=1024, max_tokens=options.max_tokens, max_seq_len=1024 + options.max_tokens,
         learning_rate=options.learning_rate, lr_scheduler_type="constant", adam_beta2=0.95, loss_type="bnpo",
         scale_rewards=True, beta=0.0, sync_ref_model=False, num_batches_ahead=0,

@@ -334,10 +334,10 @@ def _engine_overrides(options: LaunchOptions) -> list[str]:
 
 
 def _script_arguments(options: LaunchOptions, model: str) -> list[str]:
-    ours = ("--model", "--engine", "--vllm-port", "--vllm-host")
+    ours = ("--model", "--engine", "--port", "--host")
     if given := next((each for each in options.script_arguments if each.partition("=")[0] in ours), None):
         raise InputError(f"{given} after `--`: a script is given the model, engine and port of the server; omit it")
-    return ["--model", model, "--engine", "vllm", "--vllm-port", str(options.port), *options.script_arguments]
+    return ["--model", model, "--engine", "vllm", "--port", str(options.port), *options.script_arguments]
 
 
 def _checked_script(name: str) -> Path:

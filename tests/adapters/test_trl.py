@@ -337,7 +337,7 @@ def test_the_example_reports_mistakes(task: str, installed: str, message: str, t
         (tmp_path / f"trl-{installed}.dist-info").mkdir()
         metadata = f"Metadata-Version: 2.1\nName: trl\nVersion: {installed}\n"
         (tmp_path / f"trl-{installed}.dist-info" / "METADATA").write_text(metadata)
-    command = [sys.executable, str(EXAMPLE), "--task", task]
+    command = [sys.executable, str(EXAMPLE), "--tasks", task]
     variables = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
     assert (done.returncode, done.stdout) == (2, "")

@@ -22,7 +22,7 @@ MIXTURE = [{"name": name, "config": TASKS[name]} for name in ("leg_counting", "c
 
 def run_example(folder: Path) -> dict[str, Any]:
     """Six steps of the example: accuracy before and after, and rewards by step."""
-    command = [sys.executable, str(EXAMPLE), "--steps", "6", "--eval-examples", "60", "--output-dir", str(folder)]
+    command = [sys.executable, str(EXAMPLE), "--max-steps", "6", "--eval-examples", "60", "--output-dir", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"the example failed: {done.stderr}")

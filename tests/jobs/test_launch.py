@@ -85,7 +85,7 @@ def test_impossible_gpus(vllm: str | None, training: str | None, visible: str, w
 
 
 SERVER = "bin/rg-env vllm org/model --host 127.0.0.1 --port 8000"
-SCRIPT = "examples/train.py --model org/model --engine vllm --vllm-port 8000"
+SCRIPT = "examples/train.py --model org/model --engine vllm --port 8000"
 QUOTED = "'my model'"
 DEEPSPEED = "bin/accelerate launch --config-file configs/zero3.yaml --num-processes {} --main-process-port 0"
 
@@ -187,7 +187,7 @@ def test_an_accelerate_configuration_may_be_given_and_is_found_from_elsewhere(
         (CPU, {"accelerate_config": "none.yaml"}, "no file at --accelerate-config 'none.yaml'"),
         *[
             (CPU, {"script_arguments": (given,)}, f"{given} after `--`: a script is given")
-            for given in ("--model", "--vllm-port=9000", "--engine", "--vllm-host")
+            for given in ("--model", "--port=9000", "--engine", "--host")
         ],
     ],
 )

@@ -124,7 +124,7 @@ def test_two_processes_under_zero3_learn_from_upstreams_server(tmp_path: Path) -
                  "--dtype", "float32"]  # fmt: skip
         launch = [str(programs / "accelerate"), "launch", "--config-file", "configs/zero3_cpu.yaml",
                   "--main-process-port", "0", "examples/vf_grpo/train.py", "--model", str(POLICY_DIR), "--gym", gym,
-                  "--port", port, "--output-dir", str(tmp_path / "run"), "--steps", "8", "--learning-rate", "1e-4",
+                  "--port", port, "--output-dir", str(tmp_path / "run"), "--max-steps", "8", "--learning-rate", "1e-4",
                   "--batch-size", "32", "--accumulation", "2", "--max-tokens", "90"]  # fmt: skip
         with running(serve, logs[0], own) as server:
             wait_for(server, f"http://127.0.0.1:{port}/health", logs[0])

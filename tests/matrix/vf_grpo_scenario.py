@@ -61,7 +61,7 @@ def build_trainer(folder: Path, port: int) -> Any:
     train.GRPOTrainer.save_model = lambda self: None
     train.GRPOTrainer.train = lambda self: made.append(self)
     gym = json.dumps({"name": "leg_counting", "config": TASKS["leg_counting"]})
-    sys.argv = ["train.py", "--model", str(POLICY_DIR), "--gym", gym, "--output-dir", str(folder), "--steps", "7",
+    sys.argv = ["train.py", "--model", str(POLICY_DIR), "--gym", gym, "--output-dir", str(folder), "--max-steps", "7",
                 "--learning-rate", "1e-4", "--batch-size", "32", "--max-tokens", "90", "--port", str(port)]  # fmt: skip
     train.main()
     (trainer,) = made

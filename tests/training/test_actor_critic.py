@@ -161,7 +161,7 @@ def test_advantages_are_from_the_value_head(example: Any, rollouts: Any, model: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--task", "leg_countin"], "unknown task 'leg_countin': did you mean 'leg_counting'"),
+        (["--tasks", "leg_countin"], "unknown task 'leg_countin': did you mean 'leg_counting'"),
         (["--lambda", "nan"], "--lambda: nan is not from 0 to 1"),
         (["--batch-size", "6"], "--batch-size 6: not divisible by 2 x 2 minibatches"),
     ],
@@ -206,7 +206,7 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_the_tiny_policy_learns(tmp_path: Path) -> None:
     """Sampled accuracy rises by at least 0.3 in five steps, with a critic that foresees a part of the outcome."""
-    command = [sys.executable, str(EXAMPLE), "--model", "tiny", "--steps", "5", "--output-dir", "run"]
+    command = [sys.executable, str(EXAMPLE), "--model", "tiny", "--max-steps", "5", "--output-dir", "run"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     run = tmp_path / "run"
@@ -231,7 +231,7 @@ def test_ctrl_c_ends_the_run_after_its_step(tmp_path: Path) -> None:
     """With a checkpoint of that step and the results so far."""
     command = [sys.executable, "-u", str(EXAMPLE), "--model", "tiny", "--batch-size", "8", "--max-tokens", "4"]
     process = subprocess.Popen(
-        [*command, "--output-dir", "run", "--steps", "500"],
+        [*command, "--output-dir", "run", "--max-steps", "500"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -146,7 +146,15 @@ def test_ctrl_c_saves_and_ends(tmp_path: Path) -> None:
     """Within five seconds, with a loadable checkpoint and the results so far, and no traceback."""
     from rg_env.training import load_policy
 
-    command = [sys.executable, "-u", str(EXAMPLES / "train_ultra_minimal.py"), "--output-dir", "run", "--steps", "500"]
+    command = [
+        sys.executable,
+        "-u",
+        str(EXAMPLES / "train_ultra_minimal.py"),
+        "--output-dir",
+        "run",
+        "--max-steps",
+        "500",
+    ]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout

@@ -53,10 +53,10 @@ ULTRA, MINIMAL = "train_ultra_minimal", "train_minimal"
 @pytest.mark.parametrize(
     ("example", "arguments", "words"),
     [
-        (ULTRA, ["--task", "leg_countin"], "unknown task 'leg_countin': did you mean 'leg_counting'"),
-        (ULTRA, ["--task", "game_of_24"], "it is called 'puzzle24'"),
-        (ULTRA, ["--task", "chain_sum", "chain_sum"], "chain_sum"),
-        (ULTRA, ["--task", "tower_of_hanoi"], "too few distinct questions"),
+        (ULTRA, ["--tasks", "leg_countin"], "unknown task 'leg_countin': did you mean 'leg_counting'"),
+        (ULTRA, ["--tasks", "game_of_24"], "it is called 'puzzle24'"),
+        (ULTRA, ["--tasks", "chain_sum", "chain_sum"], "chain_sum"),
+        (ULTRA, ["--tasks", "tower_of_hanoi"], "too few distinct questions"),
         (ULTRA, ["--model", "nowhere/at-all"], "cannot load the model 'nowhere/at-all'"),
         (ULTRA, ["--model", "."], "holds no model"),
         (ULTRA, ["--model", ""], "the name of the model is empty"),
@@ -67,8 +67,8 @@ ULTRA, MINIMAL = "train_ultra_minimal", "train_minimal"
         (ULTRA, ["--output-dir", "old"], "old is not empty: it may hold another run"),
         (ULTRA, ["--manifest", "none.json"], "none.json' cannot be read: No such file"),
         (ULTRA, ["--manifest", "old.json"], "error: these are not the rows of the manifest: its version of"),
-        (ULTRA, ["--engine", "vllm", "--vllm-port", "1"], "no vLLM server at 127.0.0.1"),
-        (ULTRA, ["--steps", "0"], "--steps"),
+        (ULTRA, ["--engine", "vllm", "--port", "1"], "no vLLM server at 127.0.0.1"),
+        (ULTRA, ["--max-steps", "0"], "--max-steps"),
         (ULTRA, ["--seed", "-1"], "--seed"),
         (MINIMAL, ["--num-generations", "7"], "128 rollouts are not divisible by num_generations=7; try 126 or"),
         (MINIMAL, ["--num-generations", "1"], "num_generations=1: must be at least 2"),
@@ -77,7 +77,7 @@ ULTRA, MINIMAL = "train_ultra_minimal", "train_minimal"
         (MINIMAL, ["--output-dir", "x" * 300], "File name too long; choose another output folder"),
         (MINIMAL, ["--max-prompt-length", "5"], "training prompts are longer than max_prompt_length=5"),
         (MINIMAL, ["--data", "data.jsonl", "--model", "nowhere"], "data.jsonl: line 1 has no 'question'; it has 'prob"),
-        (MINIMAL, ["--data", "data.jsonl", "--task", "maze"], "not allowed with"),
+        (MINIMAL, ["--data", "data.jsonl", "--tasks", "maze"], "not allowed with"),
         (MINIMAL, ["--num-eval", "100000"], "100000 evaluation questions leave nothing to train on"),
     ],
 )  # fmt: skip
@@ -133,7 +133,7 @@ def test_an_import_that_fails_is_reported_with_its_place_in_the_config(tmp_path:
 
 
 SMALL = ["training.max_steps=2", "splits.num_train_examples=32", "splits.num_eval_examples=8"]
-STEPS = ["--steps", "2"]
+STEPS = ["--max-steps", "2"]
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ STEPS = ["--steps", "2"]
         ("custom_reward", STEPS, "rewards/shows_work/mean"),
         ("train_curriculum", ["--model", "tiny", *STEPS, "--schedule", "0:0", "1:2"], "curriculum/chain_sum/level"),
         ("train_from_config", [str(REPOSITORY / "configs/train/tiny.yaml"), *SMALL], "reward"),
-        ("train_minimal", ["--model", "tiny", "--max-steps", "2", "--task", "chain_sum"], "rewards/answers_once/mean"),
+        ("train_minimal", ["--model", "tiny", "--max-steps", "2", "--tasks", "chain_sum"], "rewards/answers_once/mean"),
     ],
 )
 def test_examples_train(tmp_path: Path, script: str, arguments: list[str], metric: str) -> None:
