@@ -37,7 +37,7 @@ _HOOKS = ("setup", "finalize", "stage_verifier")
 class TasksetEnvironment(Environment):
     """Prompts and rewards of v1 tasksets. Metrics are passed on; a reward that raises, or returns None, is an error.
 
-    A reward or metric named `accuracy` says whether a rollout is right, which curricula and filters follow.
+    A reward or metric named `accuracy` marks correct rollouts, for curricula and filters.
 
     Args:
         train_taskset, eval_taskset: the tasks to train and to evaluate on.

@@ -285,7 +285,7 @@ class ProcessGroup:
         return [line for line in lines if line.strip()][-count:]
 
     def _log_from(self, start: int) -> bytes:
-        with contextlib.suppress(OSError), self.log.open("rb") as file:  # a removed log is no reason to end the run
+        with contextlib.suppress(OSError), self.log.open("rb") as file:  # a removed log must not end the run
             file.seek(start)
             return file.read()
         return b""

@@ -70,7 +70,7 @@ def user_error(error: BaseException) -> str:
 
 
 def user_code_line(error: BaseException) -> str:
-    """ " (FILE, line N)": the last line of the user's own code in the traceback; empty if there is none."""
+    """ " (FILE, line N)": the last line of the user's own code in the traceback, or empty."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({error.filename}, line {error.lineno})"
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -118,7 +118,7 @@ def file_part(name: str) -> str:
 
 
 def short_keys(keys: Iterable[str]) -> dict[str, str]:
-    """The last part of each dotted key, or as many of its parts as tell it from the others."""
+    """The last part of each dotted key, or as many parts as make it unique."""
     keys = list(keys)
 
     def end(key: str, count: int) -> str:

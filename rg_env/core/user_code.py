@@ -57,7 +57,7 @@ def sources() -> dict[str, str]:
 
 
 def import_same(expected: Mapping[str, str]) -> None:
-    """In another process: import what `sources` of the first one says.
+    """In another process: import what `sources` of the first one returned.
 
     Raises:
         InputError: as `import_user_code`, and if a source was edited since.

@@ -43,7 +43,7 @@ TASKS: dict[str, dict[str, Any]] = {
 MAX_NEW_TOKENS = 90
 """Enough for every worked solution of `TASKS`."""
 
-# configs/models/tiny.yaml has the same once more, for people to read and extend: configs are no part of the package,
+# configs/models/tiny.yaml has the same once more, for people to read and extend: configs are not part of the package,
 # and what is in the package must work without them. A test keeps the two equal.
 TRAINING: dict[str, Any] = {
     "max_steps": 25,

@@ -109,5 +109,5 @@ def test_questions_with_two_answers_are_no_items() -> None:
     board[1][1] = "X"
     assert not left_out("tsumego", {"metadata": {"board": board}})
     family = "Jennifer has 6 sisters and she also has 4 brothers. How many sisters does {}'s brother have?"
-    assert "says nothing" in left_out("aiw", {"question": family.format("William"), "metadata": {}})
+    assert "not mentioned" in left_out("aiw", {"question": family.format("William"), "metadata": {}})
     assert not left_out("aiw", {"question": family.format("Jennifer"), "metadata": {}})

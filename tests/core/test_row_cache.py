@@ -69,14 +69,14 @@ def test_a_new_training_seed_keeps_the_evaluation_rows(cache: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("data", [b"[]", gzip.compress(b"[{]"), gzip.compress(b"[]")[:-3]])
-def test_a_damaged_file_is_built_anew(data: bytes, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_is_built_again(data: bytes, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Not gzip, not JSON, or truncated: one line, and the next build replaces it."""
     row_cache.store(WHAT, [_row("mine")])
     _only_file(cache).write_bytes(data)
     with caplog.at_level(logging.WARNING):
         assert row_cache.load(WHAT) is None
     (record,) = caplog.records
-    assert "building them anew" in record.getMessage()
+    assert "building them again" in record.getMessage()
     assert "\n" not in record.getMessage()
     row_cache.store(WHAT, [_row("mine")])
     assert row_cache.load(WHAT) == [_row("mine")]

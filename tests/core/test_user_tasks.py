@@ -123,7 +123,7 @@ ITEM = '{"question": " + ".join(map(str, terms)) + " = ?", "answer": str(sum(ter
         ('{"question": "?", "metadata": {}}', r"an item lacks 'answer'; it has \['metadata', 'question'\]"),
         ("None", "an item must be a dict with question and answer, not None"),
         ('{"question": 3, "answer": "1"}', "a question must be text, not 3"),
-        ('{"question": "?", "answer": 3}', "an answer must be text, or None where there is none: 3"),
+        ('{"question": "?", "answer": 3}', "an answer must be text, or None if the question has no answer: 3"),
         ('{"question": "?", "answer": "1", "metadata": [1]}', r"metadata of an item must be a dict, not \[1\]"),
         (
             '{"question": "?", "answer": "1", "metadata": {(1, 2): 3}}',

@@ -84,7 +84,7 @@ class Document:
 
 
 def without_key(values: Mapping[str, Any], path: Keys) -> dict[str, Any]:
-    """A copy of nested mappings without the value at `path`; where a part of it is no mapping, without that part."""
+    """A copy of nested mappings without the value at `path`; where the path ends early, without what it ends at."""
     rest = {key: value for key, value in values.items() if key != path[0]}
     if path[1:] and isinstance(values.get(path[0]), Mapping):
         rest[path[0]] = without_key(values[path[0]], path[1:])

@@ -1,8 +1,8 @@
 """Rows kept on disk, so that the second build of the same rows takes milliseconds and does not import the library.
 
 One gzip file of JSON for each (tasks, split, number, seed), named by the hash of all that rows depend on, which
-includes this package's own code and the versions of the library and of Python. A damaged file is built anew, and one
-line says so. Nothing that fails here keeps rows from being built.
+includes this package's own code and the versions of the library and of Python. A damaged file is built
+again, with a one-line warning. A failure here never keeps rows from being built.
 
 The folder is `rows` under `RG_ENV_CACHE` ("" switches the cache off), else under `rg-env` in `XDG_CACHE_HOME`,
 `~/Library/Caches` (macOS) or `~/.cache`. Only its owner may read it; one that others own or may write to is not used.
@@ -56,7 +56,7 @@ def folder() -> Path | None:
 
 
 def load(what: Mapping[str, Any]) -> list[Row] | None:
-    """The rows kept for `what` (JSON values); None if there are none, or they cannot be used."""
+    """The rows kept for `what` (JSON values); None if they are missing or unusable."""
     if (where := folder()) is None:
         return None
     path = where / _name(what)
@@ -68,7 +68,7 @@ def load(what: Mapping[str, Any]) -> list[Row] | None:
     except FileNotFoundError:
         return None
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        _logger.warning("the cached rows in %s cannot be used (%s): building them anew", path, reason_of(error))
+        _logger.warning("the cached rows in %s cannot be used (%s): building them again", path, reason_of(error))
         return None
 
 
@@ -85,7 +85,7 @@ def store(what: Mapping[str, Any], rows: list[Row]) -> None:
         os.replace(temporary, where / _name(what))
         _prune(where)
     except OSError as error:
-        _logger.warning("cannot keep rows in %s (%s): they are built anew next time", where, reason_of(error))
+        _logger.warning("cannot keep rows in %s (%s): they will be built again next time", where, reason_of(error))
         with contextlib.suppress(OSError):
             os.unlink(temporary)
 

@@ -47,7 +47,7 @@ BALANCED = {
     "syllogism": 2,
 }
 """Tasks where no answer is right on more than one row in N (rounded up): the gold answer; in propositional_logic a
-variable or a negated one, of which several can be right. In graph_color any colouring fits a graph with few edges:
+variable or a negated one, of which several can be right. In graph_color any coloring fits a graph with few edges:
 no more than one row in ten has a graph that a fixed one fits by chance with more than `_CHANCE`. In modulo_grid it is
 the sign that fills all gaps: the library's one gap wants the rarer sign one time in ten. In string_insertion (93
 draws in 100), string_manipulation and pool_matrix it is the question's own text or grid, to which no rule applies, and
@@ -171,7 +171,7 @@ def _answers(task: str, item: Item) -> tuple[str, ...]:
     if task == "propositional_logic":
         return tuple(Premises(json.loads(item.entry)["metadata"]).literals())
     if task == "graph_color":
-        return ("any colouring",) if fit_by_chance(json.loads(item.entry)) > _CHANCE else ()
+        return ("any coloring",) if fit_by_chance(json.loads(item.entry)) > _CHANCE else ()
     if task == "modulo_grid":
         shown = item.question.rpartition("\n\n")[2]
         signs = {sign for sign, own in zip(item.gold or "", shown, strict=False) if own == "❔"}

@@ -34,7 +34,7 @@ _THINK_THEN_ANSWER = ["<think>", "</think>", "<answer>", "</answer>"]
 
 @reward
 def correctness(rollout: Rollout) -> float:
-    """The score's value: 1 for right, else 0, or a part of it where partial credit was asked for."""
+    """The score's value: 1 if correct, else 0; with `grading="partial"`, the part that is right."""
     return rollout.score.value
 
 

@@ -136,7 +136,7 @@ def resolve_rewards(spec: object = None) -> list[WeightedReward]:
     names = [item.name for item in resolved]
     for name in names:
         if names.count(name) > 1:
-            raise InputError(f"reward {name!r} is given twice: metrics are told apart by name")
+            raise InputError(f"reward {name!r} is given twice: metrics are identified by name")
     return resolved
 
 

@@ -73,7 +73,7 @@ def fix_library(task: str) -> None:
 
 
 LEFT_OUT = {
-    "aiw": "it asks for the sisters of somebody of whom it says nothing",
+    "aiw": "it asks about somebody whom it has not mentioned",
     "codeio": "the snippet of code failed",
     "propositional_logic": "the premises contradict each other, or lead to nothing in two variables that is new",
     "quantum_lock": "a press without effect would make the shortest sequence shorter, if it toggles the light",

@@ -76,7 +76,9 @@ def checked_entry(task: str, entry: object) -> dict[str, Any]:
     if not isinstance(entry["question"], str) or not entry["question"].strip():
         raise InputError(f"{where}: a question must be text, not {shortened(entry['question'])}")
     if entry["answer"] is not None and not isinstance(entry["answer"], str):
-        raise InputError(f"{where}: an answer must be text, or None where there is none: {shortened(entry['answer'])}")
+        raise InputError(
+            f"{where}: an answer must be text, or None if the question has no answer: {shortened(entry['answer'])}"
+        )
     metadata = entry.get("metadata", {})
     if not isinstance(metadata, Mapping):
         raise InputError(f"{where}: metadata of an item must be a dict, not {shortened(metadata)}")

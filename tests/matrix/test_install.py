@@ -1,0 +1,61 @@
+"""The built wheel in empty environments: what README shows runs as printed, and commands name the extra they need."""
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from release_checks import run
+from release_environments import RELEASES, ROOT, Release
+
+README = (ROOT / "README.md").read_text()
+USE = README.partition("## Use it in your project")[2].partition("\n## ")[0]
+CALLS = re.findall(r"`((?:vf|rg_env)[\w.]*\([^`]*\))`", USE.replace("ReasoningGym(...)", 'ReasoningGym("maze")'))
+(EXAMPLE,) = re.findall(r"```python\n(from rg_env import Environment\n.*?)```", README, re.DOTALL)
+NEED_AN_EXTRA = (
+    "train configs/train/tiny.yaml", "train configs/train/tiny.yaml --sweep seed=0,1", "serve --model tiny",
+    "launch configs/train/tiny.yaml --vllm-gpus 0", "eval --models tiny --tasks maze",
+    "probe --model tiny --tasks maze",
+)  # fmt: skip
+IN_CI = [release for release in RELEASES if release.project]
+
+pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
+
+
+def test_there_are_lines_to_run() -> None:
+    assert [call.partition("(")[0] for call in CALLS] == [
+        "rg_env.load_environment", "vf.load_environment", "rg_env.adapters.trl.load_environment", "rg_env.ReasoningGym",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("release", IN_CI, ids=lambda release: release.version)
+def test_the_lines_of_the_readme(release: Release, environment: Callable[[Release], Path], tmp_path: Path) -> None:
+    """Each call of the table, where the release has the API, and the example without a model."""
+    calls = [call for call in CALLS if "v0" in release.apis or not call.startswith("vf.")]
+    code = ["import rg_env, rg_env.adapters.trl, verifiers as vf", *(f"assert {call}" for call in calls), EXAMPLE]
+    done = run(environment(release) / "python", "-W", "ignore", "-c", "\n".join(code), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == EXAMPLE.strip().rpartition("# ")[2]
+
+
+def test_the_base_install(environment: Callable[[Release], Path], tmp_path: Path) -> None:
+    """Commands that need an extra are one line with what to install; the others work; v0's call has both remedies."""
+    programs = environment(IN_CI[-1])
+
+    def rg_env(command: str) -> subprocess.CompletedProcess[str]:
+        words = [str(ROOT / word) if word.startswith("configs/") else word for word in command.split()]
+        return run(programs / "rg-env", *words, cwd=tmp_path)
+
+    (tmp_path / "RUN").mkdir()
+    for command in (*NEED_AN_EXTRA, "export RUN --out model", "push RUN --repo-id me/mine"):
+        done = rg_env(command)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), (command, done.stderr)
+        assert done.stderr.startswith("error: ")
+        install = re.search(r"pip install 'rg-env\[(train|eval)\] @ git\+", done.stderr)
+        assert install or command not in NEED_AN_EXTRA, (command, done.stderr)
+    for command in ("tasks maze --show 1", "train configs/train/tiny.yaml --dry-run", "--version"):
+        assert rg_env(command).returncode == 0, command
+    done = run(programs / "python", "-W", "ignore", "-c", "import rg_env.adapters.v0", cwd=tmp_path)
+    assert "use rg_env.load_environment" in done.stderr
+    assert "pip install 'verifiers<0.4'" in done.stderr
