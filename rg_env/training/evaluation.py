@@ -132,7 +132,7 @@ class FixedEvaluation:
         if both := sorted(trained & unseen):
             raise InputError(
                 f"{', '.join(both)}: a task is either trained on or held out: leave it out of held_out, or ask it "
-                "under a label (labelled={LABEL: environment})"
+                "under a label (`labelled={LABEL: environment}`)"
             )
 
     def sampling(self) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def evaluate_only(
 
     Args:
         trainer: with the model and the engine; a vLLM server gets the model's weights first.
-        plan: what is asked and how; its schedule does not matter. Default: as `train`.
+        plan: the questions, and how they are answered; its schedule does not matter. Default: as `train`.
         step: N; default: that of the checkpoint folder that the model was loaded from, otherwise 0.
 
     Raises:

@@ -118,7 +118,7 @@ def zero_variance(history: History, threshold: float) -> str | None:
         return None
     symptom = f"{_percent(share)} of groups had equal rewards {_over(history, 'frac_reward_zero_std')}"
     if accuracy is None:
-        return f"{symptom}: the rewards do not tell answers apart: change rewards, or raise training.temperature"
+        return f"{symptom}: all answers are rewarded alike: change rewards, or raise training.temperature"
     names, at = " ".join(history.names()), f"(accuracy {accuracy:.2f})"
     curriculum = "curriculum/" in names
     # What is on already is not suggested, and a curriculum's prompts are not filtered.
@@ -247,7 +247,9 @@ def grader_timeouts(history: History, threshold: float) -> str | None:
 def ungradable(history: History, threshold: float) -> str | None:
     """An answer that cannot be graded scores 0, right or not."""
     change = "the rows are of another version, or were changed: build them again, without splits.manifest"
-    return _lost(history, "status/ungradable", threshold, "could not be graded", " (rollouts.jsonl says why)", change)
+    return _lost(
+        history, "status/ungradable", threshold, "could not be graded", " (rollouts.jsonl has the reasons)", change
+    )
 
 
 def _lost(history: History, metric: str, threshold: float, what: str, where: str, change: str) -> str | None:

@@ -2,7 +2,7 @@
 
     check_start(config, resume="auto")      # raises InputError: folder, checkpoint, manifest, data, logins, server
 
-Imports no torch. What only the model or the checkpoint's files can tell is checked when they are loaded.
+Imports no torch. What depends on the model or on a checkpoint's tensors is checked when they are loaded.
 """
 
 import os

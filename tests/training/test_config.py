@@ -371,7 +371,7 @@ def test_a_dry_run_imports_nothing_heavy(base: Path) -> None:
           "tasks       spell_backward (33.4 % of the prompts), chain_sum (1333)",
           "questions   1333 to train on, 3200 prompts: 1.6 epochs; those of spell_backward drawn for each prompt, at "
           "its level", "curriculum  spell_backward", "held out    maze (50), lcm (9)",
-          "labelled    words: spell_backward (7)"]),
+          "labels      words: spell_backward (7)"]),
     ],
 )  # fmt: skip
 def test_the_plan_says_what_a_run_will_do(base: Path, overrides: list[str], lines: list[str]) -> None:

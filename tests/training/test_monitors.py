@@ -68,7 +68,7 @@ FIRES: list[tuple[str, int, list[dict[str, Any]], str]] = [
      f"{EQUAL}each question is answered all right or all wrong (accuracy 0.50): raise training.temperature, or set "
      "training.filter_groups=true"),
     ("zero_variance", 10, records(10, frac_reward_zero_std=1.0),
-     f"{EQUAL}the rewards do not tell answers apart: change rewards, or raise training.temperature"),
+     f"{EQUAL}all answers are rewarded alike: change rewards, or raise training.temperature"),
     ("answer_rate", 10, records(10, completions__answered_ratio=0.2, completions__clipped_ratio=0.1),
      "only 20 % of completions had a well-formed answer over the last 10 steps: the model does not keep to it: say it "
      "in prompt.system_prompt, or raise rewards.format.weight"),
@@ -120,7 +120,7 @@ FIRES: list[tuple[str, int, list[dict[str, Any]], str]] = [
      "5 % of answers took too long to grade over the last 10 steps and score 0: set grading=hardened, or make "
      "score_answer of your own task faster"),
     ("ungradable", 10, records(10, status__ungradable=0.05),
-     "5 % of answers could not be graded over the last 10 steps and score 0 (rollouts.jsonl says why): the rows are "
+     "5 % of answers could not be graded over the last 10 steps and score 0 (rollouts.jsonl has the reasons): the rows are "
      "of another version, or were changed: build them again, without splits.manifest"),
 ]  # fmt: skip
 

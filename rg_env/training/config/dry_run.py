@@ -134,7 +134,7 @@ def plan(config: TrainConfig, processes: int | None = None) -> list[str]:
     if evaluation.held_out:
         lines.append(f"held out    {', '.join(sizes[name] for name in evaluation.held_out)}")
     if evaluation.labels:
-        lines.append(f"labelled    {', '.join(f'{label}: {sizes[label]}' for label in evaluation.labels)}")
+        lines.append(f"labels      {', '.join(f'{label}: {sizes[label]}' for label in evaluation.labels)}")
     every = config.output.save_every
     save = f"a checkpoint {_every(every)} and at the end" if 0 < every < training.max_steps else "one checkpoint"
     lines.append(f"output      {config.output.dir or 'a fresh folder under outputs/'}, {save}")

@@ -39,7 +39,7 @@ from rg_env.training.config.load import curriculum_problems
 from rg_env.training.config.schema import CurriculumConfig
 
 FIRST_ROWS = 128
-"""Of the first batch: a few steps' worth, and still little work for tasks that are slow to draw from."""
+"""Questions drawn at first: enough for a few steps, and little work for tasks that are slow to draw from."""
 
 Prepare = Callable[[list[Row]], list[dict[str, Any]]]
 

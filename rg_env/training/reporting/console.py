@@ -113,7 +113,7 @@ class RunConsole:
 
 
 def spread(records: Sequence[dict[str, Any]], number: int) -> list[dict[str, Any]]:
-    """`number` of the records at equal distances: neighbours answer the same question."""
+    """`number` of the records at equal distances: adjacent ones answer the same question."""
     number = min(number, len(records))
     return [records[i * len(records) // number] for i in range(number)]
 

@@ -13,7 +13,8 @@ accelerate's trackers do the work. Added here:
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,22 +68,23 @@ class Trackers(TrainerCallback):
         step = int(logs.get("rollouts", 0)) if args.rollouts_as_steps else state.global_step
         named = {name if name.startswith("eval/") else f"train/{name}": value for name, value in logs.items()}
         for name in list(self._running):
-            self._send(name, named, step)
+            self._send(name, lambda: named, step)
 
     def completions(self, step: int, records: Sequence[Mapping[str, Any]]) -> None:
         """Send rollouts to wandb and Trackio as a table. On the main process only."""
         rows = [[step, *(record.get(column) for column in _COLUMNS)] for record in records]
         for name in [name for name in self._running if name in _TABLES]:
             if self._config.completion_tables:
-                self._send(name, {"completions": _TABLES[name](["step", *_COLUMNS], rows)}, step)
+                make_table = partial(_TABLES[name], ["step", *_COLUMNS], rows)
+                self._send(name, lambda make_table=make_table: {"completions": make_table()}, step)
 
-    def _send(self, name: str, values: dict[str, Any], step: int) -> None:
+    def _send(self, name: str, values: Callable[[], dict[str, Any]], step: int) -> None:
         """Log to a service, which is abandoned if it fails."""
         try:
             if name == "tensorboard":
-                self._running[name].log(values, step=step)
+                self._running[name].log(values(), step=step)
             else:  # with a step of its own, wandb would drop what comes after the steps of a caller's run
-                self._running[name].log({**values, STEP: step})
+                self._running[name].log({**values(), STEP: step})
         except Exception as error:
             del self._running[name]
             _warn(
