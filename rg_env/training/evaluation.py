@@ -135,6 +135,11 @@ class FixedEvaluation:
                 "under a label (`labelled={LABEL: environment}`)"
             )
 
+    @property
+    def answers(self) -> int:
+        """Number of answers of one evaluation."""
+        return sum(entry["n"] for entry in self.questions) * (self.plan.rollouts_per_example + self.plan.greedy)
+
     def sampling(self) -> dict[str, Any]:
         """The settings, as results state them."""
         answers = {"rollouts_per_example": self.plan.rollouts_per_example, "greedy": self.plan.greedy}

@@ -247,9 +247,8 @@ def grader_timeouts(history: History, threshold: float) -> str | None:
 def ungradable(history: History, threshold: float) -> str | None:
     """An answer that cannot be graded scores 0, right or not."""
     change = "the rows are of another version, or were changed: build them again, without splits.manifest"
-    return _lost(
-        history, "status/ungradable", threshold, "could not be graded", " (rollouts.jsonl has the reasons)", change
-    )
+    where = " (rollouts.jsonl has the reasons)"
+    return _lost(history, "status/ungradable", threshold, "could not be graded", where, change)
 
 
 def _lost(history: History, metric: str, threshold: float, what: str, where: str, change: str) -> str | None:

@@ -137,6 +137,8 @@ class Recorder(TrainerCallback):
 
     def _evaluate(self, step: int) -> dict[str, float]:
         start = time.monotonic()
+        if not self.evaluations:  # the first sign of life of a large model
+            self.console.line(f"evaluating: {self.evaluation.answers:,} answers ...")
         result = self.evaluation.run(step, self.console.evaluating)
         seconds = time.monotonic() - start
         self.evaluations.append(result)

@@ -326,6 +326,10 @@ def test_forms_that_stand_for_others(base: Path) -> None:
 )
 def test_plain_text_stands_for_a_section_or_a_list(base: Path, short: str, whole: str) -> None:
     assert load_train_config(base, [short]) == load_train_config(base, [whole])
+    with pytest.raises(
+        InputError, match=r"engine is 'vllm' \(command line\), which it would replace: give each key of"
+    ):
+        load_train_config(base, ["engine=vllm", "engine.port=8001"])
     config = load_train_config(base, ["tasks=null", "data=d.csv"])
     assert (config.data.path if config.data else None, config.trained_on) == ("d.csv", ["d"])
 

@@ -120,8 +120,8 @@ FIRES: list[tuple[str, int, list[dict[str, Any]], str]] = [
      "5 % of answers took too long to grade over the last 10 steps and score 0: set grading=hardened, or make "
      "score_answer of your own task faster"),
     ("ungradable", 10, records(10, status__ungradable=0.05),
-     "5 % of answers could not be graded over the last 10 steps and score 0 (rollouts.jsonl has the reasons): the rows are "
-     "of another version, or were changed: build them again, without splits.manifest"),
+     "5 % of answers could not be graded over the last 10 steps and score 0 (rollouts.jsonl has the reasons): the rows "
+     "are of another version, or were changed: build them again, without splits.manifest"),
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from interrupts import ctrl_c
 from transformers import TrainerCallback
 
 from rg_env.core.environment import Environment
-from rg_env.errors import RewardError, TrainingError
+from rg_env.errors import InputError, RewardError, TrainingError
 from rg_env.training import EvaluationPlan, load_policy, train
 
 
@@ -113,8 +113,25 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def test_an_interrupted_run_says_what_it_has(make_trainer: Any, tmp_path: Path) -> None:
-    """Results name the step of their evaluation; the checkpoint is of the last whole step."""
+def test_a_run_that_is_killed_in_its_last_evaluation_is_resumed_there(make_trainer: Any, tmp_path: Path) -> None:
+    """Its weights are saved before that; once all is done, there is nothing to resume."""
+    trainer, plan = make_trainer(), EvaluationPlan(every=0, before=False)
+    trainer.engine.generate = lambda *args: no_space() if trainer.state.global_step == 2 else generate(*args)
+    generate = type(trainer.engine).generate.__get__(trainer.engine)
+    with pytest.raises(OSError, match="No space"):
+        train(trainer, evaluation=plan)
+    assert (tmp_path / "run" / "checkpoint-2").is_dir()
+    (tmp_path / "run" / "train_results.json").unlink()
+    results = train(make_trainer(), evaluation=plan, resume="auto")
+    assert (results["steps"], results["eval_after"]["step"]) == (2, 2)
+    with pytest.raises(InputError, match="already at step 2 of 2; increase max_steps to continue"):
+        train(make_trainer(), evaluation=plan, resume="auto")
+
+
+def test_an_interrupted_run_says_what_it_has(
+    make_trainer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Results name the step of their evaluation; the checkpoint is of the last whole step; how to resume is printed."""
     trainer = make_trainer(max_steps=9)
     trainer.add_callback(At(3, interrupt))
     results = train(trainer, evaluation=EvaluationPlan(every=2))
@@ -122,6 +139,7 @@ def test_an_interrupted_run_says_what_it_has(make_trainer: Any, tmp_path: Path) 
     assert results["steps"] == 3
     assert (results["eval_before"]["step"], results["eval_after"]["step"]) == (0, 2)
     assert (tmp_path / "run" / "checkpoint-3" / "trainer_state.json").exists()
+    assert f"Resume with: --resume auto --output-dir {tmp_path}/run, or" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("place", ["before the evaluation", "in the evaluation"])

@@ -56,7 +56,7 @@ def test_progress_renews_one_line_on_a_terminal(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     logging = LoggingConfig(examples_every=2, num_examples=1, rollouts_kept=3)
-    for stream, newlines in ((io.StringIO(), 10), (Terminal(), 8)):
+    for stream, newlines in ((io.StringIO(), 11), (Terminal(), 9)):
         folder = tmp_path / type(stream).__name__
         trainer = make_trainer(max_steps=2)
         evaluation = FixedEvaluation(trainer, EvaluationPlan(every=1))
@@ -66,6 +66,7 @@ def test_progress_renews_one_line_on_a_terminal(
         assert stream.getvalue().count("\n") == newlines
         assert ("step   2/2  reward" in stream.getvalue()) == (type(stream) is io.StringIO)
         assert stream.getvalue().count("answers after step") == 1
+        assert stream.getvalue().count("evaluating: 16 answers ...\n") == 1
         assert "answers after step 2:" in stream.getvalue()
         assert "gold answer:" in stream.getvalue()
         recorder.console.close()

@@ -2,9 +2,11 @@
 
 import errno
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,13 +74,14 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Recorded]:
     monkeypatch.setattr(trackers, "WandBTracker", make("wandb"))
     monkeypatch.setattr(trackers, "TrackioTracker", make("trackio"))
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(Table=lambda dataframe: dataframe))  # not installed
     return found
 
 
 def test_names_and_metrics_that_services_get(make_trainer: Any, tmp_path: Path, made: dict[str, Recorded]) -> None:
     """Project and name from the config or the folder; training under train/, evaluations by their names; the last
     evaluation too."""
-    logging = LoggingConfig(report_to=["wandb", "trackio"], project="legs")
+    logging = LoggingConfig(report_to=["wandb", "trackio"], project="legs", examples_every=1)
     train(make_trainer(max_steps=1), evaluation=EvaluationPlan(every=1), logging=logging)
     for name, tracker in made.items():
         (project, *_), options = tracker.made
@@ -88,6 +91,10 @@ def test_names_and_metrics_that_services_get(make_trainer: Any, tmp_path: Path, 
         assert steps == [0, 1]
         [trained] = [values for values in tracker.logged if "train/reward" in values]
         assert {"train/loss", "train/tokens_per_second", "train/rewards/correctness/mean"} <= set(trained)
+        [table] = [values["completions"] for values in tracker.logged if "completions" in values]
+        rows = table.data if name == "wandb" else table.to_numpy().tolist()
+        assert list(table.columns)[:4] == ["step", "task", "question", "completion"]
+        assert [row[:2] for row in rows] == [[1, "leg_counting"]] * 2
         assert tracker.ended == ({"exit_code": 0} if name == "wandb" else {})
     assert made["wandb"].made[1]["dir"] == str(tmp_path / "run")
     assert "space_id" not in made["trackio"].made[1], "nothing is uploaded that was not asked for"

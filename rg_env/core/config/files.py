@@ -191,13 +191,18 @@ def _open_lists(document: Document, path: Keys, shown: str) -> None:
     """Make a section for each name of a list, such as that of tasks, where the override sets something within one.
 
     Raises:
-        InputError: the list holds something else, or not this name, and would be lost.
+        InputError: the list holds something else, or not this name, or there is plain text; it would be lost.
     """
     for length in range(1, len(path)):
         above = path[:length]
-        if not isinstance(names := document.get(above), list):
+        names, origin, where = document.get(above), document.origin(above), ".".join(above)
+        if isinstance(names, str) and names != path[length]:
+            raise InputError(
+                f"{shown}: {where} is {shortened(names)} ({origin}), which it would replace: give each key of {where}"
+            )
+        names = [names] if isinstance(names, str) else names
+        if not isinstance(names, list):
             continue
-        origin, where = document.origin(above), ".".join(above)
         if path[length] not in names or not all(isinstance(name, str) for name in names):
             raise InputError(
                 f"{shown}: {where} is a list ({origin}), which it would replace: give all of it, {where}=..."

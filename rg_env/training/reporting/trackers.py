@@ -75,8 +75,7 @@ class Trackers(TrainerCallback):
         rows = [[step, *(record.get(column) for column in _COLUMNS)] for record in records]
         for name in [name for name in self._running if name in _TABLES]:
             if self._config.completion_tables:
-                make_table = partial(_TABLES[name], ["step", *_COLUMNS], rows)
-                self._send(name, lambda make_table=make_table: {"completions": make_table()}, step)
+                self._send(name, partial(_TABLES[name], ["step", *_COLUMNS], rows), step)
 
     def _send(self, name: str, values: Callable[[], dict[str, Any]], step: int) -> None:
         """Log to a service, which is abandoned if it fails."""
@@ -148,17 +147,17 @@ class Trackers(TrainerCallback):
         )
 
 
-def _wandb_table(columns: list[str], rows: list[list[Any]]) -> Any:
+def _wandb_table(columns: list[str], rows: list[list[Any]]) -> dict[str, Any]:
     import wandb
 
-    return wandb.Table(columns=columns, data=rows)
+    return {"completions": wandb.Table(columns=columns, data=rows)}
 
 
-def _trackio_table(columns: list[str], rows: list[list[Any]]) -> Any:
+def _trackio_table(columns: list[str], rows: list[list[Any]]) -> dict[str, Any]:
     import trackio
     from pandas import DataFrame  # type: ignore[import-untyped]
 
-    return trackio.Table(dataframe=DataFrame(rows, columns=columns))
+    return {"completions": trackio.Table(dataframe=DataFrame(rows, columns=columns))}
 
 
 _TABLES = {"wandb": _wandb_table, "trackio": _trackio_table}
