@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
         from rg_env.training.preflight import check_start
 
         start = check_start(config, resume=options.resume, checkpoint=options.checkpoint, wait=False)
-        print("\n".join([describe(config), *(f"#   note        {note}" for note in start.notes)]))
+        print("\n".join([describe(config, start.train_rows), *(f"#   note        {note}" for note in start.notes)]))
         return 0
     require("torch", "train")
     from rg_env.training import evaluate_config, run_config

@@ -28,11 +28,11 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     start = check_start(config, resume=resume)
     folder = _folder(config, resume)
     shown = config if folder is None else config.model_copy(update={"output": _output(config, folder)})
-    print_once("\n".join([*plan(shown), f"loading {config.model.name} ..."]))
+    print_once("\n".join([*plan(shown, own_rows=start.train_rows), f"loading {config.model.name} ..."]))
     from rg_env.inference.models import load_policy
     from rg_env.training.run import train
 
-    given, config = config, config.in_updates()
+    given, config = config, config.in_updates(start.train_rows)
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
     trainer = make_trainer(config, policy, start, folder=folder, resume=resume)
     return train(

@@ -32,6 +32,11 @@ class Start:
     notes: list[str] = field(default_factory=list)
     """What is missing, but is needed only when the run starts."""
 
+    @property
+    def train_rows(self) -> int | None:
+        """Number of rows to train on, if they are known."""
+        return len(self.rows[0]) if self.rows else None
+
 
 def check_start(
     config: TrainConfig, *, resume: str | None = None, checkpoint: str | None = None, wait: bool = True

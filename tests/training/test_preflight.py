@@ -91,7 +91,9 @@ def test_the_rows_of_own_data(here: Path, capsys: pytest.CaptureFixture[str]) ->
     assert start.rows is not None
     assert [len(rows) for rows in start.rows] == [32, 8]
     done = train(*overrides, "--dry-run")
-    assert "data.jsonl: all questions but those of the evaluation, 3200 prompts\n" in done.stdout
+    assert "\n#   data        data.jsonl\n#   questions   32 to train on, 3200 prompts: 100 epochs\n" in done.stdout
+    epochs = load_train_config("run.yaml", [*overrides, "training.num_train_epochs=3"])
+    assert (epochs.in_updates(start.train_rows).training.max_steps, epochs.in_updates()) == (6, epochs)
     with pytest.raises(InputError, match="it has 'question', 'answer'"):
         check_start(load_train_config("run.yaml", [*overrides, "data.answer_column=Answer", "data.path=data.jsonl"]))
 

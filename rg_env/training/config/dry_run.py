@@ -105,15 +105,20 @@ def _reasons(config: TrainConfig) -> Iterator[tuple[str, str]]:
             yield f"{name} cannot fire with {reason}", "monitors.stop_on"
 
 
-def describe(config: TrainConfig) -> str:
+def describe(config: TrainConfig, own_rows: int | None = None) -> str:
     """The resolved config, and what a run of it will do, as comments after it."""
-    lines = [to_yaml(config.resolved()).rstrip(), "", "# The plan", *(f"#   {line}" for line in plan(config))]
-    return "\n".join(lines)
+    comments = (f"#   {line}" for line in plan(config, own_rows=own_rows))
+    return "\n".join([to_yaml(config.resolved()).rstrip(), "", "# The plan", *comments])
 
 
-def plan(config: TrainConfig, processes: int | None = None) -> list[str]:
-    """What a run will do, a line each. `processes`: how many train; default: as many as the launcher has started."""
-    unused, config = without_effect(config), config.in_updates()
+def plan(config: TrainConfig, processes: int | None = None, own_rows: int | None = None) -> list[str]:
+    """What a run will do, a line each.
+
+    Args:
+        processes: number of training processes; default: as many as the launcher has started.
+        own_rows: number of training rows in `data`, if known.
+    """
+    unused, config = without_effect(config), config.in_updates(own_rows)
     training, evaluation, engine = config.training, config.evaluation, config.engine
     drawn = list(config.curriculum.tasks) if config.curriculum else []
     place = "in the training process" if engine.kind == "embedded" else f"vLLM at {engine.host}:{engine.port}"
@@ -122,7 +127,7 @@ def plan(config: TrainConfig, processes: int | None = None) -> list[str]:
         f"model       {config.model.name}, {how}; generation {place}",
         f"steps       {training.max_steps} of {training.rollouts_per_step} rollouts: {training.prompts_per_step} "
         f"prompts x {training.num_generations} ({_parts(training, processes or world_size())})",
-        *_rows(config, drawn),
+        *_rows(config, drawn, own_rows),
         f"tokens      up to {training.max_prompt_length} of prompt and {training.max_tokens} of answer",
         f"rewards     {', '.join(f'{reward.weight:g} {name}' for name, reward in config.rewards.items())}"
         f"; grading {config.grading}",
@@ -160,18 +165,21 @@ def _upload(config: TrainConfig) -> str:
     return f"{hub.repo_id} on the Hugging Face Hub{' (private)' if hub.private else ''}, {way}at the end{state}"
 
 
-def _rows(config: TrainConfig, drawn: list[str]) -> Iterator[str]:
+def _rows(config: TrainConfig, drawn: list[str], own_rows: int | None) -> Iterator[str]:
     """What is trained on: the tasks with their numbers of questions, or their share if questions are drawn during
     training; and how often."""
     training, rows = config.training, config.splits.num_train_examples
     batches = -(-training.max_steps // training.num_iterations)
     prompts = batches * training.prompts_per_step
     if config.data is not None:
-        yield f"data        {config.data.path}: all questions but those of the evaluation, {prompts} prompts"
-        return
-    counts = dict(zip(config.tasks, Mixture.parse(config.gym).counts(rows), strict=True))
-    shown = {name: f"{100 * n / rows:.3g} % of the prompts" if name in drawn else n for name, n in counts.items()}
-    yield f"tasks       {', '.join(f'{name} ({each})' for name, each in shown.items())}"
+        yield f"data        {config.data.path}"
+        if own_rows is None:
+            return
+        rows, counts = own_rows, {"data": own_rows}
+    else:
+        counts = dict(zip(config.tasks, Mixture.parse(config.gym).counts(rows), strict=True))
+        shown = {name: f"{100 * n / rows:.3g} % of the prompts" if name in drawn else n for name, n in counts.items()}
+        yield f"tasks       {', '.join(f'{name} ({each})' for name, each in shown.items())}"
     fixed = sum(count for name, count in counts.items() if name not in drawn)
     if not fixed:
         yield f"questions   drawn for each of {prompts} prompts, at its task's level"

@@ -574,11 +574,16 @@ class TrainConfig(Section):
         values: dict[str, Any] = without_nulls(self.model_dump(mode="json", exclude={"training": set(OWNED_ELSEWHERE)}))
         return values
 
-    def in_updates(self) -> "TrainConfig":
+    def in_updates(self, own_rows: int | None = None) -> "TrainConfig":
         """The same run with all steps counted in updates (`training.rollouts_as_steps`); rounded up. The number of
-        steps follows from `training.num_train_epochs`, if given."""
+        steps follows from `training.num_train_epochs`, if given.
+
+        Args:
+            own_rows: number of training rows in `data`; without it, its epochs stay epochs.
+        """
         training = self.training
-        epochs = training.for_rows(self.splits.num_train_examples)
+        rows = own_rows if self.data else self.splits.num_train_examples
+        epochs = training if rows is None else training.for_rows(rows)
         if not training.rollouts_as_steps:
             return self if epochs is training else self.model_copy(update={"training": epochs})
 
