@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 
 from rg_env.errors import InputError
-from rg_env.inference.models import Policy
+from rg_env.inference.models import Policy, flash_attention_problem
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import load_policy
 from rg_env.training.weight_sync.parameters import server_name
@@ -85,6 +86,20 @@ def test_attention_is_what_was_asked_for() -> None:
     """By default PyTorch's, where flash-attn cannot work."""
     assert load_policy("tiny").model.config._attn_implementation == "sdpa"
     assert load_policy("tiny", attention="eager").model.config._attn_implementation == "eager"
+
+
+def test_flash_attention_is_used_where_it_works() -> None:
+    """By default; it needs half precision, a GPU of a generation that has it, and the package."""
+    assert "the weights are float32" in str(flash_attention_problem(torch.float32))
+    assert load_policy("tiny").model.config._attn_implementation == "sdpa"
+    problem = flash_attention_problem(torch.bfloat16)
+    if not torch.cuda.is_available():
+        assert problem == "this machine has no CUDA GPU"
+    used = load_policy("tiny", dtype="bfloat16").model.config._attn_implementation
+    assert used == ("sdpa" if problem else "flash_attention_2")
+    if problem:
+        with pytest.raises(InputError, match=f"cannot work here: {re.escape(problem)}; use 'auto' or 'sdpa'"):
+            load_policy("tiny", dtype="bfloat16", attention="flash_attention_2")
 
 
 @pytest.mark.parametrize(
