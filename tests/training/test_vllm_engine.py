@@ -1,67 +1,185 @@
-"""The engine of a vLLM server, with a stand-in for the server: what it refuses, retries and gives up on."""
+"""The engine of a vLLM server, with a stand-in for the server, which has a real model: weights on their way to it, what
+it refuses, retries and gives up on. A real vLLM: `tests/stack`."""
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from accelerate import Accelerator
 from weight_server import StandIn
 
-from rg_env.errors import ServerError, TrainingError
+from rg_env.errors import MissingExtraError, ServerError, TrainingError
 from rg_env.inference.protocol import Sampling
 from rg_env.training import EngineConfig, GRPOConfig
 from rg_env.training.strategy import DataParallel
 from rg_env.training.vllm_engine import RETRIES, Vllm
+from rg_env.training.weight_sync import transfer
 
 COMPLETIONS = "/v1/completions"
 
 
 @pytest.fixture
-def server() -> Iterator[StandIn]:
-    with StandIn() as running:
-        yield running
+def stand_in() -> Iterator[Callable[..., StandIn]]:
+    with ExitStack() as running:
+        yield lambda **otherwise: running.enter_context(StandIn(**otherwise))
 
 
 @pytest.fixture
-def connect(server: StandIn, model: Any, tokenizer: Any) -> Iterator[Callable[..., Vllm]]:
-    made: list[Vllm] = []
+def server(stand_in: Callable[..., StandIn]) -> StandIn:
+    return stand_in()
 
-    def make(longest: int = 100, **config: Any) -> Vllm:
+
+@pytest.fixture
+def connect(model: Any, tokenizer: Any) -> Iterator[Callable[..., Vllm]]:
+    made: list[tuple[StandIn, Vllm]] = []
+
+    def make(server: StandIn, longest: int = 100, **config: Any) -> Vllm:
         cpu = Accelerator(cpu=True)
         engine = EngineConfig(kind="vllm", port=server.port, **config)
-        proof = tokenizer("3 + 4 =")["input_ids"]
-        prompt = {"messages": "3 + 4 =", "proof": proof, "longest": longest}
-        made.append(Vllm(cpu, model, tokenizer, engine, strategy=DataParallel(cpu, GRPOConfig()), **prompt))
-        made[-1].health_every_s, made[-1].pause_s = 0.05, 0.01
-        return made[-1]
+        proof = tokenizer("3 + 4 = 7 legs, 2 bees and 1 ant")["input_ids"]
+        prompt = {"messages": "", "proof": proof, "longest": longest}
+        vllm = Vllm(cpu, model, tokenizer, engine, strategy=DataParallel(cpu, GRPOConfig()), **prompt)
+        vllm.health_every_s, vllm.pause_s = 0.05, 0.01
+        made.append((server, vllm))
+        return vllm
 
     yield make
-    server.fails_at = server.waits_at = ""
-    for engine in made:
+    for server, engine in made:
+        server.fails_at = server.waits_at = ""
         engine.close()
 
 
-def test_completions_have_tokens_and_log_probabilities(connect: Any) -> None:
-    """After the weights are in place."""
-    engine = connect()
+def change(model: Any) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+
+
+def difference(engine: Vllm) -> float:
+    return engine.metrics()["weight_sync/logprob_difference"]
+
+
+# --- weights
+
+
+def test_the_server_has_the_weights_of_each_step(connect: Any, server: StandIn, model: Any) -> None:
+    """To the bit, and nothing of before is cached; no memory is left behind."""
+    engine = connect(server)
+    for _ in range(3):
+        change(model)
+        engine.sync()
+        theirs = server.model.state_dict()
+        assert all(torch.equal(value, theirs[name]) for name, value in model.state_dict().items())
+        assert difference(engine) < 1e-5
+        assert server.asked[-2:] == ["/reset_prefix_cache", COMPLETIONS]
+    assert not list(Path("/dev/shm").glob(f"rg-env-*-{os.getpid()}-*"))
+
+
+def test_buckets_share_two_slots(connect: Any, server: StandIn, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more buckets than slots, none is overwritten before it is loaded."""
+    monkeypatch.setattr(transfer, "BUCKET_BYTES", 100_000)
+    change(model)
+    connect(server).sync()
+    assert server.asked.count("/update_weights") > 5
+    theirs = server.model.state_dict()
+    assert all(torch.equal(value, theirs[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("lost", ["lm_head.weight", "model.norm.weight", "model.layers.0.self_attn.q_proj.weight"])
+def test_a_tensor_that_did_not_arrive_ends_the_run(connect: Any, server: StandIn, model: Any, lost: str) -> None:
+    server.model.lm_head.weight = torch.nn.Parameter(server.model.lm_head.weight.detach().clone())
+    server.lost = {lost}
+    engine = connect(server)
     engine.sync()
-    (completion,) = engine.generate([[3, 4]], Sampling(max_tokens=1))
+    with torch.no_grad():
+        model.get_parameter(lost).mul_(3)
+    with pytest.raises(TrainingError, match="its weights are not those that were sent"):
+        engine.sync()
+
+
+@pytest.mark.parametrize("path", ["/start_weight_update", "/update_weights", "/finish_weight_update"])
+def test_a_server_that_fails_ends_the_run(connect: Any, server: StandIn, path: str) -> None:
+    engine = connect(server)
+    engine.sync()
+    server.fails_at = path
+    with pytest.raises(TrainingError, match=f"the weights did not arrive at the vLLM server .*{path}") as caught:
+        engine.sync()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_server_that_hangs_ends_the_run(connect: Any, server: StandIn) -> None:
+    """Within `weight_sync_timeout`."""
+    engine = connect(server, weight_sync_timeout=1.0)
+    engine.sync()
+    server.waits_at, start = "/update_weights", time.monotonic()
+    with pytest.raises(TrainingError, match="did not answer /update_weights within 1 s"):
+        engine.sync()
+    assert time.monotonic() - start < 20
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "words"),
+    [
+        ({"version": "0.31.9"}, "is vLLM 0.31.9: 0.32 or later is needed"),
+        ({"lacks": ["/get_world_size"]}, "takes no weights: start it with `rg-env vllm MODEL --host"),
+        ({"processed": False}, "does not report the log-probabilities that it samples from.*processed_logprobs"),
+        ({"quantization": "awq"}, "serves quantized weights .awq., which cannot be updated"),
+        ({"shape": {"hidden_size": 1}}, "serves another model: its hidden_size is 1, the trainer's 128"),
+        ({"refuses": "Weight transfer not configured"}, "Weight transfer not configured"),
+    ],
+)
+def test_a_server_that_cannot_take_weights_is_refused(
+    connect: Any, stand_in: Any, otherwise: dict[str, Any], words: str
+) -> None:
+    """In one line, with how to start it."""
+    with pytest.raises(ServerError, match=words) as caught:
+        connect(stand_in(**otherwise))
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_nccl_needs_vllm_next_to_the_trainer(connect: Any, stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server with that backend refuses shared memory at once."""
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    server = stand_in(refuses="Invalid init_info for NCCLWeightTransferEngine: unexpected keyword argument 'path'")
+    with pytest.raises(MissingExtraError, match="NCCL needs vLLM next to the trainer"):
+        connect(server)
+
+
+def test_a_server_has_one_trainer_at_a_time(connect: Any, server: StandIn) -> None:
+    """The error names the first one; when that is gone, the second gets the server."""
+    first = connect(server)
+    with pytest.raises(ServerError, match=rf"serves another trainer \(process {os.getpid()}\): wait for it"):
+        connect(server)
+    first.close()
+    connect(server).sync()
+
+
+# --- completions
+
+
+def test_completions_have_tokens_and_log_probabilities(connect: Any, server: StandIn) -> None:
+    (completion,) = connect(server).generate([[3, 4]], Sampling(max_tokens=1))
     assert (completion.token_ids, completion.finish_reason) == ([5], "length")
-    assert engine.metrics()["weight_sync/logprob_difference"] < 1e-5
 
 
-def test_a_server_with_too_small_a_context_is_refused(connect: Any) -> None:
+def test_a_server_with_too_small_a_context_is_refused(connect: Any, server: StandIn) -> None:
     with pytest.raises(
         ServerError, match=r"takes 512 tokens, .* this run needs 513: start it with --max-model-len 513"
     ):
-        connect(longest=513)
+        connect(server, longest=513)
 
 
 def test_completions_that_never_come_are_an_error(connect: Any, server: StandIn) -> None:
     """The message names the setting; and the request does not keep the process from ending, after Ctrl-C say."""
-    engine = connect(generation_timeout=0.3)
+    engine = connect(server, generation_timeout=0.3)
     server.waits_at = COMPLETIONS
     with pytest.raises(TrainingError, match=r"no completions within 0\.3 s.*engine\.generation_timeout"):
         engine.generate([[1]], Sampling())
@@ -71,7 +189,7 @@ def test_completions_that_never_come_are_an_error(connect: Any, server: StandIn)
 
 def test_an_unhealthy_server_ends_the_wait(connect: Any, server: StandIn) -> None:
     """Long before the deadline of a batch."""
-    engine, start = connect(), time.monotonic()
+    engine, start = connect(server), time.monotonic()
     engine.sick_s = 0.2
     server.waits_at, server.fails_at = COMPLETIONS, "/health"
     with pytest.raises(TrainingError, match=r"no completions will arrive: .* answers /health with 500, for 0\.2 s"):
@@ -84,7 +202,7 @@ def test_a_failed_request_is_retried_unless_it_is_refused(
     connect: Any, server: StandIn, status: int, attempts: int
 ) -> None:
     """A server that refuses a request would refuse it again."""
-    engine = connect()
+    engine = connect(server)
     server.fails_at, server.status = COMPLETIONS, status
     before = server.asked.count(COMPLETIONS)
     with pytest.raises(TrainingError, match=f"sampling failed after {attempts} attempts: .* returns {status}"):
@@ -93,15 +211,15 @@ def test_a_failed_request_is_retried_unless_it_is_refused(
 
 
 def test_a_retry_can_succeed(connect: Any, server: StandIn) -> None:
-    engine = connect()
+    engine = connect(server)
     server.fails_at, server.failures = COMPLETIONS, 2
     assert engine.generate([[1]], Sampling(max_tokens=1))[0].token_ids == [5]
 
 
 @pytest.mark.parametrize("difference", [0.02, float("nan")])
-def test_rollouts_of_other_weights_end_the_run(connect: Any, difference: float) -> None:
+def test_rollouts_of_other_weights_end_the_run(connect: Any, server: StandIn, difference: float) -> None:
     """Weights that arrived wrong show in the log-probabilities of what is sampled from them."""
-    engine = connect()
+    engine = connect(server)
     engine.check_parity(0.005)
     with pytest.raises(
         TrainingError, match=r"does not sample from what is trained: .* differ by (0.02|nan) on average"

@@ -213,7 +213,6 @@ class WeightSync:
         model: unwrapped; with PEFT or without.
         proof: token ids of a prompt, the same on all processes.
         served: the name under which the server serves the model.
-        tolerance: see `TOLERANCE`; None: by the server's type.
 
     Raises:
         ServerError: another trainer has the server, or it cannot take weights; on the main process.
@@ -229,11 +228,9 @@ class WeightSync:
         proof: list[int],
         strategy: Strategy,
         timeout_s: float,
-        tolerance: float | None = None,
     ):
         self._accelerator, self._server, self._model = accelerator, server, model
         self._served, self._proof, self._timeout_s = info.name, proof[:PROOF_TOKENS], timeout_s
-        self._tolerance = tolerance
         self._weights = Weights(model, strategy)
         self.count = 0
         """Number of syncs done."""
@@ -292,7 +289,7 @@ class WeightSync:
     def tolerance(self) -> float:
         """Largest mean absolute difference of log-probabilities; on the main process."""
         assert self._transfer is not None
-        return TOLERANCE.get(self._transfer.dtype, 0.15) if self._tolerance is None else self._tolerance
+        return TOLERANCE.get(self._transfer.dtype, 0.15)
 
     def close(self) -> None:
         """Disconnect from the server, which keeps running and accepts the next trainer."""
