@@ -29,7 +29,7 @@ def check_options(args: GRPOConfig, engine: EngineConfig, env: Environment, curr
     if curriculum is not None and not env.has_accuracy:
         raise InputError("a curriculum follows accuracy, which this environment does not measure: leave it out")
     if args.filter_groups and not env.has_accuracy:
-        raise InputError("filter_groups looks at accuracy, which this environment does not measure: set it to False")
+        raise InputError("filter_groups needs accuracy, which this environment does not measure: set it to False")
 
 
 def check_engine(engine: EngineConfig, sharding: Sharding) -> None:

@@ -1,13 +1,13 @@
-"""How a model is spread over processes: a copy on each (`DataParallel`), or shards of it (`Zero`, `FullySharded`).
+"""How a model is distributed over processes: a copy on each (`DataParallel`), or shards of it (`Zero`, `FullySharded`).
 
 The trainer's loop is the same for all; what differs is here: gradients, their norm, the optimizer's step, whole
 weights for a checkpoint or a server, and the optimizer's part of a checkpoint. Public APIs of accelerate, torch and
 deepspeed only.
 
 A step whose loss or gradient is not finite is skipped, reported and counted by `StepGuard`; three in a row end the run.
-Weights, optimizer state and learning rate stay as they were. All processes skip together: whatever is not finite on one
-of them makes the gradient, which they share, not finite everywhere. DeepSpeed's ZeRO optimizers and the loss scaler of
-fp16 skip such steps themselves; the scaler finds its scale that way, so that its steps only count if the loss itself is
+Weights, optimizer state and learning rate stay unchanged. All processes skip together: a value on one of them that is
+not finite makes the gradient, which they share, not finite everywhere. DeepSpeed's ZeRO optimizers and the loss scaler
+of fp16 skip such steps themselves; the scaler finds its scale that way, so its steps only count if the loss itself is
 not finite.
 """
 
@@ -314,7 +314,7 @@ Strategy: TypeAlias = DataParallel | Zero | FullySharded
 
 
 def make_strategy(accelerator: Accelerator, args: GRPOConfig) -> Strategy:
-    """The strategy that the launcher's configuration asks for. Raises `InputError` for those that are not supported."""
+    """The strategy that the launcher's configuration selects. Raises `InputError` for those that are not supported."""
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
         return Zero(accelerator, args)
     # From the launcher's variable: on CPUs accelerate itself ignores FSDP, and would run DDP.

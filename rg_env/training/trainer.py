@@ -66,7 +66,7 @@ class GRPOTrainer:
         model: a causal language model of transformers; its weights are trained in place.
         env: a `ReasoningGym` or other `Environment` of rg_env, a `ReasoningGymEnv`, or a single-turn environment of
             Verifiers.
-        args: how it is trained.
+        args: the settings of training.
         processing_class: the model's tokenizer.
         callbacks: `TrainerCallback`s of transformers.
         optimizers: an optimizer and a learning rate scheduler of your own; None for those that `args` describe. The
@@ -179,7 +179,7 @@ class GRPOTrainer:
             resume_from_checkpoint: a folder that `check_fit` has accepted: continue as if the run had never stopped.
 
         Raises:
-            TrainingError, RewardError, EngineError: whatever ended the run; on several processes `StoppedTogether`.
+            TrainingError, RewardError, EngineError: what ended the run; on several processes `StoppedTogether`.
         """
         args, state = self.args, self._begin(resume_from_checkpoint)
         with self._quiet_garbage_collector():
@@ -187,7 +187,7 @@ class GRPOTrainer:
             while state.global_step < args.max_steps and not self.control.should_training_stop:
                 self.guard.end_if_hopeless(self.model, state.global_step)
                 self._begin_step()
-                with self.phases("backward"):  # and whatever is not a phase of its own
+                with self.phases("backward"):  # and everything else that is not a phase
                     parts = self._next_micro_batches()
                     self._look_back(parts)
                     result = self.strategy.step(self._loss, parts, self._learning_rates(), self._updating)
@@ -270,7 +270,7 @@ class GRPOTrainer:
         return micro_batches(tensors, parts)
 
     def _look_back(self, parts: list[dict[str, Any]]) -> None:
-        """Compute what the KL term needs of the previous policy, whose weights are in the model meanwhile."""
+        """Compute what the KL term needs of the previous policy, with its weights in the model."""
         self.updating = self.previous_policy is not None
         self.consistent = not self.updating
         self.objective.look_back(parts)

@@ -8,7 +8,7 @@ arXiv:2506.05433). Log-probabilities and gradients are those of separate rows, f
 Logits take most of a pass's memory: with a vocabulary of 150,000, 600 KB for each position. Here the LM head sees only
 the positions whose token is needed, `LOGITS_PER_CHUNK` logits at a time, and again in the backward pass. The model is
 called as ever, through all its wrappers (DDP, DeepSpeed, PEFT); during the call the head's `forward` is replaced. So it
-stays one call of one module, on which ZeRO-3 gathers and frees weights on all ranks alike.
+stays one call of one module, on which ZeRO-3 gathers and frees weights in the same way on all ranks.
 """
 
 from collections.abc import Callable, Iterator
@@ -140,7 +140,7 @@ def _processed(causal: PreTrainedModel, logits: torch.Tensor) -> torch.Tensor:
 
 Arrangement = Literal["shared", "by_length", "in_order"]
 """How rows go through the model: with shared prompts; those of similar length together; or one after the other, for
-ranks that must run the model equally often whatever their data."""
+ranks that must run the model equally often for any data."""
 
 _COMPLETION_PER_PROMPT = 4
 """Most completion tokens in a pack per prompt token: attention costs the square of a pack's length, all else its
@@ -215,8 +215,8 @@ def completion_logps(
 def can_share_prompts(model: Any) -> bool:
     """Whether `completion_logps` may share prompts: the model takes 4-D masks, and nothing but attention mixes tokens.
 
-    On CPUs only: elsewhere a mask of its own keeps attention from its fused kernels, and what remains of the gain has
-    not been measured.
+    On CPUs only: elsewhere a custom mask keeps attention from its fused kernels, and the remaining gain has not been
+    measured.
     """
     peft = getattr(model, "active_peft_config", None)
     config = model.config.get_text_config(decoder=True)

@@ -29,7 +29,7 @@ class Objective:
     Args:
         model: the policy as it is called in training, wrapped for data parallelism or sharding.
         reference: the initial model, for a KL term of full training; None under LoRA, which turns its adapter off.
-        previous: the policy before the last update, if `args.kl_reference` asks for it.
+        previous: the policy before the last update, if `args.kl_reference` is "previous".
         sampler_cap: upper bound of the importance weights that correct for the sampler; None: no correction.
     """
 

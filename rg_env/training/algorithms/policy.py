@@ -1,10 +1,10 @@
 """The policy as it is trained (adapters, gradient checkpointing, no dropout), and what a KL term compares it with.
 
 That is the initial model (`reference_of`), or the policy before its last update (`PreviousPolicy`,
-`kl_reference="previous"`). A KL term to the initial policy holds a run where it began; one to the policy of an update
-ago only slows it down: no update may lead far from where the last one was (the "local" regularisation that the course
-"RL for Real" sets as an exercise). It costs a copy of the weights that are trained, adapters alone under LoRA (two
-during an update), and a forward pass an update.
+`kl_reference="previous"`). A KL term to the initial policy keeps a run near its start; one to the policy before the
+last update only limits the size of each update (the "local" regularization that the course "RL for Real" sets as an
+exercise). It costs a copy of the trained weights (of adapters only under LoRA; two during an update), and a forward
+pass per update.
 """
 
 import copy
@@ -49,7 +49,7 @@ def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any, *, training: 
 
 
 def reference_of(model: Any, args: GRPOConfig) -> Any:
-    """The initial model as it is now, for a KL term; None if there is no KL term, or if turning adapters off gives it.
+    """A copy of the initial model for a KL term; None without a KL term, or if turning adapters off gives it.
 
     Raises:
         InputError: the model is sharded already, and cannot be loaded a second time.
@@ -86,7 +86,7 @@ class PreviousPolicy:
 
     @property
     def known(self) -> bool:
-        """Whether there has been an update: before the first, there is no other policy than the present one."""
+        """Whether there has been an update: before the first, the current policy is the only one."""
         return bool(self._kept)
 
     def keep(self) -> None:

@@ -69,7 +69,7 @@ def read_shapes(folder: Path, name: str) -> tuple[Shapes, str | None]:
 
 
 def weights_damage(folder: Path) -> str | None:
-    """Why no weights can be read from `folder`, whatever model they are of; None if they can."""
+    """Why weights of any model cannot be read from `folder`; None if they can."""
     read = [read_shapes(folder, name) for name in (ADAPTER, WEIGHTS)]
     problem = next((problem for _, problem in read if problem), None)
     return problem or (None if any(shapes for shapes, _ in read) else f"it holds neither {WEIGHTS} nor {ADAPTER}")

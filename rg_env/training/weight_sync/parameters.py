@@ -121,7 +121,7 @@ def server_name(name: str) -> str:
 
 
 def buckets(found: Sequence[Source], num_bytes: int = BUCKET_BYTES) -> Iterator[list[Source]]:
-    """Consecutive sources of about `num_bytes` together; a larger one has a bucket of its own."""
+    """Consecutive sources of about `num_bytes` together; a larger one has its own bucket."""
     bucket: list[Source] = []
     size = 0
     for source in found:
