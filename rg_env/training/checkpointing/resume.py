@@ -14,7 +14,7 @@ from rg_env.core.data.manifest import check_manifest
 from rg_env.core.run_folder import RunFolder, checkpoint_step
 from rg_env.errors import InputError
 from rg_env.training.algorithms.policy import weights_file
-from rg_env.training.checkpointing.files import weights_problem
+from rg_env.training.checkpointing.files import saved_step, weights_problem
 from rg_env.training.checkpointing.pickles import DEEPSPEED_TYPES, non_tensors
 from rg_env.training.checkpointing.save import FACTS, STATE, Facts
 from rg_env.training.strategy import OPTIMIZER_FOLDER
@@ -97,6 +97,8 @@ def _damage(path: Path) -> str | None:
         return f"{FACTS} is missing: give a folder checkpoint-N of a run"
     try:
         facts = Facts.read(path)
+        if saved_step(path) is None:
+            return f"{STATE} is missing, or has no step"
         for name, size in facts.files.items():
             if not (path / name).is_file():
                 return f"{name} is missing: copy it again"

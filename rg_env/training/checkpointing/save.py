@@ -39,6 +39,10 @@ FACTS = "resume.json"
 CURRICULUM = "curriculum.json"
 STATE = "trainer_state.json"
 ASIDE = "checkpoint.part"
+_READ = (".safetensors", ".pt", ".distcp")
+_READ_TOO = (CURRICULUM, "latest", ".metadata", "model.safetensors.index.json")
+"""What resuming reads, by suffix or name: not the tokenizer, nor the scripts that DeepSpeed adds, nor `STATE`, whose
+size depends on the clock."""
 
 
 def state_file(process: int) -> str:
@@ -209,8 +213,8 @@ class Checkpoints:
     def _rename(self, part: Path, final: Path) -> None:
         if problem := weights_problem(part, self._trainer.accelerator.unwrap_model(self._trainer.model)):
             raise TrainingError(problem)
-        found = (file for file in part.rglob("*") if file.is_file() and file.suffix not in (".py", ".md"))
-        files = {file.relative_to(part).as_posix(): file.stat().st_size for file in found}
+        found = [file for file in part.rglob("*") if file.suffix in _READ or file.name in _READ_TOO]
+        files = {file.relative_to(part).as_posix(): file.stat().st_size for file in found if file.is_file()}
         facts = Facts.of(self._trainer).model_copy(update={"files": files})
         (part / FACTS).write_text(facts.model_dump_json(indent=1) + "\n")
         if final.exists():  # a damaged one, which resuming passed over
