@@ -221,6 +221,7 @@ def run_estimate(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
         adapter_parameters=config.lora.r * model.adapter_width if config.lora else 0,
         frozen_bytes=2 if config.model.dtype == "bfloat16" else 4,
         cached_tokens=max(cached_tokens(planned, lengths)),
+        offloaded=training.optim == "adamw_offload",
     )
 
 

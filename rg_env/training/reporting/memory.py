@@ -85,6 +85,7 @@ def estimate(
     adapter_parameters: int = 0,
     frozen_bytes: int = 4,
     cached_tokens: int = 0,
+    offloaded: bool = False,
 ) -> Estimate:
     """Memory of one device.
 
@@ -98,6 +99,7 @@ def estimate(
         reference: a second model for the KL term (`beta` above 0).
         adapter_parameters: LoRA: number of trained parameters; the weights are frozen.
         frozen_bytes: of such a weight: 4 in float32, 2 in bfloat16 (see `load_policy`).
+        offloaded: `optim: adamw_offload`: weights of `frozen_bytes`, and gradients in float32.
         cached_tokens: of all rollouts that the embedded engine decodes at once; 0 with a server.
     """
     element = 2 if bf16 else 4
@@ -105,18 +107,19 @@ def estimate(
         fixed, trained = frozen_bytes * shape.parameters, adapter_parameters
     else:
         fixed, trained = 4 * shape.parameters * reference, shape.parameters
+    state_bytes, resting_bytes = (frozen_bytes + 4, frozen_bytes) if offloaded else (STATE_BYTES, RESTING_BYTES)
+    weight_bytes = frozen_bytes if adapter_parameters or offloaded else 4  # also of the engine's cache
     rollout_numbers = micro_batch * tokens * shape.hidden * shape.layers
     embedding = shape.vocabulary * shape.hidden
     layer = (shape.parameters - embedding) // shape.layers
     return Estimate(
-        state=(fixed + STATE_BYTES * trained) // shards,
+        state=(fixed + state_bytes * trained) // shards,
         gathered=2 * max(embedding, layer) if shards > 1 else 0,
         logits=LOGIT_BYTES * min(micro_batch * logit_tokens * shape.vocabulary, LOGITS_PER_CHUNK)
         + (0 if adapter_parameters else HEAD_BYTES * embedding),
         activations=element * rollout_numbers * (1 if checkpointing else KEPT_PER_LAYER),
-        resting_state=(fixed + RESTING_BYTES * trained) // shards,
-        # The engine's cache has the weights' type.
-        cache=(frozen_bytes if adapter_parameters else 4) * 2 * shape.layers * shape.kv_width * cached_tokens,
+        resting_state=(fixed + resting_bytes * trained) // shards,
+        cache=2 * weight_bytes * shape.layers * shape.kv_width * cached_tokens,
     )
 
 
