@@ -93,9 +93,9 @@ def syllogism(question: str) -> str:
 
 def circuit_logic(question: str) -> str:
     """Follows the wires of the drawing from each gate's inputs to the left, and from its output to the right."""
-    values = dict(re.findall(r"^  ([A-Z]) = ([01])", question, re.MULTILINE))
+    values = dict(re.findall(r"^  ([A-Z]+) = ([01])", question, re.MULTILINE))
     drawing = question.partition("circuit.\n\n")[2].partition("\n\n\nLegend")[0].splitlines()
-    columns = {line.index("┐"): line[0] for line in drawing[: len(values)]}
+    columns = {line.index("┐"): line.partition(":")[0].strip() for line in drawing[: len(values)]}
     gates = {"&&": all, "↑↑": lambda x: not all(x), "⊕⊕": lambda x: sum(x) % 2 == 1}
     gates |= {"++": any, "↓↓": lambda x: not any(x)}
     outputs: list[bool] = []

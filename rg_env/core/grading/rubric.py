@@ -6,22 +6,19 @@ of each answer). Answers are graded before rewards are called.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple, get_args
 
 from rg_env.core.event_loop import run_each
 from rg_env.core.grading.rollout import Rollout
-from rg_env.core.grading.scoring import Grading, Status, in_worker
+from rg_env.core.grading.scoring import Grading, Status, in_worker, threads
 from rg_env.core.rewards.registry import WeightedReward
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import InputError
 
 OFFERED = ("rollout", "prompt", "completion", "answer", "task", "info")
 """Parameter names that rewards may use; only Verifiers' v0 API has `state` and `parser` too."""
-_GRADING_THREADS = 8
-"""Threads that wait for graders in worker processes: more than there are of these, so that none of them is idle."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +70,15 @@ class Rubric:
         Raises:
             InputError: a rollout's `info` is broken.
         """
-        if not self.in_workers:
-            for rollout in rollouts:
-                _ = rollout.score
-            return
-        executor = ThreadPoolExecutor(_GRADING_THREADS, "rg-env-grading")
+        pending = [threads().submit(getattr, rollout, "score") for rollout in rollouts] if self.in_workers else []
         try:
-            for _ in executor.map(lambda rollout: rollout.score, rollouts):
-                pass
+            for future in pending:
+                future.result()
         finally:  # after Ctrl-C too: what has not begun is dropped, and what runs takes a second at most
-            executor.shutdown(wait=False, cancel_futures=True)
+            for future in pending:
+                future.cancel()
+        for rollout in rollouts:
+            _ = rollout.score
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Scored]:
         """What each rollout earned, in order.

@@ -83,7 +83,7 @@ async def score_extraction_async(extraction: Extraction, info: Mapping[str, Any]
     row = _row(info)
     if _ungraded(extraction, row) or not in_worker(row.task, row.grading):
         return score_extraction(extraction, info)
-    return await asyncio.wrap_future(_threads(os.getpid()).submit(score_extraction, extraction, info))
+    return await asyncio.wrap_future(threads().submit(score_extraction, extraction, info))
 
 
 def score_match(extraction: Extraction, gold: str) -> Score:
@@ -262,9 +262,13 @@ _pools: dict[tuple[Any, ...], WorkerPool] = {}
 _pool_lock = threading.Lock()
 
 
+def threads() -> ThreadPoolExecutor:
+    """Threads of this process that wait for workers: more than there are workers, so that no worker is idle."""
+    return _threads_of(os.getpid())
+
+
 @cache
-def _threads(pid: int) -> ThreadPoolExecutor:
-    """Threads of this process that wait for workers: more than there are of these, so that none of them is idle."""
+def _threads_of(pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(8, "rg-env-scoring")
 
 
