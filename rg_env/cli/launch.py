@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
     launch.add_argument("--log-dir", metavar="DIR", help="for vllm.log and train.log; default: a fresh one under logs/")
     launch.add_argument("--server-timeout", type=positive, default=600, metavar="S", help="seconds to come up; 600")
     launch.add_argument("--save-timeout", type=positive, default=300, metavar="S", help="seconds to save; 300")
-    launch.add_argument("--verbose", action="store_true", help="show the server's log too")
+    launch.add_argument("--verbose", action="store_true", help="show the log of the server, and notices of libraries")
     launch.add_argument("--dry-run", action="store_true", help="print the two commands, for two terminals")
     launch.set_defaults(run=run)
 

@@ -10,6 +10,7 @@ trainer as one SIGINT, after which it saves; a second signal ends everything at 
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -39,6 +40,13 @@ SHARED_GPU_PART = "0.4"
 """Share of the GPU's memory for vLLM if the trainer is on the same GPU."""
 HEALTH_EVERY_S = 1.0
 PROGRESS_EVERY_S = 10.0
+_NOTICES = re.compile(
+    r"\[[\d-]+ [\d:,]+\] \[(INFO|WARNING)\] \[\w+\.py:"  # DeepSpeed's
+    r"|[IW]\d{4} [\d:.]+ \d+ torch/"
+    r"|DeepSpeed \S+ built successfully"
+    r"|\[Gloo\] Rank \d+ is connected"
+)
+"""Notices of libraries about themselves, which are in the log only."""
 TAIL = 20
 """Lines of the server's log that are shown if it does not start."""
 
@@ -387,10 +395,16 @@ def supervise(commands: Commands, options: LaunchOptions, folder: Path, healthy:
     """Run the server and, once it is `healthy`, the trainer; returns as `launch`. Logs go to `folder`."""
     supervisor = Supervisor(options.save_timeout)
     with supervisor.noting_signals(), supervisor.ending_programs():
-        server = supervisor.start(commands.server, folder / "vllm.log", "[vllm] " if options.verbose else None)
+        server = supervisor.start(
+            commands.server, folder / "vllm.log", lambda line: f"[vllm] {line}" if options.verbose else None
+        )
         if not _becomes_healthy(supervisor, server, healthy, options.server_timeout):
             return 128 + supervisor.signals[0]
-        trainer = supervisor.start(commands.trainer, folder / "train.log", "[train] ")
+        trainer = supervisor.start(
+            commands.trainer,
+            folder / "train.log",
+            lambda line: f"[train] {line}" if options.verbose or not _NOTICES.match(line) else None,
+        )
         if not supervisor.wait_until(lambda: trainer.code is not None or server.code is not None):
             supervisor.let_save(trainer, "interrupted: the trainer", interrupt=True)
             return 128 + supervisor.signals[0]

@@ -2,7 +2,7 @@
 
     supervisor = Supervisor(save_timeout_s=300)
     with supervisor.noting_signals(), supervisor.ending_programs():
-        program = supervisor.start(Command(("train",)), Path("train.log"), "[train] ")
+        program = supervisor.start(Command(("train",)), Path("train.log"), "[train] {}".format)
         if not supervisor.wait_until(lambda: program.code is not None):      # a signal came first
             supervisor.let_save(program, "interrupted: the trainer", interrupt=True)
 
@@ -38,7 +38,7 @@ class Supervisor:
         """Numbers of the signals that asked for an end."""
         self._save_timeout_s = save_timeout_s
         self._patience = 1  # number of signals that do not hurry
-        self._programs: list[tuple[str | None, ProcessGroup]] = []
+        self._programs: list[tuple[ProcessGroup, Callable[[str], str | None]]] = []
 
     @contextlib.contextmanager
     def noting_signals(self) -> Iterator[None]:
@@ -69,15 +69,15 @@ class Supervisor:
             try:
                 yield
             finally:
-                for _, program in reversed(self._programs):
+                for program, _ in reversed(self._programs):
                     program.end(self._grace)
                 self._show_output()
                 self._programs.clear()
 
-    def start(self, command: Command, log: Path, prefix: str | None) -> ProcessGroup:
-        """Start a program. Its lines are shown after `prefix`; None: they are in the log only."""
+    def start(self, command: Command, log: Path, shown: Callable[[str], str | None]) -> ProcessGroup:
+        """Start a program whose output goes to `log`. `shown` makes the line for the console of each line, or None."""
         program = ProcessGroup(command, log)
-        self._programs.append((prefix, program))
+        self._programs.append((program, shown))
         return program
 
     def wait_until(self, done: Callable[[], bool], most_s: float = math.inf) -> bool:
@@ -123,7 +123,7 @@ class Supervisor:
         self._show_output()
 
     def _show_output(self) -> None:
-        for prefix, program in self._programs:
+        for program, shown in self._programs:
             for line in program.new_lines():
-                if prefix is not None:
-                    self.say(f"{prefix}{line}")
+                if (text := shown(line)) is not None:
+                    self.say(text)

@@ -144,7 +144,7 @@ def _run_point(
     supervisor.say(f"{head} {point.name}{' resumes' if resumes else ''}")
     start = time.monotonic()
     with supervisor.ending_programs():
-        program = supervisor.start(Command(tuple(command(point, place, resumes))), log, f"{head} ")
+        program = supervisor.start(Command(tuple(command(point, place, resumes))), log, lambda line: f"{head} {line}")
         if not supervisor.wait_until(lambda: program.code is not None):
             supervisor.let_save(program, "interrupted: the run", interrupt=True)
     status, reason = status_of(folder, point.name)
