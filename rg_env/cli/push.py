@@ -14,6 +14,10 @@ def add(commands: Any) -> None:
         help="publish a trained model on the Hugging Face Hub, with a card made from the run's files",
         usage="rg-env push CHECKPOINT --repo-id USER/NAME [--private] [--optimizer-state none|full] [options]",
         epilog="Needs a token with write access (HF_TOKEN, or `hf auth login`). The same command resumes an upload.",
+        examples=[
+            "rg-env push outputs/RUN --repo-id me/legs --dry-run",
+            "rg-env push global_step_400 --base Qwen/Qwen2.5-3B-Instruct --repo-id me/legs --optimizer-state full",
+        ],
     )
     push.add_argument(
         "path",

@@ -242,7 +242,7 @@ def _checkpoint(folder: Path, base: str | None, note: str | None) -> Checkpoint:
     near += [weights.parent] if weights != inner or kind == "deepspeed" else []
     runs = [each for each in (folder.parent, folder.parent.parent, folder) if RunFolder.is_run(each)]
     names = [match for each in (folder, weights, folder.parent) if (match := _STEP.fullmatch(each.name))]
-    step, is_ours = saved_step(folder), bool(runs) and (folder / "resume.json").is_file()
+    step, has_state = saved_step(folder), any((folder / name).is_file() for name in ("resume.json", "optimizer.pt"))
     if step is None and names:
         step = int(names[0][1] or names[0][2])
     return Checkpoint(
@@ -251,7 +251,7 @@ def _checkpoint(folder: Path, base: str | None, note: str | None) -> Checkpoint:
         step=step,
         run=RunFolder(runs[0]) if runs else None,
         near=tuple(dict.fromkeys(each for each in near if each.is_dir())),
-        state=folder if is_ours or {"deepspeed", "dtensor", "distcp"} & parts.keys() else None,
+        state=folder if has_state or {"deepspeed", "dtensor", "distcp"} & parts.keys() else None,
         trained_from=base,
         note=note,
     )

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
@@ -106,9 +105,7 @@ def _export_model(request: ExportRequest, checkpoint: Checkpoint, aside: Path, s
     tokenizer = companions.tokenizer
     prompts = verify.prompt_ids(tokenizer, architecture.vocabulary)
     if is_adapter:
-        unmerged = _on_base(checkpoint, weights)
-        reference = verify.logits(unmerged, prompts)  # before: merging changes it
-        weights = in_memory(merged(unmerged))
+        reference, weights = _merged(checkpoint, weights, prompts)
     weights, left = architecture.match(weights)
     if left:
         say(f"left out, not part of the model: {left[0]}" + (f" and {len(left) - 1} more" if left[1:] else ""))
@@ -159,12 +156,14 @@ def _export_adapters(request: ExportRequest, checkpoint: Checkpoint, aside: Path
     say(verify.check_answers(checkpoint.run, checkpoint.step, lambda: model, tokenizer, lossless=lossless))
 
 
-def _on_base(checkpoint: Checkpoint, weights: Weights) -> Any:
-    """The base model with these adapters, as PEFT has it."""
+def _merged(checkpoint: Checkpoint, weights: Weights, prompts: torch.Tensor) -> tuple[torch.Tensor, Weights]:
+    """The logits of the base model with these adapters, as PEFT has it, and its weights with them merged."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copyfile(checkpoint.weights / "adapter_config.json", Path(folder) / "adapter_config.json")
         _write(weights, None, Path(folder), ADAPTER, lambda _: None)
-        return adapted(checkpoint, Path(folder))
+        model = adapted(checkpoint, Path(folder))
+    reference = verify.logits(model, prompts)  # before: merging changes it
+    return reference, in_memory(merged(model))
 
 
 def _matches_whole(checkpoint: Checkpoint, architecture: Architecture, weights: Weights, say: Say) -> bool:

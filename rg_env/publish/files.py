@@ -39,8 +39,8 @@ _MODEL = (
 _STATE = (
     *_MODEL, "pytorch_model*.bin", "pytorch_model.bin.index.json", "trainer_state.json", "resume.json",
     "resume_state_*.pt", "previous_policy_*.safetensors", "curriculum.json", "optimizer.pt", "scaler.pt",
-    "scheduler.pt", "**/latest", "**/*_states.pt", "**/.metadata", "**/*.distcp", "**/fsdp_config.json",
-    "**/model_world_size_*.pt", "**/optim_world_size_*.pt", "**/extra_state_world_size_*.pt",
+    "scheduler.pt", "rng_state*.pth", "**/latest", "**/*_states.pt", "**/.metadata", "**/*.distcp",
+    "**/fsdp_config.json", "**/model_world_size_*.pt", "**/optim_world_size_*.pt", "**/extra_state_world_size_*.pt",
 )  # fmt: skip
 """What training resumes from: a run of ours, and other trainers."""
 _TEXTS = (".json", ".jsonl", ".yaml", ".jinja", ".txt", ".md")

@@ -1,6 +1,7 @@
 """From a run to the hub and back: the download is the model, answers the same and resumes training exactly."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,20 @@ def test_a_checkpoint_of_verl_is_published_by_one_command(
     code, _, error = rg_env(*command, "--dry-run", "--base", str(POLICY_DIR))
     assert code == 2
     assert "has 1 of 2 files model_world_size_2_rank_R.pt: copy all" in error
+
+
+def test_the_state_of_transformers_trainer_comes_too(hub: HubServer, pushed: Pushed, tmp_path: Path) -> None:
+    """As TRL leaves a checkpoint; pickled arguments, which name folders, do not."""
+    folder = Path(shutil.copytree(POLICY_DIR, tmp_path / "out/checkpoint-3"))
+    (folder / "trainer_state.json").write_text('{"global_step": 3}')
+    state = {"optimizer.pt", "scheduler.pt", "rng_state.pth"}
+    for name in (*state, "training_args.bin"):
+        (folder / name).write_bytes(name.encode())
+    pushed(folder, optimizer_state="full", base="org/base")
+    files = hub.repos["me/legs"].files()
+    assert {f"checkpoint-3/{name}" for name in (*state, "trainer_state.json")} <= files.keys()
+    assert not [path for path in files if path.endswith("training_args.bin")]
+    assert b"base_model: org/base" in files["README.md"]
 
 
 def test_a_refusal_comes_before_an_export(hub: HubServer, pushed: Pushed, run: Path) -> None:
