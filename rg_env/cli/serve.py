@@ -42,11 +42,12 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.evaluation.trained import as_trained
     from rg_env.inference.embedded.engine import EmbeddedEngine
     from rg_env.inference.embedded.server import HOST, bind, serve, with_prompt
-    from rg_env.inference.models import with_adapters
+    from rg_env.inference.models import TINY, with_adapters
 
     with bind(options.port) as listener:  # before the model is loaded, which may take minutes
         config, _ = as_trained(eval_config_of([f"models={json.dumps([options.model])}", "tasks=chain_sum"]))
-        trained, text = bool(config.prompt.model_fields_set), options.system_prompt
+        # The tiny policy knows no other prompt than the default one.
+        trained, text = bool(config.prompt.model_fields_set) or options.model == TINY, options.system_prompt
         prompt = config.prompt.model_copy(update={} if text is None else {"system_prompt": text, "preamble": ""})
         (model,) = (each.model for each in config.models.values())
         base = base_model(model)
