@@ -17,6 +17,7 @@ from pydantic import ConfigDict, Field, Strict, ValidationError, model_validator
 
 from rg_env.core.config.parsing import Section, Share, problems_in
 from rg_env.core.run_folder import RunFolder, damaged, evaluation_summary
+from rg_env.core.statistics import wilson_interval
 from rg_env.errors import InputError
 
 Interval = Annotated[tuple[float, float], Strict(False)]
@@ -120,6 +121,12 @@ class Scores(Accuracy):
     """Calls without an answer, after all tries."""
     left_out: int
     """Questions that this model was trained on: neither answered nor counted."""
+
+    @property
+    def greedy(self) -> Accuracy:
+        """The accuracy of the greedy answers, of which each question has one."""
+        share = self.greedy_accuracy
+        return Accuracy(accuracy=share, accuracy_interval=None if share is None else wilson_interval(share, self.n))
 
     def figures(self) -> dict[str, float]:
         """All means that are known, pass@k as `pass@2`, statuses as `status/<name>`."""
@@ -315,13 +322,14 @@ class Results(Record):
 
     @property
     def title(self) -> str:
-        """What was evaluated: the models, and the tasks."""
+        """The models and the tasks that were evaluated; of a training run, the tasks that it trains on."""
         if self.step is None:
             models = list(self.models) or list(dict.fromkeys(each.model for each in self.external))
         else:
             source = Path(next(each.source for task in self.tasks.values() for each in task.models.values()))
             models = ["tiny" if source.parts[-2:] == ("tiny", "policy") else source.name]
-        tasks = list(self.tasks) or list(dict.fromkeys(each.benchmark for each in self.external))
+        tasks = [name for name, task in self.tasks.items() if task.part in (None, "training")] or list(self.tasks)
+        tasks = tasks or list(dict.fromkeys(each.benchmark for each in self.external))
         return f"{_listed(models)} on {_listed(tasks)}"
 
     @property

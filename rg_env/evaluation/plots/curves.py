@@ -7,7 +7,7 @@ Accuracies have 95 % intervals, those of the run's evaluations.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -18,7 +18,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from rg_env.core.run_folder import RunFolder, json_lines
-from rg_env.core.statistics import wilson_interval
 from rg_env.core.text import is_count, is_number
 from rg_env.errors import InputError
 from rg_env.evaluation.plots.style import (
@@ -261,11 +260,20 @@ def _draw_run(axes: Axes, steps: list[dict[str, Any]], evaluations: Sequence[Res
     if steps:
         heights = [row[REWARD] for row in steps]
         axes.plot([row["step"] for row in steps], heights, color=GREY, linewidth=1.2, label="reward, training batch")
-    overall = [(each.step or 0, each.overall()) for each in evaluations]
-    held_out = [(each.step or 0, each.overall("held_out")) for each in evaluations]
-    _draw_accuracy(axes, "accuracy, sampled", overall, _sampled, color=_BLUE, marker="o")
-    _draw_accuracy(axes, "accuracy, greedy", overall, _greedy, color=_ORANGE, marker="s")
-    _draw_accuracy(axes, "accuracy, held-out tasks", held_out, _sampled, color=_PURPLE, marker="^")
+    overall = [(each.step or 0, scores) for each in evaluations if (scores := each.overall())]
+    held_out = [(each.step or 0, scores) for each in evaluations if (scores := each.overall("held_out"))]
+    for label, measured, color, marker in (
+        ("accuracy, sampled", overall, _BLUE, "o"),
+        ("accuracy, greedy", overall, _ORANGE, "s"),
+        ("accuracy, held-out tasks", held_out, _PURPLE, "^"),
+    ):
+        found = [(step, each.greedy if "greedy" in label else each) for step, each in measured]
+        points = [(step, *each.measured) for step, each in found if each.accuracy is not None]
+        if points:
+            at, accuracies, intervals = zip(*points, strict=True)
+            text = f"{label} ({measured[0][1].n} frozen problems)"
+            look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 5, "linewidth": 1.6, "label": text}
+            axes.errorbar(at, accuracies, yerr=error_bars(accuracies, intervals), capsize=3, **look)
     axes.set(xlabel="optimizer step", ylabel="reward, accuracy (bars: 95 % intervals)")
     label_whole_steps(axes)
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
@@ -279,36 +287,10 @@ def _draw_run(axes: Axes, steps: list[dict[str, Any]], evaluations: Sequence[Res
         right.set_ylabel("tokens")
         right.set_ylim(bottom=0)
         right.spines["top"].set_visible(False)
-    if any(scores for _, scores in held_out):  # a curve that stays low, where the legend would be
+    if held_out:  # a curve that stays low, where the legend would be
         axes.legend(handles, labels, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
     else:
         axes.legend(handles, labels, loc="lower right", frameon=False)
-
-
-_Measured = tuple[float, Interval] | None
-
-
-def _sampled(scores: Scores) -> _Measured:
-    return None if scores.accuracy is None else scores.measured
-
-
-def _greedy(scores: Scores) -> _Measured:
-    accuracy = scores.greedy_accuracy
-    return None if accuracy is None else (accuracy, wilson_interval(accuracy, scores.n))
-
-
-def _draw_accuracy(
-    axes: Axes,
-    label: str,
-    scores: Sequence[tuple[int, Scores | None]],
-    measured: Callable[[Scores], _Measured],
-    **look: Any,
-) -> None:
-    points = [(step, found, each.n) for step, each in scores if each and (found := measured(each))]
-    if points:
-        heights, intervals = [height for _, (height, _), _ in points], [interval for _, (_, interval), _ in points]
-        look |= {"markersize": 5, "capsize": 3, "linewidth": 1.6, "label": f"{label} ({points[0][2]} frozen problems)"}
-        axes.errorbar([step for step, _, _ in points], heights, yerr=error_bars(heights, intervals), **look)
 
 
 def _draw_tasks(axes: Axes, evaluations: Sequence[Results], tasks: Sequence[str]) -> None:
@@ -318,7 +300,7 @@ def _draw_tasks(axes: Axes, evaluations: Sequence[Results], tasks: Sequence[str]
     labelled: set[str] = set()
     for row, task in enumerate(tasks):
         part, color, marker = looks.get(evaluations[-1].tasks[task].part or "", ("", _BLUE, "o"))
-        found = {step: each for step, end in ends.items() if (each := _sampled(_scores(end, task)))}
+        found = {step: each.measured for step, end in ends.items() if (each := _scores(end, task)).accuracy is not None}
         axes.plot(
             [accuracy for accuracy, _ in found.values()], [row] * len(found), color=GREY, linewidth=1, linestyle=":"
         )

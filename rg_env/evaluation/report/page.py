@@ -10,6 +10,7 @@ import hashlib
 import html
 import json
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from importlib import resources
 from string import Template
 from typing import Any
@@ -42,6 +43,11 @@ def figure(estimate: Estimate | float | None, digits: int = 2) -> str:
     found = estimate if isinstance(estimate, Estimate) else Estimate(estimate)
     ends = "" if found.low is None else f" [{found.low:.{digits}f}, {found.high:.{digits}f}]"
     return f"{found.value:.{digits}f}{ends}"
+
+
+def date(created: str | None) -> str:
+    """A time in ISO 8601 as a fact; empty without one."""
+    return f"{datetime.fromisoformat(created).astimezone(UTC):%Y-%m-%d %H:%M} UTC" if created else ""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from rg_env.core.statistics import mean_and_error, share_interval
 from rg_env.errors import InputError
 from rg_env.evaluation.merge import merged
-from rg_env.evaluation.report.page import Bar, BarGroup, Estimate, Page, Table, Text, figure
+from rg_env.evaluation.report.page import Bar, BarGroup, Estimate, Page, Table, Text, date, figure
 from rg_env.evaluation.report.rollouts import Gathered, Record, file_source, gather
 from rg_env.evaluation.results import Accuracy, Results, Scores, TaskResults, read_results
 from rg_env.evaluation.runner import ROLLOUTS
@@ -84,7 +84,7 @@ def _results(source: Path, notes: list[str]) -> Results | None:
 
 
 def _facts(results: Results, notes: list[str]) -> list[tuple[str, str]]:
-    facts = [("date", results.created)]
+    facts = [("date", date(results.created))]
     if first := next(iter(results.tasks.values()), None):
         sampling = first.sampling
         sources = {name: model.source for task in results.tasks.values() for name, model in task.models.items()}

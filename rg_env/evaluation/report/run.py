@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rg_env.core.run_folder import RunFolder
-from rg_env.core.statistics import wilson_interval
 from rg_env.core.text import is_number
 from rg_env.errors import InputError
-from rg_env.evaluation.report.page import Chart, Estimate, Metrics, Page, Series, Table, Text, figure
+from rg_env.evaluation.report.page import Chart, Estimate, Metrics, Page, Series, Table, Text, date, figure
 from rg_env.evaluation.report.results import accuracy_of, add_tasks
 from rg_env.evaluation.report.rollouts import file_source, gather, step_source
-from rg_env.evaluation.results import Results, Scores, read_evaluations
+from rg_env.evaluation.results import Results, read_evaluations
 from rg_env.evaluation.scores import together
 
 POINTS = 1_000
@@ -55,7 +54,8 @@ def run_page(folder: Path, limit: int) -> Page:
 
 def _add_facts(page: Page, run: RunFolder, evaluations: Sequence[Results]) -> None:
     manifest, results = run.manifest(), run.results()
-    facts = [("folder", page.title), ("date", manifest.get("created")), ("commit", manifest.get("commit"))]
+    facts: list[tuple[str, object]] = [("folder", page.title), ("date", date(manifest.get("created")))]
+    facts.append(("commit", (manifest.get("commit") or "")[:12]))
     if results is not None:
         state = "interrupted" if results.get("interrupted") else "finished"
         if rule := results.get("stopped_by"):
@@ -99,7 +99,7 @@ def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
     for each in evaluations:
         found = {
             "sampled": accuracy_of(each.overall()),
-            "greedy": _greedy(each.overall()),
+            "greedy": accuracy_of(overall.greedy) if (overall := each.overall()) else None,
             "held-out tasks": accuracy_of(each.overall("held_out")),
         }
         labels = list(each.scores("labelled").items())[:_LABELS_DRAWN]
@@ -121,12 +121,6 @@ def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
             page.charts.append(Chart(title, drawn, page.metrics.note))
 
 
-def _greedy(scores: Scores | None) -> Estimate | None:
-    if scores is None or scores.greedy_accuracy is None:
-        return None
-    return Estimate.of(scores.greedy_accuracy, wilson_interval(scores.greedy_accuracy, scores.n))
-
-
 def _by_step(evaluations: Sequence[Results]) -> Table:
     columns: dict[str, list[str]] = {}
     for each in evaluations:
@@ -135,7 +129,7 @@ def _by_step(evaluations: Sequence[Results]) -> Table:
         row = {
             "step": str(each.step),
             "accuracy": figure(accuracy_of(overall)),
-            "greedy accuracy": figure(_greedy(overall)),
+            "greedy accuracy": figure(accuracy_of(overall.greedy)),
             "reward": figure(Estimate.of(overall.reward, overall.reward_interval)),
             "tokens": figure(overall.mean_completion_tokens, 1),
             "cut off": figure(overall.truncated),

@@ -158,7 +158,7 @@ def test_it_opens_without_errors_and_without_a_network(
     browser.open(request.getfixturevalue(kind))
     wait = WebDriverWait(browser.driver, 10)
     wait.until(lambda _: browser.run("return document.querySelectorAll('#bars svg rect.bar').length") >= 2)
-    assert browser.text("#title") in ("tiny on maze, chain_sum", "base, trained on leg_counting")
+    assert browser.text("#title") in ("tiny on chain_sum", "base, trained on leg_counting")
     assert browser.texts("table th")
     assert browser.logs("browser") == []
     assert browser.requests() == []
@@ -212,7 +212,7 @@ def test_the_policy_holds_should_the_escaping_fail(browser: Browser, run_page: P
     hostile = f"{HOSTILE[3]}{HOSTILE[0]}<iframe src='data:,x'></iframe>"
     page.write_text(run_page.read_text(encoding="utf-8").replace("<main>", f"<main>{hostile}"), encoding="utf-8")
     browser.open(page)
-    assert browser.driver.title == "tiny on maze, chain_sum · rg_env report"
+    assert browser.driver.title == "tiny on chain_sum · rg_env report"
     assert sum("Content Security Policy" in entry["message"] for entry in browser.logs("browser")) >= 3
     assert "TrustedHTML" in browser.run(
         "try { document.body.innerHTML = '<b>'; return 'made'; } catch (error) { return String(error); }"
