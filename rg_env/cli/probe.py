@@ -41,8 +41,8 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.core.tasks.task_table import load_table
     from rg_env.errors import InputError
     from rg_env.evaluation.config import eval_config_of
-    from rg_env.evaluation.evaluate import run_evaluation
     from rg_env.evaluation.probe import fitted, judge, labels, mixture, print_probed
+    from rg_env.evaluation.run import run_evaluation
     from rg_env.evaluation.trained import as_trained
 
     if options.rollouts_per_example < 2:
@@ -59,10 +59,10 @@ def run(options: argparse.Namespace) -> int:
     for package in ("scipy", "matplotlib"):  # before anything is generated
         require(package, "eval")
     config, _ = as_trained(eval_config_of([f"{key}={json.dumps(value)}" for key, value in given.items()]))
-    config, skipped = fitted(config)
-    for line in skipped:
-        print(line, flush=True)
     with end_signals_as_ctrl_c():
+        config, skipped = fitted(config)
+        for line in skipped:
+            print(line, flush=True)
         results, folder = run_evaluation(config, resume=options.resume)
     found = judge(results, next(iter(config.models)))
     print_probed(found)

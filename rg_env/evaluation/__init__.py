@@ -1,4 +1,4 @@
-"""Models on tasks: asked, scored and compared, and what people look at of it: tables, pictures, a page.
+"""Models on tasks: answers, scores, comparisons, and how people look at them: tables, pictures, a page.
 
 results, folder = evaluate(["tiny", "outputs/RUN/checkpoint-25"], ["leg_counting"], num_examples=50)
 """
@@ -21,11 +21,11 @@ def evaluate(
         sections: the other keys of that config, such as `num_examples=50` and `sampling={"max_tokens": 512}`.
 
     Raises:
-        ConfigError: wrong keys or values, all at once. Other errors are those of `evaluate.run_evaluation`.
+        ConfigError: wrong keys or values, all at once. Other errors are those of `run.run_evaluation`.
     """
     from rg_env.core.config.files import Document
     from rg_env.evaluation.config import checked_eval_config
-    from rg_env.evaluation.evaluate import run_evaluation
+    from rg_env.evaluation.run import run_evaluation
 
     own = {name: dict(each) if isinstance(each, Mapping) else list(each) for name, each in
            (("models", models), ("tasks", tasks))}  # fmt: skip

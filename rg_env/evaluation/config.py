@@ -80,6 +80,10 @@ class RequestsConfig(Section):
     """Timeout of one call, in seconds."""
     tries: Positive = 6
     """Attempts of a call that is refused for now (429, 5xx), times out or comes back damaged, before it has failed."""
+    pause_s: Above0 = 0.5
+    """Seconds before the second attempt, unless the server sets them; each further pause is twice as long, up to 60."""
+    give_up_after: Positive = 32
+    """Consecutive failed calls after which a model is given up."""
 
 
 class ServingConfig(Section):

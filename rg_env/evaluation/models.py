@@ -42,7 +42,7 @@ DEFAULT_KEY = "OPENAI_API_KEY"
 HOST = "127.0.0.1"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _LIST_TIMEOUT_S = 20.0
-_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
+_LONGEST_PAUSE_S = 60.0
 _FOR_NOW = (408, 409, 425, 429)
 _FOR_ALL = (401, 402, 403, 404, 405)
 _SHORTEST_KEY = 8
@@ -126,7 +126,7 @@ class Endpoint:
         body = {"model": self.served_name, "messages": messages, **settings}
         problem, tries, timeout_s = "", self.config.tries, self.config.timeout_s
         for number in range(1, tries + 1):
-            pause = min(_PAUSE_S * 2 ** (number - 1), _LONGEST_PAUSE_S)
+            pause = min(self.config.pause_s * 2 ** (number - 1), _LONGEST_PAUSE_S)
             try:
                 async with asyncio.timeout(
                     timeout_s

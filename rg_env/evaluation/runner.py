@@ -46,8 +46,6 @@ from rg_env.inference.protocol import Sampling
 
 Draw = Literal["sampled", "greedy"]
 ROLLOUTS = "rollouts.jsonl"
-_IN_A_ROW = 32
-"""Consecutive failed calls of a model, after all tries, before it is given up."""
 
 
 @dataclass
@@ -460,6 +458,7 @@ class _Run:
             work.take([answered])
             if answered.reply and answered.reply.model not in (None, ready.served_name):
                 self.outcome.answered_as.setdefault(name, set()).add(str(answered.reply.model))
-            if answered.error and self._failed_in_a_row[name] >= _IN_A_ROW:
-                problems.setdefault(name, f"{_IN_A_ROW} calls failed one after another: {answered.error}")
+            if answered.error and self._failed_in_a_row[name] >= self.config.requests.give_up_after:
+                failed = self.config.requests.give_up_after
+                problems.setdefault(name, f"{failed} calls failed one after another: {answered.error}")
                 return

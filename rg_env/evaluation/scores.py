@@ -18,19 +18,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, get_args
 
+from rg_env.core import statistics
 from rg_env.core.grading.scoring import Status
 from rg_env.core.run_folder import installed_commit, write_aside
-from rg_env.core.statistics import (
-    difference_of,
-    guess_adjusted,
-    mean_and_error,
-    mean_interval,
-    mean_of,
-    paired_difference,
-    pass_at_k,
-    share_interval,
-    wilson_interval,
-)
 from rg_env.core.tasks.task_table import load_table
 from rg_env.core.text import file_part
 from rg_env.errors import InputError
@@ -38,18 +28,7 @@ from rg_env.evaluation import results as schema
 from rg_env.evaluation.config import EvalConfig, PublishedTable
 from rg_env.evaluation.models import kind_of, local_engine
 from rg_env.evaluation.records import FAILED, Answer
-from rg_env.evaluation.results import (
-    ExternalResult,
-    ModelResult,
-    ModelSummary,
-    Paired,
-    PublishedFigure,
-    Results,
-    Scores,
-    TaskResults,
-    Usage,
-    Verdict,
-)
+from rg_env.evaluation.results import Paired, Results, Scores, TaskResults, Usage
 from rg_env.evaluation.runner import TaskWork
 from rg_env.evaluation.tables import markdown
 
@@ -81,7 +60,7 @@ def results_of(
     models: Mapping[str, Source],
     *,
     published: Mapping[str, PublishedTable] | None = None,
-    external: Sequence[ExternalResult] = (),
+    external: Sequence[schema.ExternalResult] = (),
     lm_eval: str = "",
     step: int | None = None,
     rollouts: Sequence[dict[str, Any]] = (),
@@ -140,7 +119,7 @@ def _task(
                 f"{model}, {name}: no question is left that the model was not trained on: use another eval_seed, or "
                 "split questions as its training did (split_by)"
             )
-        results[model] = ModelResult(
+        results[model] = schema.ModelResult(
             source=source.source,
             kind=source.kind,
             engine=source.engine,
@@ -193,13 +172,13 @@ def scores_of(works: Iterable[TaskWork], floor: float | None = None) -> Scores:
         answers=count,
         accuracy=accuracy,
         accuracy_se=accuracy_se,
-        accuracy_interval=None if accuracy is None else share_interval(right),
-        guess_adjusted=None if floor is None or accuracy is None else guess_adjusted(accuracy, floor),
+        accuracy_interval=None if accuracy is None else statistics.share_interval(right),
+        guess_adjusted=None if floor is None or accuracy is None else statistics.guess_adjusted(accuracy, floor),
         greedy_accuracy=greedy_accuracy,
         greedy_accuracy_se=greedy_accuracy_se,
         reward=reward,
         reward_se=reward_se,
-        reward_interval=None if reward is None else mean_interval(rewards) or (reward, reward),
+        reward_interval=None if reward is None else statistics.mean_interval(rewards) or (reward, reward),
         greedy_reward=greedy_reward,
         greedy_reward_se=greedy_reward_se,
         pass_at_k={name: mean for name, (mean, _) in passes.items()},
@@ -221,13 +200,16 @@ def _values(questions: Sequence[Sequence[Answer]], name: str) -> list[list[float
 
 
 def _mean(values: Sequence[Sequence[float]]) -> tuple[float, float] | tuple[None, None]:
-    return mean_and_error(values) if any(values) else (None, None)
+    return statistics.mean_and_error(values) if any(values) else (None, None)
 
 
 def _passes(right: Sequence[Sequence[float]]) -> dict[str, tuple[float, float]]:
     times = min(map(len, right), default=0)
     powers = [2**power for power in range(times.bit_length()) if times > 1]
-    return {f"pass@{k}": mean_and_error([[pass_at_k(len(each), int(sum(each)), k)] for each in right]) for k in powers}
+    return {
+        f"pass@{k}": statistics.mean_and_error([[statistics.pass_at_k(len(each), int(sum(each)), k)] for each in right])
+        for k in powers
+    }
 
 
 def usage_of(answers: Iterable[Answer], prices: tuple[float, float] | None) -> Usage:
@@ -261,20 +243,22 @@ def _overall(tasks: Iterable[TaskResults]) -> list[TaskResults]:
     return [task for task in tasks if task.part in (None, "training")]
 
 
-def _summary(model: str, tasks: Sequence[TaskResults], works: Sequence[TaskWork]) -> ModelSummary:
+def _summary(model: str, tasks: Sequence[TaskResults], works: Sequence[TaskWork]) -> schema.ModelSummary:
     overall = [(task, task.models[model].scores) for task in _overall(tasks)]
     measured = [(task, *scores.measured) for task, scores in overall if scores.accuracy is not None]
     categories: dict[str, list[float]] = {}
     for task, accuracy, _ in measured:
         if task.category:
             categories.setdefault(task.category, []).append(accuracy)
-    mean, interval = mean_of([a for _, a, _ in measured], [i for *_, i in measured]) if measured else (None, None)
+    mean, interval = (
+        statistics.mean_of([a for _, a, _ in measured], [i for *_, i in measured]) if measured else (None, None)
+    )
     adjusted = [each.guess_adjusted for _, each in overall if each.guess_adjusted is not None]
     parts: dict[schema.Part, list[TaskWork]] = {}
     for work in works:
         if work.model == model and work.questions.part in ("training", "held_out"):
             parts.setdefault(work.questions.part, []).append(work)
-    return ModelSummary(
+    return schema.ModelSummary(
         accuracy=mean,
         accuracy_interval=interval,
         guess_adjusted=fmean(adjusted) if adjusted else None,
@@ -297,7 +281,7 @@ def _comparisons(models: Sequence[str], tasks: Sequence[TaskResults]) -> list[Pa
     for earlier, later in combinations(models, 2):
         answers = [(_shares(task.models[later].correct), _shares(task.models[earlier].correct)) for task in tasks]
         if answers and all(set(one) & set(other) for one, other in answers):
-            found = paired_difference(answers)
+            found = statistics.paired_difference(answers)
             pairs.append(
                 Paired(
                     a=later, b=earlier, n=found.n, difference=found.value, interval=found.interval,
@@ -328,7 +312,7 @@ def together(evaluations: Mapping[str, Results]) -> Results:
     )
 
 
-def compare(published: Mapping[str, PublishedTable], tasks: Mapping[str, TaskResults]) -> list[PublishedFigure]:
+def compare(published: Mapping[str, PublishedTable], tasks: Mapping[str, TaskResults]) -> list[schema.PublishedFigure]:
     """Each published figure with ours. Their questions differ from ours, so the two count as independent.
 
     Two figures count as the same within the tolerance, whatever the intervals. A larger difference is due to chance if
@@ -343,11 +327,11 @@ def compare(published: Mapping[str, PublishedTable], tasks: Mapping[str, TaskRes
             for model, theirs in figures.accuracy.items():
                 scores = [tasks[name].models[model].scores for name in names]
                 accuracies, intervals = zip(*(score.measured for score in scores), strict=True)
-                ours, interval = mean_of(accuracies, intervals)
-                known = (theirs, theirs) if n is None else wilson_interval(theirs, n)
-                difference, around = difference_of(ours, interval, theirs, known)
+                ours, interval = statistics.mean_of(accuracies, intervals)
+                known = (theirs, theirs) if n is None else statistics.wilson_interval(theirs, n)
+                difference, around = statistics.difference_of(ours, interval, theirs, known)
                 found.append(
-                    PublishedFigure(
+                    schema.PublishedFigure(
                         table=table,
                         source=each.source,
                         row=row,
@@ -367,7 +351,7 @@ def compare(published: Mapping[str, PublishedTable], tasks: Mapping[str, TaskRes
     return found
 
 
-def _verdict(difference: float, interval: tuple[float, float], tolerance: float) -> Verdict:
+def _verdict(difference: float, interval: tuple[float, float], tolerance: float) -> schema.Verdict:
     if abs(difference) <= tolerance + _ROUNDING:
         return "within_tolerance"
     return "within_chance" if interval[0] <= 0 <= interval[1] else "beyond"

@@ -23,7 +23,7 @@ from rg_env.errors import InputError
 from rg_env.evaluation.config import EvalConfig, EvalModel, run_of
 from rg_env.evaluation.questions import Questions
 
-_OPTIONS = {"config", "level", "levels"}
+_OPTIONS = ("config", "level", "levels")
 _OF_TRAINING = ("prompt.", "grading", "rewards.", "sampling.max_tokens", "tasks.")
 """Keys that describe how a model was trained; others describe how its run evaluated it."""
 
@@ -44,18 +44,16 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     for number, (name, settings) in enumerate(trained.items()):
         if number == 0:
             config = _filled(config, settings)
-        values = dict(leaves(config.model_dump(mode="json")))
-        known = {
-            key: value
-            for key, value in leaves({**settings, "tasks": settings["options"]})
-            if key.startswith(_OF_TRAINING) and (not key.startswith("tasks.") or key.split(".")[1] in config.tasks)
-        }
-        alike, other = (
-            ", ".join(f"{key}={shortened(value)}" for key, value in known.items() if (values.get(key) == value) is same)
-            for same in (True, False)
-        )
-        notes += [f"{name}: evaluated as in its training run: {alike}"] if number == 0 and alike else []
-        notes += [f"{name}: trained with other values than it is evaluated with: {other}"] if other else []
+        values, alike, other = dict(leaves(config.model_dump(mode="json"))), list[str](), list[str]()
+        for key, value in leaves({**settings, "tasks": settings["options"]}):
+            section, _, rest = key.partition(".")
+            if key.startswith(_OF_TRAINING) and (section != "tasks" or rest.partition(".")[0] in config.tasks):
+                if values.get(key) != value:
+                    other.append(f"{key}={shortened(value)}")
+                elif value not in (None, "", {}):
+                    alike.append(f"{key}={shortened(value)}")
+        notes += [f"{name}: evaluated as in its training run: {', '.join(alike)}"] if number == 0 and alike else []
+        notes += [f"{name}: trained with other values than it is evaluated with: {', '.join(other)}"] if other else []
     if not config.tasks and not config.external.tasks:
         raise InputError("tasks: is required: no training run of these models names tasks that it was evaluated on")
     return config, notes
@@ -115,7 +113,7 @@ def _tasks(rows: Mapping[str, Any]) -> list[tuple[str, dict[str, Any], int]]:
     mixture = Mixture.parse(rows["tasks"])
     counts = mixture.counts(rows["splits"]["eval"]["size"])
     return [
-        (rows.get("label", task.name), {"task": task.name, **task.model_dump(include=_OPTIONS)}, count)
+        (rows.get("label", task.name), {"task": task.name, **task.model_dump(include=set(_OPTIONS))}, count)
         for task, count in zip(mixture.tasks, counts, strict=True)
     ]
 
@@ -130,7 +128,7 @@ def _filled(config: EvalConfig, settings: Mapping[str, Any]) -> EvalConfig:
         below["tasks"] = {
             name: options.get(name, {})
             for name, entry in config.tasks.items()
-            if entry.task in (None, name) and not _OPTIONS & entry.model_fields_set
+            if entry.task in (None, name) and not entry.model_fields_set.intersection(_OPTIONS)
         }
     return EvalConfig.model_validate_json(json.dumps(_merged(below, given)))
 

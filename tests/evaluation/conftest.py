@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterator
 import pytest
 from chat_server import ChatServer
 
-from rg_env.evaluation import models
-
 KEY = "sk-not-to-be-told"
 """Of no endpoint; no file may hold it."""
 
@@ -22,12 +20,6 @@ def chat() -> Iterator[ChatServer]:
     """A server for all tests of a module: each begins by `reset`."""
     with ChatServer(str) as server:
         yield server
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the tries of a call."""
-    monkeypatch.setattr(models, "_PAUSE_S", 0.01)
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ from chat_server import ChatServer, completion
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 
 from rg_env.errors import InputError
-from rg_env.evaluation import evaluate
 from rg_env.evaluation.config import EvalConfig, EvalModel, eval_config_of
 from rg_env.evaluation.models import CallFailed, EndpointFailed, Reply, Request, endpoint
 from rg_env.evaluation.results import Results
+from rg_env.evaluation.run import run_evaluation
 from rg_env.inference.protocol import Sampling
 
 KEY = "s3cret-key-of-somebody"
@@ -32,12 +32,19 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 def _config(url: str, folder: Path, *overrides: str) -> EvalConfig:
     models = json.dumps({"a": {"model": "m", "url": url, "key_variable": "MY_KEY"}})
     return eval_config_of(
-        [f"models={models}", "tasks=gcd", "num_examples=2", f"output.dir={folder}", "requests.tries=1", *overrides]
+        [
+            f"models={models}",
+            "tasks=gcd",
+            "num_examples=2",
+            f"output.dir={folder}",
+            "requests={tries: 1, pause_s: 0.01}",
+            *overrides,
+        ]
     )
 
 
 def _run(url: str, folder: Path, *overrides: str) -> Results:
-    return evaluate.run_evaluation(_config(url, folder, *overrides))[0]
+    return run_evaluation(_config(url, folder, *overrides))[0]
 
 
 def _ask(server: ChatServer, *, tries: int = 3, timeout_s: float = 10.0) -> Reply:

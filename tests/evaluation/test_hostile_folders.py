@@ -17,9 +17,9 @@ from chat_server import ChatServer
 
 from rg_env.core.run_folder import locked
 from rg_env.errors import OutputFolderError, how_to_install
-from rg_env.evaluation import evaluate
 from rg_env.evaluation.config import EvalConfig, eval_config_of
 from rg_env.evaluation.results import Results
+from rg_env.evaluation.run import run_evaluation
 
 RgEnv = Callable[..., tuple[int, str, str]]
 
@@ -35,7 +35,7 @@ def _config(chat: ChatServer, folder: Path, n: int = 4, name: str = "a") -> Eval
 
 
 def _run(config: EvalConfig, **options: Any) -> Results:
-    return evaluate.run_evaluation(config, **options)[0]
+    return run_evaluation(config, **options)[0]
 
 
 def test_a_folder_that_is_removed_ends_the_evaluation(chat: ChatServer, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_probe_that_is_interrupted_says_how_it_goes_on(chat: ChatServer, tmp_p
                "--levels", "0", "-n", "40", "-r", "4", "--output-dir", str(folder)]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while not chat.requests and time.monotonic() < deadline and process.poll() is None:
+    while len(chat.requests) < 3 and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.02)
     os.kill(process.pid, 15)
     output, error = process.communicate(timeout=60)

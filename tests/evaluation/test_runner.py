@@ -16,9 +16,9 @@ from starlette.responses import JSONResponse
 
 from rg_env.core.data.dataset import build_rows
 from rg_env.errors import InputError, OutputFolderError, RewardError, ServerError
-from rg_env.evaluation import evaluate, runner
 from rg_env.evaluation.config import EvalConfig, eval_config_of
 from rg_env.evaluation.results import Results, read_results
+from rg_env.evaluation.run import run_evaluation
 from rg_env.tiny import TASKS
 
 SIZES = json.dumps(TASKS["leg_counting"])
@@ -35,12 +35,12 @@ def _config(server: ChatServer, folder: Path, *overrides: str, n: int = 20, mode
     models = models or json.dumps({"a": {"model": "m", "url": server.url}})
     return eval_config_of(
         [f"models={models}", f"tasks.leg_counting.config={SIZES}", f"num_examples={n}", f"output.dir={folder}",
-         "requests.tries=3", *overrides]
+         "requests={tries: 3, pause_s: 0.01}", *overrides]
     )  # fmt: skip
 
 
 def _run(config: EvalConfig, **options: Any) -> Results:
-    return evaluate.run_evaluation(config, **options)[0]
+    return run_evaluation(config, **options)[0]
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
@@ -148,14 +148,15 @@ def test_an_endpoint_that_fails_ends_alone(chat: ChatServer, tmp_path: Path) -> 
     assert results.comparisons[0].p_value == 1
 
 
-def test_a_server_that_never_recovers_is_given_up(
-    chat: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After so many calls in a row; not after each of thousands."""
-    monkeypatch.setattr(runner, "_IN_A_ROW", 5)
+def test_a_server_that_never_recovers_is_given_up(chat: ChatServer, tmp_path: Path) -> None:
+    """After some calls in a row; not after each of thousands."""
     chat.reset(half, trouble=lambda number, body: JSONResponse({"error": {"message": "overloaded"}}, 503))
     with pytest.raises(ServerError, match=r"a: 5 calls failed one after another: HTTP 503: overloaded"):
-        _run(_config(chat, tmp_path / "e", "requests.concurrency=2", "requests.tries=1", n=40))
+        _run(
+            _config(
+                chat, tmp_path / "e", "requests.give_up_after=5", "requests.concurrency=2", "requests.tries=1", n=40
+            )
+        )
     assert len(chat.requests) < 10
 
 
