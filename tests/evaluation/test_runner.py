@@ -14,6 +14,7 @@ import pytest
 from chat_server import ChatServer
 from starlette.responses import JSONResponse
 
+from rg_env import evaluation
 from rg_env.core.data.dataset import build_rows
 from rg_env.errors import InputError, OutputFolderError, RewardError, ServerError
 from rg_env.evaluation.config import EvalConfig, eval_config_of
@@ -75,6 +76,17 @@ def test_every_question_is_asked_and_scored(chat: ChatServer, tmp_path: Path) ->
     record = _records(tmp_path / "e")[0]
     assert record["answer"] == GOLD[record["question"]]
     assert record["rewards"].keys() == {"correctness", "format"}
+
+
+def test_the_function_evaluates_again_and_again(chat: ChatServer, tmp_path: Path) -> None:
+    """`rg_env.evaluation.evaluate` stays a function after its first call."""
+    chat.reset(half)
+    for name in "ab":
+        model = {"model": "m", "url": chat.url}
+        results, folder = evaluation.evaluate(
+            {"m": model}, ["gcd"], num_examples=2, output={"dir": f"{tmp_path}/{name}"}
+        )
+        assert (results.tasks["gcd"].questions.n, folder) == (2, tmp_path / name)
 
 
 def test_a_task_may_have_sampling_of_its_own(chat: ChatServer, tmp_path: Path) -> None:
