@@ -119,7 +119,7 @@ def _peaks(engine: str, *overrides: str) -> dict[str, float]:
 
 def preset_peak(preset: str) -> float:
     """Gigabytes of a run by a preset of `configs/models`."""
-    (name,) = [name for name, (config, *_) in MODELS.items() if config == preset.rpartition("_")[0]]
+    (name,) = [name for name, (config, *_) in MODELS.items() if preset.startswith(f"{config}_")]
     return _peak(name, preset)
 
 

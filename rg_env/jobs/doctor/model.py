@@ -27,6 +27,7 @@ from rg_env.tiny import POLICY_DIR
 from rg_env.training.checkpointing.files import WEIGHTS, weight_files, weights_damage, weights_problem
 from rg_env.training.checks import prompt_lengths
 from rg_env.training.config.grpo import batch_problems
+from rg_env.training.config.schema import TrainConfig
 from rg_env.training.reporting.memory import Estimate, ModelShape, estimate, largest_that_fits
 
 _TIGHT = 0.9
@@ -256,14 +257,21 @@ def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
         fix = f"engine.max_batch_size={turns} (a batch is generated in more turns), or shorter max_tokens"
     else:
         fix = "LoRA, a smaller model, or engine.kind=vllm with --processes N (ZeRO-3)"
-    if place.startswith("on GPU") and (preset := preset_for(planned.config.model.name, free)):
+    if place.startswith("on GPU") and (preset := preset_for(planned.config, free)):
         fix = f"{fix}; or extend {preset}, which fits by estimate"
     return Check("memory", "failed" if whole.total > free else "warning", text, fix)
 
 
-def preset_for(model: str, free: int, folder: Path = Path("configs/models")) -> Path | None:
-    """The preset in `folder` for `free` bytes of GPU memory: of this model, or else the one for the largest GPU."""
+def preset_for(config: TrainConfig, free: int, folder: Path = Path("configs/models")) -> Path | None:
+    """The preset in `folder` for `free` bytes of GPU memory: of the same model and with adapters only if `config` has
+    them, if possible; or else the one for the largest GPU."""
     sizes = {file: int(match[1]) for file in folder.glob("*.yaml") if (match := re.search(r"_(\d+)gb$", file.stem))}
     fitting = [file for file, size in sizes.items() if 0.95e9 * size <= free]
-    own = [file for file in fitting if read_config(file, []).get(("model", "name")) == model]
-    return max(own or fitting, key=lambda file: (sizes[file], file.name), default=None)
+    documents = {file: read_config(file, []) for file in fitting}
+
+    def fitness(file: Path) -> tuple[bool, bool, int, str]:
+        same_model = documents[file].get(("model", "name")) == config.model.name
+        same_method = (documents[file].get(("lora", "r")) is None) == (config.lora is None)
+        return same_model, same_method, sizes[file], file.name
+
+    return max(fitting, key=fitness, default=None)

@@ -17,13 +17,12 @@ resumed. Ctrl-C, SIGTERM and SIGHUP let the current run save, then end the sweep
 import sys
 import time
 from collections.abc import Callable, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
 from rg_env.core.config import yaml12
 from rg_env.core.processes import Command
-from rg_env.core.run_folder import RunFolder, checkpoint_step, damaged, locked, read_yaml, write_aside
+from rg_env.core.run_folder import RunFolder, damaged, locked, read_yaml, write_aside
 from rg_env.core.text import one_line
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.jobs.supervisor import Supervisor
@@ -139,8 +138,7 @@ def _run_point(
         return status == "finished"
     failure, log = _failure_file(folder, point.name), folder / LOGS / f"{point.name}.log"
     failure.unlink(missing_ok=True)
-    if resumes := _has_files(place):
-        _set_aside(place, sweep.configs[point.number - 1].in_updates().training.max_steps)
+    resumes = _has_files(place)
     supervisor.say(f"{head} {point.name}{' resumes' if resumes else ''}")
     start = time.monotonic()
     with supervisor.ending_programs():
@@ -197,12 +195,3 @@ def _failure_file(folder: Path, name: str) -> Path:
 
 def _has_files(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
-
-
-def _set_aside(run: Path, steps: int) -> None:
-    """Rename checkpoints of the last step of a run that has not finished: its last evaluation was interrupted, and
-    cannot be made from there. The steps after the previous checkpoint are made again."""
-    for path in RunFolder(run).checkpoints():
-        step = checkpoint_step(path) or 0
-        if step >= steps:
-            path.rename(next(p for n in count(1) if not (p := path.with_name(f"not-evaluated-{step}-{n}")).exists()))

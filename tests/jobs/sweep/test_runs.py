@@ -213,22 +213,6 @@ def test_a_second_signal_ends_a_run_that_does_not_listen(folder: Path) -> None:
     assert status_of(Path("sweep"), "seed=0") == ("not finished", "")
 
 
-@pytest.mark.parametrize("steps", ["max_steps: 20", "max_steps: 2560, rollouts_as_steps: true"])
-def test_a_checkpoint_of_the_last_step_is_put_aside(folder: Path, steps: str) -> None:
-    """Its last evaluation was interrupted, and cannot be made from there. Checkpoints count updates, 128 rollouts."""
-    (folder / "run.yaml").write_text(CONFIG.replace("max_steps: 20", steps))
-    for name in ("checkpoint-10", "checkpoint-20", "not-evaluated-20-1", "checkpoint-x"):
-        Path("sweep/seed=0", name).mkdir(parents=True)
-    sweep = load_sweep("run.yaml", ["output.dir=fresh"], ["seed=0"])
-    (folder / "sweep" / "sweep.yaml").write_text(json.dumps(sweep.described()))
-    code, lines, _ = ended(started("seed=0"))
-    assert code == 0
-    assert lines[:2] == ["[1/1] seed=0 resumes", "[1/1] seed 0 goes on"]
-    assert sorted(path.name for path in Path("sweep/seed=0").glob("*-*")) == [
-        *["checkpoint-10", "checkpoint-x", "not-evaluated-20-1", "not-evaluated-20-2"]
-    ]
-
-
 def test_a_folder_of_another_sweep_is_refused(folder: Path) -> None:
     """With what differs; a folder without a sweep, too."""
     assert ended(started())[0] == 0
