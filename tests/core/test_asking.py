@@ -36,16 +36,6 @@ def test_messages(arguments: dict[str, Any], expected: list[tuple[str, str]]) ->
         messages[0]["content"] = "changed"
 
 
-def test_rows_carry_their_grading() -> None:
-    """Rows are left as they are; what is put has all columns."""
-    rows = build_rows("leg_counting", "train", 3, 0)
-    put = PromptOptions.of(grading="partial").to_examples(rows)
-    assert [row["example_id"] for row in put] == [0, 1, 2]
-    assert {row["info"]["grading"] for row in put} == {"partial"}
-    assert all("grading" not in row["info"] for row in rows)
-    assert [row["prompt"][-1]["content"] for row in put] == [row["question"] for row in rows]
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

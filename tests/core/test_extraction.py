@@ -101,22 +101,6 @@ def test_extraction_equals_its_definition(text: str) -> None:
     assert extract(text).answer == _reference(text)
 
 
-@given(TEXTS, TEXTS)
-def test_only_what_follows_a_block_counts(thought: str, reply: str) -> None:
-    """Whatever was thought, and whether the block was opened in the reply or in the prompt."""
-    thought = re.sub("</?think>", "", thought)
-    assert extract(f"<think>{thought}") == extract(f"<think>{thought}</think>") == extract(f"{thought}</think>") == NONE
-    assert extract(f"<think>{thought}</think>{reply}") == extract(f"{thought}</think>{reply}") == extract(reply)
-
-
-@given(st.text(), st.text())
-def test_a_stated_answer_is_found(before: str, answer: str) -> None:
-    """Whatever comes before, an answer between tags at the end is the one extracted."""
-    if "answer>" not in answer and not any(tag in before + answer for tag in TAGS):
-        expected = answer.strip()
-        assert extract(f"{before}<answer>{answer}</answer>") == (Extraction("ok", expected) if expected else NONE)
-
-
 @pytest.mark.parametrize(
     "text",
     [

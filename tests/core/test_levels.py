@@ -55,6 +55,7 @@ def test_parsing_a_mixture_again_changes_nothing() -> None:
         ({"name": "maze", "level": True}, r"from 0 to 3, not True"),
         ({"name": "maze", "level": "2"}, r"from 0 to 3, not '2'"),
         ({"name": "maze", "levels": 2}, r"levels must be a mapping"),
+        ({"name": "maze", "levels": {"dst": 1}}, "unknown level attribute of task 'maze' 'dst': did you mean 'dist'"),
         ({"name": "maze", "levels": {"dist": 4}}, r"levels\['dist'\] must be a whole number from 0 to 3"),
         ({"name": "acre", "level": 0}, r"'acre' has no levels: set its options with config"),
         ({"name": "survo", "level": 2}, r"'survo': level 2 does not work in reasoning-gym .*AssertionError: max_empty"),
@@ -67,12 +68,6 @@ def test_bad_levels_are_told_in_one_line(spec: Any, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         Mixture.parse(spec)
     assert "\n" not in str(caught.value)
-
-
-def test_an_unknown_attribute_is_told_with_the_nearest() -> None:
-    """A typo in `levels` names the attribute that was meant."""
-    with pytest.raises(UnknownNameError, match="unknown level attribute of task 'maze' 'dst': did you mean 'dist'"):
-        Mixture.parse({"name": "maze", "levels": {"dst": 1}})
 
 
 def test_the_table_says_what_the_librarys_curricula_say() -> None:

