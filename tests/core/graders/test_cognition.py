@@ -61,7 +61,7 @@ def cube(scramble: str, right: str = "", wrong: str = "", size: int = 3) -> Row:
     row("codeio", entry('{"a": 1, "b": [true, "x"]}'), "{'a': 1, 'b': [True, 'x']} | {'a': 1.0, 'b': (True, 'x')}"),
     row(
         *("codeio", entry('{"a": 1}'), "{'a': 1}"),
-        '{"a": "1"} | {"A": 1} | {"a": true} | {"a": 1, "b": 2} | [{"a": 1}] | 1 | {}',
+        '{"a": 2, "a": 1} | {"a": "1"} | {"A": 1} | {"a": true} | {"a": 1, "b": 2} | [{"a": 1}] | 1 | {}',
     ),
     row("codeio", entry('{"1": 2}'), "{1: 2}", ["{0x" + "f" * 9000 + ": 2}", '{"a":' * 2000, "[" * 9000 + "]" * 9000]),
     row(

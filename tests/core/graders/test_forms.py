@@ -43,7 +43,7 @@ def test_any_text_is_a_literal_or_nothing(text: str) -> None:
         *((forms.literal, text, None) for text in (
             *("", "[", "]", "[1 2]", "[,1]", "[1,,2]", "{1}", "{1: 2: 3}", "{1, 2}", "{[1]: 2}", "nan", "[NaN]"),
             *("null", "--1", "1+2j", "1 2", "[1](2)", "f(1)", "[" * 30 + "]" * 30, "9" * 2000, "'a' 'b'", "[1) "),
-            "1e999",
+            *("1e999", "{1: 2, 1: 3}"),
         )),
         *((forms.number, *case) for case in (
             *(("1,234,567.50", Fraction("1234567.5")), ("1 234", 1234), ("1_000", 1000), ("\N{MINUS SIGN}12", -12)),
@@ -121,7 +121,7 @@ def test_wrapping(text: str, bare: str) -> None:
             ("Answer:", "Answer:"),
             ("...", "..."),
             ("0.33...", "0.33..."),
-            ("5..", "5.."),
+            ("5..", "5"),
             ("So the answer is 5.", "5"),
             ("Therefore, the answer is: 5", "5"),
         ),

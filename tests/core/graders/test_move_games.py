@@ -152,6 +152,7 @@ MANY_BOXES = boxes(
             json.dumps([*RED[:2], {"Agent[0.5, 2.5]": "move(box_red, target_blue)"}, *BLUE]),
             # one agent does two things
             json.dumps([{**RED[0], "Agent[0.5,0.5]": BLUE[0]["Agent[0.5, 0.5]"]}, RED[1], BOTH[2]]),
+            json.dumps(BOTH).replace("[{", '[{"Agent[0.5, 0.5]": "move(box_blue, square[1.5, 0.5])", ', 1),
             json.dumps([{"Agent[0.5, 0.5]": "wait"}, *BOTH]),
         ],
     ),

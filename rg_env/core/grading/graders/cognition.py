@@ -195,9 +195,16 @@ def _may_be_literal(source: str, gold: Any, stored: str) -> bool:
 
 def _json(source: str) -> Any:
     try:
-        return json.loads(source, parse_constant=_refuse)
+        return json.loads(source, parse_constant=_refuse, object_pairs_hook=_object)
     except (ValueError, RecursionError):
         return _NOT_JSON
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key twice")
+    return found
 
 
 def _refuse(name: str) -> None:

@@ -297,7 +297,10 @@ def _group(bracket: str, tokens: Iterator[re.Match[str]], depth: int) -> Any:
     if token[_CLOSE] != _CLOSED_BY[bracket]:
         raise ValueError("closed by another bracket")
     if bracket == "{":
-        return dict(zip(keys, items, strict=True))
+        found = dict(zip(keys, items, strict=True))
+        if len(found) < len(keys):  # two values for one key are two answers
+            raise ValueError("a key twice")
+        return found
     if bracket == "(":
         return tuple(items) if comma or len(items) != 1 else items[0]
     return items
