@@ -13,7 +13,8 @@ import pytest
 from rg_env.core.text import visible_line
 from rg_env.training.reporting.console import COMPLETION_LENGTH, RunConsole, shorten, spread
 
-METRICS = {"reward": 0.5, "accuracy": 0.25, "completions/mean_length": 33.4, "loss": 0.02, "step_time": 1.234}
+METRICS = {"reward": 0.5, "accuracy": 0.25, "completions/mean_length": 33.4, "loss": 0.02, "step_time": 1.234,
+           "tokens_per_second": 2345.6}  # fmt: skip
 
 
 class Terminal:
@@ -114,7 +115,7 @@ def test_elsewhere_it_is_a_line_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
         console.step(2, 20, {"reward": 0.0})
         console.examples(2, [example()])
     assert stream.getvalue().splitlines() == [
-        "step   1/20  reward 0.50  accuracy 0.25  length 33 tokens  loss 0.020  1.23 s/step",
+        "step   1/20  reward 0.50  accuracy 0.25  length 33 tokens  loss 0.020  1.23 s/step  2,346 tokens/s",
         "step   2/20  reward 0.00  length 0 tokens",
         "answers after step 2:",
         "  leg_counting  correct  reward 1.00",

@@ -266,9 +266,3 @@ def test_a_task_without_a_working_level_is_told_with_the_config() -> None:
     (problem,) = problems(TrainConfig.model_validate(config))
     assert problem.path == ("curriculum", "tasks", "knight_swap")
     assert problem.message.startswith("no level up to 4 works")
-
-
-def test_a_state_of_another_curriculum_is_refused(make: Any) -> None:
-    state = make({"highest": 5}).state
-    with pytest.raises(InputError, match="other tasks or levels"):
-        make({"highest": 4}).start(state)

@@ -26,7 +26,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+from pydantic import BaseModel, NonNegativeInt, ValidationError
 
 from rg_env.core.data.dataset import Row, build_rows
 from rg_env.core.data.splits import SplitBy
@@ -75,7 +75,7 @@ class QuestionPool:
         self._split_by: SplitBy = split_by
         self._known: set[str] = set()
         self._questions: list[dict[str, Any]] = []
-        self._told_too_long = False
+        self._reported_too_long = False
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         """Question `number`; beyond the last one they start over.
@@ -109,8 +109,8 @@ class QuestionPool:
         self._questions += fitting
         if not self._questions:
             raise InputError(f"{self._name}: all {len(new)} questions are longer than max_prompt_length: raise it")
-        if len(fitting) < len(new) and not self._told_too_long:
-            self._told_too_long = True
+        if len(fitting) < len(new) and not self._reported_too_long:
+            self._reported_too_long = True
             self._say(
                 f"{self._name}: {len(new) - len(fitting)} of {len(new)} questions are longer than max_prompt_length "
                 f"and are left out"
@@ -126,8 +126,6 @@ class QuestionPool:
 
 class TaskState(BaseModel):
     """The state of one task."""
-
-    model_config = ConfigDict(extra="forbid")
 
     level: NonNegativeInt
     levels: list[NonNegativeInt]
@@ -146,8 +144,6 @@ CurriculumQuestion = tuple[str, NonNegativeInt, NonNegativeInt]
 
 class CurriculumState(BaseModel):
     """All that a curriculum depends on."""
-
-    model_config = ConfigDict(extra="forbid")
 
     tasks: dict[str, TaskState]
     looked: NonNegativeInt = 0
@@ -206,9 +202,8 @@ class Curriculum:
         self.start()
 
     def start(self, state: CurriculumState | None = None) -> None:
-        """Start over, or resume from `state`. Raises `InputError` if that is of other tasks or levels."""
+        """Start over, or resume from `state`, of a curriculum with the same `facts`."""
         if state is not None:
-            self._check_fit(state)
             self._pools = {}
         self.state = state or CurriculumState(
             tasks={
@@ -273,13 +268,6 @@ class Curriculum:
             if task.window:
                 found[f"curriculum/{name}/accuracy"] = statistics.fmean(task.window)
         return found
-
-    def _check_fit(self, state: CurriculumState) -> None:
-        known = {(name, level) for name, levels in self._options.items() for level in levels}
-        named = {(name, level) for name, task in state.tasks.items() for level in [task.level, *task.levels]}
-        named |= {asked[:2] for batch in state.prompted.values() for asked in batch if asked}
-        if not named <= known or set(state.tasks) != set(self._options):
-            raise InputError("the curriculum's state is of other tasks or levels")
 
     def _due(self, task: TaskState, step: int) -> tuple[int, str]:
         """The level that it should have, and why."""

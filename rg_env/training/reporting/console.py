@@ -72,6 +72,8 @@ class RunConsole:
         if "step_time" in metrics:
             figures.append(f"{metrics['step_time']:.2f} s/step")
         if not self._live:
+            if "tokens_per_second" in metrics:
+                figures.append(f"{metrics['tokens_per_second']:,.0f} tokens/s")
             self.line(f"step {step:>3}/{max_steps}  {'  '.join(figures)}")
             return
         if self._progress is None:
