@@ -24,8 +24,7 @@ def main() -> None:
     parser.add_argument("--dry-run", action="store_true", help="send nothing")
     options = parser.parse_args()
 
-    from rg_env.core.hub import PushRequest
-    from rg_env.publish.push import preview, push
+    from rg_env.publish.push import PushRequest, preview, push
 
     request = PushRequest(options.run, options.repo_id, options.private, options.optimizer_state, options.revision)
     if options.dry_run:

@@ -1,5 +1,6 @@
 """The examples: each trains as a process of its own, and a user's mistakes in them are one line."""
 
+import ast
 import importlib.util
 import json
 import subprocess
@@ -95,6 +96,17 @@ def test_mistakes_are_one_line(
     assert errors.count("error: ") == 1
     assert errors.partition("error: ")[2].count("\n") == 1
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")} == {*FILES}
+
+
+PUBLIC = {"rg_env", "rg_env.commands", "rg_env.errors", "rg_env.evaluation", "rg_env.publish.push", "rg_env.training"}
+
+
+def test_examples_import_public_names_alone() -> None:
+    """`train_trl`, which shows an adapter, apart."""
+    for file in {*(REPOSITORY / "examples").glob("*.py")} - {REPOSITORY / "examples" / "train_trl.py"}:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("rg_env"):
+                assert node.module in PUBLIC, file.name
 
 
 CONFIG = """
