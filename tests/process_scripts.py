@@ -86,7 +86,7 @@ def run(folder: Path, launcher: Sequence[str], arguments: Sequence[str]) -> "sub
         output, errors = process.communicate(timeout=WITHIN_S)
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
