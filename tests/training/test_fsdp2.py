@@ -61,8 +61,8 @@ run_command(main)
 
 
 CASES: dict[str, dict[str, Any]] = {
-    "all weights, KL to the initial policy": {
-        "fields": {"beta": 0.05, "gradient_checkpointing": True, "loss_type": "dr_grpo"}
+    "all weights, KL to the initial policy, entropy bonus": {
+        "fields": {"beta": 0.05, "entropy_coef": 0.01, "gradient_checkpointing": True, "loss_type": "dr_grpo"}
     },
     "DoRA, two updates a batch, KL to the previous policy": {
         "fields": {"beta": 0.05, "kl_reference": "previous", "num_iterations": 2},
