@@ -1,14 +1,14 @@
 """An engine that samples without a model, for programs whose model is sharded: the embedded one cannot sample there."""
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 from rg_env.inference.protocol import Completion
+from rg_env.training.engines import Engine
 
 
-class Sampled:
+class Sampled(Engine):
     """Random tokens, the same for the same state, up to an end token."""
 
     name, max_context = "vllm", 512
@@ -24,16 +24,6 @@ class Sampled:
     def random_state(self) -> torch.Tensor:
         return self.random.get_state()
 
-    def set_random_state(self, state: torch.Tensor) -> None:
+    def set_random_state(self, state: torch.Tensor | None) -> None:
+        assert state is not None
         self.random.set_state(state)
-
-    def aside(self) -> Any:
-        return nullcontext()
-
-    def metrics(self) -> dict[str, float]:
-        return {}
-
-    def sync(self, *_: Any) -> None:
-        pass
-
-    cancel = check_parity = resume = close = sync
