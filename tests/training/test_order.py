@@ -1,14 +1,17 @@
 """Which rows each batch is made from."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from rg_env.errors import InputError
-from rg_env.training import GRPOConfig
+from rg_env.training import GRPOConfig, load_train_config
 from rg_env.training.data.batches import BatchOrder
+
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def order(**changes: Any) -> BatchOrder:
@@ -52,9 +55,20 @@ def test_epochs_set_the_number_of_steps(make_trainer: Any, epochs: float, iterat
     assert make_trainer(num_train_epochs=epochs, num_iterations=iterations).args.max_steps == steps
 
 
+@pytest.mark.parametrize("more", [[], ["training.rollouts_as_steps=true", "training.warmup_steps=1280"]])
+def test_epochs_of_a_config_set_the_number_of_steps(more: list[str]) -> None:
+    """2,000 rows, 16 a step: 125 steps for an epoch. Other numbers may be counted in rollouts."""
+    config = load_train_config(
+        CONFIGS / "train" / "tiny.yaml", ["training.num_train_epochs=0.5", "training.max_new_tokens=33", *more]
+    )
+    training = config.in_updates().training
+    assert (training.max_steps, training.max_tokens, training.num_train_epochs) == (63, 33, None)
+    assert training.warmup_steps == (10 if more else 0)
+
+
 def test_other_trainers_name_of_the_token_limit_is_accepted() -> None:
     assert GRPOConfig(max_new_tokens=7).max_tokens == 7
-    with pytest.raises(InputError, match="max_tokens=-1: must be at least 1"):
+    with pytest.raises(InputError, match="max_new_tokens=-1: must be a whole number of at least 1"):
         GRPOConfig(max_new_tokens=-1)
 
 

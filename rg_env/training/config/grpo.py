@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 
 from rg_env.core.config.parsing import Above0, Count, From0, Positive, Section, Seed, Share, Text, problems_in
 from rg_env.core.processes import world_size
-from rg_env.core.text import shortened
+from rg_env.core.text import is_count, shortened
 from rg_env.errors import InputError
 from rg_env.tiny import TRAINING
 
@@ -35,6 +35,7 @@ ELSEWHERE = {
     "steps_per_generation": "set rollouts_per_step and num_iterations",
     "generation_batch_size": "it is called rollouts_per_step",
     "max_seq_len": "it is max_prompt_length + max_tokens: set those",
+    "max_new_tokens": "must be a whole number of at least 1, as max_tokens",
     "max_completion_length": "it is called max_tokens",
     "shuffle": "it is called shuffle_dataset",
     "entropy_coeff": "it is called entropy_coef",
@@ -187,18 +188,16 @@ class GRPOConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _accept_other_names(cls, values: Any) -> Any:
-        if isinstance(values, dict) and "max_new_tokens" in values:
-            values = {**values, "max_tokens": values["max_new_tokens"]}
-            del values["max_new_tokens"]
-        return values
+        if isinstance(values, dict) and is_count(given := values.get("max_new_tokens")) and given:
+            return {name: value for name, value in values.items() if name != "max_new_tokens"} | {"max_tokens": given}
+        return values  # an error about a wrong value has to name the key that was given
 
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
             problems = problems_in(GRPOConfig, error, kind="field of GRPOConfig")
-            given = {"max_tokens": values.get("max_new_tokens"), **values}
-            lines = [f"{each.path[0]}={shortened(given[each.path[0]])}: {each.message}" for each in problems]
+            lines = [f"{each.path[0]}={shortened(values[each.path[0]])}: {each.message}" for each in problems]
             raise InputError("; ".join(lines)) from None
 
     # As a section of a config file it is validated without `__init__`: there, each problem has a place of its own.
