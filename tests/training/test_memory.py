@@ -1,48 +1,6 @@
-"""The memory formulas, and the table in the documentation that is computed from them."""
-
-import re
-from pathlib import Path
-
-import pytest
+"""The memory formulas. The page of the documentation is computed from them (`tools/reference_docs.py`)."""
 
 from rg_env.training.reporting.memory import ModelShape, estimate, largest_that_fits
-
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "gpu-memory.md"
-# parameters, layers, hidden, vocabulary, kv_width: from each model's config.json on the hub
-SHAPES = {
-    "Qwen2.5-0.5B": ModelShape(494_032_768, 24, 896, 151_936, 128),
-    "Qwen2.5-1.5B": ModelShape(1_543_714_304, 28, 1536, 151_936, 256),
-    "Qwen2.5-3B": ModelShape(3_085_938_688, 36, 2048, 151_936, 256),
-    "Qwen2.5-7B": ModelShape(7_615_616_512, 28, 3584, 152_064, 512),
-}
-LORA_7B = 28 * 8 * (2 * (3584 + 3584) + 2 * (3584 + 512))
-"""verifiers' `lora_defaults`: rank 8 on q, k, v and o; k and v lead to 512."""
-TABLE = re.findall(r"^\| (Qwen2\.5-\S+B)(, LoRA)? \| (\d+) GB \| (\d+) GB \| (\d+)", PAGE.read_text(), re.MULTILINE)
-
-
-def test_all_rows_of_the_table_are_found() -> None:
-    assert [name + more for name, more, *_ in TABLE] == [*SHAPES, "Qwen2.5-7B, LoRA"]
-
-
-@pytest.mark.parametrize(("name", "lora", "training", "adds", "gpus"), TABLE)
-def test_the_table_agrees_with_the_formulas(name: str, lora: str, training: str, adds: str, gpus: str) -> None:
-    """State, what a micro-batch adds, and on how few GPUs of 80 GB it fits."""
-
-    def on(shards: int) -> tuple[int, int, int]:
-        one = estimate(
-            SHAPES[name],
-            micro_batch=8,
-            tokens=2048,
-            logit_tokens=1024,
-            shards=shards,
-            adapter_parameters=LORA_7B if lora else 0,
-        )
-        return one.state, one.passes, one.total
-
-    state, passes, _ = on(1)
-    assert round(state / 1e9) == int(training)
-    assert round(passes / 1e9) == int(adds)
-    assert next(shards for shards in range(1, 9) if on(shards)[2] <= 80e9) == int(gpus)
 
 
 def test_each_term() -> None:
