@@ -65,6 +65,8 @@ ULTRA, MINIMAL = "train_ultra_minimal", "train_minimal"
         (ULTRA, ["--model", "a\0b"], "cannot load the model"),
         (ULTRA, ["--model", "nowhere/at-all", "--output-dir", "x" * 300], "File name too long"),
         (ULTRA, ["--output-dir", "a\0b"], "null byte; choose another output folder"),
+        pytest.param(ULTRA, ["--output-dir", "/proc/run"], "cannot write /proc/run",
+                     marks=pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that root cannot write")),
         (ULTRA, ["--output-dir", "old"], "old is not empty: it may hold another run"),
         (ULTRA, ["--manifest", "none.json"], "none.json' cannot be read: No such file"),
         (ULTRA, ["--manifest", "old.json"], "error: these are not the rows of the manifest: its version of"),

@@ -41,3 +41,13 @@ def test_a_phase_counts_without_those_within_it() -> None:
     assert seconds["time/outer"] == pytest.approx(0.04, abs=0.03)
     assert seconds["time/inner"] == pytest.approx(0.1, abs=0.04)
     assert phases.take() == {}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine whose GPU nothing reports on")
+def test_a_gpu_that_does_not_report_its_utilization_is_not_an_error() -> None:
+    """As without NVML, or with MIG: the metric is left out, and not tried again."""
+    meter = StepMeter()
+    meter._has_nvml = True
+    meter.begin_step()
+    assert "gpu/utilization" not in meter.end_step()
+    assert meter._has_nvml is False
