@@ -153,6 +153,19 @@ def wilson_interval(share: float, n: float, confidence: float = 0.95) -> Interva
     return min(max(middle - half, 0.0), share), max(min(middle + half, 1.0), share)
 
 
+def error_interval(value: float, error: float | None, n: int) -> Interval | None:
+    """The 95 % interval of a mean over `n` values of which only the standard error is known; None without an error.
+
+    From 0 to 1 it is taken as a share, whose interval is Wilson's with the number of values that has this error.
+    """
+    if error is None or (not error and not 0 <= value <= 1):
+        return None
+    if 0 <= value <= 1:
+        return wilson_interval(value, max(min(value * (1 - value) / error**2, n), 1) if error else n)
+    half = NormalDist().inv_cdf(0.975) * error
+    return value - half, value + half
+
+
 def mean_of(means: Sequence[float], intervals: Sequence[Interval]) -> tuple[float, Interval]:
     """The plain mean of independent means (a macro average), and its interval from theirs.
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import rg_env
 from rg_env.core.processes import JsonProcess, environment_without
-from rg_env.core.statistics import Interval
+from rg_env.core.statistics import error_interval
 from rg_env.core.text import file_part
 from rg_env.errors import InputError, MissingExtraError, RGEnvError, install_command
 from rg_env.evaluation.config import EvalConfig
@@ -42,7 +42,6 @@ _SHIPPED = Path("configs") / "lm_eval"
 _SCORING_S = 600.0
 """Seconds that lm-eval may take to grade one model's answers, plus as many for each thousand of them: the mathematics
 in an answer can take forever to simplify."""
-_Z95 = 1.959964
 
 
 class Benchmark(Work):
@@ -211,7 +210,7 @@ class Harness:
             truncated=sum(known) / len(known) if known else None,
             usage=usage_of(benchmark.answers.values(), self._config.models[benchmark.model].prices),
             scores=[
-                BenchmarkScore(**score, interval=_interval(score["value"], score["stderr"]))
+                BenchmarkScore(**score, interval=error_interval(score["value"], score["stderr"], score["n"]))
                 for score in reply["scores"]
             ],
         )
@@ -262,11 +261,3 @@ def include_folders(given: str | None) -> list[Path]:
     if not shipped.is_dir():
         shipped = package.parent / _SHIPPED  # of a clone
     return [folder.absolute() for folder in (shipped, Path(given) if given else None) if folder is not None]
-
-
-def _interval(value: float, stderr: float | None) -> Interval | None:
-    """At 95 %, by lm-eval's standard error; within 0 ... 1 for a share."""
-    if not stderr:  # 0 if all are right, or all wrong: that does not predict the next question
-        return None
-    low, high = value - _Z95 * stderr, value + _Z95 * stderr
-    return (max(low, 0.0), min(high, 1.0)) if 0 <= value <= 1 else (low, high)

@@ -236,7 +236,7 @@ class BenchmarkScore(Record):
     value: float
     stderr: float | None
     interval: Interval | None
-    """value ± 1.96 stderr, within 0 ... 1 for a share; None if lm-eval gives no error, or 0."""
+    """From `stderr`, Wilson's for a share (`core.statistics.error_interval`); None if lm-eval reports no error."""
     n: int
     """Number of documents."""
     num_fewshot: int | None

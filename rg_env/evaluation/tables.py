@@ -27,7 +27,9 @@ _ABOUT_VERDICTS = (
     "Within tolerance: the accuracies differ by no more than that. Within chance: by more, but 0 is in the 95 % "
     "interval of the difference (Newcombe): chance explains it. Beyond: neither."
 )
-EXTERNAL_NOTE = "Examples: worked ones before each question. 95 % intervals: ± 1.96 of lm-eval's standard errors."
+_ABOUT_EXTERNAL = (
+    "Examples: worked ones before each question. 95 % intervals by lm-eval's standard errors, Wilson's for shares."
+)
 _TASKS_SHOWN = 30
 """On the console."""
 _NOTHING = "–"
@@ -66,8 +68,8 @@ def tables_of(results: Results, limit: int | None = None) -> list[Table]:
         heads = ["published", "model", "n", "ours", "theirs", "difference", "tolerance", ""]
         tables.append(Table("Published figures", heads, _published(results), [*sources, _ABOUT_VERDICTS]))
     if results.external:
-        note = f"{EXTERNAL_NOTE} By lm-evaluation-harness {results.versions.get('lm-eval', '')}."
-        tables.append(Table("External benchmarks", *external_table(results), [note]))
+        note = f"{_ABOUT_EXTERNAL} By lm-evaluation-harness {results.versions.get('lm-eval', '')}."
+        tables.append(Table("External benchmarks", *_external_table(results), [note]))
     return tables
 
 
@@ -117,7 +119,7 @@ def markdown_table(heads: list[str], rows: Rows) -> list[str]:
     return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines]
 
 
-def external_table(results: Results) -> tuple[list[str], Rows]:
+def _external_table(results: Results) -> tuple[list[str], Rows]:
     """Heads and rows: the figures of external benchmarks, a column per model."""
     models = list(dict.fromkeys(each.model for each in results.external))
     cells: dict[tuple[str, ...], dict[str, str]] = {}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rg_env.core.statistics import (
     difference_of,
+    error_interval,
     guess_adjusted,
     mean_and_error,
     mean_and_interval,
@@ -126,6 +127,14 @@ def test_the_interval_of_runs_is_of_a_share(shares: list[float]) -> None:
     least_low, least_high = wilson_interval(min(max(mean, 0.0), 1.0), 50)
     assert 0 <= low <= least_low + 1e-9
     assert least_high - 1e-9 <= high <= 1
+
+
+def test_an_interval_from_an_error_alone() -> None:
+    """For a share it is Wilson's: with all right, too; of other values the normal one."""
+    assert error_interval(0.5, 0.05, 1000) == pytest.approx(wilson_interval(0.5, 100))
+    assert error_interval(1.0, 0.0, 4) == wilson_interval(1.0, 4)
+    assert error_interval(21.5, 1.0, 9) == pytest.approx((19.54, 23.46), abs=1e-4)
+    assert error_interval(0.5, None, 9) is error_interval(21.5, 0.0, 9) is None
 
 
 def test_the_interval_of_runs_grows_with_their_differences() -> None:

@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse
 
 from rg_env.cli.main import run
 from rg_env.core.data.dataset import build_rows
+from rg_env.core.statistics import error_interval, wilson_interval
 from rg_env.errors import ConfigError, InputError, MissingExtraError, RGEnvError, ServerError
 from rg_env.evaluation import external
 from rg_env.evaluation.config import eval_config_of
@@ -185,8 +186,7 @@ def test_benchmarks_are_asked_graded_and_taken_up_again(
         value = fmean(right)
         stderr = math.sqrt(value * (1 - value) / 24)
         assert (tiny[task].value, tiny[task].stderr) == (pytest.approx(value), pytest.approx(stderr))
-        low, high = max(0, value - 1.96 * stderr), min(1, value + 1.96 * stderr)
-        assert tiny[task].interval == (pytest.approx((low, high), 1e-3) if stderr else None)
+        assert tiny[task].interval == pytest.approx(wilson_interval(value, 24 if stderr else 25), abs=1e-6)
     assert 0 < tiny["legs_zero"].value < 1
     assert tiny["legs"].value == pytest.approx((tiny["legs_zero"].value + tiny["legs_shown"].value) / 2)
     assert results.versions["lm-eval"] in (folder / "summary.md").read_text()
@@ -258,7 +258,7 @@ def test_answers_that_cannot_be_graded_are_kept(
 def _external(model: str, value: float, *, stderr: float | None = 0.05, failed: int = 0) -> ExternalResult:
     scores = [
         {"task": task, "metric": "exact_match", "filter": "strict|match", "value": value, "stderr": stderr, "n": n,
-         "interval": external._interval(value, stderr), "num_fewshot": shots, "version": "1.0"}
+         "interval": error_interval(value, stderr, n), "num_fewshot": shots, "version": "1.0"}
         for task, n, shots in (("legs", 40, None), ("legs_zero", 20, 0))
     ]  # fmt: skip
     return ExternalResult.model_validate(
@@ -283,23 +283,17 @@ def test_tables_have_a_column_a_model(tmp_path: Path, capsys: pytest.CaptureFixt
     results = _only(_external("a", 0.98, failed=3), _external("b", 0.5, stderr=None))
     text = markdown(results)
     assert text.splitlines()[2] == "2025-01-01T12:00:00+00:00; lm-eval 0.4.13."
-    assert "| legs | exact_match | strict\\|match | 40 | – | 0.980 [0.882, 1.000] | 0.500 |" in text
-    assert "| legs: legs_zero | exact_match | strict\\|match | 20 | 0 | 0.980 [0.882, 1.000] | 0.500 |" in text
+    assert "| legs | exact_match | strict\\|match | 40 | – | 0.980 [0.645, 0.999] | 0.500 |" in text
+    assert "| legs: legs_zero | exact_match | strict\\|match | 20 | 0 | 0.980 [0.645, 0.999] | 0.500 |" in text
     assert "| legs | failed calls |  |  |  | 3 | – |" in text
     print_results(results)
-    assert "0.980 [0.882, 1.000]" in capsys.readouterr().out
+    assert "0.980 [0.645, 0.999]" in capsys.readouterr().out
     (tmp_path / "results_all_tasks_1.json").write_text(results.model_dump_json())
     assert read_results(tmp_path / "results_all_tasks_1.json") == results
     page = results_page(tmp_path, 10)
     (table,) = page.tables
-    assert table.rows[0] == ["legs", "exact_match", "strict|match", "40", "–", "0.980 [0.882, 1.000]", "0.500"]
+    assert table.rows[0] == ["legs", "exact_match", "strict|match", "40", "–", "0.980 [0.645, 0.999]", "0.500"]
     assert "there is no rollouts.jsonl" not in " ".join(page.notes)
-
-
-def test_no_error_is_no_interval() -> None:
-    """Four right answers of four do not say that the fifth is right."""
-    assert external._interval(1.0, 0.0) is external._interval(0.5, None) is None
-    assert external._interval(21.5, 1.0) == pytest.approx((19.54, 23.46), abs=1e-4)
 
 
 def test_figures_of_benchmarks_are_not_drawn(tmp_path: Path) -> None:
