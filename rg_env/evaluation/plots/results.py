@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from rg_env.core.statistics import with_interval
 from rg_env.evaluation.plots.style import (
     COLORS,
     GREY,
@@ -24,7 +25,6 @@ from rg_env.evaluation.plots.style import (
     error_bars,
     label_width,
     legend,
-    percent,
     save,
     short_names,
     titled,
@@ -70,9 +70,7 @@ def _mean(task: TaskResults) -> float:
 
 def _in_words(found: Accuracy, notes: Sequence[str], failed: int) -> str:
     """Accuracy and interval, and what sets a model apart from the others."""
-    accuracy, (low, high) = found.measured
-    apart = [f"{percent(low)} to {percent(high)}", *notes, *([f"{failed} failed calls"] if failed else [])]
-    return f"{percent(accuracy)} ({', '.join(apart)})"
+    return ", ".join([with_interval(*found.measured), *notes, *([f"{failed} failed calls"] if failed else [])])
 
 
 def _intervals(axes: Axes, rows: Sequence[tuple[float, Accuracy]], **look: Any) -> None:
@@ -91,9 +89,9 @@ def _rows(axes: Axes, labels: Sequence[str], grid: bool = True) -> None:
 
 
 def _shares(axes: Axes, caption: str, room: float = 0.02, **look: Any) -> None:
-    """The axis of accuracies, in percent."""
+    """The axis of accuracies."""
     axes.set_xlim(-room, 1 + room)
-    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100"], **look)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"], **look)
     axes.set_xlabel(caption, fontsize=9)
 
 
@@ -123,12 +121,12 @@ def _bars(task: TaskResults) -> Figure:
             _intervals(axes, [(row, each)], fmt="k.", markersize=6, elinewidth=1.2, capsize=3, clip_on=False)
     if task.floor is not None:
         axes.axvline(task.floor, color=COLORS[1], linestyle="--", linewidth=1.4, zorder=3)
-        line, text = Line2D([], [], color=COLORS[1], linestyle="--"), f"{_FLOOR}: {percent(task.floor)} %"
+        line, text = Line2D([], [], color=COLORS[1], linestyle="--"), f"{_FLOOR}: {task.floor:.3f}"
         legend(axes, [line], [text], loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, fontsize=9)
     _rows(axes, labels)
     graded = "" if task.grading == "hardened" else f", {task.grading} grading"
     how = f"{_rollouts(str(task.sampling.rollouts_per_example))}, temperature {task.sampling.temperature:g}{graded}"
-    _shares(axes, f"accuracy in %, with 95 % intervals\nn = {n} questions, {how}", room=0)
+    _shares(axes, f"accuracy, with 95 % intervals\nn = {n} questions, {how}", room=0)
     return figure
 
 
@@ -176,7 +174,7 @@ def _dots(models: Models, tasks: Tasks) -> Figure:
     axes.axhline(0.5, color="black", linewidth=0.8)
     _rows(axes, labels)
     axes.get_yticklabels()[0].set_fontweight("bold")
-    _shares(axes, f"accuracy in %, with 95 % intervals\n{_caption(tasks)}")
+    _shares(axes, f"accuracy, with 95 % intervals\n{_caption(tasks)}")
     legend(axes, handles, names, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, fontsize=8)
     return figure
 
@@ -205,7 +203,7 @@ def _table(models: Models, tasks: Tasks) -> Figure:
         axes.spines[:].set_visible(False)
         if band:
             aside.set_axis_off()
-    axes.set_xlabel(f"accuracy in %\n{_caption(tasks)}", fontsize=9)
+    axes.set_xlabel(f"accuracy\n{_caption(tasks)}", fontsize=9)
     axes.xaxis.set_label_position("bottom")
     macro = panels[0, 1]
     rows = [(row, summary) for row, (_, summary) in enumerate(models)]
@@ -214,7 +212,7 @@ def _table(models: Models, tasks: Tasks) -> Figure:
     _rows(macro, [""] * len(labels))
     macro.tick_params(axis="y", length=0)
     macro.spines["left"].set_visible(False)
-    _shares(macro, f"{_MACRO} in %,\nwith 95 % intervals", fontsize=8)
+    _shares(macro, f"{_MACRO},\nwith 95 % intervals", fontsize=8)
     return figure
 
 
@@ -228,7 +226,7 @@ def _cells(axes: Axes, models: list[str], tasks: Tasks) -> None:
         for column, share in enumerate(shares):
             is_floor = row == len(models)
             dark = share is not None and share > 0.75 and not is_floor
-            text = "-" if share is None else percent(share, 0)
+            text = "-" if share is None else f"{share:.2f}"
             color = GREY if is_floor else "white" if dark else "black"
             if share is not None or not is_floor:
                 # Not part of the layout: there may be hundreds, each within its cell.

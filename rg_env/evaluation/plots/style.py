@@ -28,11 +28,6 @@ def label_whole_steps(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
-def percent(share: float, digits: int = 1) -> str:
-    """A share as text, without the percent sign."""
-    return f"{100 * share:.{digits}f}"
-
-
 def short_names(names: Sequence[str], most: int = 48) -> dict[str, str]:
     """A different label for each of the different `names`, of at most `most` characters and perhaps a number.
 

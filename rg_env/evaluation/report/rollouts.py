@@ -6,7 +6,6 @@ A source is read twice: first everything is counted, then what the page holds is
 """
 
 import json
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,12 +72,14 @@ def gather(
     *,
     variants: Sequence[str] = (),
     system_prompt: Callable[[Record], str | None] = lambda _: None,
+    characters: int = MAX_CHARACTERS,
 ) -> Gathered:
     """The rollouts of all sources, at most `limit`; those to one question all or none.
 
     Args:
         variants: models in the order of the page.
-        system_prompt: of a rollout.
+        system_prompt: the system prompt of a rollout.
+        characters: maximum size of all texts.
 
     Raises:
         InputError: a source is damaged or unreadable.
@@ -86,11 +87,11 @@ def gather(
     found: dict[tuple[Any, ...], _Found] = {}
     number = -1
     for number, record in enumerate(_all(sources)):
-        characters = sum(len(str(record.get(name) or "")) for name in _TEXTS)
+        size = sum(len(str(record.get(name) or "")) for name in _TEXTS)
         figures = {name: record.get(name) for name in ("correct", "reward")}
         identity = _identity(record, number)
-        found[identity] = _Found(number, question_hash(record["question"]), characters, figures)
-    chosen = _chosen(found.values(), limit)
+        found[identity] = _Found(number, question_hash(record["question"]), size, figures)
+    chosen = _chosen(found.values(), limit, characters)
     rollouts, texts = Rollouts(found=len(found), variants=list(variants)), dict[str, int]()
     for number, record in enumerate(_all(sources)):
         last = found[_identity(record, number)]
@@ -104,7 +105,7 @@ def gather(
         questions = len({each.question for each in found.values()})
         gathered.notes.append(
             f"{len(rollouts.records):,} of {len(found):,} rollouts are in this page: all answers to {len(chosen):,} of "
-            f"{questions:,} questions (--max-rollouts N: up to N, or {MAX_CHARACTERS / 1e6:.0f} million characters)"
+            f"{questions:,} questions (--max-rollouts N: up to N, or {characters / 1e6:.0f} million characters)"
         )
     for (_, model, task, question, _, draw), each in found.items():
         if model and draw != "greedy":
@@ -125,18 +126,15 @@ def _identity(record: Record, number: int) -> tuple[Any, ...]:
     return "evaluation", record["variant"], record.get("task", ""), question, answer, record.get("draw")
 
 
-def _chosen(found: Iterable[_Found], limit: int) -> set[str]:
-    """Questions by their hash, which is independent of their content, as long as there is room."""
-    rollouts, characters = Counter[str](), Counter[str]()
+def _chosen(found: Iterable[_Found], limit: int, characters: int) -> set[str]:
+    """Questions in the order of their hashes, which is independent of their content, as long as there is room."""
+    sizes: dict[str, list[int]] = {}
     for each in found:
-        rollouts[each.question] += 1
-        characters[each.question] += each.characters
-    if rollouts.total() <= limit and characters.total() <= MAX_CHARACTERS:
-        return set(rollouts)
-    chosen, room, letters = set(), limit, MAX_CHARACTERS
-    for question in sorted(rollouts):
-        room, letters = room - rollouts[question], letters - characters[question]
-        if room < 0 or letters < 0:
+        sizes.setdefault(each.question, []).append(each.characters)
+    chosen: set[str] = set()
+    for question, texts in sorted(sizes.items()):
+        limit, characters = limit - len(texts), characters - sum(texts)
+        if limit < 0 or characters < 0:
             break
         chosen.add(question)
     return chosen

@@ -1,6 +1,7 @@
 """Plots of results, read back from SVG: places of models, lengths of bars and intervals, and texts."""
 
 import itertools
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def drawn(results: Results | TaskResults, folder: Path, title: str | None = None
 
 def scale(picture: Picture) -> Any:
     """From points to shares, by the axis of accuracy."""
-    left, right = picture.text("0").x, picture.text("100").x
+    left, right = picture.text("0").x, picture.text("1").x
     return lambda x: (x - left) / (right - left)
 
 
@@ -65,9 +66,9 @@ def test_a_caption_says_what_was_asked(tmp_path: Path) -> None:
     }
     words = drawn(task_results(models, n=100, rollouts_per_example=3, temperature=0.7), tmp_path).words
     assert "n = 100 questions, 3 rollouts each, temperature 0.7" in words
-    assert "the best constant answer: 25.0 %" in words
-    assert "50.0 (40.2 to 59.8, 7 failed calls)" in words
-    assert "25.0 (16.0 to 34.0, n = 88)" in words
+    assert "the best constant answer: 0.250" in words
+    assert "0.500 [0.402, 0.598], 7 failed calls" in words
+    assert "0.250 [0.160, 0.340], n = 88" in words
     assert "no question counts: trained on all" in words
     assert "maze" in words
     words = drawn(task_results({"base": 0.5}, grading="upstream", floor=None), tmp_path, "").words
@@ -102,7 +103,7 @@ def test_few_models_on_few_tasks_are_dots_with_intervals(tmp_path: Path) -> None
         assert [share(each.left) for each in intervals] == pytest.approx([low for low, _ in ends], abs=1e-3)
         assert [share(each.right) for each in intervals] == pytest.approx([high for _, high in ends], abs=1e-3)
     assert picture.text("b").y < picture.text("a").y
-    assert {"66.7 (61.7 to 71.7)", "40.0 (35.0 to 45.0)", "3 tasks"} <= set(picture.words)
+    assert {"0.667 [0.617, 0.717]", "0.400 [0.350, 0.450]", "3 tasks"} <= set(picture.words)
     floors = [each for each in picture.lines("#777777", 1.2) if each.left == each.right]
     assert [share(each.left) for each in floors] == pytest.approx([0.3, 0.3], abs=1e-3)
     assert "n = 20 questions a task, 1 rollout each" in picture.words
@@ -126,15 +127,17 @@ def test_many_are_a_table(models: int, tasks: int, tmp_path: Path) -> None:
     order = [each.text for each in sorted(heads, key=lambda each: (round(each.y / 100), each.x))]
     assert order == [f"task_{task}_" for task in range(tasks)][::-1] or bands > 1
     assert len(heads) == tasks
-    cells = [each.text for each in picture.texts if each.text.isdigit()]
-    wanted = [f"{100 * (number + task) / 128:.0f}" for number in range(models) for task in range(tasks)]
-    ticks = ["0", "25", "50", "75", "100"]
-    assert sorted(cells) == sorted([*wanted, *["25"] * tasks, *ticks])  # 25 is the floor
-    share = scale(picture) if bands == 1 and "0" not in wanted else None
-    if share:
-        macros = [results.models[name].accuracy for name in names[::-1]]
-        middles = [(each.left + each.right) / 2 for each in picture.lines(COLORS[0].lower(), 1.4)]
-        assert [share(x) for x in middles] == pytest.approx(macros, abs=2e-3)
+    cells = [each.text for each in picture.texts if re.fullmatch(r"\d\.\d\d", each.text)]
+    wanted = [f"{(number + task) / 128:.2f}" for number in range(models) for task in range(tasks)]
+    ticks = ["0.25", "0.75"]
+    assert sorted(cells) == sorted([*wanted, *["0.25"] * tasks, *ticks])  # 0.25 is the floor
+    if bands == 1:
+        share = scale(picture)
+        ends = [results.models[name].accuracy_interval for name in names[::-1]]
+        drawn_ends = [(share(each.left), share(each.right)) for each in picture.lines(COLORS[0].lower(), 1.4)]
+        assert [end for each in drawn_ends for end in each] == pytest.approx(
+            [x for each in ends for x in each], abs=2e-3
+        )
     width, height = picture.size
     assert all(0 <= each.x <= width and 0 <= each.y <= height for each in picture.texts)
     columns = sorted({round(each.x, 1) for each in heads})
@@ -145,13 +148,13 @@ def test_a_model_that_was_not_asked_all_tasks_is_told(tmp_path: Path) -> None:
     """Its macro average is over fewer."""
     tasks = [task_results({"a": model_result(0.5, failed=2), "b": 0.4}, "maze"), task_results({"a": 0.7}, "gcd")]
     words = drawn(all_results(tasks), tmp_path).words
-    assert "40.0 (35.0 to 45.0, 1 task)" in words
-    assert "60.0 (55.0 to 65.0, 2 failed calls)" in words
+    assert "0.400 [0.350, 0.450], 1 task" in words
+    assert "0.600 [0.550, 0.650], 2 failed calls" in words
     models = dict.fromkeys(NAMES[:9], 0.5)
     tasks = [task_results({**models, "b": 0.4}, "maze"), task_results({**models, "b": model_result(0, 0)}, "gcd")]
     picture = drawn(all_results(tasks), tmp_path)
     assert "-" in picture.words
-    assert any(each.endswith(", 1 task)") for each in picture.words)
+    assert any(each.endswith(", 1 task") for each in picture.words)
 
 
 @pytest.mark.parametrize(

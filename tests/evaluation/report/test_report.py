@@ -26,9 +26,9 @@ from report_samples import (
 
 from rg_env.core.statistics import share_interval
 from rg_env.errors import InputError
-from rg_env.evaluation.report import rollouts as report_rollouts
 from rg_env.evaluation.report import write_report
 from rg_env.evaluation.report.page import Page, Rollouts, as_script_data, render
+from rg_env.evaluation.report.rollouts import file_source, gather
 from rg_env.evaluation.report.run import POINTS
 
 Run = Callable[..., tuple[int, str, str]]
@@ -219,12 +219,10 @@ def test_too_many_rollouts_keep_whole_questions(tmp_path: Path, report: Run) -> 
     assert table(data, "Tasks")[0]["accuracy"].startswith("0.38 ")
 
 
-def test_too_much_text_is_left_out_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_much_text_is_left_out_too(tmp_path: Path) -> None:
     write_lines(tmp_path / "rollouts.jsonl", [training_record(1, f"{n} and " + 400 * "x") for n in range(10)])
-    monkeypatch.setattr(report_rollouts, "MAX_CHARACTERS", 2000)
-    data = page_data(write_report(tmp_path).file)
-    assert len(data["rollouts"]["records"]) == 4
-    assert data["rollouts"]["found"] == 10
+    rollouts = gather([file_source(tmp_path / "rollouts.jsonl", "training")], 100, characters=2000).rollouts
+    assert (len(rollouts.records), rollouts.found) == (4, 10)
 
 
 @pytest.mark.parametrize(
