@@ -199,6 +199,8 @@ HEDGES = [
     *("I guess {gold}", "Answer: anything but {gold}", "Final answer: {gold} unless it is {other}"),
     *("[{gold}] or [{other}]", "The answer is {gold}. The answer is {other}.", "**{gold}** or **{other}**"),
     *('"{gold}" or "{other}"', r"\boxed{{{gold}}} or \boxed{{{other}}}", r"\boxed{{{gold}}}, \boxed{{{other}}}"),
+    *("{gold} = {other}", "{other} = {gold}", "{gold} vs {other}", "{gold}; no, {other}", "{gold} ({other})"),
+    *("{other}\n{gold}", "not: {gold}", "{gold} but not {other}", "{other} (not {gold})"),
     *("`{gold}` `{other}`", "The answer is [{gold}, {other}]", "It is unclear, but the answer is {gold}"),
 ]
 PART_OF_THE_ANSWER = {
