@@ -5,6 +5,8 @@ import math
 import re
 from datetime import datetime, timedelta
 
+import sympy
+
 _LEGS = {
     0: "flatworm leech snail slug jellyfish sea-slug snake worm fish",
     2: "chicken bird human duck",
@@ -35,17 +37,12 @@ def count_bits(question: str) -> str:
 
 def count_primes(question: str) -> str:
     low, high = map(int, re.findall(r"\d+", question))
-    return str(sum(n > 1 and all(n % d for d in range(2, math.isqrt(n) + 1)) for n in range(low, high + 1)))
+    return str(len(list(sympy.primerange(low, high + 1))))
 
 
 def prime_factorization(question: str) -> str:
-    left, found, d = int(re.findall(r"factorization of (\d+)", question)[0]), [], 2
-    while left > 1:
-        while left % d == 0:
-            found.append(str(d))
-            left //= d
-        d += 1
-    return " × ".join(found)
+    factors = sympy.factorint(int(re.findall(r"factorization of (\d+)", question)[0]), multiple=True)
+    return " × ".join(map(str, factors))
 
 
 def base_conversion(question: str) -> str:
