@@ -177,7 +177,7 @@ def _check_keywords(kwargs: Mapping[str, Any]) -> None:
     }
     for name in kwargs:
         if name in _MADE_HERE:
-            raise InputError(f"{name!r} cannot be given: this environment makes it from gym and rewards")
+            raise InputError(f"{name!r} cannot be set: this environment makes it from gym and rewards")
         if name not in parents:
             own = {*inspect.signature(ReasoningGymEnv).parameters, *inspect.signature(ReasoningGym).parameters}
             raise unknown_parameter(name, (own | parents) - {*_MADE_HERE, "kwargs"})

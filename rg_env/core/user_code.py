@@ -65,7 +65,7 @@ def import_same(expected: Mapping[str, str]) -> None:
     for name, source in expected.items():
         import_user_code([name])
         if _sources[name] != source:
-            raise InputError(f"{name} was edited while the program runs: start it again")
+            raise InputError(f"{name} was edited while the program was running: restart it")
 
 
 class _Loader(SourceFileLoader):
@@ -116,8 +116,9 @@ def _import_module(name: str) -> ModuleType:
 
 def _import_error(name: str, error: BaseException) -> InputError:
     if isinstance(error, ValueError) and (found := _TAKEN.fullmatch(str(error))):
+        where = user_code_line(error)
         return InputError(
-            f"imports: {name} registers the task {found[1]!r}, which exists: choose another name{user_code_line(error)}"
+            f"imports: {name} registers the task {found[1]!r}, which already exists: choose another name{where}"
         )
     return InputError(f"imports: {name} cannot be imported: {user_error(error)}")
 

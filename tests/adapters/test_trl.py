@@ -277,8 +277,8 @@ def test_a_reward_that_fails_ends_the_run(value: Any, said: str) -> None:
         ({"num_train_examples": 0, "num_eval_examples": 0}, InputError, "both 0"),
         ({"num_eval_examples": -1}, InputError, "number of eval examples"),
         ({"rewards": [accuracy]}, InputError, "'accuracy' has the name of a metric"),
-        ({"rewards": [lambda state: 1.0]}, InputError, "asks for 'state', which this environment does not have"),
-        ({"rewards": [lambda parser: 1.0]}, InputError, "asks for 'parser', which this environment does not have"),
+        ({"rewards": [lambda state: 1.0]}, InputError, "needs 'state', which this environment does not have"),
+        ({"rewards": [lambda parser: 1.0]}, InputError, "needs 'parser', which this environment does not have"),
     ],
 )
 def test_bad_arguments_are_refused_at_once(kwargs: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -239,7 +239,7 @@ def test_a_rubric_of_the_users_own(fake_server: Any) -> None:
     ("kwargs", "error", "message"),
     [
         ({"num_train_exmaples": 1}, UnknownNameError, "'num_train_exmaples': did you mean 'num_train_examples'"),
-        ({"dataset": None}, InputError, "'dataset' cannot be given"),
+        ({"dataset": None}, InputError, "'dataset' cannot be set"),
         ({"rubric": "x"}, InputError, "rubric must be a vf.Rubric, not 'x'"),
         ({"task_name": "maze"}, UnknownNameError, "unknown parameter of the environment 'task_name': it is 'gym' here"),
         ({"num_examples": 5}, UnknownNameError, "'num_examples': it is 'num_train_examples' here"),

@@ -118,7 +118,7 @@ def test_parameters_are_the_plain_environments_and_the_split() -> None:
         ({"gyn": 1}, UnknownNameError, "unknown parameter of the environment 'gyn': did you mean 'gym'"),
         ({"gym": "leg_countin"}, UnknownNameError, "did you mean 'leg_counting'"),
         ({"split": "test"}, UnknownNameError, "unknown split 'test'"),
-        ({"rewards": [lambda state: 1.0]}, InputError, "asks for 'state', which this environment does not have"),
+        ({"rewards": [lambda state: 1.0]}, InputError, "needs 'state', which this environment does not have"),
     ],
 )
 def test_bad_arguments_are_told_at_once(options: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -91,7 +91,9 @@ def test_the_evaluation_set_is_frozen_across_training_seeds() -> None:
 
 def test_a_task_too_small_says_how_much_it_has() -> None:
     """A task with too few distinct questions is an error with the number found, quickly."""
-    with pytest.raises(InputError, match=r"'tower_of_hanoi'.*500 asked for the train split, \d+ found in \d+ draws"):
+    with pytest.raises(
+        InputError, match=r"'tower_of_hanoi'.*500 requested for the train split, \d+ found in \d+ draws"
+    ):
         build_rows("tower_of_hanoi", "train", 500, seed=0)
 
 

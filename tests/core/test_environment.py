@@ -74,7 +74,7 @@ def test_bad_rows_are_named_by_index(row: Any, message: str) -> None:
         ({"train_rows": "rows.csv"}, "train_rows must be a list of rows, not 'rows.csv'"),
         ({"eval_rows": 3}, "eval_rows must be a list of rows, not 3"),
         ({"train_rows": [{"question": "?"}], "rewards": ["corectness"]}, "did you mean 'correctness'"),
-        ({"train_rows": [{"question": "?"}], "rewards": [lambda state: 0.0]}, "asks for 'state', which this env"),
+        ({"train_rows": [{"question": "?"}], "rewards": [lambda state: 0.0]}, "needs 'state', which this env"),
         ({"train_rows": [{"question": "?"}], "prompt_placement": "sytem"}, "did you mean 'system'"),
     ],
 )
@@ -228,7 +228,7 @@ def test_reasoning_gym_is_an_environment() -> None:
         assert {name for name in each.metrics if name.startswith("accuracy")} == {"accuracy", f"accuracy/{task}"}
     again = ReasoningGym(["leg_counting", "chain_sum"], 6, 4, seed=3, manifest=env.manifest)
     assert again.manifest == env.manifest
-    with pytest.raises(InputError, match="its seed of the train rows is 3, and here 4"):
+    with pytest.raises(InputError, match="the seed of the train rows is 3 in the manifest, and 4 here"):
         ReasoningGym(["leg_counting", "chain_sum"], 6, 4, seed=4, manifest=env.manifest)
     with pytest.raises(UnknownNameError, match="did you mean 'leg_counting'"):
         ReasoningGym("leg_countin")

@@ -40,12 +40,12 @@ def test_the_same_arguments_give_the_rows_of_the_manifest(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((GYM, 6, 3, 2), "its seed of the train rows is 1, and here 2"),
-        ((GYM, 6, 3, 1, 5), "its seed of the eval rows is 0, and here 5"),
-        ((GYM, 7, 3, 1), "its size of the train rows is 6, and here 7"),
-        (("maze", 6, 3, 1), "its config of task maze is {'min_dist': 6}, and here {}"),
-        (({**GYM, "level": 1}, 6, 3, 1), "its level of task maze is None, and here 1"),
-        (("leg_counting", 6, 3, 1), "its list of tasks is ['maze'], and here ['leg_counting']"),
+        ((GYM, 6, 3, 2), "the seed of the train rows is 1 in the manifest, and 2 here"),
+        ((GYM, 6, 3, 1, 5), "the seed of the eval rows is 0 in the manifest, and 5 here"),
+        ((GYM, 7, 3, 1), "the size of the train rows is 6 in the manifest, and 7 here"),
+        (("maze", 6, 3, 1), "the config of task maze is {'min_dist': 6} in the manifest, and {} here"),
+        (({**GYM, "level": 1}, 6, 3, 1), "the level of task maze is None in the manifest, and 1 here"),
+        (("leg_counting", 6, 3, 1), "the list of tasks is ['maze'] in the manifest, and ['leg_counting'] here"),
     ],
 )
 def test_other_rows_are_refused(arguments: tuple[Any, ...], words: str) -> None:
@@ -61,9 +61,12 @@ def test_other_rows_are_refused(arguments: tuple[Any, ...], words: str) -> None:
     [
         (
             lambda it: it["versions"].update({"reasoning-gym": "0.1.1"}),
-            "its version of reasoning-gym is '0.1.1', and here '0.",
+            "the version of reasoning-gym is '0.1.1' in the manifest, and '0.",
         ),
-        (lambda it: it.update(split_by="question"), "its split_by .* is 'question', and here 'problem'"),
+        (
+            lambda it: it.update(split_by="question"),
+            "the split_by .* is 'question' in the manifest, and 'problem' here",
+        ),
         (lambda it: it["splits"]["train"]["question_hashes"].reverse(), "the order of the questions of the train rows"),
         (lambda it: it["splits"]["eval"]["question_hashes"].__setitem__(0, "f"), "1 of 3 questions of the eval rows"),
     ],

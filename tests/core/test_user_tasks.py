@@ -184,7 +184,7 @@ def test_what_the_users_dataset_raises(
         (
             '"own_sums"',
             '"maze"',
-            r"registers the task 'maze', which exists: choose another name \(.*, line",
+            r"registers the task 'maze', which already exists: choose another name \(.*, line",
         ),
         ('"own_sums"', '"a/b"', "registers the task 'a/b': its name may hold letters, digits"),
         ("    size: int = 500\n", "", r"its config Config lacks the field 'size', which rows set"),

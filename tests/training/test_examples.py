@@ -69,7 +69,7 @@ ULTRA, MINIMAL = "train_ultra_minimal", "train_minimal"
                      marks=pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that root cannot write")),
         (ULTRA, ["--output-dir", "old"], "old is not empty: it may hold another run"),
         (ULTRA, ["--manifest", "none.json"], "none.json' cannot be read: No such file"),
-        (ULTRA, ["--manifest", "old.json"], "error: these are not the rows of the manifest: its version of"),
+        (ULTRA, ["--manifest", "old.json"], "error: these are not the rows of the manifest: the version of"),
         (ULTRA, ["--engine", "vllm", "--port", "1"], "no vLLM server at 127.0.0.1"),
         (ULTRA, ["--max-steps", "0"], "--max-steps"),
         (ULTRA, ["--seed", "-1"], "--seed"),

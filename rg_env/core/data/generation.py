@@ -97,15 +97,15 @@ class _Walk:
 
     def _too_few(self, split: Split) -> TooFewQuestionsError:
         found, problems = len(self.selection.rows(split)), self.selection.problems(split)
-        of, remedy = "", "ask for fewer, or make its config wider"
+        of, remedy = "", "request fewer, or make its config wider"
         if (self.request.by == "problem" and problems < found) or not found:
             of = f", which ask {problems} problem{'' if problems == 1 else 's'}"
             remedy = (
-                "ask for fewer, make its config wider, or divide by question instead of by problem (splits.by: "
+                "request fewer, make its config wider, or divide by question instead of by problem (splits.by: "
                 "question in a config, split_by elsewhere)"
             )
         return TooFewQuestionsError(
-            f"task {self.request.spec.name!r} has too few distinct questions: {self.counts[split]} asked for the "
+            f"task {self.request.spec.name!r} has too few distinct questions: {self.counts[split]} requested for the "
             f"{split} split, {found} found in {self.selection.draws} draws{of}; {remedy}",
             found,
         )

@@ -121,7 +121,7 @@ def _difference(wanted: Manifest, found: Manifest) -> str:
     """Why the rows differ: the first cause; empty if they are the same. Another version of rg-env alone is not one."""
     for (what, theirs), (_, ours) in zip(_causes(wanted), _causes(found), strict=False):
         if theirs != ours:
-            return f"its {what} is {shortened(theirs)}, and here {shortened(ours)}"
+            return f"the {what} is {shortened(theirs)} in the manifest, and {shortened(ours)} here"
     for split, ours in found["splits"].items():
         old, new = (part["question_hashes"] for part in (wanted["splits"][split], ours))
         if old != new:

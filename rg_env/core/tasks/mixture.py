@@ -104,7 +104,7 @@ class Mixture(BaseModel):
             return [0] * len(self.tasks)
         if n < len(self.tasks):
             raise InputError(
-                f"{n} examples are too few for {len(self.tasks)} tasks: ask for at least {len(self.tasks)}"
+                f"{n} examples are too few for {len(self.tasks)} tasks: request at least {len(self.tasks)}"
             )
         total = math.fsum(task.weight for task in self.tasks)
         quotas = [n * (task.weight / total) for task in self.tasks]

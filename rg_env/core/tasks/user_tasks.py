@@ -37,7 +37,9 @@ def register_new_tasks(source: str) -> None:
         if is_user_task(task) or all(cls.__module__.partition(".")[0] == "reasoning_gym" for cls in classes):
             continue
         if task in shipped_table():
-            raise InputError(f"imports: {source} registers the task {task!r}, which exists: choose another name")
+            raise InputError(
+                f"imports: {source} registers the task {task!r}, which already exists: choose another name"
+            )
         if not isinstance(task, str) or not _NAME.fullmatch(task):
             raise InputError(
                 f"imports: {source} registers the task {task!r}: its name may hold letters, digits, '_', '-' and '.'"
