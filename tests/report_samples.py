@@ -1,4 +1,4 @@
-"""Folders of runs and evaluations, made by the classes whose files a report reads, and what stands in a page."""
+"""Folders of runs and evaluations, made by the classes whose files a report reads, and what a page contains."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What stands in a picture, and where: read back from an SVG file of matplotlib."""
+"""The content of a picture, and its places: read back from an SVG file of matplotlib."""
 
 import re
 import xml.etree.ElementTree as ET

@@ -70,7 +70,7 @@ def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, A
     """Entries of an evaluation's `tasks`: each task at each of `levels` that it has.
 
     Raises:
-        UnknownNameError: there is no such task.
+        UnknownNameError: a task is unknown.
         InputError: no level is left of a task that has some.
     """
     table = load_table()

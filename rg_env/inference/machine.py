@@ -1,4 +1,4 @@
-"""What this machine offers a run: GPUs, a vLLM, programs, ports. Starts nothing but `nvidia-smi`."""
+"""Resources of this machine: GPUs, vLLM, programs, ports. Starts nothing but `nvidia-smi`."""
 
 import contextlib
 import errno
@@ -20,7 +20,7 @@ OLDEST_VLLM = (0, 32)
 
 @dataclass(frozen=True)
 class Machine:
-    """What planning a run needs to know of the machine."""
+    """The properties of a machine that a run depends on."""
 
     gpus: tuple[str, ...]
     """GPUs that may be used."""

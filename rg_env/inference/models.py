@@ -253,7 +253,7 @@ noticed by the launcher, not by this."""
 
 
 def processes(*, cpu: bool | None = None) -> PartialState:
-    """Their state; `cpu`: on the CPU (default: if there is no GPU).
+    """The state of the processes; `cpu`: on the CPU (default: without a GPU).
 
     accelerate keeps the arguments of its first caller, and without `cpu` counts each process of a CPU run as alone: no
     other module makes a `PartialState`.

@@ -75,7 +75,7 @@ def test_a_response_has_text_usage_and_token_ids(ask: Ask, engine: EmbeddedEngin
     assert answer.usage.prompt_tokens == len(prompt)
 
 
-def test_tokens_come_as_text_unless_asked_for_ids(ask: Ask) -> None:
+def test_tokens_come_as_text_by_default(ask: Ask) -> None:
     """As from OpenAI's servers; no log-probabilities by default; `n` numbered choices."""
     parts = [{"type": "text", "text": MESSAGES[0]["content"][:9]}, {"type": "text", "text": MESSAGES[0]["content"][9:]}]
     answer = ask(logprobs=True, n=3, messages=[{"role": "user", "content": parts}])

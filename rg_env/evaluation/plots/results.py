@@ -95,7 +95,7 @@ def _shares(axes: Axes, caption: str, room: float = 0.02, **look: Any) -> None:
     axes.set_xlabel(caption, fontsize=9)
 
 
-def _beside(axes: Axes, notes: Iterable[str], points: float) -> None:
+def _next_to(axes: Axes, notes: Iterable[str], points: float) -> None:
     for row, note in enumerate(notes):
         axes.text(1.04, row, note, transform=axes.get_yaxis_transform(), va="center", fontsize=points)
 
@@ -114,7 +114,7 @@ def _bars(task: TaskResults) -> Figure:
     width = label_width(labels, 9) + 4.5 + label_width(notes, 9)
     figure = Figure(figsize=(width, 1.5 + 0.3 * len(models)), layout="constrained")
     axes = figure.subplots()
-    _beside(axes, notes, 9)
+    _next_to(axes, notes, 9)
     for row, each in enumerate(scores):
         if each.n:
             axes.barh(row, each.measured[0], height=0.66, color=_BAR)
@@ -208,7 +208,7 @@ def _table(models: Models, tasks: Tasks) -> Figure:
     macro = panels[0, 1]
     rows = [(row, summary) for row, (_, summary) in enumerate(models)]
     _intervals(macro, rows, color=COLORS[0], marker="o", markersize=5, elinewidth=1.4, capsize=3)
-    _beside(macro, notes, 8)
+    _next_to(macro, notes, 8)
     _rows(macro, [""] * len(labels))
     macro.tick_params(axis="y", length=0)
     macro.spines["left"].set_visible(False)

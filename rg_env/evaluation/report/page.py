@@ -15,10 +15,12 @@ from importlib import resources
 from string import Template
 from typing import Any
 
+from rg_env.core.statistics import with_interval
+
 FORMAT = "rg_env.report/1"
 _STYLES = ("page.css", "rollouts.css", "print.css")
 _SCRIPTS = ("dom.js", "charts.js", "overview.js", "model.js", "list.js", "detail.js", "main.js")
-"""In this order, as one script."""
+"""Scripts, which become one in this order."""
 _DATA_ID = "report-data"
 
 
@@ -41,8 +43,8 @@ def figure(estimate: Estimate | float | None, digits: int = 2) -> str:
     if estimate is None:
         return "–"
     found = estimate if isinstance(estimate, Estimate) else Estimate(estimate)
-    ends = "" if found.low is None else f" [{found.low:.{digits}f}, {found.high:.{digits}f}]"
-    return f"{found.value:.{digits}f}{ends}"
+    interval = None if found.low is None or found.high is None else (found.low, found.high)
+    return with_interval(found.value, interval, digits)
 
 
 def date(created: str | None) -> str:
@@ -72,6 +74,8 @@ class Chart:
 
 @dataclass(frozen=True)
 class Bar:
+    """The accuracy of one model on a task."""
+
     name: str
     """The model or the step, which decides the color."""
     estimate: Estimate

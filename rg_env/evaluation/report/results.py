@@ -41,8 +41,8 @@ def results_page(source: Path, limit: int) -> Page:
         return task.system_prompt if model is None or model.system_prompt is None else model.system_prompt
 
     rollouts = folder / ROLLOUTS
-    asked = tasks if tasks and source.is_file() else None  # a file of one task does not show the others in the folder
-    sources = [file_source(rollouts, "evaluation", asked)] if rollouts.is_file() else []
+    shown = tasks if tasks and source.is_file() else None  # a file of one task does not show the others in the folder
+    sources = [file_source(rollouts, "evaluation", shown)] if rollouts.is_file() else []
     gathered = gather(sources, limit, variants=models, system_prompt=system_prompt)
     page.rollouts = gathered.rollouts
     page.notes += gathered.notes

@@ -29,7 +29,7 @@ _SHOWN = (
 
 @dataclass
 class Gathered:
-    """What `gather` found."""
+    """The rollouts of a page, and the verdicts on all of them."""
 
     rollouts: Rollouts
     notes: list[str] = field(default_factory=list)

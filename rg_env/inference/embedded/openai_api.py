@@ -54,7 +54,7 @@ class Choice:
         self.text = ""
         self.finish_reason: Literal["stop", "length"] | None = None
         self.scores: Sequence[tuple[float, dict[int, float]]] = ()
-        """As `EmbeddedEngine.score` returns them, for prompt and completion; empty if not asked for."""
+        """As `EmbeddedEngine.score` returns them, for prompt and completion; empty if not requested."""
         self._room, self._ends = room, ends
         self._longest_stop = max(map(len, request.stops), default=0)
         self._decoded = (0, 0)  # `text` has the tokens up to the second place; decoding starts at the first

@@ -87,18 +87,18 @@ class Api:
         self.encoder = PromptEncoder(engine.tokenizer)
         self.batcher = Batcher(engine)
 
-    async def answer(self, kind: type[ChatRequest | CompletionRequest], request: HTTPRequest) -> Response:
+    async def answer(self, kind: type[ChatRequest | CompletionRequest], http: HTTPRequest) -> Response:
         """The response to a request of this kind."""
         try:
-            asked = kind.parse(await _body(request))
-            choices = self._choices(asked, self._prompts(asked))
-            if asked.stream:
-                return StreamingResponse(self._events(asked, choices), media_type="text/event-stream")
-            await self.batcher.run([_job(asked, each) for each in choices])
-            if isinstance(asked, CompletionRequest) and asked.logprobs is not None:
+            request = kind.parse(await _body(http))
+            choices = self._choices(request, self._prompts(request))
+            if request.stream:
+                return StreamingResponse(self._events(request, choices), media_type="text/event-stream")
+            await self.batcher.run([_job(request, each) for each in choices])
+            if isinstance(request, CompletionRequest) and request.logprobs is not None:
                 for each in choices:
-                    each.scores = await self.batcher.score(each.prompt + each.ids, asked.logprobs)
-            return JSONResponse(asked.response(choices))
+                    each.scores = await self.batcher.score(each.prompt + each.ids, request.logprobs)
+            return JSONResponse(request.response(choices))
         except ClientDisconnect:  # the answer is not read, but something must be returned
             return Response(status_code=400)
         except BadRequest as error:
@@ -114,18 +114,18 @@ class Api:
     async def health(self, _: HTTPRequest) -> Response:
         return JSONResponse({"status": "ok"})
 
-    def _prompts(self, asked: ChatRequest | CompletionRequest) -> list[list[int]]:
+    def _prompts(self, request: ChatRequest | CompletionRequest) -> list[list[int]]:
         """Token ids of the prompts. Raises `BadRequest` for those that have none."""
-        if isinstance(asked, ChatRequest):
-            messages = asked.chat
+        if isinstance(request, ChatRequest):
+            messages = request.chat
             self._check_length(sum(len(each["content"]) for each in messages))
             try:
                 return [self.encoder.encode(self.prepare(messages))]
             except Exception as error:  # a Jinja error of whatever kind the template raises
                 reason = f"the chat template refuses these messages: {reason_of(error)}"
                 raise BadRequest(reason, param="messages") from error
-        self._check_length(max(map(len, asked.prompts)))
-        prompts = [self.encoder.encode(each) if isinstance(each, str) else each for each in asked.prompts]
+        self._check_length(max(map(len, request.prompts)))
+        prompts = [self.encoder.encode(each) if isinstance(each, str) else each for each in request.prompts]
         if any(not ids or min(ids) < 0 or max(ids) >= self.engine.config.vocab_size for ids in prompts):
             raise BadRequest("prompt: must have at least one token, and only tokens of the vocabulary", param="prompt")
         return prompts
@@ -139,40 +139,40 @@ class Api:
         limit = self.engine.max_context
         return BadRequest(f"the prompt has {length}, which is longer than the model's context length {limit}")
 
-    def _choices(self, asked: Request, prompts: Sequence[list[int]]) -> list[Choice]:
+    def _choices(self, request: Request, prompts: Sequence[list[int]]) -> list[Choice]:
         """The completions to make, numbered. Raises `BadRequest` if they cannot be made."""
         engine = self.engine
-        if asked.model not in ("", engine.model_name):
+        if request.model not in ("", engine.model_name):
             raise BadRequest(
-                f"the model {asked.model!r} does not exist; this engine serves {engine.model_name!r}", 404, "model"
+                f"the model {request.model!r} does not exist; this engine serves {engine.model_name!r}", 404, "model"
             )
         choices: list[Choice] = []
         for prompt in prompts:
             room = engine.max_context - len(prompt)
             if room <= 0:
                 raise self._too_long(f"{len(prompt)} tokens")
-            if (asked.limit or 0) > room:
+            if (request.limit or 0) > room:
                 raise BadRequest(
-                    f"max_tokens={asked.limit} is too large: the prompt has {len(prompt)} tokens and the context "
+                    f"max_tokens={request.limit} is too large: the prompt has {len(prompt)} tokens and the context "
                     f"{engine.max_context}",
                     param="max_tokens",
                 )
-            for _ in range(asked.n):
-                limit = asked.limit or room
-                choices.append(Choice(len(choices), prompt, asked, engine.tokenizer, limit, engine.end_ids))
+            for _ in range(request.n):
+                limit = request.limit or room
+                choices.append(Choice(len(choices), prompt, request, engine.tokenizer, limit, engine.end_ids))
         return choices
 
-    async def _events(self, asked: Request, choices: list[Choice]) -> AsyncIterator[str]:
+    async def _events(self, request: Request, choices: list[Choice]) -> AsyncIterator[str]:
         """A server-sent event for each token."""
-        loop, head = asyncio.get_running_loop(), asked.head(chunk=True)
+        loop, head = asyncio.get_running_loop(), request.head(chunk=True)
         parts: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         is_read = True
 
         def send(choice: Choice) -> bool:
-            loop.call_soon_threadsafe(parts.put_nowait, asked.part(choice))
+            loop.call_soon_threadsafe(parts.put_nowait, request.part(choice))
             return is_read
 
-        run = asyncio.create_task(self.batcher.run([_job(asked, each, send) for each in choices]))
+        run = asyncio.create_task(self.batcher.run([_job(request, each, send) for each in choices]))
         run.add_done_callback(lambda _: parts.put_nowait(None))
         try:
             while (part := await parts.get()) is not None:
@@ -180,22 +180,22 @@ class Api:
             if error := run.exception():
                 yield _event(_failure(error))
                 return
-            if asked.stream_options.include_usage:
-                yield _event({**head, "choices": [], "usage": asked.usage(choices)})
+            if request.stream_options.include_usage:
+                yield _event({**head, "choices": [], "usage": request.usage(choices)})
             yield "data: [DONE]\n\n"
         finally:
             is_read = False  # a client that disconnected leaves the batch
 
 
-def _job(asked: Request, choice: Choice, send: Callable[[Choice], bool] = lambda _: True) -> Job:
+def _job(request: Request, choice: Choice, send: Callable[[Choice], bool] = lambda _: True) -> Job:
     """The job that makes `choice`; `send` is called after each token, and returns False to end it."""
 
     def watch(token: int, logprob: float) -> bool:
         stops = choice.put(token, logprob)
         return not send(choice) or stops
 
-    seed = None if asked.seed is None else asked.seed + choice.index
-    return Job(choice.prompt, asked.sampling, seed, watch)
+    seed = None if request.seed is None else request.seed + choice.index
+    return Job(choice.prompt, request.sampling, seed, watch)
 
 
 def _event(body: dict[str, Any]) -> str:
@@ -244,8 +244,8 @@ def with_prompt(prompt: PromptConfig, messages: list[dict[str, str]]) -> list[di
     first = next((place for place, each in enumerate(messages) if each["role"] == "user"), len(messages))
     if first == len(messages):
         return messages
-    asked = build_messages(messages[first]["content"], text, prompt.placement, preamble=prompt.preamble)
-    return [*messages[:first], *asked, *messages[first + 1 :]]
+    prompted = build_messages(messages[first]["content"], text, prompt.placement, preamble=prompt.preamble)
+    return [*messages[:first], *prompted, *messages[first + 1 :]]
 
 
 def bind(port: int) -> socket.socket:

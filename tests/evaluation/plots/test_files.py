@@ -35,7 +35,7 @@ def write(name: str, results: TaskResults | Results) -> str:
 
 
 def write_run(name: str, reward: float = 0.5, problems: int = 0) -> str:
-    """The metrics of a run; with its evaluation on so many problems, if any."""
+    """The metrics of a run; with an evaluation on `problems` problems, if any."""
     file = Path(name)
     file.parent.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = [{"step": 0, "eval/accuracy": 0.1}, {"step": 1, "reward": reward}]

@@ -58,7 +58,7 @@ def test_bars_and_intervals_are_those_of_the_file(values: list[list[float]], flo
     assert [share(line.left) for line in lines] == pytest.approx([] if floor is None else [floor], abs=1e-4)
 
 
-def test_a_caption_says_what_was_asked(tmp_path: Path) -> None:
+def test_a_caption_names_questions_and_sampling(tmp_path: Path) -> None:
     models = {
         "base": model_result(0.5, 100, 3, failed=7),
         "seen": model_result(0.25, 88, 3, left_out=12),
@@ -144,7 +144,7 @@ def test_many_are_a_table(models: int, tasks: int, tmp_path: Path) -> None:
     assert min((b - a for a, b in itertools.pairwise(columns)), default=99) > 18  # points
 
 
-def test_a_model_that_was_not_asked_all_tasks_is_told(tmp_path: Path) -> None:
+def test_a_model_without_results_on_all_tasks_is_marked(tmp_path: Path) -> None:
     """Its macro average is over fewer."""
     tasks = [task_results({"a": model_result(0.5, failed=2), "b": 0.4}, "maze"), task_results({"a": 0.7}, "gcd")]
     words = drawn(all_results(tasks), tmp_path).words

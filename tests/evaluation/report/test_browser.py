@@ -61,7 +61,7 @@ class Browser:
         return found
 
     def requests(self) -> list[str]:
-        """Addresses that the page asked for, itself left out."""
+        """Addresses that the page requested, except its own."""
         events = [json.loads(entry["message"])["message"] for entry in self.logs("performance")]
         urls = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
         return [url for url in urls if not (url.startswith("file://") and url.endswith(".html"))]
@@ -154,7 +154,7 @@ def in_browser(browser: Browser, tmp_path: Path) -> Callable[[list[dict[str, Any
 def test_it_opens_without_errors_and_without_a_network(
     browser: Browser, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """Everything is drawn, nothing is complained about, and nothing but the file itself is asked for."""
+    """Everything is drawn, no warning is logged, and nothing but the file itself is requested."""
     browser.open(request.getfixturevalue(kind))
     wait = WebDriverWait(browser.driver, 10)
     wait.until(lambda _: browser.run("return document.querySelectorAll('#bars svg rect.bar').length") >= 2)
@@ -228,7 +228,7 @@ def test_keys_walk_through_the_list(browser: Browser, evaluation_page: Path) -> 
     browser.press("/", "j")
     browser.settle()
     assert browser.focus() == "search"
-    assert browser.chosen() == "None", "what is typed into a field is no command, and no question has a j"
+    assert browser.chosen() == "None", "keys typed into a field are not commands, and no question has a j"
     browser.press(Keys.BACKSPACE, "c", "a", "t", Keys.ESCAPE)
     browser.settle()
     assert (browser.focus(), browser.run("return search.value")) == ("list", "cat"), "the search stays"
@@ -267,7 +267,7 @@ def test_focus_is_seen_and_everything_has_a_name(browser: Browser, evaluation_pa
 
 
 def test_filters_choose_rollouts(browser: Browser, evaluation_page: Path) -> None:
-    """By model, verdict, score and text, alone and together; the count is told, and all can be had again."""
+    """By model, verdict, score and text, alone and together; the count is shown, and all can be shown again."""
     browser.open(evaluation_page)
     assert browser.text("#count") == "16"
     browser.choose("[data-facet=model]", "trained")
@@ -331,7 +331,7 @@ def test_before_and_after_are_side_by_side(browser: Browser, run_page: Path) -> 
     browser.driver.find_element("id", "reset").click()
     browser.settle()
     browser.choose("[data-facet=source]", "training")
-    assert browser.texts(".card header h4") == ["training, step 1"], "training's questions are not asked twice"
+    assert browser.texts(".card header h4") == ["training, step 1"], "training has each question once"
 
 
 def test_light_dark_and_as_the_system_is_set(browser: Browser, evaluation_page: Path) -> None:
@@ -438,7 +438,7 @@ def test_ten_thousand_rollouts_are_a_few_rows(in_browser: Callable[..., Browser]
 
 
 def test_many_steps_are_a_range_and_no_choice(browser: Browser, tmp_path: Path) -> None:
-    """A list of all steps of a long run would help nobody."""
+    """A list of all steps of a long run would be of no use."""
     write_lines(tmp_path / "rollouts.jsonl", [training_record(step, f"1 + {step}") for step in range(1, 2001)])
     (tmp_path / "metrics.jsonl").touch()  # of a training run
     browser.open(write_report(tmp_path).file)

@@ -126,7 +126,7 @@ def test_a_single_tasks_file_and_another_output(tmp_path: Path, report: Run) -> 
     with (folder / "rollouts.jsonl").open("a") as lines:
         lines.write(json.dumps(evaluation_record("base", 0, 0, True, task="maze")) + "\n")
     code, printed, errors = report(folder / "results_leg_counting_20250101-000000.json", "--output", output)
-    assert (code, printed, errors) == (0, f"{output}\n", ""), "what is of other tasks is not asked for"
+    assert (code, printed, errors) == (0, f"{output}\n", ""), "rollouts of other tasks are left out"
     data = page_data(output)
     assert [row["model"] for row in table(data, "Tasks")] == ["base", "trained"]
     assert len(data["rollouts"]["records"]) == 16
@@ -182,14 +182,14 @@ def test_rollouts_alone_give_figures(tmp_path: Path) -> None:
     assert any("no results file" in note for note in data["notes"])
 
 
-def test_results_that_count_other_rollouts_are_told(tmp_path: Path) -> None:
+def test_results_that_count_other_rollouts_are_noted(tmp_path: Path) -> None:
     folder = write_evaluation(tmp_path / "eval")
     write_lines(folder / "rollouts.jsonl", evaluation_records()[1:])
     notes = write_report(folder).notes
     assert notes == ["leg_counting, base: rollouts.jsonl has 7 rollouts, the results count 8"]
 
 
-def test_evaluations_that_asked_otherwise_are_not_paired(tmp_path: Path) -> None:
+def test_evaluations_on_other_questions_are_not_paired(tmp_path: Path) -> None:
     """The last one is shown, with a note."""
     evaluations = evaluated(0, [[True], [True]]), evaluated(4, [[True], [False], [True]])
     report = write_report(write_run(tmp_path / "run", evaluations))
