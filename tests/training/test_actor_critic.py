@@ -20,8 +20,6 @@ from model_families import FAMILIES, SMALL
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from rg_env.training.algorithms import logprobs
-
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_actor_critic.py"
 OPTIONS = Namespace(rows_per_pass=3, gamma=0.9, lam=0.8, epochs=1, minibatches=1, clip=0.2)
 numbers = st.floats(-2, 2, width=32)
@@ -118,14 +116,9 @@ def test_the_loss_stops_paying_beyond_the_clip(example: Any, ratio: float, advan
     assert clipped.tolist() == [slope == 0.0]
 
 
-@pytest.mark.parametrize(("family", "chunked"), [("qwen2", False), ("llama", True), ("gemma2 with soft caps", True)])
-def test_a_pass_is_that_of_each_row_alone(
-    example: Any, rollouts: Any, family: str, chunked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Log-probabilities, and the hidden states that each token was predicted from, at one scale whatever the model's;
-    with all logits or in chunks."""
-    if chunked:
-        monkeypatch.setattr(logprobs, "LOGITS_PER_CHUNK", 5 * SMALL["vocab_size"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pass_is_that_of_each_row_alone(example: Any, rollouts: Any, family: str) -> None:
+    """Log-probabilities, and the hidden states that each token was predicted from, at one scale for all models."""
     torch.manual_seed(0)
     model, head = AutoModelForCausalLM.from_config(FAMILIES[family]).eval(), small_head()
     ids, mask, _ = rollouts

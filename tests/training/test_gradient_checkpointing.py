@@ -1,4 +1,4 @@
-"""Gradient checkpointing through the trainer: less is kept, and nothing else changes."""
+"""Gradient checkpointing: less is kept, and nothing else changes."""
 
 import copy
 from collections.abc import Callable
@@ -8,50 +8,32 @@ import pytest
 import torch
 from peft import LoraConfig
 
-from rg_env.training.algorithms import logprobs
-from rg_env.training.algorithms.logprobs import can_share_prompts
-
-
-def gradients(trainer: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Of something made of the log-probabilities of `batch`."""
-    model = trainer.model.train()
-    model.zero_grad()
-    logps = trainer.objective.logps(model, batch["input_ids"], batch["loss_mask"])
-    (logps * torch.linspace(-1, 1, logps.numel()).view(logps.shape)).sum().backward()
-    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+from rg_env.training.algorithms.logprobs import Arrangement, can_share_prompts, completion_logps
+from rg_env.training.algorithms.policy import prepare_policy
 
 
 @pytest.mark.parametrize("chunk", [10**9, 5 * 768], ids=["logits whole", "logits in chunks"])
-@pytest.mark.parametrize("processes", [1, 2], ids=["shared prompts", "rows in order"])
+@pytest.mark.parametrize("arrangement", ["shared", "in_order"])
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "LoRA"])
 def test_gradients_are_the_same(
-    lora: bool,
-    processes: int,
-    chunk: int,
-    make_trainer: Any,
-    make_batch: Callable[..., Any],
-    model: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    lora: bool, arrangement: Arrangement, chunk: int, make_args: Any, make_batch: Callable[..., Any], model: Any
 ) -> None:
     """With all weights trained or an adapter's; layers are run again in the backward pass only with checkpointing."""
-    monkeypatch.setattr(logprobs, "LOGITS_PER_CHUNK", chunk)
     batch = make_batch(["How many legs do three dogs have?"] * 4, ["12", "3 x 4 = 12", "<answer>12</answer>", "7"])
     found = []
     for checkpointing in (False, True):
         torch.manual_seed(0)
         config = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False) if lora else None
-        trainer = make_trainer(
-            model=copy.deepcopy(model),
-            peft_config=config,
-            gradient_checkpointing=checkpointing,
-        )
-        assert can_share_prompts(trainer.model)
-        layer = trainer.model.get_base_model().model.layers[0] if lora else trainer.model.model.layers[0]
-        monkeypatch.setattr(type(trainer.accelerator), "num_processes", processes)
+        args = make_args(gradient_checkpointing=checkpointing)
+        policy = prepare_policy(copy.deepcopy(model), args, config, training=True).train()
+        assert can_share_prompts(policy)
         runs: list[int] = []
+        layer = (policy.get_base_model() if lora else policy).model.layers[0]
         layer.mlp.register_forward_pre_hook(lambda *_, runs=runs: runs.append(1))
-        found.append(gradients(trainer, batch))
-        monkeypatch.setattr(type(trainer.accelerator), "num_processes", 1)
+        ids, mask = batch["input_ids"], batch["loss_mask"]
+        logps = completion_logps(policy, ids, mask, arrangement=arrangement, logits_per_chunk=chunk)
+        (logps * torch.linspace(-1, 1, logps.numel()).view(logps.shape)).sum().backward()
+        found.append({name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None})
         assert len(runs) == (2 if checkpointing else 1)
     assert found[0].keys() == found[1].keys()
     for name, gradient in found[0].items():

@@ -11,11 +11,11 @@ from peft import LoraConfig, get_peft_model
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, CohereConfig, GraniteConfig, LlamaConfig, LlamaForCausalLM
 
-from rg_env.training.algorithms import logprobs
-from rg_env.training.algorithms.logprobs import Arrangement, completion_logps
+from rg_env.training.algorithms.logprobs import Arrangement, _log_softmax, completion_logps
 
 FIVE = 5 * SMALL["vocab_size"]
 """Logits of five positions."""
+WHOLE = 10**9
 OTHERS = {
     "cohere, scaled": CohereConfig(**SMALL, logit_scale=0.25),
     "granite, scaled": GraniteConfig(**SMALL, logits_scaling=4.0),
@@ -49,12 +49,12 @@ def batch(rows: int = 6, prompt: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def outcome(
-    model: Any, arrangement: Arrangement = "by_length", temperature: float = 0.7, sizes: Any = None
+    model: Any, chunk: int, arrangement: Arrangement = "by_length", sizes: Any = ()
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities, and the gradients of something made of them."""
-    ids, mask = batch(*(sizes or ()))
+    """Log-probabilities, and the gradients of something made of them, with `chunk` logits at a time."""
+    ids, mask = batch(*sizes)
     model.zero_grad()
-    logps = completion_logps(model, ids, mask, temperature=temperature, arrangement=arrangement)
+    logps = completion_logps(model, ids, mask, temperature=0.7, arrangement=arrangement, logits_per_chunk=chunk)
     (logps * torch.linspace(-1, 1, logps.numel()).view(logps.shape)).sum().backward()
     return logps.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
@@ -64,42 +64,37 @@ def same(ours: Any, whole: Any) -> None:
     assert (ours[1] - whole[1]).norm() <= 1e-4 * whole[1].norm() + 1e-5
 
 
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Chunks of five positions; how many positions each softmax had."""
-    monkeypatch.setattr(logprobs, "LOGITS_PER_CHUNK", FIVE)
-    made: list[int] = []
-    softmax = logprobs._log_softmax
+def rows_of_head(model: Any) -> list[int]:
+    """From now on, the number of rows in each call of the LM head."""
+    head, rows = model.get_output_embeddings(), list[int]()
+    logits_of = head.forward
 
-    def counting(logits: torch.Tensor, *rest: Any) -> torch.Tensor:
-        made.append(len(logits))
-        return softmax(logits, *rest)
+    def counting(hidden: torch.Tensor) -> Any:
+        rows.append(hidden.numel() // hidden.shape[-1])
+        return logits_of(hidden)
 
-    monkeypatch.setattr(logprobs, "_log_softmax", counting)
-    return made
+    head.forward = counting
+    return rows
 
 
 @pytest.mark.parametrize("arrangement", get_args(Arrangement))
 @pytest.mark.parametrize("name", [*FAMILIES, *OTHERS, *ADAPTED])
-def test_chunks_change_nothing(
-    name: str, arrangement: Arrangement, calls: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_change_nothing(name: str, arrangement: Arrangement) -> None:
     """Neither log-probabilities nor gradients, whatever a family does to its logits and PEFT to its head."""
     if arrangement == "shared" and "window" in name:
         pytest.skip("its mask is not one for all layers")
     model = build(name)
-    ours = outcome(model, arrangement)
-    assert max(calls) <= 5
-    assert len(calls) > 10
-    before = len(calls)
-    monkeypatch.setattr(logprobs, "LOGITS_PER_CHUNK", 10**9)
-    same(ours, outcome(model, arrangement))
-    assert len(calls) - before < 10
-    assert "forward" not in vars(model.get_output_embeddings())
+    whole = outcome(model, WHOLE, arrangement)
+    rows = rows_of_head(model)
+    same(outcome(model, FIVE, arrangement), whole)
+    assert max(rows) <= 5
+    assert len(rows) > 10
+    same(outcome(model, WHOLE, arrangement), whole)
+    assert max(rows) > 5
 
 
-def test_the_head_is_restored_after_an_error(calls: list[int]) -> None:
-    """Of the model or of a hook; the next pass has logits again."""
+def test_the_head_is_restored_after_an_error() -> None:
+    """The next pass has logits again."""
     model = build("llama")
     ids, mask = batch()
     expected = model(ids).logits.detach()
@@ -109,16 +104,27 @@ def test_the_head_is_restored_after_an_error(calls: list[int]) -> None:
 
     hook = model.lm_head.register_forward_hook(fails)
     with pytest.raises(RuntimeError, match="out of memory"):
-        completion_logps(model, ids, mask)
+        completion_logps(model, ids, mask, logits_per_chunk=FIVE)
     hook.remove()
     torch.testing.assert_close(model(ids).logits, expected)
+    assert "forward" not in vars(model.lm_head)
 
 
-@pytest.mark.parametrize("chunked", [False, True])
+def test_hooks_of_the_head_see_all_hidden_states() -> None:
+    """Once a pass, as without chunks: examples/train_actor_critic.py takes them there."""
+    model = build("llama")
+    ids, mask = batch()
+    found: dict[int, list[torch.Tensor]] = {FIVE: [], WHOLE: []}
+    for chunk, seen in found.items():
+        with model.lm_head.register_forward_pre_hook(lambda head, inputs, seen=seen: seen.append(inputs[0])):
+            completion_logps(model, ids, mask, arrangement="in_order", logits_per_chunk=chunk)
+    assert len(found[FIVE]) == 1
+    torch.testing.assert_close(found[FIVE][0], found[WHOLE][0])
+
+
+@pytest.mark.parametrize("chunk", [FIVE, WHOLE])
 @pytest.mark.parametrize("arrangement", get_args(Arrangement))
-def test_entropies_are_those_of_the_distributions(
-    arrangement: Arrangement, chunked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entropies_are_those_of_the_distributions(arrangement: Arrangement, chunk: int) -> None:
     """At each position of a completion, with the gradient that autograd takes of the plain formula, next to the
     log-probabilities; with gradient checkpointing too."""
     model = build("gemma2, capped hard" if arrangement != "shared" else "llama")
@@ -134,10 +140,11 @@ def test_entropies_are_those_of_the_distributions(
         return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
     wanted = gradient(expected)
-    monkeypatch.setattr(logprobs, "LOGITS_PER_CHUNK", FIVE if chunked else 10**9)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()
-    found = completion_logps(model, ids, mask, temperature=0.7, arrangement=arrangement, entropy=True)
+    found = completion_logps(
+        model, ids, mask, temperature=0.7, arrangement=arrangement, entropy=True, logits_per_chunk=chunk
+    )
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
     assert (gradient(found) - wanted).norm() <= 1e-4 * wanted.norm()
 
@@ -145,7 +152,7 @@ def test_entropies_are_those_of_the_distributions(
 def test_a_token_of_no_probability_has_no_entropy() -> None:
     """Models mask padding of their vocabulary by minus infinity."""
     logits = torch.tensor([[1.0, 0.0, -torch.inf]], requires_grad=True)
-    found = logprobs._log_softmax(logits, torch.tensor([0]), 1.0, True)
+    found = _log_softmax(logits, torch.tensor([0]), 1.0, True)
     p = torch.tensor([1.0, 0.0]).softmax(0)
     assert found[0, 1].item() == pytest.approx(-(p * p.log()).sum().item())
     found[0, 1].backward()
@@ -162,41 +169,34 @@ class Unknown(LlamaForCausalLM):
         return output
 
 
-def test_what_is_not_known_is_computed_whole(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that changes its logits in a way of its own has right numbers, at the price of memory."""
+def test_what_is_not_known_is_computed_whole() -> None:
+    """A model that changes its logits in another way has right numbers, at the price of memory."""
     model = Unknown(FAMILIES["llama"])
-    ours = outcome(model)
-    monkeypatch.setattr(logprobs, "LOGITS_PER_CHUNK", 10**9)
-    same(ours, outcome(model))
+    same(outcome(model, FIVE), outcome(model, WHOLE))
 
 
-def test_gradients_under_bf16_autocast_are_added_up_in_float32(
-    calls: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gradients_under_bf16_autocast_are_added_up_in_float32() -> None:
     """Sixty chunks lose what rounding each of them once costs; a sum in bf16 loses more than twice that."""
     model = build("llama")
 
-    def of_head() -> torch.Tensor:
+    def of_head(chunk: int) -> torch.Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            outcome(model, sizes=(60,))
+            outcome(model, chunk, sizes=(60,))
         return model.lm_head.weight.grad.clone()
 
-    ours = of_head()
-    assert len(calls) > 60
-    monkeypatch.setattr(logprobs, "LOGITS_PER_CHUNK", 10**9)
-    whole = of_head()
+    ours, whole = of_head(FIVE), of_head(WHOLE)
     assert (ours - whole).norm() < 0.004 * whole.norm()
 
 
 @pytest.mark.parametrize("find_unused", [False, True])
-def test_through_ddp(find_unused: bool, calls: list[int], tmp_path: Path) -> None:
+def test_through_ddp(find_unused: bool, tmp_path: Path) -> None:
     """The forward pass goes through the wrapper, and each gradient is reduced once."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         model = build("llama, tied")
-        plain = outcome(copy.deepcopy(model))
+        plain = outcome(copy.deepcopy(model), FIVE)
         wrapped = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=find_unused)
-        same(outcome(wrapped), plain)
+        same(outcome(wrapped, FIVE), plain)
     finally:
         torch.distributed.destroy_process_group()
 
@@ -217,7 +217,7 @@ class Largest(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("arrangement", get_args(Arrangement))
-def test_the_largest_tensor_is_a_chunk_of_logits(arrangement: Arrangement, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_largest_tensor_is_a_chunk_of_logits(arrangement: Arrangement) -> None:
     """However long the prompt, however many the rows, forward and backward; otherwise it grows with the rows."""
     vocabulary, chunk = 20_000, 400_000
     torch.manual_seed(0)
@@ -225,14 +225,12 @@ def test_the_largest_tensor_is_a_chunk_of_logits(arrangement: Arrangement, monke
         LlamaConfig(**SMALL | {"vocab_size": vocabulary, "hidden_size": 16, "num_attention_heads": 2})
     )
 
-    def largest(*sizes: int) -> int:
-        ids, mask = batch(*sizes)
+    def largest(*sizes: int, chunk: int = chunk) -> int:
         with Largest() as seen:
-            completion_logps(model, ids, mask, temperature=0.7, arrangement=arrangement).sum().backward()
+            outcome(model, chunk, arrangement, sizes)
         return seen.numel
 
-    whole = [largest(*sizes) for sizes in ((6, 10), (24, 10))]
-    monkeypatch.setattr(logprobs, "LOGITS_PER_CHUNK", chunk)
+    whole = [largest(*sizes, chunk=WHOLE) for sizes in ((6, 10), (24, 10))]
     assert whole[0] > 2 * chunk
     assert whole[1] > whole[0]
     assert [largest(*sizes) for sizes in ((6, 10), (24, 10), (6, 80), (24, 80))] == [chunk] * 4

@@ -6,7 +6,7 @@ that each would have alone, under a mask that lets each see the prompt and itsel
 arXiv:2506.05433). Log-probabilities and gradients are those of separate rows, for a fraction of the tokens.
 
 Logits take most of a pass's memory: with a vocabulary of 150,000, 600 KB for each position. Here the LM head sees only
-the positions whose token is needed, `LOGITS_PER_CHUNK` logits at a time, and again in the backward pass. The model is
+the positions whose token is needed, `logits_per_chunk` logits at a time, and again in the backward pass. The model is
 called as ever, through all its wrappers (DDP, DeepSpeed, PEFT); during the call the head's `forward` is replaced. So it
 stays one call of one module, on which ZeRO-3 gathers and frees weights in the same way on all ranks.
 """
@@ -25,7 +25,12 @@ from rg_env.training.reporting.memory import LOGITS_PER_CHUNK
 
 
 def token_logps(
-    model: torch.nn.Module, inputs: dict[str, Any], chosen: torch.Tensor, tokens: torch.Tensor, temperature: float = 1.0
+    model: torch.nn.Module,
+    inputs: dict[str, Any],
+    chosen: torch.Tensor,
+    tokens: torch.Tensor,
+    temperature: float = 1.0,
+    logits_per_chunk: int = LOGITS_PER_CHUNK,
 ) -> torch.Tensor:
     """Log-probabilities `(N,) float32` that `model` gives to `tokens`, with gradients.
 
@@ -34,8 +39,9 @@ def token_logps(
         chosen: `(P, K) bool`, N of them true: which of the positions kept.
         tokens: `(N,) int64`, one for each of those.
         temperature: what the logits are divided by.
+        logits_per_chunk: most logits in memory at once.
     """
-    return _token_values(model, inputs, chosen, tokens, temperature, entropy=False)[:, 0]
+    return _token_values(model, inputs, chosen, tokens, temperature, False, logits_per_chunk)[:, 0]
 
 
 def _token_values(
@@ -44,14 +50,14 @@ def _token_values(
     chosen: torch.Tensor,
     tokens: torch.Tensor,
     temperature: float,
-    *,
     entropy: bool,
+    logits_per_chunk: int,
 ) -> torch.Tensor:
     """As `token_logps`, `(N, 1)`; with `entropy` `(N, 2)`: the entropy of each distribution in the second column."""
     causal = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
     vocabulary = 0 if causal is None else causal.config.get_text_config(decoder=True).vocab_size
-    if causal is not None and chosen.numel() * vocabulary > LOGITS_PER_CHUNK:
-        head = _Head(causal, chosen, tokens, temperature, entropy)
+    if causal is not None and chosen.numel() * vocabulary > logits_per_chunk:
+        head = _Head(causal, chosen, tokens, temperature, entropy, max(1, logits_per_chunk // vocabulary))
         with head.in_place():
             shown = model(**inputs).logits
         values = head.outputs[0][0]
@@ -73,6 +79,8 @@ class _Head:
     tokens: torch.Tensor
     temperature: float
     entropy: bool
+    rows: int
+    """In a chunk."""
     outputs: list[torch.Tensor] = field(default_factory=list)
 
     @contextmanager
@@ -93,7 +101,7 @@ class _Head:
 
     def _forward(self, module: torch.nn.Module, logits_of: Callable[..., Any], hidden: torch.Tensor) -> torch.Tensor:
         hidden = hidden[self.chosen]
-        size = max(1, LOGITS_PER_CHUNK // self.causal.config.get_text_config(decoder=True).vocab_size)
+        size = self.rows
         if any(module.children()) and any(hasattr(parameter, "ds_id") for parameter in module.parameters()):
             # An adapter's parts are gathered with each call, which all ranks must make equally often.
             size = len(hidden)
@@ -170,6 +178,7 @@ def completion_logps(
     max_rows: int | None = None,
     arrangement: Arrangement = "by_length",
     entropy: bool = False,
+    logits_per_chunk: int = LOGITS_PER_CHUNK,
 ) -> torch.Tensor:
     """Log-probability of each token that contributes to the loss, given those before it in its row.
 
@@ -179,6 +188,7 @@ def completion_logps(
         temperature: what the logits are divided by.
         max_rows: most rows in one forward pass; all by default.
         arrangement: `"shared"` is for models that `can_share_prompts` allows.
+        logits_per_chunk: most logits in memory at once.
 
     Returns:
         `(B, L - 1) float32`, 0 where the mask is 0; with `entropy` `(2, B, L - 1)`, where the second is the entropy in
@@ -204,7 +214,8 @@ def completion_logps(
             inputs |= {"attention_mask": _mask(segment), "position_ids": column}
         row, column, real = row[:, start:], column[:, start:], segment[:, start:] > 0
         row, column = row[real], column[real]
-        values.append(_token_values(model, inputs, real, ids[row, column + 1], temperature, entropy=entropy))
+        tokens = ids[row, column + 1]
+        values.append(_token_values(model, inputs, real, tokens, temperature, entropy, logits_per_chunk))
         rows.append(row)
         columns.append(column)
     places, nothing = (torch.cat(rows), torch.cat(columns)), torch.zeros(loss_mask.shape, device=ids.device)
