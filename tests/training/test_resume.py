@@ -19,7 +19,6 @@ from rg_env.core.run_folder import RunFolder
 from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
-from rg_env.training.algorithms.policy import PreviousPolicy
 
 
 class At(TrainerCallback):
@@ -149,20 +148,19 @@ def test_two_signals_at_once_are_one_request(fresh: Any, tmp_path: Path, event: 
 class CtrlC:
     """In the third step of `trainer`: where the previous policy goes in or out, or its copy waits for the update."""
 
-    def __init__(self, trainer: Any, patch: pytest.MonkeyPatch, comes: str) -> None:
+    def __init__(self, trainer: Any, comes: str) -> None:
         self.comes, self.swaps, self.passes = comes, 0, 0
-        self._swap, self._compute = PreviousPolicy._swap, trainer._loss
-        patch.setattr(PreviousPolicy, "_swap", lambda previous: self._swapping(previous))
-        patch.setattr(trainer, "_loss", self._computing)
+        self._swap, self._compute = trainer.previous_policy._swap, trainer._loss
+        trainer.previous_policy._swap, trainer._loss = self._swapping, self._computing
 
     def _now(self, *where: Any) -> None:
         if where == (self.comes, True):
             ctrl_c()
 
-    def _swapping(self, previous: PreviousPolicy) -> None:
+    def _swapping(self) -> None:
         self.swaps += 1
         self._now("before they come back", self.swaps == 4)
-        self._swap(previous)
+        self._swap()
         self._now("when weights are in", self.swaps == 3)
 
     def _computing(self, *args: Any, **kwargs: Any) -> Any:
@@ -172,18 +170,15 @@ class CtrlC:
 
 
 @pytest.mark.slow
-def test_a_previous_policy_stays_whole_whenever_ctrl_c_comes(
-    fresh: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_previous_policy_stays_whole_whenever_ctrl_c_comes(fresh: Any, tmp_path: Path) -> None:
     """With its weights in the model, or with a copy taken for an update that is not made yet, the run does not end."""
     options = {"beta": 0.05, "kl_reference": "previous", "max_steps": 4}
     none = EvaluationPlan(before=False, after=False, every=0)
     train(fresh("unbroken", **options), evaluation=none)
     for comes in ("when weights are in", "before they come back", "before the update"):
         first = fresh(comes, **options)
-        with monkeypatch.context() as patch:
-            CtrlC(first, patch, comes)
-            results = train(first, evaluation=none)
+        CtrlC(first, comes)
+        results = train(first, evaluation=none)
         assert (results["interrupted"], results["steps"] < 4) == (True, True)
         train(fresh(comes, **options), evaluation=none, resume="auto")
         assert logged(tmp_path / comes) == logged(tmp_path / "unbroken"), comes
