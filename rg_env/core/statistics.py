@@ -113,8 +113,8 @@ def share_interval(values_by_problem: Sequence[Sequence[float]], confidence: flo
 def runs_interval(shares: Sequence[float], questions: int, confidence: float = 0.95) -> Interval:
     """The confidence interval of the mean share of several runs, such as accuracies of seeds, within [0, 1].
 
-    As `share_interval` with runs as the clusters: their differences decide. Runs share their questions, so the interval
-    is never narrower than Wilson's for that number of questions.
+    As `share_interval` with runs as the clusters: their differences decide, and the interval is never narrower than
+    Wilson's for all answers together. Runs that agree share their questions, so those of one run count.
 
     Args:
         shares: the share of each run.
@@ -123,7 +123,7 @@ def runs_interval(shares: Sequence[float], questions: int, confidence: float = 0
     Raises:
         InputError: there are no shares, or some are outside of [0, 1].
     """
-    return _clustered_share([[share] for share in shares], questions, questions, confidence)
+    return _clustered_share([[share] for share in shares], len(shares) * questions, questions, confidence)
 
 
 def _clustered_share(

@@ -15,7 +15,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
     """
     config, notes, folder = prepared(config, resume=resume)
     _say(*config.plan(), *notes, f"files in {folder}")
-    works = make_works(config)
+    works = make_works(config, _drawing(len(config.tasks)))
     with ExitStack() as stack:
         harness = stack.enter_context(Harness(config)) if config.external.tasks else None
         benchmarks = harness.prepare() if harness else []
@@ -100,6 +100,19 @@ def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, l
             raise InputError(f"models.{name}: there is no folder {model.model}")
     config, notes = as_trained(config)
     return config, notes, _folder(config, resume)
+
+
+def _drawing(tasks: int) -> Callable[[int], None]:
+    """Prints a line now and then while questions are drawn, which takes minutes for some tasks."""
+    last = time.monotonic()
+
+    def show(number: int) -> None:
+        nonlocal last
+        if number < tasks and time.monotonic() - last >= _LINE_EVERY_S:
+            last = time.monotonic()
+            _say(f"drawing questions: {number} of {tasks} tasks")
+
+    return show
 
 
 def _ask(config: EvalConfig, folder: Path, works: Sequence[Work]) -> Outcome:

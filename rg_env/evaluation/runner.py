@@ -242,9 +242,15 @@ class Outcome:
 Watch = Callable[[Outcome], Any]
 
 
-def make_works(config: EvalConfig) -> list[TaskWork]:
-    """All models on all tasks, without the questions that a checkpoint was trained on. Raises as `draw`."""
-    tasks = [draw(config, name) for name in config.tasks]
+def make_works(config: EvalConfig, drawn: Callable[[int], Any] = lambda number: None) -> list[TaskWork]:
+    """All models on all tasks, without the questions that a checkpoint was trained on. Raises as `draw`.
+
+    `drawn` is called after each task with the number of tasks whose questions are drawn.
+    """
+    tasks: list[Questions] = []
+    for name in config.tasks:
+        tasks.append(draw(config, name))
+        drawn(len(tasks))
     works = []
     for name, model in config.models.items():
         trained = Trained() if model.url else trained_on(model.model)

@@ -115,8 +115,8 @@ def markdown(results: Results) -> str:
 
 def markdown_table(heads: list[str], rows: Rows) -> list[str]:
     """The lines of a table in Markdown."""
-    lines = [heads, ["---"] * len(heads), *rows]
-    return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines]
+    head, *body = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in [heads, *rows]]
+    return [head, "|---" * len(heads) + "|", *body]
 
 
 def _external_table(results: Results) -> tuple[list[str], Rows]:

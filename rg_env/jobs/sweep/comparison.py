@@ -19,7 +19,7 @@ from typing import Any
 from matplotlib.figure import Figure as Canvas
 
 from rg_env.core.run_folder import RunFolder, write_aside
-from rg_env.core.statistics import mean_and_interval, share_interval, t_critical, wilson_interval
+from rg_env.core.statistics import mean_and_interval, runs_interval, t_critical, wilson_interval
 from rg_env.core.text import one_line, short_keys, shown
 from rg_env.errors import OutputFolderError
 from rg_env.evaluation.plots.curves import plot_curves, read_curve
@@ -188,16 +188,12 @@ def _over_questions(scores: dict[str, Any], key: str) -> Interval | None:
 
 
 def _over_seeds(name: str, runs: Sequence[Run]) -> Figure:
-    """The mean over several runs. Shares have Wilson's interval with a run as a cluster, which stays within [0, 1], and
-    other figures Student's. Where all runs agree, the questions of one count."""
+    """The mean over several runs: shares with `runs_interval`, other figures with Student's interval."""
     means = [run.figures[name].mean for run in runs]
     if name not in _SHARES:
         mean, half = mean_and_interval(means)
         return Figure(mean, None if half is None else (mean - half, mean + half))
-    questions = max(1, min(run.questions for run in runs))
-    if len(set(means)) == 1:
-        return Figure(means[0], wilson_interval(means[0], questions))
-    return Figure(fmean(means), share_interval([[mean] * questions for mean in means]))
+    return Figure(fmean(means), runs_interval(means, max(1, min(run.questions for run in runs))))
 
 
 def _group(runs: Sequence[Run]) -> Group:
