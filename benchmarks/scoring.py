@@ -122,7 +122,7 @@ def measure(ours: Side, upstream: Side, seconds: float) -> None:
 
 
 def completions_of(task: str, entries: list[dict[str, Any]]) -> list[tuple[int, str, Messages]]:
-    """Index of the entry, kind and completion, kind by kind; another's gold answer stands in for an unknown one."""
+    """Index of the entry, kind and completion, kind by kind; another's gold answer replaces an unknown one."""
     golds = [gold_answer(task, entry) for entry in entries]
     known = [gold for gold in golds if gold is not None]
     found = []
@@ -359,7 +359,7 @@ async def hostile_lateness(
 
 
 def measure_workers(batch: int, rounds: int) -> bool:
-    """Print what a pool costs and how late an event loop beside it is; whether the targets are met."""
+    """Print what a pool costs and how late an event loop next to it is; whether the targets are met."""
     task = "leg_counting"
     entry = upstream_entries(task, 1)[0]
     with WorkerPool("operator:not_", workers=2) as pool:

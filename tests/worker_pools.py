@@ -79,7 +79,7 @@ def stat_of(pid: int) -> str:
 
 
 def is_running(pid: int) -> bool:
-    return stat_of(pid)[:1] not in ("", "Z")  # nobody may reap orphans in a container
+    return stat_of(pid)[:1] not in ("", "Z")  # in a container no process may reap orphans
 
 
 def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> bool:

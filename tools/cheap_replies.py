@@ -85,7 +85,7 @@ SHORTCUTS: dict[str, str] = {
     "ransom_note": _TWO_ANSWERS + "the longer the texts are",
     "syllogism": _TWO_ANSWERS + "the more statements begin with it",
 }
-"""Tasks in which a cheap reply is right on more than half of the rows, and why that is no hole in the grader."""
+"""Tasks in which a cheap reply is right on more than half of the rows, and why that is not a hole in the grader."""
 
 _SORTED = r"(?:sorted|ascending|descending)"
 SOLUTIONS: dict[str, tuple[str, str]] = {

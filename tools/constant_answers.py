@@ -1,8 +1,8 @@
 """The one answer that is right most often: searched on training rows, to be measured on others.
 
 Tried are the gold answers, their parts, what is right in many tasks (`USUAL`), short formulas, and what the votes of
-the gold answers come to, place by place (a colouring, a board). The best are then changed token by token as long as
-that pays: a greedy search, which finds colourings that no question has for its gold answer.
+the gold answers come to, place by place (a coloring, a board). The best are then changed token by token as long as
+that pays: a greedy search, which finds colorings that no question has for its gold answer.
 """
 
 import itertools

@@ -262,7 +262,7 @@ def same_words(answer: str, entry: Entry) -> bool:
 
 
 def unknown_vertex(answer: str, entry: Entry) -> bool:
-    """The map colors what is no vertex of the graph."""
+    """The map colors something that is not a vertex of the graph."""
     vertices = {str(vertex) for vertex in entry["metadata"]["puzzle"]["vertices"]}
     return is_json(answer) and not {str(key) for key in json.loads(answer)} <= vertices
 

@@ -184,5 +184,5 @@ def _draws() -> Draws:
 
 
 def entries_of(task: str, n: int, seed: int = 0, config: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """`n` entries as rows carry them: drawn as rows are, where the library is mended, but none left out as a repeat."""
+    """`n` entries as rows carry them: drawn as rows are, with the library's fixes, but none left out as a repeat."""
     return [json.loads(item.entry) for item in _draws().items(task, n, seed, config)]

@@ -271,7 +271,7 @@ def _grids(question: str) -> Iterator[tuple[Grid, str]]:
 
 
 def _cells(text: str) -> tuple[list[str], str]:
-    """The cells of a line, and what separates them; none where it is no line of a grid."""
+    """The cells of a line, and what separates them; none if it is not a line of a grid."""
     separator = "," if "," in text else " "
     cells = [cell for cell in re.split(r"[,\s]+", text) if cell]
     if len(cells) > 1:

@@ -73,7 +73,7 @@ _FORMS = (
     *("[{a}]", "[[{a}]]", "({a})", "(({a}))", '"{a}"', "'{a}'", "{{a}}", "<{a}>", "```\n{a}\n```", "\\boxed{{a}}"),
     *("\\text{{a}}", "**{a}**", "# {a}", "- {a}", "1. {a}", "{a}.", "{a},", "{a};", "({a}", "{a})", "\ufeff{a}"),
     *("The answer is {a}", "Answer: {a}", '{"answer": {a}}', '{"0": {a}}', "\u202e{a}", "{a}\u200b", "{a}\x00"),
-    # arithmetic whose value is another's, or nobody's
+    # arithmetic whose value belongs to another question, or to none
     *("{a} + 10^30 - 10^30", "({a}) + 10**30 - 10**30", "({a})*1e308*10", "0*({a})", "({a})^0", "({a})*0 + 1"),
     *("({a})/0", "0/0", "nan", "1e308*10", "inf", "-inf", "[nan]", "1e-400", "1e400", "9" * 500, "{a}e0", "{a}e-9"),
     *("{a}/1", "{a}/{a}", "{a} mod 1", "{a}%", "±{a}", "{a}i", "{a}j", "0x{a}", "{a}.0", "{a}.000000001", "0{a}"),

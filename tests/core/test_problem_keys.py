@@ -176,11 +176,11 @@ def _clues(entry: Entry, rng: random.Random) -> None:
     entry["question"] = "\n\n".join([*head, names.sub(swapped, numbered), wanted])
 
 
-def _colours(entry: Entry, rng: random.Random) -> None:
+def _colors(entry: Entry, rng: random.Random) -> None:
     state = entry["metadata"]["initial_state"]
     text = json.dumps(state)
-    for colour in ("red", "blue", "green", "purple", "orange"):
-        text = text.replace(f"_{colour}", f"_dark{colour}")
+    for color in ("red", "blue", "green", "purple", "orange"):
+        text = text.replace(f"_{color}", f"_dark{color}")
     entry["metadata"]["initial_state"] = {square: things[::-1] for square, things in json.loads(text).items()}
 
 
@@ -197,7 +197,7 @@ SAME: dict[str, Change] = {
     "arc_1d": _shuffled("train_examples"),
     "arc_agi": _other("input", lambda grid: grid[::-1]),
     "binary_alternation": _other("string", lambda text: text[::-1]),
-    "boxnet": _colours,
+    "boxnet": _colors,
     "caesar_cipher": _other("cipher_text", str.swapcase),
     "complex_arithmetic": _reworded(r"complex", "difficult"),
     "countdown": _shuffled("numbers"),

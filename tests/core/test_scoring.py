@@ -80,7 +80,7 @@ def test_upstream_is_the_librarys_formula_in_a_worker() -> None:
 
 @pytest.mark.slow
 def test_a_worker_leaves_the_event_loop_free() -> None:
-    """While an answer hangs for its second, the loop goes on in milliseconds."""
+    """While an answer hangs for its second, the loop keeps running in milliseconds."""
 
     async def longest_gap() -> tuple[Score, float]:
         info = {**_info("coin_flip", "0.5"), "grading": "upstream"}
@@ -147,7 +147,7 @@ def test_an_edited_info_is_an_input_error(change: dict[str, Any], message: str) 
 
 
 def test_an_info_as_json_and_an_unknown_task() -> None:
-    """`info` may be JSON text; a task that does not exist is told."""
+    """`info` may be JSON text; a task that does not exist is named in the error."""
     assert score("<answer>12</answer>", json.dumps(INFO)).status == "correct"
     with pytest.raises(UnknownNameError, match="unknown task 'legs'"):
         score("<answer>12</answer>", {**INFO, "rg_task": "legs"})

@@ -15,7 +15,7 @@ def _dates(text: str) -> list[date]:
     """In order; a date without a year is of the year of the one that has it.
 
     The library writes the year of the first date behind both, also where the second is of the next year: its weekday,
-    which stands before it, tells.
+    which precedes it, shows this.
     """
     if numbers := re.search(r"(\d\d)/(\d\d)/(\d{4})", text):
         return [date(int(numbers[3]), int(numbers[1]), int(numbers[2]))]

@@ -203,18 +203,18 @@ def word_ladder(question: str) -> str:
 
 
 def boxnet(question: str) -> str:
-    """Box after box, each straight to a target of its colour that no other box has taken."""
+    """Box after box, each straight to a target of its color that no other box has taken."""
     boxes, targets = [], []
     for x, y, seen in re.findall(r"I am in square\[([\d.]+), ([\d.]+)\], I can observe \[(.*?)\]", question):
-        for kind, colour in re.findall(r"'(box|target)_([^']+)'", seen):
-            (boxes if kind == "box" else targets).append((colour, float(x), float(y)))
+        for kind, color in re.findall(r"'(box|target)_([^']+)'", seen):
+            (boxes if kind == "box" else targets).append((color, float(x), float(y)))
     plan = []
-    for colour, x, y in boxes:
-        _, to_x, to_y = target = next(each for each in targets if each[0] == colour)
+    for color, x, y in boxes:
+        _, to_x, to_y = target = next(each for each in targets if each[0] == color)
         targets.remove(target)
         while (x, y) != (to_x, to_y):
             after = (x + (1 if to_x > x else -1), y) if x != to_x else (x, y + (1 if to_y > y else -1))
-            plan.append({f"Agent[{x}, {y}]": f"move(box_{colour}, square[{after[0]}, {after[1]}])"})
+            plan.append({f"Agent[{x}, {y}]": f"move(box_{color}, square[{after[0]}, {after[1]}])"})
             x, y = after
-        plan.append({f"Agent[{x}, {y}]": f"move(box_{colour}, target_{colour})"})
+        plan.append({f"Agent[{x}, {y}]": f"move(box_{color}, target_{color})"})
     return json.dumps(plan)

@@ -25,7 +25,7 @@ def _related(relation: Callable[[int, int], bool], one: str, other: str, at: Pla
 
 
 def _named(text: str, values: list[str]) -> str:
-    """The value that a part of a clue speaks of: the longest that stands in it."""
+    """The value that a part of a clue names: the longest one in it."""
     children = [value for value in values if value.startswith(_CHILD) and value.removeprefix(_CHILD) in text]
     if "mother of" in text and children:
         return children[0]

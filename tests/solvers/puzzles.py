@@ -113,7 +113,7 @@ def circuit_logic(question: str) -> str:
 
 
 def acre(question: str) -> str:
-    """All sets of blickets that explain the results; a light is on if any blicket lies on the detector."""
+    """All sets of blickets that explain the results; a light is on if any blicket is on the detector."""
     tests = [(frozenset(line.split(", ")), light) for line, light in re.findall(r"^(.*) → (on|off)", question, re.M)]
     case = frozenset(question.partition("New test case:\n")[2].splitlines()[0].split(", "))
     objects = sorted({thing for things, _ in tests for thing in things} | case)

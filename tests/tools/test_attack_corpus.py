@@ -50,7 +50,7 @@ def test_every_task_was_searched() -> None:
 
 
 def test_what_pays_above_one_half_has_a_reason() -> None:
-    """Every such task is listed with why it is no hole in the grader, and no task is listed in vain."""
+    """Every such task is listed with why it is not a hole in the grader, and no task is listed in vain."""
     above = {task for task, result in kept().items() if max(result.exploit, result.partial) > 0.5}
     assert above <= set(SHORTCUTS)
     assert set(SHORTCUTS) <= {task for task, result in kept().items() if max(result.exploit, result.partial) > 0.4}

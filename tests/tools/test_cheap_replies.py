@@ -74,7 +74,7 @@ def test_a_planted_hole_is_found(hole: str) -> None:
 
 
 def test_an_exact_grader_pays_for_nothing() -> None:
-    """What takes a calculation that is no part of any question is paid to nobody."""
+    """No reply is paid for a calculation that is not part of any question."""
     found = searched(sums(), exact)
     assert found.exploit is None or found.exploit.paid.strict < 0.1
 
@@ -114,27 +114,27 @@ def test_a_rule_by_one_feature_is_found() -> None:
 
 
 def test_a_constant_that_is_no_gold_answer_is_found() -> None:
-    """Votes and the greedy search put together a colouring that is right more often than any gold answer."""
+    """Votes and the greedy search put together a coloring that is right more often than any gold answer."""
     rng = random.Random(3)
 
-    def colouring() -> tuple[str, str]:
+    def coloring() -> tuple[str, str]:
         edges = [tuple(rng.sample(range(10), 2)) for _ in range(5)]
-        colours = {str(node): 1 for node in range(10)}
+        colors = {str(node): 1 for node in range(10)}
         for one, other in edges:
-            if colours[str(one)] == colours[str(other)]:
-                colours[str(other)] = 1 + colours[str(one)] % 3
-        while any(colours[str(a)] == colours[str(b)] for a, b in edges):
-            colours = {node: rng.randint(1, 3) for node in colours}
-        return json.dumps(edges), json.dumps(colours)
+            if colors[str(one)] == colors[str(other)]:
+                colors[str(other)] = 1 + colors[str(one)] % 3
+        while any(colors[str(a)] == colors[str(b)] for a, b in edges):
+            colors = {node: rng.randint(1, 3) for node in colors}
+        return json.dumps(edges), json.dumps(colors)
 
     def proper(question: str, gold: str, reply: str) -> float:
         try:
-            colours = json.loads(reply)
-            return float(all(colours[str(a)] != colours[str(b)] for a, b in json.loads(question)))
+            colors = json.loads(reply)
+            return float(all(colors[str(a)] != colors[str(b)] for a, b in json.loads(question)))
         except (ValueError, KeyError, TypeError):
             return 0.0
 
-    pairs = [colouring() for _ in range(300)]
+    pairs = [coloring() for _ in range(300)]
     rows = PlantedRows(pairs[:150], proper)
     golds = max(rows.paid([gold] * 150) for gold in rows.golds)
     (answer, paid), *_ = best_constants(rows, 5)

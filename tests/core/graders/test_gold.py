@@ -82,8 +82,8 @@ def test_the_right_answer_is_paid_whatever_is_stored(
 
 
 def test_syllogisms_are_the_fifteen_valid_moods_and_nine_that_need_a_member() -> None:
-    """Of the 256 moods in four figures, as logic books list them; another nine are valid for Aristotle alone, are no
-    rows, and keep their stored answer."""
+    """Of the 256 moods in four figures, as logic books list them; another nine are valid for Aristotle alone, are
+    left out of rows, and keep their stored answer."""
     figures = [("MP", "SM"), ("PM", "SM"), ("MP", "MS"), ("PM", "MS")]
     kinds = {"A": "All {} are {}", "E": "No {} are {}", "I": "Some {} are {}", "O": "Some {} are not {}"}
     found: dict[bool | None, set[str]] = {True: set(), False: set(), None: set()}

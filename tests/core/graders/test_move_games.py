@@ -175,6 +175,6 @@ def test_the_solver_of_rush_hour_finds_the_shortest_solution() -> None:
 
 
 def test_the_solver_of_boxnet_matches_all_boxes() -> None:
-    """Also several boxes of a colour, targets under boxes, and colours of two words."""
+    """Also several boxes of a color, targets under boxes, and colors of two words."""
     for item in (MANY_BOXES, BOXES):
         assert grade("boxnet", {}, item, gold_answer("boxnet", item) or "") == 1.0

@@ -139,13 +139,13 @@ KINDS: dict[str, Kind] = {
         lambda case: case.paid == 0.5 and len(answer_of(case).split()) > len(case.entry["answer"].split()),
     ),
     "no palindromes": Kind(
-        "The stored partition of the library's test has parts that are no palindromes.",
+        "The stored partition of the library's test has parts that are not palindromes.",
         False,
         "palindrome_partitioning",
         lambda case: any(part != part[::-1] for parts in json.loads(answer_of(case)) for part in parts),
     ),
     "nothing to do": Kind(
-        "A blank answer is no answer; rows leave out cubes that are solved already.",
+        "A blank answer counts as missing; rows leave out cubes that are solved already.",
         False,
         "rubiks_cube",
         lambda case: case.paid == 1 and not answer_of(case),

@@ -35,7 +35,7 @@ def test_values_come_back(pool: WorkerPool, value: Any) -> None:
     ],
 )
 def test_targets_that_raise(pool: WorkerPool, action: tuple[Any, ...], detail: str) -> None:
-    """What a target raises, and a value that cannot be sent, is told in one short line; the worker lives on."""
+    """What a target raises, and a value that cannot be sent, is one short line in the outcome; the worker lives on."""
     pid = value_of(pool.call("pid"))
     outcome = pool.call(*action)
     assert (outcome.status, outcome.value, outcome.detail) == ("raised", None, detail)

@@ -34,7 +34,7 @@ ESCAPES = [
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS has no limit on address space")
 def test_memory_is_limited(pool: WorkerPool) -> None:
-    """A target that eats memory gets a MemoryError, and the worker goes on."""
+    """A target that eats memory gets a MemoryError, and the worker lives on."""
     outcome = pool.call("eat")
     assert (outcome.status, outcome.detail) == ("raised", "MemoryError:")
     assert value_of(pool.call("echo", 1)) == [1]

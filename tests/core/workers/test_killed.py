@@ -39,7 +39,7 @@ def test_the_spare_saves_the_import(folder: Path) -> None:
 
 
 def test_workers_that_end(pool: WorkerPool) -> None:
-    """The end of a worker is the outcome of the call that it was in, and tells the exit code; it is not made again."""
+    """The end of a worker is the outcome of its call, with the exit code; the call is not repeated."""
     outcome = pool.call("end", 7)
     assert (outcome.status, outcome.detail) == ("died", "the worker ended: exit code 7")
 
