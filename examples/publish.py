@@ -3,6 +3,7 @@
     python examples/publish.py outputs/RUN me/legs --dry-run                 # the files and the card
     python examples/publish.py outputs/RUN me/legs --private
     python examples/publish.py outputs/RUN me/legs --optimizer-state full    # so that training can resume
+    python examples/publish.py verl/global_step_400 me/legs --base Qwen/Qwen2.5-3B-Instruct
 
 The same as `rg-env push`. The token comes from HF_TOKEN (also in .env) or `hf auth login`. The same command resumes an
 interrupted upload. A run publishes itself if its config has `hub: {enabled: true, repo_id: me/legs}`.
@@ -16,17 +17,27 @@ from rg_env.commands import run_command
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="a run (its last checkpoint), a checkpoint, or a model folder")
+    parser.add_argument(
+        "run", type=Path, help="a run (its last checkpoint), a checkpoint of any trainer, or a model folder"
+    )
     parser.add_argument("repo_id", help="USER/NAME, created if it is missing")
     parser.add_argument("--private", action="store_true")
     parser.add_argument("--optimizer-state", choices=["none", "full"], default="none")
+    parser.add_argument("--base", metavar="MODEL", help="base model, if the checkpoint has no config or tokenizer")
     parser.add_argument("--revision", metavar="BRANCH", help="a branch, created if it is missing")
     parser.add_argument("--dry-run", action="store_true", help="send nothing")
     options = parser.parse_args()
 
     from rg_env.publish.push import PushRequest, preview, push
 
-    request = PushRequest(options.run, options.repo_id, options.private, options.optimizer_state, options.revision)
+    request = PushRequest(
+        path=options.run,
+        repo_id=options.repo_id,
+        private=options.private,
+        optimizer_state=options.optimizer_state,
+        revision=options.revision,
+        base=options.base,
+    )
     if options.dry_run:
         print(preview(request).rstrip())
         return

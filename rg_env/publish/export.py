@@ -115,17 +115,18 @@ def _export_model(request: ExportRequest, checkpoint: Checkpoint, aside: Path, s
     if not request.verify:
         return
     verify.load(aside, architecture, dtype)  # as users load it
-    if reference is None:
-        reference = verify.logits(verify.trained_model(architecture, weights), prompts)
-    exported = verify.load(aside, architecture, torch.float32)
-    verify.check_tensors(exported, weights, dtype)
+    compared = verify.compared(weights, read_weights("plain", aside)[1], dtype)
+    trained = verify.trained_model(architecture, compared)
+    reference = verify.logits(trained, prompts) if reference is None else reference
+    del trained  # before the other model is in memory
     whole = not is_adapter and _matches_whole(checkpoint, architecture, weights, say)
     rounded = any(weight.dtype != dtype for weight in weights.values() if weight.dtype.is_floating_point)
     tolerance = verify.TOLERANCE[dtype if rounded else torch.float32]
-    difference = verify.check_logits(reference, verify.logits(exported, prompts), tolerance)
+    written = verify.logits(verify.load(aside, architecture, torch.float32), prompts)
+    difference = verify.check_logits(reference, written, tolerance)
     tensors = "each tensor is the trained one" + (f", and that of {WEIGHTS} next to the shards" if whole else "")
     say(f"verified: {tensors}; logits on fixed prompts differ by {difference:.1g} of their size")
-    del exported, weights  # the model that answers is then the only one in memory
+    del weights  # merged ones are in memory
     lossless = not is_adapter and not rounded
     answering = lambda: verify.load(aside, architecture, dtype)  # noqa: E731
     say(verify.check_answers(checkpoint.run, checkpoint.step, answering, tokenizer, lossless=lossless))

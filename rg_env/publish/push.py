@@ -63,8 +63,8 @@ def push(request: PushRequest, say: Callable[[str], None] = print) -> str:
     repository = Repository(request.repo_id, request.revision)
     try:
         remote = repository.read()
-        if run is not None:  # before an export, which can take long
-            _check_remote(request, remote, run)
+        # Before an export, which can take long: weights without a run are identified after it.
+        _check_remote(request, remote, run or (remote.marker.run if remote and remote.marker else ""))
         for note in notes:
             say(note)
         with _exported(checkpoint, say) as ready:
@@ -189,7 +189,8 @@ def _with_card(
 
 def _with_marker(files: Files, run: str, checkpoint: Checkpoint, card: str) -> Files:
     paths = [path for path in files if path != MARKER]
-    return {**files, MARKER: Marker(run, checkpoint.step, card, paths).to_json()}
+    marker = Marker(run=run, step=checkpoint.step, card=card, files=paths)
+    return {**files, MARKER: (marker.model_dump_json(indent=1) + "\n").encode()}
 
 
 def _check_remote(request: PushRequest, remote: Remote | None, run: str) -> None:

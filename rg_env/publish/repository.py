@@ -10,21 +10,22 @@ from it whether it may write there, and what it may delete.
 
 import contextlib
 import hashlib
-import json
 import logging
 import re
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 import httpx2
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.utils import disable_progress_bars
+from pydantic import BaseModel, ValidationError
 
 from rg_env.core.hub import LOGIN
 from rg_env.core.text import one_line
@@ -33,7 +34,6 @@ from rg_env.errors import HubError, InputError, RGEnvError
 CARD, MARKER = "README.md", "rg_env.json"
 TIMEOUT_S = 300.0
 """Time without any data after which a request fails. huggingface_hub itself would wait forever."""
-_FORMAT = "rg_env.pushed/1"
 _REFUSALS: dict[int, tuple[type[RGEnvError], str]] = {
     401: (InputError, f"the Hub does not accept the token{{because}}: {LOGIN}"),
     403: (
@@ -49,8 +49,7 @@ _BY_HUB = ".gitattributes"
 """The Hub creates it with a repository."""
 
 
-@dataclass(frozen=True)
-class Marker:
+class Marker(BaseModel):
     """The content of rg_env.json."""
 
     run: str
@@ -58,21 +57,9 @@ class Marker:
     step: int | None
     card: str
     """Git's hash of the pushed card: any other card was edited on the Hub."""
-    files: Sequence[str] = ()
+    files: list[str]
     """Paths that were pushed."""
-    format: str = _FORMAT
-
-    def to_json(self) -> bytes:
-        return (json.dumps(asdict(self), indent=1) + "\n").encode()
-
-    @classmethod
-    def from_json(cls, content: bytes) -> "Marker | None":
-        """None: not written by rg_env."""
-        try:
-            marker = cls(**json.loads(content))
-        except (ValueError, TypeError, RecursionError):
-            return None
-        return marker if marker.format == _FORMAT and isinstance(marker.files, list) else None
+    format: Literal["rg_env.pushed/1"] = "rg_env.pushed/1"
 
 
 @dataclass(frozen=True)
@@ -180,7 +167,9 @@ class Repository:
     def _marker(self, commit: str) -> Marker | None:
         with tempfile.TemporaryDirectory() as folder:
             file = self.api.hf_hub_download(self.repo_id, MARKER, revision=commit, local_dir=folder)
-            return Marker.from_json(Path(file).read_bytes())
+            with contextlib.suppress(ValidationError):  # not written by rg_env
+                return Marker.model_validate_json(Path(file).read_bytes())
+        return None
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ The first 20 problems of the training tasks are built again from the run's files
 recorded one, and the export answers them. Code that a run's config names is not imported: nothing is compared then.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,24 +84,26 @@ def load(folder: Path, architecture: Architecture, dtype: torch.dtype) -> Any:
     return model.eval()
 
 
-def trained_model(architecture: Architecture, weights: Weights) -> Any:
-    """The model of the checkpoint, in float32."""
+def compared(trained: Weights, written: Weights, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and value of each trained weight, after a comparison of its value in `dtype` with the one in the files.
+
+    Raises:
+        ExportError: they differ.
+    """
+    for name, weight in trained.items():
+        value = weight.read()
+        if not torch.equal(written[name].read(), value.to(dtype) if value.is_floating_point() else value):
+            raise ExportError(f"{name} was not exported as it is in the checkpoint")
+        yield name, value
+
+
+def trained_model(architecture: Architecture, values: Iterable[tuple[str, torch.Tensor]]) -> Any:
+    """The model with these weights, in float32."""
     model = architecture.build()
-    tensors = {name: weight.read() for name, weight in weights.items()}
-    tensors = {name: value.float() if value.is_floating_point() else value for name, value in tensors.items()}
+    tensors = {name: value.float() if value.is_floating_point() else value for name, value in values}
     model.load_state_dict(tensors, strict=False, assign=True)
     model.tie_weights()
     return model
-
-
-def check_tensors(exported: Any, trained: Weights, dtype: torch.dtype) -> None:
-    """Raise `ExportError` unless each tensor of the exported model is the trained one, rounded to `dtype`."""
-    state = exported.state_dict()
-    for name, weight in trained.items():
-        value = weight.read()
-        rounded = value.to(dtype) if value.is_floating_point() else value
-        if not torch.equal(state[name], rounded.to(state[name].dtype)):
-            raise ExportError(f"{name} was not exported as it is in the checkpoint")
 
 
 def check_logits(trained: torch.Tensor, written: torch.Tensor, tolerance: float) -> float:

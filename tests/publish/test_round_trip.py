@@ -69,7 +69,7 @@ def test_a_download_answers_the_same_and_resumes_exactly(
 
 
 def test_shards_are_exported_first(
-    hub: HubServer, pushed: Pushed, downloaded: Callable[..., Path], tmp_path: Path
+    hub: HubServer, pushed: Pushed, downloaded: Callable[..., Path], rg_env: Any, tmp_path: Path
 ) -> None:
     """Of ZeRO-3, of three processes: what is downloaded loads, with the trained weights, and nothing of the export
     is left here."""
@@ -77,6 +77,9 @@ def test_shards_are_exported_first(
     folder = with_companions(tmp_path / "checkpoints/checkpoint-5", model)
     write_zero(folder, weights_of(model), stage=3, processes=3, shared={"lm_head.weight": "model.embed_tokens.weight"})
     before = sorted(folder.parent.rglob("*"))
+    hub.add("me/other", {"model.bin": b"theirs"})
+    code, out, _ = rg_env("push", str(folder), "--repo-id", "me/other")
+    assert (code, out) == (2, ""), "refused before the export"
     _, lines = pushed(folder)
     assert sorted(folder.parent.rglob("*")) == before
     assert any("verified" in line for line in lines)
