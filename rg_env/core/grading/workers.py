@@ -263,6 +263,8 @@ class WorkerPool:
         """A worker that is ready. All that wait or start may have been killed from outside."""
         failed: RGEnvError | None = None
         for _ in range(self.workers + 2):
+            if self._closed:
+                raise self._closed_error()
             worker = self._idle.pop() if self._idle else self._start()
             try:
                 worker.wait_ready()
