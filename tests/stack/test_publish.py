@@ -24,7 +24,7 @@ LAUNCH = (BIN / "accelerate", "launch", "--config-file", REPOSITORY / "configs" 
 def test_a_run_under_zero3_is_published_and_goes_on(server: RunningServer, tmp_path: Path) -> None:
     """Two processes train. What is downloaded is the run's to the byte, the model answers as the run recorded, and two
     processes go on from the shards as if they had never stopped: what the server samples being the same, so are the
-    weights. One process alone is told that it cannot."""
+    weights. One process alone is refused."""
     run, copy = tmp_path / "run", tmp_path / "copy"
     with HubServer() as hub, RepeatingServer(server.port) as between:
         hub.tokens = {CANARY: ("me", True)}

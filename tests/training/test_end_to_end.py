@@ -121,11 +121,11 @@ def test_training_and_evaluation_questions_are_apart(main_job: tuple[Path, str])
     train, frozen_rows = (rows["splits"][split]["question_hashes"] for split in ("train", "eval"))
     assert len(train) == len(set(train)) == 2000
     assert not set(train) & set(frozen_rows)
-    asked = {row["question"] for row in read_lines(run / "rollouts.jsonl")}
+    trained = {row["question"] for row in read_lines(run / "rollouts.jsonl")}
     frozen = {
         row["question"] for row in json.loads((run / "eval_results" / "eval_step_0.json").read_text())["rollouts"]
     }
-    assert not asked & frozen
+    assert not trained & frozen
 
 
 def test_the_console_tells_the_story(main_job: tuple[Path, str]) -> None:

@@ -69,7 +69,9 @@ def test_weights_of_another_shape_are_one_line(copied: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_the_default_without_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_default_without_a_gpu_is_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In one line; also where the hub cannot be reached."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert load_policy().is_tiny

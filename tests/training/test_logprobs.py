@@ -90,7 +90,7 @@ def test_a_prompt_is_computed_once_for_its_completions(model: Any) -> None:
     completion_logps(model, ids, mask, arrangement="shared")
     assert shapes.inputs == [(1, 39 + 8 * 3)]  # a completion starts with the prompt's last token
     assert shapes.positions == [8 * 3]
-    assert shapes.caches == [None]  # nobody would read it
+    assert shapes.caches == [None]  # it would not be read
 
 
 def test_in_order_every_batch_takes_the_same_passes(model: Any) -> None:

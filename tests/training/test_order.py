@@ -19,7 +19,7 @@ def order(**changes: Any) -> BatchOrder:
 
 
 def test_any_batch_can_be_asked_for() -> None:
-    """In any order, whatever was asked for before: a resumed run asks for the last first."""
+    """In any order: a resumed run needs the last one first."""
     numbers = [5, 0, 3, 5]
     together = order()
     assert [together.batch(n) for n in numbers] == [order().batch(n) for n in numbers]
@@ -33,19 +33,19 @@ def test_fewer_rows_than_a_step_asks_are_refused() -> None:
 
 @pytest.mark.parametrize("num_iterations", [1, 2])
 def test_several_epochs_lose_no_row(make_trainer: Any, num_iterations: int) -> None:
-    """Each row that makes a whole batch is asked for once an epoch."""
+    """Each row of a complete batch is used once per epoch."""
     trainer = make_trainer(max_steps=16 * num_iterations, num_iterations=num_iterations, max_tokens=2)
-    asked: list[str] = []  # 32 rows, 4 a step: two epochs
+    used: list[str] = []  # 32 rows, 4 a step: two epochs
     sample = trainer.sampler.sample
 
     def note(rows: Any, *rest: Any) -> Any:
-        asked.extend(row["prompt"][-1]["content"] for row in rows[::4])
+        used.extend(row["prompt"][-1]["content"] for row in rows[::4])
         return sample(rows, *rest)
 
     trainer.sampler.sample = note
     trainer.train()
-    assert len(asked) == 64
-    assert set(Counter(asked).values()) == {2}
+    assert len(used) == 64
+    assert set(Counter(used).values()) == {2}
     assert trainer.state.epoch == 2
 
 

@@ -87,8 +87,8 @@ def test_one_bad_pass_spoils_its_step_and_nothing_else(
     steps = [line for line in logged(tmp_path / "run") if "reward" in line]
     assert [line["skipped_steps"] for line in steps] == [0, 1, 1]
     assert [line["loss"] is None for line in steps] == [False, True, False]  # JSON has no NaN
-    told = [line for line in capsys.readouterr().out.splitlines() if "skipped" in line]
-    assert told == ["step 2: skipped, non-finite loss (1/3 consecutive); weights and optimizer unchanged"]
+    skipped = [line for line in capsys.readouterr().out.splitlines() if "skipped" in line]
+    assert skipped == ["step 2: skipped, non-finite loss (1/3 consecutive); weights and optimizer unchanged"]
 
 
 def test_a_skipped_step_leaves_the_previous_policy_as_it_is(fresh: Any) -> None:
@@ -102,18 +102,18 @@ def test_a_skipped_step_leaves_the_previous_policy_as_it_is(fresh: Any) -> None:
 
 
 def test_three_bad_steps_end_the_run_with_the_last_good_weights(fresh: Any, tmp_path: Path) -> None:
-    """By one line; the run goes on from there, with as many again, and counts on."""
+    """With one line; the run resumes from there, with as many again, and keeps counting."""
     trainer = fresh(max_steps=9)
     watch = Watch(trainer)
     Poison(trainer.model, set(range(2, 99)))
     with pytest.raises(
         TrainingError, match=r"^3 consecutive steps were skipped, up to step 4: non-finite loss"
-    ) as told:
+    ) as caught:
         train(trainer, evaluation=NONE)
-    assert "lower training.learning_rate or training.max_grad_norm, and resume with --resume auto" in str(told.value)
-    assert (told.value.exit_code, "\n" in str(told.value)) == (1, False)
+    assert "lower training.learning_rate or training.max_grad_norm, and resume with --resume auto" in str(caught.value)
+    assert (caught.value.exit_code, "\n" in str(caught.value)) == (1, False)
     results = json.loads((tmp_path / "run" / "train_results.json").read_text())
-    assert (results["steps"], results["error"]) == (4, str(told.value))
+    assert (results["steps"], results["error"]) == (4, str(caught.value))
     stored = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "checkpoint-4", dtype=torch.float32)
     assert all(torch.equal(weight, watch.kept[1][0][name]) for name, weight in stored.named_parameters())
 
@@ -137,9 +137,9 @@ def test_weights_that_overflowed_are_told_and_not_saved(fresh: Any, tmp_path: Pa
     """An update of finite gradients can be too large, too: at the next step, which has no finite loss."""
     trainer = fresh(learning_rate=3e38, max_grad_norm=0.0, optim="sgd")
     Poison(trainer.model, {0, 1}, 1e3)  # larger gradients, still finite
-    with pytest.raises(TrainingError, match=r"the weights are not finite after step 2.* \(3e\+38\)") as told:
+    with pytest.raises(TrainingError, match=r"the weights are not finite after step 2.* \(3e\+38\)") as caught:
         train(trainer, evaluation=NONE)
-    assert "cannot save checkpoint-2" in told.value.__notes__[0]
+    assert "cannot save checkpoint-2" in caught.value.__notes__[0]
     assert not list((tmp_path / "run").glob("checkpoint*"))
 
 

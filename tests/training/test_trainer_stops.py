@@ -1,4 +1,4 @@
-"""Where the trainer stops: errors that end the run, settings it refuses, prompts that cannot be asked."""
+"""Where the trainer stops: errors that end the run, settings it refuses, prompts it cannot use."""
 
 import copy
 import time
@@ -140,7 +140,7 @@ def test_gradients_of_a_step_that_was_broken_off_are_forgotten(make_trainer: Any
 
 
 def test_a_failure_in_the_first_step_leaves_no_checkpoint(make_trainer: Any, tmp_path: Path) -> None:
-    """Nothing was trained, and a step 0 could not be gone on from."""
+    """Nothing was trained, and a run could not resume from a step 0."""
     trainer = make_trainer()
 
     def fails(*args: Any) -> Any:

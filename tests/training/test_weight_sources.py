@@ -96,7 +96,7 @@ def test_head_and_embedding_are_sent_even_if_they_are_one(family: str) -> None:
 def test_what_cannot_be_sent_is_refused(
     config: Any, reason: str, model: Any, tokenizer: Any, make_env: Any, make_args: Any
 ) -> None:
-    """In one line, when the trainer is made and before any server is asked."""
+    """In one line, when the trainer is made and before any request to a server."""
     from rg_env.training import GRPOTrainer
 
     with torch.no_grad():
