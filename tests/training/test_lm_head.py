@@ -226,8 +226,9 @@ def test_the_largest_tensor_is_a_chunk_of_logits(arrangement: Arrangement) -> No
     )
 
     def largest(*sizes: int, chunk: int = chunk) -> int:
+        ids, mask = batch(*sizes)
         with Largest() as seen:
-            outcome(model, chunk, arrangement, sizes)
+            completion_logps(model, ids, mask, arrangement=arrangement, logits_per_chunk=chunk).sum().backward()
         return seen.numel
 
     whole = [largest(*sizes, chunk=WHOLE) for sizes in ((6, 10), (24, 10))]
