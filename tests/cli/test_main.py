@@ -45,7 +45,7 @@ def test_without_a_command_help_and_version_are_printed(rg_env: Callable[..., tu
 
 
 def test_names_are_separated_by_spaces_or_commas(rg_env: Callable[..., tuple[int, str, str]]) -> None:
-    common = ["eval", "--models", "tiny", "--dry-run", "--tasks"]
+    common = ["eval", "--models", "tiny", "--output-dir", "results", "--dry-run", "--tasks"]
     assert rg_env(*common, "gcd,lcm", "chain_sum") == rg_env(*common, "gcd", "lcm", "chain_sum")
 
 
