@@ -16,7 +16,7 @@ from rg_env.core.run_folder import RunFolder
 from rg_env.errors import InputError
 from rg_env.inference.vllm.client import VllmServer
 from rg_env.training.config.schema import EngineConfig, HubConfig, LoggingConfig, TrainConfig
-from rg_env.training.data.user_rows import load_rows, split_rows
+from rg_env.training.data.user_rows import FILES, load_rows, split_rows
 
 AUTO = "auto"
 """For a checkpoint to resume from: the newest one."""
@@ -52,7 +52,8 @@ def check_start(
         InputError: the output folder, a checkpoint, the manifest, the data or a login cannot work.
         ServerError: there is no server.
     """
-    read_data = config.data is not None and (wait or os.path.exists(config.data.path))
+    data = config.data
+    read_data = data is not None and (wait or os.path.exists(data.path) or data.path.lower().endswith(FILES))
     if os.environ.get("RANK", "0") != "0":
         return Start(own_rows(config) if read_data else None)
     RunFolder.choose(config.output.dir, "check", resume)

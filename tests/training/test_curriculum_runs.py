@@ -131,5 +131,5 @@ def test_checkpoints_of_another_curriculum_are_refused(fresh: Any, tmp_path: Pat
         with pytest.raises(InputError, match=message):
             train(fresh(folder, curriculum), resume=tmp_path / folder / "checkpoint-1")
     (tmp_path / "with" / "checkpoint-1" / "curriculum.json").write_text('{"tasks": ')
-    with pytest.raises(InputError, match=r"the curriculum.s state is truncated, or damaged"):
+    with pytest.raises(InputError, match=r"curriculum.* damaged"):
         train(fresh("with", QUICK), resume=tmp_path / "with" / "checkpoint-1")

@@ -139,11 +139,12 @@ def test_the_console_tells_the_story(main_job: tuple[Path, str]) -> None:
 
 
 def test_ctrl_c_saves_and_ends(tmp_path: Path) -> None:
-    """Within five seconds, with a loadable checkpoint and the results so far, and no traceback."""
+    """Within five seconds, with a loadable checkpoint, the results so far, and the command that resumes."""
     from rg_env.training import load_policy
 
-    script = str(EXAMPLES / "train_ultra_minimal.py")
-    command = [sys.executable, "-u", script, "--output-dir", "run", "--max-steps", "500"]
+    rg_env = [sys.executable, "-u", "-m", "rg_env.cli.main"]
+    config = EXAMPLES.parent / "configs" / "train" / "tiny.yaml"
+    command = [*rg_env, "train", str(config), "training.max_steps=500", "output.dir=run"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout
@@ -153,7 +154,7 @@ def test_ctrl_c_saves_and_ends(tmp_path: Path) -> None:
         time.sleep(0.3)  # somewhere within the third step
         start = time.monotonic()
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        printed, errors = process.communicate(timeout=60)
         seconds = time.monotonic() - start
     finally:
         process.kill()
@@ -165,6 +166,10 @@ def test_ctrl_c_saves_and_ends(tmp_path: Path) -> None:
     assert results["interrupted"]
     assert results["eval_before"]["n"] == 200
     load_policy(str(tmp_path / "run" / f"checkpoint-{results['steps']}"))
+    resume = printed.splitlines()[-1].removeprefix("Resume with: rg-env ").split()
+    assert resume == ["train", "run/config.yaml", "output.dir=run", "--resume", "auto"]
+    done = subprocess.run([*rg_env, *resume, "--dry-run"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 CONFIG = """

@@ -20,7 +20,8 @@ from rg_env.core.processes import print_once
 from rg_env.core.text import one_line, reason_of, shortened
 from rg_env.errors import InputError
 
-_FILES = (".csv", ".json", ".jsonl", ".parquet")
+FILES = (".csv", ".json", ".jsonl", ".parquet")
+"""Suffixes of data files; other names are those of datasets on the Hub."""
 _Place = str
 """Where a row is: "line 3" of a text file, "row 3" of anything else."""
 
@@ -117,10 +118,10 @@ def _read(name: str, config: str | None, split: str) -> Iterator[tuple[_Place, M
         raise InputError("the name of the dataset is empty" if not name.strip() else "its name holds a null character")
     file = Path(name).expanduser()
     kind = file.suffix.lower()
-    if kind not in _FILES and not file.exists():
+    if kind not in FILES and not file.exists():
         return _numbered(_from_hub(name, config, split))
-    if file.is_dir() or kind not in _FILES:
-        raise InputError(f"{shortened(name)} is not a data file: those end in {', '.join(_FILES)}")
+    if file.is_dir() or kind not in FILES:
+        raise InputError(f"{shortened(name)} is not a data file: those end in {', '.join(FILES)}")
     try:
         if kind == ".parquet":
             from pyarrow import parquet  # type: ignore[import-untyped]
