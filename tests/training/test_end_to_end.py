@@ -161,7 +161,7 @@ def test_ctrl_c_saves_and_ends(tmp_path: Path) -> None:
         process.wait()
     assert process.returncode == 130
     assert "Traceback" not in errors
-    assert seconds < 5
+    assert seconds < 5 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # on a machine of its own
     results = json.loads((tmp_path / "run" / "train_results.json").read_text())
     assert results["interrupted"]
     assert results["eval_before"]["n"] == 200

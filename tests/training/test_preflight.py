@@ -34,8 +34,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def train(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """`rg-env train`, in which torch cannot be imported, without any login."""
-    code = "import sys; sys.modules['torch'] = None; from rg_env.cli.main import main; main()"
+    """`rg-env train` without any login; a line on standard error reports that torch was imported."""
+    code = (
+        "import atexit, sys; atexit.register(lambda: 'torch' in sys.modules and print('torch!', file=sys.stderr)); "
+        "from rg_env.cli.main import main; main()"
+    )
     command = [sys.executable, "-c", code, "train", "run.yaml", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=NO_LOGIN, check=False)
 
