@@ -31,7 +31,7 @@ from rg_env.jobs.doctor.model import (
 )
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.config.schema import EvaluationConfig
-from rg_env.training.reporting.memory import ModelShape
+from rg_env.training.memory import ModelShape
 
 GIB = 2**30
 # What nvidia-smi prints for the fields that the doctor queries.

@@ -1,6 +1,6 @@
 """The memory formulas. The page of the documentation is computed from them (`tools/reference_docs.py`)."""
 
-from rg_env.training.reporting.memory import ModelShape, estimate, largest_that_fits
+from rg_env.training.memory import ModelShape, estimate, largest_that_fits
 
 
 def test_each_term() -> None:

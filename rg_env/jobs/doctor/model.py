@@ -28,7 +28,7 @@ from rg_env.training.checkpointing.files import WEIGHTS, weight_files, weights_d
 from rg_env.training.checks import prompt_lengths
 from rg_env.training.config.grpo import batch_problems
 from rg_env.training.config.schema import TrainConfig
-from rg_env.training.reporting.memory import Estimate, ModelShape, estimate, largest_that_fits
+from rg_env.training.memory import Estimate, ModelShape, estimate, largest_that_fits
 
 _TIGHT = 0.9
 """Share of the free memory above which fragmentation may be too much."""

@@ -17,7 +17,7 @@ RESTING_BYTES = 12
 LOGIT_BYTES = 12
 """A logit in the backward pass, all in float32: its log-softmax, and the gradients of that and of itself."""
 LOGITS_PER_CHUNK = 2**27
-"""As many logits at once, whatever the batch (`lm_head`): enough positions to keep a GPU busy."""
+"""As many logits at once, whatever the batch (`algorithms.logprobs`): enough positions to keep a GPU busy."""
 HEAD_BYTES = 8
 """A trained weight of the LM head, in addition: its float32 gradients of one chunk and of the chunks before it."""
 KEPT_PER_LAYER = 17
