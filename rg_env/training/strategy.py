@@ -38,8 +38,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from rg_env.errors import InputError, StoppedTogether
+from rg_env.training.checkpointing.checkpoints import finite_weights
 from rg_env.training.checkpointing.files import stored_parameters, weight_files, weights_name
-from rg_env.training.checkpointing.save import finite_weights
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.distributed import agree
 

@@ -39,7 +39,7 @@ from rg_env.training.algorithms.loss import group_advantages
 from rg_env.training.algorithms.objective import Objective
 from rg_env.training.algorithms.optimizers import make_optimizer
 from rg_env.training.algorithms.policy import PreviousPolicy, prepare_policy, reference_of
-from rg_env.training.checkpointing.save import Checkpoints, rows_hash
+from rg_env.training.checkpointing.checkpoints import Checkpoints, rows_hash
 from rg_env.training.checks import (
     check_engine,
     check_liger,

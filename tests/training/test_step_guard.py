@@ -15,7 +15,7 @@ from rg_env.errors import TrainingError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
 from rg_env.training.algorithms.objective import _through_gradient as through_gradient
-from rg_env.training.checkpointing.save import finite_weights
+from rg_env.training.checkpointing.checkpoints import finite_weights
 
 NONE = EvaluationPlan(before=False, after=False, every=0)
 

@@ -14,9 +14,9 @@ from rg_env.core.data.manifest import check_manifest
 from rg_env.core.run_folder import RunFolder, checkpoint_step
 from rg_env.errors import InputError
 from rg_env.training.algorithms.policy import weights_file
+from rg_env.training.checkpointing.checkpoints import FACTS, STATE, Facts
 from rg_env.training.checkpointing.files import saved_step, weights_problem
 from rg_env.training.checkpointing.pickles import DEEPSPEED_TYPES, non_tensors
-from rg_env.training.checkpointing.save import FACTS, STATE, Facts
 from rg_env.training.strategy import OPTIMIZER_FOLDER
 
 AUTO = "auto"
