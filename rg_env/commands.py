@@ -1,4 +1,4 @@
-"""Shared by commands and example scripts: errors in one line, keys from `.env`, quiet libraries."""
+"""Helpers of commands and example scripts: one-line errors, keys from `.env`, quiet libraries."""
 
 import argparse
 import errno
@@ -18,15 +18,15 @@ from rg_env.core.text import without_controls
 from rg_env.errors import InputError, MissingExtraError, RGEnvError, StoppedTogether, from_interrupt, how_to_install
 
 _NO_BUG = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""A full disk, a quota, a limit of file sizes, a device that fails."""
+"""Errors of the system, not of the program: full disk, quota, file size limit, failing device."""
 
 
 def run_command(main: Callable[[], Any]) -> None:
-    """Run `main` as a program: its result is the exit code; an `RGEnvError` or Ctrl-C is one line on standard error.
+    """Run `main` as a program whose exit code is its result. An `RGEnvError` or Ctrl-C prints one line to stderr.
 
-    If the reader of standard output goes away (`| head`), the program ends quietly with 141, as if by SIGPIPE. A failed
-    write (a full disk) is one line and exit code 1. Keys (`WANDB_API_KEY`, `HF_TOKEN`) that the environment lacks are
-    read from `.env` in the working folder.
+    If the reader of standard output closes the pipe (`| head`), the program exits quietly with 141, as after SIGPIPE.
+    A failed write (full disk) prints one line and exits with 1. Keys that are not in the environment (`WANDB_API_KEY`,
+    `HF_TOKEN`) are read from `.env` in the working folder.
     """
     try:
         load_keys()
@@ -35,7 +35,7 @@ def run_command(main: Callable[[], Any]) -> None:
             code = main()
             _leave_process_group()
         finally:  # also after --help
-            sys.stdout.flush()  # an error at exit would be a traceback and exit code 120
+            sys.stdout.flush()  # at interpreter exit a failure would be a traceback and exit code 120
     except (Exception, KeyboardInterrupt) as error:
         if isinstance(error, BrokenPipeError) and _output_is_closed():
             code = 128 + signal.SIGPIPE
@@ -55,25 +55,25 @@ def run_command(main: Callable[[], Any]) -> None:
 
 
 def _leave_process_group() -> None:
-    """Join the threads of torch's process group, if any: at the interpreter's end they can abort the process."""
+    """Destroy torch's process group, if any: its threads can abort the process at interpreter exit."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
 
 
 def say(line: str) -> None:
-    """Print a line at once; it may quote foreign text."""
+    """Print a line, flushed, without control characters: it may quote foreign text."""
     print(without_controls(line), flush=True)
 
 
 @contextmanager
 def end_signals_as_ctrl_c() -> Iterator[None]:
-    """Handle SIGTERM and SIGHUP like Ctrl-C: servers are stopped, partial files removed, the resume command printed."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C: stop servers, remove partial files, print the resume command."""
 
     def interrupt(number: int, frame: Any) -> None:
         signal.getsignal(signal.SIGINT)(signal.SIGINT, frame)  # type: ignore[misc, operator]
 
-    # A shell's background jobs ignore SIGINT, and asyncio replaces only the default handler by its own.
+    # A shell's background jobs ignore SIGINT, and asyncio replaces only the default handler.
     new: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: interrupt}
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
         new[signal.SIGHUP] = interrupt
@@ -86,7 +86,7 @@ def end_signals_as_ctrl_c() -> Iterator[None]:
 
 
 def _output_is_closed() -> bool:
-    """Whether the reader of standard output is gone; unwritten output is dropped then."""
+    """Whether the reader of standard output has closed it. If so, pending output is dropped."""
     poll = select.poll()
     try:
         poll.register(sys.stdout.fileno(), 0)
@@ -99,7 +99,7 @@ def _output_is_closed() -> bool:
 
 
 def _unwritable(error: OSError) -> str | None:
-    """What could not be written, for the message; empty if unknown, None if `error` is not a failed write."""
+    """Name of the output that could not be written, for the message; empty if unknown, None if no write failed."""
     try:
         sys.stdout.flush()  # fails again if standard output is the cause
     except OSError as again:
@@ -112,19 +112,19 @@ def _unwritable(error: OSError) -> str | None:
 
 
 def _drop_output() -> None:
-    """Drop unwritten standard output: Python would try again at exit."""
+    """Drop pending standard output: Python would retry the write at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def positive(text: str) -> int:
     """An argparse type: an integer of at least 1."""
     if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
     return int(text)
 
 
 class Names(argparse.Action):
-    """An argparse action for `nargs="+"`: names separated by spaces or commas. Those with "=" stay whole."""
+    """An argparse action for `nargs="+"`: names separated by spaces or commas. Words with "=" are not split."""
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
         parts = [[text] if "=" in text else text.split(",") for text in values]
@@ -135,15 +135,15 @@ class Names(argparse.Action):
 
 
 def seed(text: str) -> int:
-    """An argparse type: a seed that every library takes."""
+    """An argparse type: a seed in the range that all libraries accept."""
     if not 0 <= int(text) < 2**32:
         raise argparse.ArgumentTypeError(f"{text} is not in 0 ... 2^32 - 1")
     return int(text)
 
 
 def take_overrides_anywhere(parser: argparse.ArgumentParser) -> None:
-    """Accept `section.key=value` overrides anywhere on the command line: argparse takes them right after the first
-    positional only, and not after options."""
+    """Accept `section.key=value` overrides anywhere on the command line; argparse accepts them only directly after the
+    first positional."""
     parse = parser.parse_known_args
 
     def parse_known_args(*given: Any) -> tuple[argparse.Namespace, list[str]]:
@@ -155,53 +155,53 @@ def take_overrides_anywhere(parser: argparse.ArgumentParser) -> None:
 
 
 def require(package: str, extra: str) -> None:
-    """Check early that `package`, of one of our extras, is installed.
+    """Check early that `package`, part of rg-env's `extra`, is installed.
 
     Raises:
-        MissingExtraError: it is not; with the command that installs it.
+        MissingExtraError: it is not installed; the message has the install command.
     """
     if find_spec(package) is None:
-        raise MissingExtraError(f"this needs {package}, which is not installed: {how_to_install(extra)}")
+        raise MissingExtraError(f"{package} is required but not installed: {how_to_install(extra)}")
 
 
 def load_keys() -> None:
-    """Read `.env` in the working folder into the environment, where it has no such variable yet.
+    """Load `.env` from the working folder into the environment; existing variables win.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: `.env` cannot be read.
     """
     try:
         from dotenv import dotenv_values
     except ImportError:  # part of the extras train and eval
         return
-    # Not load_dotenv: an empty HF_TOKEN in the environment would hide the one that `hf auth login` stored.
+    # Not load_dotenv: an empty HF_TOKEN in the environment would hide the token stored by `hf auth login`.
     try:
         for name, value in dotenv_values(".env").items():
             if value:
                 os.environ.setdefault(name, value)
     except (OSError, ValueError) as error:  # no permission, or not text
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError(f".env in this folder cannot be read ({reason}): fix it, or work in another folder") from error
+        raise InputError(f"cannot read .env in this folder ({reason}): fix it, or run in another folder") from error
 
 
 def prepare_process() -> None:
-    """Set what must be set before torch, transformers and verifiers are imported.
+    """Set up the process before torch, transformers and verifiers are imported.
 
-    Threads spin briefly while they wait, and libraries keep their notices out of a program's output. A closed standard
-    output (`>&-`) is replaced by one that drops everything: Python's None would be an error later. Characters that the
-    output's encoding lacks are shown as escapes, as on standard error.
+    OpenMP threads spin only briefly, and library messages are silenced. A closed standard output (`>&-`) is replaced by
+    the null device, because Python's None would fail later. Characters outside the output's encoding are printed as
+    escapes, as on standard error.
     """
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="backslashreplace")
-    # OpenMP's threads spin for milliseconds by default, and hold cores that others wait for: next to one busy process a
-    # parallel matrix product was measured at 16 ms, and at 0.3 ms with a short spin.
+    # OpenMP threads spin for milliseconds by default and occupy cores that others need. Next to one busy process, a
+    # parallel matrix product took 16 ms, and 0.3 ms with a short spin.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    # Its parts, not "verifiers" itself: that one's level is set again whenever verifiers is imported.
+    # Child loggers, because importing verifiers resets the level of "verifiers" itself.
     for part in ("envs", "inference", "rubrics", "trainers", "utils"):
-        logging.getLogger(f"verifiers.{part}").setLevel(logging.CRITICAL)  # errors are raised, and reported then
-    # A filter, not a level: DeepSpeed sets its level when it is imported.
+        logging.getLogger(f"verifiers.{part}").setLevel(logging.CRITICAL)  # errors are raised and reported anyway
+    # A filter, because importing DeepSpeed resets its level.
     logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")

@@ -187,7 +187,7 @@ def test_an_env_file_that_is_no_text_is_told(
     with pytest.raises(SystemExit) as caught:
         run_command(lambda: 0)
     assert caught.value.code == 2
-    told = "error: .env in this folder cannot be read (it is not UTF-8 text): fix it, or work in another folder\n"
+    told = "error: cannot read .env in this folder (it is not UTF-8 text): fix it, or run in another folder\n"
     assert capsys.readouterr().err == told
 
 
@@ -200,7 +200,7 @@ def test_somebody_elses_env_file_is_told(
     with pytest.raises(SystemExit) as caught:
         run_command(lambda: 0)
     assert caught.value.code == 2
-    assert ".env in this folder cannot be read (Permission denied): " in capsys.readouterr().err
+    assert "cannot read .env in this folder (Permission denied): " in capsys.readouterr().err
 
 
 def test_errors_are_shown_without_codes_of_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,1 +1,1 @@
-"""The command `rg-env`: one module a command, parsing only."""
+"""The `rg-env` command line: argument parsing, in one module per command."""

@@ -1,4 +1,4 @@
-"""What `rg-env tasks` prints: the tasks by category, one task with examples, the audit."""
+"""The output of `rg-env tasks`: a list of tasks, one task with examples, or the grader audit."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -12,17 +12,17 @@ from rg_env.core.tasks.task_table import load_table, shipped_table
 from rg_env.errors import unknown_name
 
 _LEGEND = """
-levels: of difficulty, 0 to ... (`level: 2` in a task's mapping); - where the library has none
-draw:   milliseconds to draw a question    distinct: different questions among the first ones drawn
-gold:   share of the questions with a stored answer    constant: share that the best constant answer is right on
-`rg-env tasks NAME --show 2` for one of them, `rg-env tasks --audit` for the graders"""
+levels: highest difficulty level (levels start at 0; set with `level: 2` in a task's mapping); -: no levels
+draw:   milliseconds to generate a question    distinct: unique questions / questions drawn
+gold:   share of questions with a stored answer    constant: accuracy of the best constant answer
+`rg-env tasks NAME --show 2` shows one task, `rg-env tasks --audit` the graders"""
 
 
 def records(category: str | None = None, sort: str = "category") -> list[dict[str, Any]]:
-    """What is known of each task, of one category or of all, in the order of the figure `sort`.
+    """One record per task, of one category or of all, sorted by the field `sort`.
 
     Raises:
-        UnknownNameError: an unknown category.
+        UnknownNameError: `category` does not exist.
     """
     table, audits = shipped_table(), audit.kept()
     categories = {entry["category"] for entry in table.values()}
@@ -50,7 +50,7 @@ def records(category: str | None = None, sort: str = "category") -> list[dict[st
 
 
 def table(found: Sequence[dict[str, Any]]) -> str:
-    """`records` as a table, one line a task."""
+    """Format `records` as a table with one line per task."""
     lines = [
         f"{'task':24} {'category':12} {'levels':>6} {'draw':>8} {'distinct':>11} {'gold':>5} {'constant':>8}  grader"
     ]
@@ -65,11 +65,11 @@ def table(found: Sequence[dict[str, Any]]) -> str:
 
 
 def one_task(name: str, level: int | None = None, show: int = 0, seed: int = 0) -> str:
-    """Options, levels, figures and `show` example rows of one task, at a level if given.
+    """Describe one task: options, levels, audit figures and `show` example rows, at `level` if given.
 
     Raises:
-        UnknownNameError: an unknown task.
-        InputError: it has no such level.
+        UnknownNameError: the task does not exist.
+        InputError: the task does not have this level.
     """
     gym = {"name": name} if level is None else {"name": name, "level": level}
     (spec,) = Mixture.parse(gym).tasks
@@ -78,10 +78,10 @@ def one_task(name: str, level: int | None = None, show: int = 0, seed: int = 0) 
     lines = [f"{spec.name} ({entry['category']}), options and defaults{at_level}:"]
     lines += [f"  {option}: {json.dumps(spec.config.get(option, value))}" for option, value in entry["options"].items()]
     if entry["levels"]:
-        lines.append("levels (attribute: from 0 to):")
+        lines.append("levels (attribute: highest level):")
         lines += [f"  {attribute}: {len(steps) - 1}" for attribute, steps in entry["levels"].items()]
     lines += [f"  level {broken} does not work: {reason}" for broken, reason in entry["broken_levels"].items()]
-    lines.append(f"problem, which decides the split: {problem_keys.described(spec.name)}")
+    lines.append(f"problem key (determines the split): {problem_keys.described(spec.name)}")
     lines += ["measured with the default options:", f"  {audit.HEADER}"]
     lines += [f"  {text}" for text in audit.line(measured).splitlines()]
     for number, row in enumerate(build_rows(gym, "train", show, seed) if show else [], start=1):
@@ -91,10 +91,10 @@ def one_task(name: str, level: int | None = None, show: int = 0, seed: int = 0) 
 
 
 def show_audit(show: Callable[[str], None], tasks: Sequence[str] = ()) -> bool:
-    """Give the shipped audit of `tasks` (default: all) to `show`, a line a task; returns whether all are fine.
+    """Pass the shipped audit of `tasks` (default: all) to `show`, one line per task; returns whether all are fine.
 
     Raises:
-        UnknownNameError: an unknown task.
+        UnknownNameError: a task does not exist.
     """
     names = list(Mixture.parse(list(tasks)).names) if tasks else sorted(shipped_table())
     kept = audit.kept()
@@ -106,13 +106,13 @@ def show_audit(show: Callable[[str], None], tasks: Sequence[str] = ()) -> bool:
     wrong = sum(result.gold_wrong for result in audits)
     show(
         f"{len(audits)} tasks: {golds - wrong} of {golds} gold answers score 1.0; "
-        f"of {sum(result.answers for result in audits)} honest answers the library's graders call "
-        f"{sum(result.disagreements for result in audits)} otherwise than ours, in "
-        f"{sum(result.disagreements > 0 for result in audits)} tasks, "
-        f"{sum(result.unexplained for result in audits)} of them unexplained; "
+        f"on {sum(result.answers for result in audits)} honest answers the library's graders disagree with ours "
+        f"{sum(result.disagreements for result in audits)} times, in "
+        f"{sum(result.disagreements > 0 for result in audits)} tasks "
+        f"({sum(result.unexplained for result in audits)} unexplained); "
         f"{sum(not result.fine for result in audits)} not fine"
     )
     guessable = [f"{result.task} {result.constant:.2f}" for result in audits if result.constant > audit.GUESSABLE]
     if guessable:
-        show(f"* one fixed answer is right on more than {audit.GUESSABLE:g} of the rows: {', '.join(guessable)}")
+        show(f"* a constant answer is right on more than {audit.GUESSABLE:g} of the rows: {', '.join(guessable)}")
     return all(result.fine for result in audits)

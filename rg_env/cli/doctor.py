@@ -1,4 +1,4 @@
-"""`rg-env doctor`: its options. It is implemented in `rg_env.jobs.doctor`."""
+"""Options of `rg-env doctor`, which is implemented in `rg_env.jobs.doctor`."""
 
 import argparse
 from typing import Any
@@ -19,43 +19,45 @@ _KEYS = {
     "max_tokens": "training.max_tokens",
     "output_dir": "output.dir",
 }
-"""The options that describe a run without a config, and the config key that each one sets."""
+"""Options that describe a run without a config -> the config key that each one sets."""
 
 
 def add(commands: Any) -> None:
-    """Add the subcommand to those of `rg-env`."""
+    """Add `rg-env doctor` to the subcommands."""
     doctor = commands.add_parser(
         "doctor",
-        help="check whether a training run would start here, and print how to fix what would stop it",
+        help="check that a training run can start on this machine; print a fix for each problem",
         usage="rg-env doctor [CONFIG [section.key=value ...]] [options]",
         examples=[
             "rg-env doctor configs/train/leg_counting_qwen7b.yaml engine.kind=vllm --processes 3",
             "rg-env doctor --model Qwen/Qwen2.5-1.5B-Instruct --tasks chain_sum",
         ],
     )
-    doctor.add_argument("config", nargs="?", metavar="CONFIG", help="config of the run; or describe it by options")
-    doctor.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides of the config")
+    doctor.add_argument("config", nargs="?", metavar="CONFIG", help="training config; or describe the run with options")
+    doctor.add_argument("overrides", nargs="*", metavar="section.key=value", help="config overrides")
     take_overrides_anywhere(doctor)
-    doctor.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: depends on the machine)")
+    doctor.add_argument("--model", help="model folder, name on the Hub, or 'tiny'; default: depends on the machine")
     doctor.add_argument(
         "--tasks", action=Names, nargs="+", metavar="TASK", help="Reasoning Gym tasks; default: leg_counting"
     )
-    doctor.add_argument("--engine", choices=["embedded", "vllm"], help="default: embedded")
-    doctor.add_argument("--host", help="of the vLLM server; default: 127.0.0.1")
-    doctor.add_argument("--port", type=int, metavar="N", help="of the vLLM server; default: 8000")
+    doctor.add_argument("--engine", choices=["embedded", "vllm"], help="inference engine; default: embedded")
+    doctor.add_argument("--host", help="host of the vLLM server; default: 127.0.0.1")
+    doctor.add_argument("--port", type=int, metavar="N", help="port of the vLLM server; default: 8000")
     doctor.add_argument("--processes", type=positive, default=1, metavar="N", help="training processes; default: 1")
-    doctor.add_argument("--per-device-train-batch-size", type=positive, metavar="N", help="rollouts of a micro-batch")
-    doctor.add_argument("--rollouts-per-step", type=positive, metavar="N", help="rollouts of all processes")
-    doctor.add_argument("--num-generations", type=positive, metavar="N", help="rollouts of a prompt; default: 8")
-    doctor.add_argument("--max-prompt-length", type=positive, metavar="N", help="most tokens of a prompt")
-    doctor.add_argument("--max-tokens", type=positive, metavar="N", help="most new tokens of a completion")
+    doctor.add_argument("--per-device-train-batch-size", type=positive, metavar="N", help="rollouts per micro-batch")
+    doctor.add_argument(
+        "--rollouts-per-step", type=positive, metavar="N", help="rollouts per step, across all processes"
+    )
+    doctor.add_argument("--num-generations", type=positive, metavar="N", help="rollouts per prompt; default: 8")
+    doctor.add_argument("--max-prompt-length", type=positive, metavar="N", help="maximum prompt length in tokens")
+    doctor.add_argument("--max-tokens", type=positive, metavar="N", help="maximum new tokens per completion")
     doctor.add_argument("--output-dir", help="output folder of the run; default: outputs/")
-    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
+    doctor.add_argument("--json", action="store_true", help="print the results as JSON")
     doctor.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run it; returns the exit code: 1 if a check failed."""
+    """Run `rg-env doctor`; returns the exit code: 1 if a check failed."""
     from rg_env.jobs.doctor import PlannedRun, as_json, closing_line, diagnose
     from rg_env.training.config.load import load_train_config
 
@@ -63,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.config:
         planned = PlannedRun.of_options(given, options.processes)
     elif given:
-        raise InputError(f"{next(iter(given))} is given together with a config: use an override (section.key=value)")
+        raise InputError(f"{next(iter(given))} cannot be combined with a config: use an override (section.key=value)")
     else:
         config = load_train_config(options.config, options.overrides, processes=options.processes)
         planned = PlannedRun(config, options.processes)

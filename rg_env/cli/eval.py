@@ -1,4 +1,4 @@
-"""`rg-env eval`: its options; `rg_env.evaluation` does the work."""
+"""Options of `rg-env eval`, which is implemented in `rg_env.evaluation`."""
 
 import argparse
 import json
@@ -10,33 +10,37 @@ from rg_env.errors import InputError
 
 
 def add(commands: Any) -> None:
-    """Add the subcommand to those of `rg-env`."""
+    """Add `rg-env eval` to the subcommands."""
     parser = commands.add_parser(
         "eval",
         help="compare models on tasks: endpoints, checkpoints, adapters",
         usage="rg-env eval [CONFIG] [section.key=value ...] [--models MODEL ...] [--tasks TASK ...] "
         "[--external BENCHMARK ...] [options]",
         epilog="A MODEL is a folder, a name on the Hugging Face Hub, 'tiny', or NAME@URL of an OpenAI-compatible "
-        "endpoint, whose key is in OPENAI_API_KEY; models.NAME=MODEL gives it another name. What is left open follows "
-        "the training run of a checkpoint. docs/reference/evaluation.md lists all keys. To try it on any machine: "
+        "endpoint (its API key is read from OPENAI_API_KEY); models.NAME=MODEL renames it. Settings that are not given "
+        "default to those of a checkpoint's training run. docs/reference/evaluation.md lists all keys. Runs anywhere: "
         "rg-env eval --models tiny --tasks leg_counting --max-tokens 90 -n 20",
     )
-    parser.add_argument("config", nargs="?", help="such as configs/eval/tiny.yaml; optional if options give it all")
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="override values of the config")
-    parser.add_argument("--models", "--model", nargs="+", metavar="MODEL", help="models to evaluate: see below")
+    parser.add_argument(
+        "config",
+        nargs="?",
+        help="evaluation config, such as configs/eval/tiny.yaml; optional if --models and --tasks are given",
+    )
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="config overrides")
+    parser.add_argument("--models", "--model", nargs="+", metavar="MODEL", help="models to evaluate (see below)")
     parser.add_argument(
         "--tasks",
         action=Names,
         nargs="+",
         metavar="TASK",
-        help="names of tasks or of their categories (`rg-env tasks` lists both); default: those of the training run",
+        help="task or category names (`rg-env tasks` lists both); default: the tasks of the training run",
     )
     parser.add_argument(
         "--external",
         action=Names,
         nargs="+",
         metavar="BENCHMARK",
-        help="tasks of lm-evaluation-harness, or ours for it, such as gsm8k_rg (extra eval-external)",
+        help="lm-evaluation-harness tasks, or rg-env's own such as gsm8k_rg (requires the extra eval-external)",
     )
     parser.add_argument(
         "-n",
@@ -44,33 +48,40 @@ def add(commands: Any) -> None:
         "--limit",
         type=positive,
         metavar="N",
-        help="questions of each task; default: 100, and all of a benchmark",
+        help="questions per task; default: 100 for tasks, all for benchmarks",
     )
     parser.add_argument(
-        "-r", "--rollouts-per-example", type=positive, metavar="N", help="answers to each question; default: 1"
+        "-r", "--rollouts-per-example", type=positive, metavar="N", help="sampled answers per question; default: 1"
     )
     parser.add_argument(
-        "--max-tokens", type=positive, metavar="N", help="longest answer; default: 1024, or the benchmark's"
+        "--max-tokens",
+        type=positive,
+        metavar="N",
+        help="maximum new tokens per answer; default: 1024, or the benchmark's",
     )
     parser.add_argument(
         "--temperature", type=float, metavar="T", help="sampling temperature; default: 1, or the benchmark's"
     )
     parser.add_argument("--seed", type=seed, help="sampling seed of the embedded engine; default: 0")
-    parser.add_argument("--gpus", metavar="0,1,...", help="GPUs for models that vLLM serves here; default: all")
-    parser.add_argument("--output-dir", metavar="DIR", help="output folder; default: a fresh one under outputs/")
-    parser.add_argument("--resume", action="store_true", help="continue with the contents of the output folder")
+    parser.add_argument(
+        "--gpus", metavar="0,1,...", help="GPUs for models that vLLM serves on this machine; default: all"
+    )
+    parser.add_argument("--output-dir", metavar="DIR", help="output folder; default: a new folder under outputs/")
+    parser.add_argument("--resume", action="store_true", help="resume the evaluation in the output folder")
     parser.add_argument("--dry-run", action="store_true", help="print the resolved config and the plan, and exit")
     take_overrides_anywhere(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run it; returns the exit code."""
+    """Run `rg-env eval`; returns the exit code."""
     from rg_env.core.config.files import is_config_file
     from rg_env.core.config.yaml12 import to_yaml
     from rg_env.evaluation.config import eval_config_of, load_eval_config
 
-    if options.config and not is_config_file(options.config) and "=" in options.config:  # an override comes first
+    if (
+        options.config and not is_config_file(options.config) and "=" in options.config
+    ):  # the first positional is an override
         options.overrides, options.config = [options.config, *options.overrides], None
     _take_overrides_out_of_lists(options)
     given = _given(options)
@@ -87,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
         plan = [*config.plan(), f"output      {folder}", *notes]
         print(to_yaml(config.model_dump(mode="json")), "# The plan", *(f"#   {line}" for line in plan), sep="\n")
         return 0
-    for package in ("scipy", "matplotlib"):  # before any call
+    for package in ("scipy", "matplotlib"):  # before any model call
         require(package, "eval")
     from rg_env.evaluation.tables import print_results
 
@@ -99,10 +110,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _take_overrides_out_of_lists(options: argparse.Namespace) -> None:
-    """Move words that set a key of a config to the overrides: argparse takes every word after `--models` as a name.
+    """Move `key=value` words to the overrides: argparse takes every word after `--models` as a name.
 
     Raises:
-        InputError: one model or task is set in addition to a list, which would replace it.
+        InputError: a single model or task is set in addition to a list, which would replace it.
     """
     from rg_env.evaluation.config import EvalConfig
 
@@ -117,7 +128,7 @@ def _take_overrides_out_of_lists(options: argparse.Namespace) -> None:
 
 
 def _given(options: argparse.Namespace) -> list[str]:
-    """The options as overrides of a config."""
+    """Config overrides that are equivalent to the options."""
     named: dict[str, Any] = {
         "models": options.models,
         "tasks": options.tasks,
@@ -139,4 +150,4 @@ def _gpus(text: str | None) -> list[int] | None:
     try:
         return None if text is None else [int(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"--gpus {text}: give numbers of GPUs, separated by commas") from None
+        raise InputError(f"--gpus {text}: expected comma-separated GPU numbers") from None

@@ -1,4 +1,4 @@
-"""`rg-env export`: its options, and what is printed."""
+"""Options and output of `rg-env export`."""
 
 import argparse
 from pathlib import Path
@@ -11,9 +11,9 @@ def add(commands: Any) -> None:
     """Add `rg-env export` to the subcommands."""
     export = commands.add_parser(
         "export",
-        help="turn a checkpoint of any kind into a model folder, verified to be the trained model",
+        help="export a checkpoint as a Hugging Face model folder and verify it",
         usage="rg-env export CHECKPOINT [--output-dir DIR] [--dtype bf16|fp16|fp32] [--merge-lora] [options]",
-        epilog="Exit code 1: a check failed, and nothing is left. Nothing in a checkpoint is executed.",
+        epilog="If a check fails, nothing is written and the exit code is 1. Code in a checkpoint is never executed.",
         examples=[
             "rg-env export outputs/RUN --best --dtype bf16 --output-dir my-model",
             "rg-env export global_step_400/actor --base Qwen/Qwen2.5-3B-Instruct --output-dir my-model",
@@ -23,18 +23,22 @@ def add(commands: Any) -> None:
         "checkpoint",
         metavar="CHECKPOINT",
         type=Path,
-        help="a model folder, a run (its last checkpoint), DeepSpeed or FSDP shards, adapters",
+        help="model folder, run (its last checkpoint), DeepSpeed or FSDP shards, or LoRA adapters",
     )
-    export.add_argument("--output-dir", metavar="DIR", type=Path, help="a new folder; default: CHECKPOINT-export")
-    export.add_argument("--dtype", choices=["bf16", "fp16", "fp32"], help="default: the run's or the configuration's")
-    export.add_argument("--merge-lora", action="store_true", help="adapters: merge them into the base model")
-    export.add_argument("--best", action="store_true", help="for a run: its checkpoint with the best accuracy")
-    export.add_argument("--base", metavar="MODEL", help="base model, if the checkpoint has no config or tokenizer")
+    export.add_argument(
+        "--output-dir", metavar="DIR", type=Path, help="output folder, must not exist; default: CHECKPOINT-export"
+    )
+    export.add_argument(
+        "--dtype", choices=["bf16", "fp16", "fp32"], help="dtype of the weights; default: as in the run or config.json"
+    )
+    export.add_argument("--merge-lora", action="store_true", help="merge LoRA adapters into the base model")
+    export.add_argument("--best", action="store_true", help="export the run's checkpoint with the best accuracy")
+    export.add_argument("--base", metavar="MODEL", help="base model, if the checkpoint lacks config or tokenizer")
     export.add_argument(
         "--verify",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="compare tensors, logits and the accuracy that the run recorded",
+        help="compare tensors, logits and the recorded accuracy with the trained model; default: on",
     )
     export.set_defaults(run=_export)
 

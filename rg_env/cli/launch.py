@@ -1,4 +1,4 @@
-"""`rg-env launch`: its options. It is implemented in `rg_env.jobs.launch`."""
+"""Options of `rg-env launch`, which is implemented in `rg_env.jobs.launch`."""
 
 import argparse
 import shlex
@@ -11,45 +11,75 @@ from rg_env.errors import InputError
 
 
 def add(commands: Any) -> None:
-    """Add the subcommand to those of `rg-env`."""
+    """Add `rg-env launch` to the subcommands."""
     launch = commands.add_parser(
         "launch",
-        help="start a vLLM server and a training run that uses it, and end both",
+        help="start a vLLM server and a training run that uses it; stop both at the end",
         usage="rg-env launch CONFIG [section.key=value ...] [options] [-- options of rg-env train]\n"
         "       rg-env launch SCRIPT --model NAME [options] [-- the script's own arguments]",
-        epilog="A script gets --model, --engine vllm and --port. Without a GPU both run on the CPU.",
+        epilog="A script is passed --model, --engine vllm and --port. Without a GPU, both processes run on the CPU.",
         examples=[
             "rg-env launch configs/train/leg_counting_qwen7b.yaml --vllm-gpus 0 --gpus 1,2,3",
             "rg-env launch examples/train_minimal.py --model Qwen/Qwen2.5-1.5B-Instruct -- --num-generations 8",
         ],
     )
-    launch.add_argument("script", help="such as configs/train/tiny.yaml or examples/train_ultra_minimal.py")
-    launch.add_argument("--model", help="folder, or name on the hub; a config names its own")
-    launch.add_argument("--vllm-gpus", type=_gpus, metavar="0", help="default: the first that --gpus leaves")
-    launch.add_argument("--gpus", type=_gpus, metavar="1,2,3", help="GPUs to train on; default: all that vLLM leaves")
-    launch.add_argument("--processes", type=positive, metavar="N", help="training processes; default: one for each GPU")
-    launch.add_argument("--accelerate-config", metavar="FILE", help="default for several processes: configs/zero3.yaml")
-    launch.add_argument("--port", type=int, default=8000, help="port of the server, on 127.0.0.1; default: 8000")
-    launch.add_argument("--tensor-parallel-size", type=positive, metavar="N", help="GPUs for one copy of the model")
-    launch.add_argument("--data-parallel-size", type=positive, metavar="N", help="copies of the model in vLLM")
-    launch.add_argument("--dtype", help="type of the server's weights; default: the model's, on a CPU float32")
-    launch.add_argument("--max-model-len", type=positive, metavar="N", help="tokens, prompt and completion together")
     launch.add_argument(
-        "--vllm-args", type=_words, default=(), metavar="'...'", help="options for vLLM: --vllm-args='--seed 1'"
+        "script", help="config or script, such as configs/train/tiny.yaml or examples/train_ultra_minimal.py"
     )
-    launch.add_argument("--log-dir", metavar="DIR", help="for vllm.log and train.log; default: a fresh one under logs/")
-    launch.add_argument("--server-timeout", type=positive, default=600, metavar="S", help="seconds to come up; 600")
-    launch.add_argument("--save-timeout", type=positive, default=300, metavar="S", help="seconds to save; 300")
-    launch.add_argument("--verbose", action="store_true", help="show the log of the server, and notices of libraries")
-    launch.add_argument("--dry-run", action="store_true", help="print the two commands, for two terminals")
+    launch.add_argument("--model", help="model folder or name on the Hub, for a script; a config names its own")
+    launch.add_argument(
+        "--vllm-gpus", type=_gpus, metavar="0", help="GPUs for vLLM; default: the first one not in --gpus"
+    )
+    launch.add_argument(
+        "--gpus", type=_gpus, metavar="1,2,3", help="GPUs for training; default: all that vLLM does not use"
+    )
+    launch.add_argument("--processes", type=positive, metavar="N", help="training processes; default: one per GPU")
+    launch.add_argument(
+        "--accelerate-config",
+        metavar="FILE",
+        help="accelerate config; default with several processes: configs/zero3.yaml",
+    )
+    launch.add_argument("--port", type=int, default=8000, help="port of the vLLM server on 127.0.0.1; default: 8000")
+    launch.add_argument("--tensor-parallel-size", type=positive, metavar="N", help="GPUs per model replica in vLLM")
+    launch.add_argument("--data-parallel-size", type=positive, metavar="N", help="model replicas in vLLM")
+    launch.add_argument("--dtype", help="dtype of the server's weights; default: the model's, float32 on a CPU")
+    launch.add_argument(
+        "--max-model-len", type=positive, metavar="N", help="context length of vLLM in tokens, prompt plus completion"
+    )
+    launch.add_argument(
+        "--vllm-args",
+        type=_words,
+        default=(),
+        metavar="'...'",
+        help="further vLLM options, such as --vllm-args='--seed 1'",
+    )
+    launch.add_argument(
+        "--log-dir", metavar="DIR", help="folder for vllm.log and train.log; default: a new one under logs/"
+    )
+    launch.add_argument(
+        "--server-timeout",
+        type=positive,
+        default=600,
+        metavar="S",
+        help="seconds to wait for the server to start; default: 600",
+    )
+    launch.add_argument(
+        "--save-timeout",
+        type=positive,
+        default=300,
+        metavar="S",
+        help="seconds to wait for a checkpoint on shutdown; default: 300",
+    )
+    launch.add_argument("--verbose", action="store_true", help="show the server log and library messages")
+    launch.add_argument("--dry-run", action="store_true", help="print the two commands and exit")
     launch.set_defaults(run=run)
 
 
 def parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
-    """The options; everything after the first `--` is `script_arguments`, and so are overrides of a config before it.
+    """Parse the options. Everything after the first `--` goes to `script_arguments`, as do config overrides before it.
 
     Raises:
-        InputError: something before `--` is not an option of launch.
+        InputError: an argument before `--` is not an option of launch.
     """
     from rg_env.jobs.launch import is_override
 
@@ -59,7 +89,7 @@ def parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Nam
     if strange := [each for each in unknown if each not in overrides]:
         if is_config_file(options.script):
             raise options.parser.unknown(strange[0])
-        raise InputError(f"launch has no option {strange[0]!r}: the script's own arguments go to the end, after `--`")
+        raise InputError(f"launch has no option {strange[0]!r}: pass the script's own arguments at the end, after `--`")
     options.script_arguments = (*overrides, *arguments[end + 1 :])
     return options
 
@@ -70,13 +100,13 @@ def _words(text: str) -> tuple[str, ...]:
 
 def _gpus(text: str) -> tuple[str, ...]:
     names = tuple(name for part in text.split(",") if (name := part.strip()))
-    if not names:  # an empty variable of a shell does not mean the default
-        raise argparse.ArgumentTypeError(f"{text!r} names no GPU")
+    if not names:  # an empty shell variable does not mean the default
+        raise argparse.ArgumentTypeError(f"{text!r} does not name a GPU")
     return names
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run it; returns the exit code."""
+    """Run `rg-env launch`; returns the exit code."""
     require("psutil", "train")
     from rg_env.jobs.launch import LaunchOptions, dry_run, launch
 

@@ -1,20 +1,20 @@
-"""The `rg-env` command: parsing only, in one module for each subcommand. The layers below do the work.
+"""The `rg-env` command. Each subcommand has a module here that parses its arguments; the layers below implement it.
 
-rg-env tasks [NAME] [--json]         the tasks, or one task's options and examples
-rg-env tasks --audit                 the audit of the tasks' graders
-rg-env train CONFIG [key=value ...]  train by a config; --dry-run: print the plan; --sweep: a grid of runs
-rg-env compare FOLDER                the runs of a sweep, side by side
-rg-env eval CONFIG [key=value ...]   models on tasks, with intervals: endpoints, checkpoints, adapters
-rg-env probe --model M --tasks T ... which tasks, at which levels, can teach a model anything
-rg-env plot FILE... [--title T]      a picture of results, or of learning curves
-rg-env report RUN_OR_RESULTS         one HTML page about a run or an evaluation, rollouts included
-rg-env export CHECKPOINT             a model folder that anyone can load, proven to be the trained model
-rg-env push RUN --repo-id USER/NAME  a trained model to the Hugging Face Hub, with a card made from the run's files
-rg-env serve --model DIR [--port N]  the embedded engine as an OpenAI-compatible server on 127.0.0.1
-rg-env doctor [CONFIG] [...]         would a training run start here? every failed line ends with the fix
-rg-env vllm MODEL [...]              a vLLM server that a training run can send weights to
-rg-env launch CONFIG|SCRIPT [...]    a vLLM server and the training run that uses it, as one
-rg-env slurm CONFIG --gpus N [...]   an sbatch script for a run
+rg-env tasks [NAME] [--json]         list the tasks, or show one task's options and examples
+rg-env tasks --audit                 show the audit of the tasks' graders
+rg-env train CONFIG [key=value ...]  train from a config; --dry-run prints the plan, --sweep runs a grid
+rg-env compare FOLDER                compare the runs of a sweep
+rg-env eval CONFIG [key=value ...]   evaluate models (endpoints, checkpoints, adapters) on tasks
+rg-env probe --model M --tasks T ... find the tasks and levels that a model can learn from
+rg-env plot FILE... [--title T]      plot results or learning curves
+rg-env report RUN_OR_RESULTS         write an HTML report of a run or an evaluation, including rollouts
+rg-env export CHECKPOINT             export a checkpoint as a Hugging Face model folder and verify it
+rg-env push RUN --repo-id USER/NAME  publish a trained model on the Hugging Face Hub with a generated model card
+rg-env serve --model DIR [--port N]  serve a model with the embedded engine, OpenAI-compatible, on 127.0.0.1
+rg-env doctor [CONFIG] [...]         check that a training run can start here; print a fix for each problem
+rg-env vllm MODEL [...]              start a vLLM server that a training run can send weights to
+rg-env launch CONFIG|SCRIPT [...]    start a vLLM server and a training run that uses it
+rg-env slurm CONFIG --gpus N [...]   write an sbatch script for a run
 """
 
 import argparse
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def make_parser() -> "tuple[CommandParser, argparse._SubParsersAction[CommandParser]]":
-    """The parser of `rg-env`, and those of its subcommands."""
+    """Build the parser of `rg-env`; returns it with its subparsers action."""
     description = "Reasoning Gym environment and GRPO training."
     parser = CommandParser(prog="rg-env", description=description, examples=_EXAMPLES)
     parser.add_argument("--version", action="store_true", help="print the version")
@@ -54,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one subcommand; returns the exit code. Argument errors exit with 2, as argparse does.
 
     Raises:
-        InputError: there is no such command or option; with the likely one.
+        InputError: the command or option does not exist; the message suggests the likely one.
     """
     parser, commands = make_parser()
     first = next(iter(arguments), "")

@@ -1,4 +1,4 @@
-"""The parser of a command: whole option names, and for an unknown one the name that it has here.
+"""An argument parser without abbreviations that suggests the right name for an unknown option.
 
 CommandParser(prog="rg-env tasks", examples=["rg-env tasks --category logic"]).parse_known_args(...)
 """
@@ -13,14 +13,14 @@ from typing import Any, NoReturn
 from rg_env.errors import InputError
 
 _OTHER_NAMES = {
-    # names that rg_env had before
+    # earlier names in rg_env
     "--out": ("--output-dir",),
     "--task": ("--tasks",),
     "--rollouts": ("--rollouts-per-example", "--max-rollouts"),
     "--vllm-host": ("--host",),
     "--vllm-port": ("--port",),
     "--per-device-batch-size": ("--per-device-train-batch-size",),
-    # names of other tools
+    # names in other tools
     "--limit": ("--num-examples",),
     "--output": ("--output-dir",),
     "--output-path": ("--output-dir", "--output"),
@@ -30,11 +30,11 @@ _OTHER_NAMES = {
     "--num-processes": ("--processes",),
     "--resume-from-checkpoint": ("--resume",),
 }
-"""What options are called that a command may have here."""
+"""Foreign or earlier option name -> candidate names in rg-env."""
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Options cannot be abbreviated. Keyword `examples`: commands that `--help` ends with."""
+    """An argument parser without option abbreviations; `examples` are commands shown at the end of `--help`."""
 
     def __init__(self, *given: Any, examples: Sequence[str] = (), **options: Any):
         super().__init__(*given, **{"allow_abbrev": False, **options})
@@ -51,17 +51,18 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """As argparse does it, unless an option is called otherwise: it may be the one that is missing."""
+        """Suggest the right name of a misnamed option, which may be the required one that is missing; otherwise report
+        the error as argparse does."""
         for argument in self._arguments:
             if argument.startswith("--") and self._called(argument):
                 raise self.unknown(argument)
         super().error(message)
 
     def unknown(self, argument: str) -> InputError:
-        """The error for an argument that the command does not have."""
+        """Return the error for an argument that the command does not accept."""
         flag, _, value = argument.partition("=")
         if not flag.startswith("-"):
-            return InputError(f"{self.prog}: unexpected argument {argument!r}; `{self.prog} --help` shows the usage")
+            return InputError(f"{self.prog}: unexpected argument {argument!r}; see `{self.prog} --help`")
         name = flag.lstrip("-").replace("-", "_")
         if called := self._called(flag):
             hint = f"use {called}"
@@ -70,9 +71,9 @@ class CommandParser(argparse.ArgumentParser):
         elif near := difflib.get_close_matches(flag, self._names(), n=1, cutoff=0.8):
             hint = f"did you mean {near[0]}?"
         elif any(action.nargs == argparse.REMAINDER for action in self._actions):
-            hint = "other options come after the model"
+            hint = "vLLM options go after the model"
         elif key := self._key({"steps": "max_steps"}.get(name, name)):
-            hint = f"it is a key of configs: {key}={value or 'VALUE'}"
+            hint = f"it is a config key, write {key}={value or 'VALUE'}"
         else:
             hint = f"`{self.prog} --help` lists the options"
         return InputError(f"{self.prog} has no option {flag!r}: {hint}")
@@ -81,14 +82,14 @@ class CommandParser(argparse.ArgumentParser):
         return [name for action in self._actions for name in action.option_strings]
 
     def _called(self, argument: str) -> str | None:
-        """The option of this command that an option it does not have means here."""
+        """This command's equivalent of an option that it does not have, if any."""
         flag, names = argument.partition("=")[0], self._names()
         plain = f"--{flag.lstrip('-').replace('_', '-')}"
         here = (each for each in (plain, *_OTHER_NAMES.get(plain, ())) if each in names)
         return None if flag in names else next(here, None)
 
     def _key(self, name: str) -> str | None:
-        """The key of a config with this name, for commands that take overrides."""
+        """The dotted config key with this name, for commands that accept overrides."""
         if not any(action.dest in ("overrides", "script") for action in self._actions):
             return None
         from rg_env.core.config.parsing import unknown_key

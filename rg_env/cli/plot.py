@@ -1,4 +1,4 @@
-"""`rg-env plot`: its options. The work is done by `rg_env.evaluation.plots.files`."""
+"""Options of `rg-env plot`, which is implemented in `rg_env.evaluation.plots.files`."""
 
 import argparse
 import sys
@@ -9,35 +9,38 @@ from rg_env.commands import require
 
 
 def add(commands: Any) -> None:
-    """Add the subcommand to those of `rg-env`."""
+    """Add `rg-env plot` to the subcommands."""
     plot = commands.add_parser(
         "plot",
-        help="plot results files, or the learning curves of runs",
+        help="plot results files or learning curves",
         usage="rg-env plot FILE... [--title T] [--rename A=B ...] [--rename-file m.json] [--output f.png|svg|pdf]",
-        epilog="Several files make one plot: results on the same questions, or several runs. All intervals are 95 %.",
+        epilog="Several files make one plot: results on the same questions, or several runs. All intervals are 95%.",
         examples=[
             "rg-env plot outputs/EVAL/results_*.json",
             "rg-env plot outputs/*/metrics.jsonl --output curves.svg",
         ],
     )
     plot.add_argument(
-        "files", nargs="+", type=Path, metavar="FILE", help="results_*.json, or outputs/*/metrics.jsonl of runs"
+        "files", nargs="+", type=Path, metavar="FILE", help="results_*.json of evaluations, or metrics.jsonl of runs"
     )
-    plot.add_argument("--title", metavar="T", help="default: a description; '': none")
+    plot.add_argument("--title", metavar="T", help="title of the plot; default: a generated description; '': no title")
     plot.add_argument(
-        "--rename", nargs="+", action="extend", default=[], metavar="A=B", help="show the model or run A as B"
-    )
-    plot.add_argument(
-        "--rename-file", type=Path, metavar="m.json", help='the same: {"A": "B"}; names not in the plot are ignored'
+        "--rename", nargs="+", action="extend", default=[], metavar="A=B", help="label the model or run A as B"
     )
     plot.add_argument(
-        "--output", type=Path, metavar="FILE", help="f.png, f.svg or f.pdf; default: the first file's name, .png"
+        "--rename-file",
+        type=Path,
+        metavar="m.json",
+        help='labels as JSON, {"A": "B"}; names that are not in the plot are ignored',
+    )
+    plot.add_argument(
+        "--output", type=Path, metavar="FILE", help=".png, .svg or .pdf file; default: the first file's name with .png"
     )
     plot.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run it; returns the exit code."""
+    """Run `rg-env plot`; returns the exit code."""
     require("matplotlib", "eval")
     from rg_env.evaluation.plots.files import plot_files
 

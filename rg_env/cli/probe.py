@@ -1,4 +1,4 @@
-"""`rg-env probe`: its options. `rg_env.evaluation.probe` judges what it finds."""
+"""Options of `rg-env probe`, which is implemented in `rg_env.evaluation.probe`."""
 
 import argparse
 import json
@@ -9,33 +9,45 @@ from rg_env.commands import Names, end_signals_as_ctrl_c, positive, require
 
 
 def add(commands: Any) -> None:
-    """Add the subcommand to those of `rg-env`."""
+    """Add `rg-env probe` to the subcommands."""
     parser = commands.add_parser(
         "probe",
-        help="which tasks, at which levels, can teach a model anything",
-        epilog="A checkpoint is prompted as it was trained. Writes mixture.yaml, which a training config can extend, "
-        "next to the files of an evaluation.",
+        help="find the tasks and levels that a model can learn from",
+        epilog="Checkpoints are prompted as in training. Writes the files of an evaluation and mixture.yaml, "
+        "which a training config can extend.",
         examples=["rg-env probe --model Qwen/Qwen2.5-1.5B-Instruct --tasks chain_sum,leg_counting --levels 0 1 2"],
     )
-    parser.add_argument("--model", required=True, help="folder, name on the hub, 'tiny', or NAME@URL of an endpoint")
-    parser.add_argument("--tasks", action=Names, nargs="+", required=True, metavar="TASK", help="'all' for all of them")
-    parser.add_argument("--levels", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="default: 0 1 2")
     parser.add_argument(
-        "-n", "--num-examples", type=positive, default=20, help="questions a level; default: 20, at least 16 to judge"
+        "--model", required=True, help="model folder, name on the Hub, 'tiny', or NAME@URL of an endpoint"
     )
-    parser.add_argument("-r", "--rollouts-per-example", type=positive, default=8, help="answers to each; default: 8")
+    parser.add_argument(
+        "--tasks", action=Names, nargs="+", required=True, metavar="TASK", help="tasks to probe; 'all': every task"
+    )
+    parser.add_argument(
+        "--levels", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="difficulty levels; default: 0 1 2"
+    )
+    parser.add_argument(
+        "-n",
+        "--num-examples",
+        type=positive,
+        default=20,
+        help="questions per level; default: 20, at least 16 for a verdict",
+    )
+    parser.add_argument(
+        "-r", "--rollouts-per-example", type=positive, default=8, help="answers per question; default: 8"
+    )
     parser.add_argument(
         "--max-tokens",
         type=positive,
-        help="limit of an answer; default: as trained, otherwise 1024, or half the context",
+        help="maximum new tokens per answer; default: as in training, otherwise 1024 or half the context length",
     )
-    parser.add_argument("--output-dir", metavar="DIR", help="default: a new folder under outputs/")
-    parser.add_argument("--resume", action="store_true", help="continue what the output folder holds")
+    parser.add_argument("--output-dir", metavar="DIR", help="output folder; default: a new one under outputs/")
+    parser.add_argument("--resume", action="store_true", help="resume the probe in the output folder")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run it; returns the exit code."""
+    """Run `rg-env probe`; returns the exit code."""
     from rg_env.core.config.yaml12 import to_yaml
     from rg_env.core.run_folder import write_aside
     from rg_env.core.tasks.task_table import load_table
@@ -46,7 +58,9 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.evaluation.trained import as_trained
 
     if options.rollouts_per_example < 2:
-        raise InputError("--rollouts-per-example 1: at least 2 answers are needed to differ; training has groups of 8")
+        raise InputError(
+            "--rollouts-per-example 1: use at least 2, a single answer has no variance; training uses groups of 8"
+        )
     tasks = sorted(load_table()) if options.tasks == ["all"] else options.tasks
     given = {
         "models": [options.model],
@@ -75,7 +89,8 @@ def run(options: argparse.Namespace) -> int:
         return 1
     file = Path(folder) / "mixture.yaml"
     write_aside(
-        file, f"# Made by rg-env probe for {options.model}: tasks that can teach it, at the level to start.\n{text}"
+        file,
+        f"# Made by rg-env probe for {options.model}: tasks that it can learn from, at the starting level.\n{text}",
     )
-    print(f"{file}: for `extends:` of a training config, or rg-env train CONFIG with these tasks; files in {folder}")
+    print(f"{file}: extend it in a training config (`extends:`), or pass its tasks to rg-env train; files in {folder}")
     return 0

@@ -1,4 +1,4 @@
-"""`rg-env push`: its options, and what is printed."""
+"""Options and output of `rg-env push`."""
 
 import argparse
 from pathlib import Path
@@ -11,9 +11,9 @@ def add(commands: Any) -> None:
     """Add `rg-env push` to the subcommands."""
     push = commands.add_parser(
         "push",
-        help="publish a trained model on the Hugging Face Hub, with a card made from the run's files",
+        help="publish a trained model on the Hugging Face Hub with a generated model card",
         usage="rg-env push CHECKPOINT --repo-id USER/NAME [--private] [--optimizer-state none|full] [options]",
-        epilog="Needs a token with write access (HF_TOKEN, or `hf auth login`). The same command resumes an upload.",
+        epilog="Requires a write token (HF_TOKEN or `hf auth login`). Rerun the command to resume an upload.",
         examples=[
             "rg-env push outputs/RUN --repo-id me/legs --dry-run",
             "rg-env push global_step_400 --base Qwen/Qwen2.5-3B-Instruct --repo-id me/legs --optimizer-state full",
@@ -23,20 +23,20 @@ def add(commands: Any) -> None:
         "path",
         metavar="CHECKPOINT",
         type=Path,
-        help="a run (its last checkpoint), a checkpoint of any trainer, adapters, or a model folder",
+        help="run (its last checkpoint), checkpoint of any trainer, LoRA adapters, or model folder",
     )
-    push.add_argument("--repo-id", metavar="USER/NAME", required=True, help="the repository, created if it is missing")
-    push.add_argument("--private", action="store_true", help="create it as private")
+    push.add_argument("--repo-id", metavar="USER/NAME", required=True, help="repository, created if missing")
+    push.add_argument("--private", action="store_true", help="create the repository as private")
     push.add_argument(
         "--optimizer-state",
         choices=["none", "full"],
         default="none",
-        help="full: with what training resumes from, also of other trainers",
+        help="full: include the optimizer state, to resume training (also of other trainers); default: none",
     )
-    push.add_argument("--base", metavar="MODEL", help="base model, if the checkpoint has no config or tokenizer")
-    push.add_argument("--revision", metavar="BRANCH", help="a branch, created if it is missing; default: the main one")
+    push.add_argument("--base", metavar="MODEL", help="base model, if the checkpoint lacks config or tokenizer")
+    push.add_argument("--revision", metavar="BRANCH", help="branch, created if missing; default: main")
     push.add_argument(
-        "--dry-run", action="store_true", help="list the files, print the card and check the export; send nothing"
+        "--dry-run", action="store_true", help="list the files, print the card and check the export without uploading"
     )
     push.set_defaults(run=_push)
 

@@ -1,4 +1,4 @@
-"""`rg-env report`: its options and its output."""
+"""Options and output of `rg-env report`."""
 
 import argparse
 import sys
@@ -12,15 +12,17 @@ def add(commands: Any) -> None:
     """Add `rg-env report` to the subcommands."""
     report = commands.add_parser(
         "report",
-        help="one HTML page about a run or an evaluation: curves, tables, rollouts",
+        help="write an HTML report of a run or an evaluation: curves, tables, rollouts",
         usage="rg-env report RUN_OR_RESULTS [--output FILE] [--max-rollouts N]",
-        epilog="The page needs no network. Notes on missing or omitted data are in the page and on standard error.",
+        epilog="The page works offline. Notes on missing or omitted data appear in it and on standard error.",
     )
     report.add_argument(
-        "source", metavar="RUN_OR_RESULTS", type=Path, help="folder of a run or an evaluation, or a results file"
+        "source", metavar="RUN_OR_RESULTS", type=Path, help="folder of a run or evaluation, or a results file"
     )
-    report.add_argument("--output", metavar="FILE", type=Path, help="the page; default: report.html in the folder")
-    report.add_argument("--max-rollouts", type=positive, metavar="N", help="rollouts in the page; default: 10000")
+    report.add_argument(
+        "--output", metavar="FILE", type=Path, help="HTML file to write; default: report.html in the folder"
+    )
+    report.add_argument("--max-rollouts", type=positive, metavar="N", help="maximum number of rollouts; default: 10000")
     report.set_defaults(run=_report)
 
 

@@ -1,4 +1,4 @@
-"""`rg-env serve`: its options. The server is `rg_env.inference.embedded.server`."""
+"""Options of `rg-env serve`, which is implemented in `rg_env.inference.embedded.server`."""
 
 import argparse
 import json
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def add(commands: Any) -> None:
-    """Add the subcommand to those of `rg-env`."""
+    """Add `rg-env serve` to the subcommands."""
     serve = commands.add_parser(
         "serve",
         help="serve a model over HTTP on 127.0.0.1, for any OpenAI client",
@@ -19,22 +19,22 @@ def add(commands: Any) -> None:
         ],
     )
     serve.add_argument(
-        "--model", required=True, help="folder, checkpoint, LoRA adapter or run of ours, name on the hub, or 'tiny'"
+        "--model", required=True, help="model folder, checkpoint, LoRA adapter, rg-env run, name on the Hub, or 'tiny'"
     )
-    serve.add_argument("--port", type=int, default=8000, help="default: 8000; 0 takes a free one")
-    serve.add_argument("--seed", type=int, help="seed of the sampling; default: random")
+    serve.add_argument("--port", type=int, default=8000, help="port; default: 8000; 0: any free port")
+    serve.add_argument("--seed", type=int, help="sampling seed; default: random")
     serve.add_argument(
         "--system-prompt",
         metavar="TEXT",
-        help="for chats without a system message; default: the prompt that the checkpoint was trained with, if any; "
+        help="system prompt for chats without one; default: the one that the checkpoint was trained with, if any; "
         "'': none",
     )
     serve.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run it until Ctrl-C; returns the exit code."""
-    from rg_env.training import best_device, load_policy  # first: reports what to install if torch is missing
+    """Serve until Ctrl-C; returns the exit code."""
+    from rg_env.training import best_device, load_policy  # first: reports how to install torch if it is missing
 
     from rg_env.core.text import shortened  # isort: skip
     from rg_env.evaluation.config import eval_config_of
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
 
     with bind(options.port) as listener:  # before the model is loaded, which may take minutes
         config, _ = as_trained(eval_config_of([f"models={json.dumps([options.model])}", "tasks=chain_sum"]))
-        # The tiny policy knows no other prompt than the default one.
+        # The tiny policy was trained with the default prompt only.
         trained, text = bool(config.prompt.model_fields_set) or options.model == TINY, options.system_prompt
         prompt = config.prompt.model_copy(update={} if text is None else {"system_prompt": text, "preamble": ""})
         (model,) = (each.model for each in config.models.values())
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         policy.model.to(best_device())
         engine = EmbeddedEngine(policy.model, policy.tokenizer, model_name=options.model, seed=options.seed)
         if trained and text is None:
-            print(f"prompt of chats without a system message, as trained: {shortened(prompt.system_prompt)}")
-        print(f"serving {options.model!r} at http://{HOST}:{listener.getsockname()[1]}/v1 (Ctrl-C ends it)", flush=True)
+            print(f"system prompt for chats without one, from training: {shortened(prompt.system_prompt)}")
+        print(f"serving {options.model!r} at http://{HOST}:{listener.getsockname()[1]}/v1 (Ctrl-C to stop)", flush=True)
         serve(engine, listener, partial(with_prompt, prompt) if trained or text else list)
     return 0

@@ -1,4 +1,4 @@
-"""`rg-env slurm`: its options. It is implemented in `rg_env.jobs.slurm`."""
+"""Options of `rg-env slurm`, which is implemented in `rg_env.jobs.slurm`."""
 
 import argparse
 import shlex
@@ -11,43 +11,47 @@ from rg_env.commands import positive, take_overrides_anywhere
 
 
 def add(commands: Any) -> None:
-    """Add the subcommand to those of `rg-env`."""
+    """Add `rg-env slurm` to the subcommands."""
     slurm = commands.add_parser(
         "slurm",
-        help="write an sbatch script that trains, or evaluates, by a config",
+        help="write an sbatch script for a training or evaluation config",
         usage="rg-env slurm CONFIG --gpus N --time TIME [options] [key=value ...]",
-        epilog="Nothing is submitted. Keys stay in .env, which the programs read on the node.",
+        epilog="The job is not submitted. API keys stay in .env, which is read on the node.",
         examples=[
             "rg-env slurm configs/train/leg_counting_qwen7b.yaml engine.kind=vllm --gpus 4 --time 04:00:00",
             "rg-env slurm configs/eval/paper_tables.yaml --gpus 8 --gpu-type a100 --time 02:00:00",
         ],
     )
-    slurm.add_argument("config", metavar="CONFIG", help="such as configs/train/tiny.yaml, or one of configs/eval")
-    slurm.add_argument("overrides", nargs="*", metavar="key=value", help="over the config's own")
-    slurm.add_argument("--gpus", type=positive, required=True, metavar="N", help="on each node")
-    slurm.add_argument("--time", required=True, help="of the job: 04:00:00, 1-12, ...")
-    slurm.add_argument("--account", metavar="A", help="to be charged")
+    slurm.add_argument(
+        "config", metavar="CONFIG", help="training or evaluation config, such as configs/train/tiny.yaml"
+    )
+    slurm.add_argument("overrides", nargs="*", metavar="key=value", help="config overrides")
+    slurm.add_argument("--gpus", type=positive, required=True, metavar="N", help="GPUs per node")
+    slurm.add_argument("--time", required=True, help="time limit of the job: 04:00:00, 1-12, ...")
+    slurm.add_argument("--account", metavar="A", help="Slurm account to charge")
     slurm.add_argument("--partition", metavar="P")
     slurm.add_argument("--qos", metavar="Q")
-    slurm.add_argument("--gpu-type", metavar="T", help="as the cluster names it: a100, h100, ...")
-    slurm.add_argument("--constraint", metavar="C", help="features that the nodes must have: 'a100&nvlink'")
-    slurm.add_argument("--modules", nargs="+", default=(), metavar="M", help="to load in the job: cuda/12.8 gcc")
-    slurm.add_argument("--nodes", type=positive, default=1, metavar="N", help="default: 1")
-    slurm.add_argument("--cpus-per-task", type=positive, metavar="N", help="on each node; default: 8 a GPU")
-    slurm.add_argument("--mem", metavar="200G", help="on each node; default: the cluster's")
-    slurm.add_argument("--array", metavar="SEEDS", help="a job for each seed: 0-4, or 1,7,9 (0-9%%2: two at a time)")
+    slurm.add_argument("--gpu-type", metavar="T", help="GPU type as the cluster names it: a100, h100, ...")
+    slurm.add_argument("--constraint", metavar="C", help="required node features: 'a100&nvlink'")
+    slurm.add_argument(
+        "--modules", nargs="+", default=(), metavar="M", help="environment modules to load: cuda/12.8 gcc"
+    )
+    slurm.add_argument("--nodes", type=positive, default=1, metavar="N", help="number of nodes; default: 1")
+    slurm.add_argument("--cpus-per-task", type=positive, metavar="N", help="CPU cores per node; default: 8 per GPU")
+    slurm.add_argument("--mem", metavar="200G", help="memory per node; default: the cluster's")
+    slurm.add_argument("--array", metavar="SEEDS", help="one job per seed: 0-4, or 1,7,9 (0-9%%2: two at a time)")
     sweep.add_option(slurm)
-    slurm.add_argument("--vllm-gpus", type=positive, metavar="K", help="of the first node, for vLLM; default: 1")
-    slurm.add_argument("--job-name", metavar="NAME", help="default: the config's")
-    slurm.add_argument("--output", type=Path, metavar="FILE", help="for the script; default: NAME.sbatch")
-    slurm.add_argument("--force", action="store_true", help="write over FILE")
-    slurm.add_argument("--dry-run", action="store_true", help="print the script instead")
+    slurm.add_argument("--vllm-gpus", type=positive, metavar="K", help="GPUs of the first node for vLLM; default: 1")
+    slurm.add_argument("--job-name", metavar="NAME", help="job name; default: the config's name")
+    slurm.add_argument("--output", type=Path, metavar="FILE", help="script to write; default: NAME.sbatch")
+    slurm.add_argument("--force", action="store_true", help="overwrite an existing FILE")
+    slurm.add_argument("--dry-run", action="store_true", help="print the script without writing it")
     slurm.set_defaults(run=run)
     take_overrides_anywhere(slurm)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run it; returns the exit code."""
+    """Run `rg-env slurm`; returns the exit code."""
     from rg_env.jobs.slurm import SlurmJob, sbatch_script, write_script
 
     given = {field.name: getattr(options, field.name) for field in fields(SlurmJob)}
@@ -60,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     file = options.output or Path(f"{job.name}.sbatch")
     write_script(script, file, force=options.force)
     print(f"submit it with: sbatch {shlex.quote(str(file))}")
-    head = script.partition("\n#SBATCH")[0].splitlines()[2:]  # the plan, and how runs are compared
+    head = script.partition("\n#SBATCH")[0].splitlines()[2:]  # the plan and the compare command
     for line in head:
         print(line.removeprefix("# "))
     return 0

@@ -1,4 +1,4 @@
-"""`rg-env train --sweep` and `rg-env compare`."""
+"""Options of `rg-env train --sweep` and `rg-env compare`."""
 
 import argparse
 import shlex
@@ -9,7 +9,7 @@ from rg_env.commands import require
 from rg_env.errors import InputError
 
 _COMPARING = ("matplotlib", "rich")
-"""Packages that a comparison needs."""
+"""Packages required by a comparison."""
 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def add_option(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         metavar="key=a,b",
-        help="run all combinations of these values: training.learning_rate=1e-6,2e-6 seed=0,1,2",
+        help="train once for each combination of values: training.learning_rate=1e-6,2e-6 seed=0,1,2",
     )
 
 
@@ -27,11 +27,11 @@ def add(commands: Any) -> None:
     """Add `rg-env compare` to the subcommands."""
     compare = commands.add_parser(
         "compare",
-        help="table and plot of the finished runs of a sweep",
+        help="compare the finished runs of a sweep in a table and plots",
         usage="rg-env compare FOLDER",
-        epilog="Prints the table, and writes comparison.md, .json and .png, and curves.png into FOLDER.",
+        epilog="Prints the table and writes comparison.md, comparison.json, comparison.png and curves.png to FOLDER.",
     )
-    compare.add_argument("folder", metavar="FOLDER", type=Path, help="folder of the sweep")
+    compare.add_argument("folder", metavar="FOLDER", type=Path, help="sweep folder")
     compare.set_defaults(run=lambda options: compare_runs(options.folder))
 
 
@@ -44,15 +44,15 @@ def run(options: argparse.Namespace) -> int:
     if options.eval_only:
         raise InputError("--sweep is for training: --eval-only evaluates one model")
     if options.resume not in (None, "auto"):
-        raise InputError(f"--resume {options.resume} is for a single run: a sweep resumes with --resume auto")
+        raise InputError(f"--resume {options.resume} is for a single run: use --resume auto for a sweep")
     if world_size() > 1:
-        raise InputError("--sweep starts one process per run itself: for several processes use `rg-env slurm --sweep`")
+        raise InputError("--sweep starts a single process per run: use `rg-env slurm --sweep` for several")
     sweep = load_sweep(options.config, options.overrides, options.sweep)
     folder = sweep_folder(sweep, Path(options.config).stem, options.resume == "auto")
     if options.dry_run:
         print("\n".join(plan_lines(sweep, folder)))
         return 0
-    for package in ("psutil", *_COMPARING):  # those of the comparison too: not only after all runs
+    for package in ("psutil", *_COMPARING):  # checked before the runs, not after them
         require(package, "train")
     print("\n".join([f"{len(sweep.points)} runs, one after another, in {folder}/", *notes(sweep)]), flush=True)
     code = run_sweep(sweep, folder, again=_again(options, folder))
@@ -68,7 +68,7 @@ def compare_runs(folder: Path) -> int:
     from rg_env.jobs.sweep.comparison import compare, print_comparison, write_comparison
 
     comparison = compare(folder)
-    try:  # files first: the reader of the table may go away (`| head`)
+    try:  # files first: the table's reader may close the pipe (`| head`)
         names = write_comparison(comparison)
     finally:
         print_comparison(comparison)

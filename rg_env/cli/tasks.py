@@ -1,4 +1,4 @@
-"""`rg-env tasks`: its options. The text is made in `rg_env.cli.describe`."""
+"""Options of `rg-env tasks`; `rg_env.cli.describe` renders the output."""
 
 import argparse
 import json
@@ -9,10 +9,10 @@ from rg_env.errors import InputError
 
 
 def add(commands: Any) -> None:
-    """Add the subcommand to those of `rg-env`."""
+    """Add `rg-env tasks` to the subcommands."""
     tasks = commands.add_parser(
         "tasks",
-        help="list the tasks, show one, or show the audit of the graders",
+        help="list the tasks, show one task, or show the grader audit",
         usage="rg-env tasks [NAME [--level N] [--show N]] [--category C] [--sort BY] [--audit] [--json]",
         examples=[
             "rg-env tasks --category logic --sort constant",
@@ -20,34 +20,34 @@ def add(commands: Any) -> None:
             "rg-env tasks --json | jq '.[] | select(.levels > 5) | .name'",
         ],
     )
-    tasks.add_argument("name", nargs="*", metavar="NAME", help="a task; several with --audit")
-    tasks.add_argument("--category", metavar="C", help="only tasks of this category")
+    tasks.add_argument("name", nargs="*", metavar="NAME", help="task to show; several with --audit")
+    tasks.add_argument("--category", metavar="C", help="list only tasks of this category")
     tasks.add_argument(
         "--sort",
         choices=["category", "name", "levels", "draw", "constant"],
         default="category",
-        help="order of the list; figures in ascending order",
+        help="sort order of the list; numbers ascending",
     )
     tasks.add_argument("--json", action="store_true", help="print records instead of a table")
-    tasks.add_argument("--level", type=int, metavar="N", help="difficulty level, for one task")
-    tasks.add_argument("--show", type=positive, default=0, metavar="N", help="print N example rows of one task")
-    tasks.add_argument("--audit", action="store_true", help="the table of graders: gold answers, agreement, exploits")
+    tasks.add_argument("--level", type=int, metavar="N", help="difficulty level of the task")
+    tasks.add_argument("--show", type=positive, default=0, metavar="N", help="print N example rows of the task")
+    tasks.add_argument("--audit", action="store_true", help="show the grader audit: gold answers, agreement, exploits")
     tasks.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run it; returns the exit code: 1 if the audit found problems."""
+    """Run `rg-env tasks`; returns the exit code: 1 if the audit found problems."""
     from rg_env.cli import describe
 
     if options.audit:
         return 0 if describe.show_audit(lambda line: print(line, flush=True), options.name) else 1
     if len(options.name) > 1:
-        raise InputError(f"one task at a time, not {len(options.name)} (several go with --audit)")
+        raise InputError(f"expected one task, got {len(options.name)} (several require --audit)")
     if options.name:
         print(describe.one_task(options.name[0], options.level, options.show))
         return 0
     if options.level is not None or options.show:
-        raise InputError("--level and --show need the name of a task")
+        raise InputError("--level and --show require a task name")
     found = describe.records(options.category, options.sort)
     print(json.dumps(found, indent=1) if options.json else describe.table(found))
     return 0

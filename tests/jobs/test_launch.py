@@ -356,10 +356,10 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (["launch", "examples/train.py", "--model", "m", "--port", "65536", "--dry-run"], "port 65536 does not exist"),
         (["launch", "examples/train.py", "--model", " "], "--model is empty"),
-        (["launch", "examples/train.py", "--model", "m", "--gpus", ""], "argument --gpus: '' names no GPU"),
+        (["launch", "examples/train.py", "--model", "m", "--gpus", ""], "argument --gpus: '' does not name a GPU"),
         (
             ["launch", "examples/train.py", "--model", "m", "--vllm-gpus", " ,"],
-            "argument --vllm-gpus: ' ,' names no GPU",
+            "argument --vllm-gpus: ' ,' does not name a GPU",
         ),
         (["launch", "x" * 300 + ".py", "--model", "m"], "no script or config at"),
         (["launch", "examples/train.py", "--model", "m", "--accelerate-config", "x" * 300], "no file at"),

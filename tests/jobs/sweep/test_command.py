@@ -104,7 +104,7 @@ print(json.dumps([time.process_time() - start, sorted(heavy & set(sys.modules))]
         (["--sweep"], "expected at least one argument"),
         (["--sweep", "training.max_stepz=1,2"], "unknown key 'max_stepz': did you mean 'max_steps'"),
         (["--sweep", "seed=0,1", "--eval-only"], "--sweep is for training"),
-        (["--sweep", "seed=0,1", "--resume", "outputs/x/checkpoint-1"], "a sweep resumes with --resume auto"),
+        (["--sweep", "seed=0,1", "--resume", "outputs/x/checkpoint-1"], "use --resume auto for a sweep"),
         (["--sweep", "seed=0,1", "--resume", "auto"], "--resume auto needs the output folder"),
         (["--sweep", "seed=0,1", "output.dir=x"], "in output.dir; give that before --sweep"),
         (["output.dir=.", "--sweep", "seed=0,1"], ". is not empty"),
@@ -133,7 +133,7 @@ def test_where_no_sweep_can_be(
     assert rg_env("compare", "nowhere")[0] == 2
     monkeypatch.setenv("WORLD_SIZE", "2")
     code, _, errors = rg_env("train", "run.yaml", "--sweep", "seed=0,1")
-    assert (code, "starts one process per run itself" in errors) == (2, True)
+    assert (code, "starts a single process per run" in errors) == (2, True)
 
 
 @pytest.mark.slow
