@@ -5,11 +5,12 @@
 
     vf-eval rg-env -m MODEL                                      # Verifiers 0.4, by its v1 API: rg_env.adapters.v1
 
-`load_environment` gives `ReasoningGymEnv`, the object of Verifiers: of its v0 API where the installed release has that
-(up to 0.3.1), else of its v1 API. Without Verifiers it gives the plain `ReasoningGym`. `GRPOTrainer` takes all three.
+`load_environment` returns a `ReasoningGymEnv`, a Verifiers environment: for the v0 API if the installed release has it
+(up to 0.3.1), otherwise for the v1 API. Without Verifiers it returns the plain `ReasoningGym`. `GRPOTrainer` accepts
+all three.
 
-Public names are resolved when first used (PEP 562), so that `import rg_env` is instant and needs none of torch,
-verifiers or reasoning_gym: an environment without one of them can still use what does not need it.
+Public names are resolved on first use (PEP 562), so `import rg_env` is instant and does not import torch, verifiers or
+reasoning_gym. If one of them is not installed, everything that does not need it still works.
 
 The layer rule: imports point one way, core -> adapters and inference -> evaluation -> training -> cli. A module may
 import from its own layer and from those before it (adapters and inference do not know each other); a test enforces it.
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from rg_env.errors import TrainingError as TrainingError
     from rg_env.errors import UnknownNameError as UnknownNameError
 
-# What the loader of Verifiers' v1 API reads: one taskset, one harness and one environment, and no other names.
+# Read by the loader of Verifiers' v1 API, which accepts exactly one taskset, one harness and one environment.
 __all__ = ["ReasoningGymTaskset", "SingleTurnEnv", "SingleTurnHarness"]
 _LAZY = {
     "ReasoningGymTaskset": "rg_env.adapters.v1",
@@ -87,7 +88,7 @@ def _module_of(name: str) -> ModuleType:
 
 
 def _path_of(name: str) -> str:
-    """The module of a public name; of the Verifiers object, the one for the API that the installed release has."""
+    """The module of a public name; for the Verifiers environment, the adapter for the installed release's API."""
     path = _LAZY[name]
     if name not in ("load_environment", "ReasoningGymEnv"):
         return path
@@ -97,17 +98,17 @@ def _path_of(name: str) -> str:
 
 
 def _cause(path: str) -> str:
-    """Why an adapter cannot be imported, with the remedy if there is one."""
+    """The reason an adapter cannot be imported, with the remedy if there is one."""
     found = installed_version("verifiers")
     if not found:
         return "needs verifiers, which is not installed (pip install verifiers, or use rg_env.ReasoningGym)"
     if path.startswith("rg_env.adapters.v1") and not _has("verifiers.v1", "TaskData"):
-        return f"is of Verifiers' v1 API, which verifiers {found} lacks (0.2.1 and later have it)"
+        return f"needs the v1 API of Verifiers, which verifiers {found} lacks (0.2.1 and later have it)"
     return f"cannot be imported with verifiers {found}"
 
 
 def _has(module: str, name: str) -> bool:
-    """Whether the release has it; also where something else keeps it from being imported."""
+    """Whether the installed release has the name, even if another problem prevents its import."""
     try:
         return hasattr(import_module(module), name)
     except ImportError as error:

@@ -1,24 +1,24 @@
 """The errors rg_env raises. All of them can be caught as `RGEnvError`, and each also as the stdlib type it refines.
 
     RGEnvError
-    ├── InputError          (ValueError)       what the user gave cannot work; exit code 2
-    │   ├── UnknownNameError (LookupError)     a task, option, reward or column that does not exist; names the nearest
-    │   ├── TooFewQuestionsError               a task has fewer distinct questions than requested; with the number
-    │   ├── ConfigError                        a config with wrong keys or values: all of them, a line each
+    ├── InputError          (ValueError)       invalid user input; exit code 2
+    │   ├── UnknownNameError (LookupError)     an unknown task, option, reward or column; suggests similar names
+    │   ├── TooFewQuestionsError               a task has fewer distinct questions than requested; reports the number
+    │   ├── ConfigError                        wrong keys or values in a config; lists every one, one per line
     │   └── OutputFolderError (OSError)        the output folder cannot be written, or holds another run
-    ├── RewardError         (RuntimeError)     a reward function raised or returned no finite number; exit code 2
+    ├── RewardError         (RuntimeError)     a reward function raised or returned a non-finite value; exit code 2
     ├── GenerationError     (RuntimeError)     rows cannot be generated: a draw takes too long, a process died
     ├── EngineError         (RuntimeError)     generation failed inside the embedded engine
-    ├── ServerError         (ConnectionError)  the inference server is missing, or is not what it should be; exit code 2
-    │   └── RefusedError                       it refuses a request (HTTP 4xx), and would refuse it again
-    ├── ExportError         (RuntimeError)     the export is not the trained model; nothing is left of it
+    ├── ServerError         (ConnectionError)  the inference server is unreachable or misconfigured; exit code 2
+    │   └── RefusedError                       it rejected a request (HTTP 4xx); a retry would fail too
+    ├── ExportError         (RuntimeError)     the export differs from the trained model and was deleted
     ├── HubError            (ConnectionError)  an upload did not finish; the same command resumes it
     ├── TrainingError       (RuntimeError)     a run cannot continue
-    │   └── StoppedTogether                    the same, on all processes of a run at the same point
-    └── MissingExtraError   (ImportError)      an optional dependency is not installed; gives the command; exit code 2
+    │   └── StoppedTogether                    the main process failed; raised on all processes at the same point
+    └── MissingExtraError   (ImportError)      an optional dependency is missing; shows how to install it; exit code 2
 
-Messages are one line (`ConfigError`: one per mistake): what is wrong, where, how to fix it. Commands print it and exit
-with `exit_code`.
+A message is one line (`ConfigError`: one per mistake) with the problem, its location and a fix. Commands print it and
+exit with `exit_code`.
 """
 
 import difflib
@@ -27,30 +27,30 @@ from typing import Self
 
 
 class RGEnvError(Exception):
-    """Root of all errors of this package."""
+    """Base class of all errors that rg_env raises."""
 
     exit_code = 1
 
 
 class InputError(RGEnvError, ValueError):
-    """What the user gave cannot work; nothing was started or written."""
+    """Invalid user input; nothing was started or written."""
 
     exit_code = 2
     keys: tuple[str, ...] = ()
-    """Keys of the wrong value in the given mapping, from the top down. Empty: the error is about the whole."""
+    """Path of keys to the wrong value, outermost first. Empty if the error concerns the whole input."""
 
     def at(self, *keys: str) -> Self:
-        """The same error, with its place."""
+        """Set the path of the wrong value and return the error."""
         self.keys = keys
         return self
 
 
 class UnknownNameError(InputError, LookupError):
-    """A name that does not exist, where a list of names does."""
+    """A name that is not among the known names."""
 
 
 class TooFewQuestionsError(InputError):
-    """A task has fewer distinct questions than requested: `found`."""
+    """A task has fewer distinct questions than requested; `found` is their number."""
 
     def __init__(self, message: str, found: int = 0):
         super().__init__(message)
@@ -58,7 +58,7 @@ class TooFewQuestionsError(InputError):
 
 
 class ConfigError(InputError):
-    """A config with wrong keys or values; the message has a line for each."""
+    """Wrong keys or values in a config; the message has one line for each."""
 
 
 class OutputFolderError(InputError, OSError):
@@ -80,17 +80,17 @@ class EngineError(RGEnvError, RuntimeError):
 
 
 class ServerError(RGEnvError, ConnectionError):
-    """The inference server is missing, or is not what it should be."""
+    """The inference server is unreachable or misconfigured."""
 
     exit_code = 2
 
 
 class RefusedError(ServerError):
-    """The server refuses a request (HTTP 4xx): it would refuse it again."""
+    """The server rejected a request (HTTP 4xx); a retry would fail too."""
 
 
 class ExportError(RGEnvError, RuntimeError):
-    """The export is not the trained model; nothing is left of it."""
+    """The export differs from the trained model and was deleted."""
 
 
 class HubError(RGEnvError, ConnectionError):
@@ -102,7 +102,7 @@ class TrainingError(RGEnvError, RuntimeError):
 
 
 class StoppedTogether(TrainingError):
-    """A run cannot continue because its main process failed. All processes raise it at the same point."""
+    """The main process of a run failed. All processes raise it at the same point."""
 
     def __init__(self, message: str, exit_code: int = 1):
         super().__init__(message)
@@ -116,9 +116,9 @@ class MissingExtraError(RGEnvError, ImportError):
 
 
 def from_interrupt(error: BaseException) -> bool:
-    """Whether Ctrl-C is behind `error`: libraries that clean up after it can raise something else over it."""
+    """Whether Ctrl-C caused `error`. Libraries that clean up after Ctrl-C may raise another error on top of it."""
     chain: list[BaseException | None] = [error]
-    seen: set[int] = set()  # chains can be circles
+    seen: set[int] = set()  # exception chains can be circular
     while chain:
         if (link := chain.pop()) is None or id(link) in seen:
             continue
@@ -140,20 +140,22 @@ def installed_version(package: str) -> str:
 
 
 def install_command(extra: str) -> str:
-    """The shell command that installs rg_env with `extra`, from the repository that the package's metadata names: it is
-    on no package index."""
+    """The shell command that installs rg_env with `extra` from the repository in the package's metadata.
+
+    rg_env is not published on a package index.
+    """
     from importlib.metadata import PackageNotFoundError, metadata
 
     try:
         urls = metadata("rg-env").get_all("Project-URL") or []
-    except PackageNotFoundError:  # run from its sources
+    except PackageNotFoundError:  # run from source, not installed
         urls = []
     address = next((url.partition(", ")[2] for url in urls if url.startswith("Repository,")), "REPOSITORY")
     return f"pip install 'rg-env[{extra}] @ git+{address}'"
 
 
 def how_to_install(extra: str) -> str:
-    """The remedy for a missing `extra`: pip's command, or the clone's script, which finds uv by itself."""
+    """The remedy for a missing `extra`: the pip command, or the script in a clone, which locates uv itself."""
     script = "./setup.sh --gpu" if extra == "vllm" else "./setup.sh"
     return f"`{install_command(extra)}`, or `{script}` in a clone"
 
@@ -164,9 +166,9 @@ def nearest(name: object, known: Iterable[str], cutoff: float = 0.5) -> list[str
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "") -> UnknownNameError:
-    """An `UnknownNameError` that offers the nearest of the `known` names.
+    """An `UnknownNameError` that suggests the most similar `known` names.
 
-    `hint` replaces the offer where the right name is known for certain.
+    `hint` replaces the suggestion if the right name is certain.
     """
     known = sorted(known)
     if not hint:

@@ -1,9 +1,10 @@
-"""What runs inside a child process that `core.processes` started. Standard library only: every child pays for imports.
+"""Code that runs inside a child process started by `core.processes`. Standard library only, to keep startup fast.
 
 - `ParentPipe`: the child's end of a `JsonProcess`.
-- `python child_process.py PARENT_PID COMMAND ...` becomes the command, which gets SIGTERM when its parent dies. This
-  holds on Linux, even for a parent that is killed; elsewhere the command merely runs. It is a program of its own, run
-  by its path and without this package, because code between fork and exec can hang in a parent that has threads.
+- `python child_process.py PARENT_PID COMMAND ...` replaces itself with the command, which receives SIGTERM when its
+  parent dies, even if the parent was killed. This works on Linux; elsewhere the command simply runs. It is a separate
+  program, run by path and without this package, because code between fork and exec can deadlock if the parent has
+  threads.
 """
 
 import ctypes
@@ -17,7 +18,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class ParentPipe:
-    """JSON values from and to the parent, one a line. Takes over standard input and output: prints go nowhere."""
+    """JSON lines from and to the parent. Takes over standard input and output, so prints are discarded."""
 
     def __init__(self) -> None:
         self._requests, self._replies = os.dup(0), os.dup(1)  # not inherited by children
@@ -28,12 +29,11 @@ class ParentPipe:
         self._rest = b""
 
     def receive(self) -> Any:
-        """The next value. At the end of input, which means that the parent is gone, this process ends, with all of its
-        group."""
+        """The next value. End of input means that the parent has exited: this process and its group are then killed."""
         return json.loads(self.receive_line())
 
     def receive_line(self) -> bytes:
-        """`receive`, before it is parsed."""
+        """The next value as unparsed JSON."""
         chunks = [self._rest]
         while b"\n" not in chunks[-1]:
             chunks.append(os.read(self._requests, 1 << 20))
@@ -43,8 +43,8 @@ class ParentPipe:
         return line
 
     def send(self, value: Any) -> None:
-        """Raises `TypeError`, `ValueError` or `RecursionError` for a value that JSON cannot hold."""
-        self.send_line(json.dumps(value).encode())  # ASCII without line ends; lone surrogates pass
+        """Send a value. Raises `TypeError`, `ValueError` or `RecursionError` if JSON cannot represent it."""
+        self.send_line(json.dumps(value).encode())  # ASCII without line breaks; lone surrogates survive
 
     def send_line(self, line: bytes) -> None:
         data = memoryview(line + b"\n")
@@ -56,16 +56,16 @@ class ParentPipe:
 
 
 def end_group() -> None:
-    """Kill this process and the others of its group."""
+    """Kill this process and the rest of its group."""
     os.killpg(0, signal.SIGKILL)
 
 
 def main() -> None:
     parent, command = int(sys.argv[1]), sys.argv[2:]
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs ignore it, and so would the command
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored in background jobs of a shell, and inherited
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died before the line above
+        if os.getppid() != parent:  # the parent died before the line above
             sys.exit(1)
     try:
         os.execvp(command[0], command)

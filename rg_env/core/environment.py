@@ -1,4 +1,4 @@
-"""The environment: rows, how they are prompted, and what answers to them are worth. No torch, no framework.
+"""Environments: rows, their prompts, and the rewards of answers. Needs neither torch nor a framework.
 
     env = ReasoningGym("leg_counting", num_train_examples=2000, num_eval_examples=200)
     env = Environment(train_rows, eval_rows, rewards=["correctness", my_reward])
@@ -7,7 +7,7 @@
     [scored] = env.score([env.rollout(row, "4 + 4 = 8 <answer>8</answer>")])
     scored.reward, scored.rewards, scored.metrics
 
-The trainer takes it as it is; `rg_env.adapters` turns it into what other frameworks want.
+The trainer accepts it directly; `rg_env.adapters` converts it for other frameworks.
 """
 
 import functools
@@ -31,13 +31,13 @@ from rg_env.core.text import shortened
 from rg_env.errors import InputError, UnknownNameError, unknown_name
 
 Row = Mapping[str, Any]
-"""`prompt` (chat messages, or text that the model continues), `answer` (gold answer, may be empty), `info`, and other
-columns of the user's."""
+"""A row: `prompt` (chat messages, or text that the model continues), `answer` (gold answer, may be empty), `info`, and
+any other columns from the user."""
 
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """How questions are prompted and answers graded; `of` makes it from the arguments that every adapter takes."""
+    """How questions are prompted and answers graded. `of` builds it from the arguments that all adapters share."""
 
     system_prompt: str | None
     placement: Placement
@@ -55,7 +55,7 @@ class PromptOptions:
         few_shot: object = None,
         grading: str = "hardened",
     ) -> "PromptOptions":
-        """The arguments of `ReasoningGym`. Raises `InputError` for those that cannot work."""
+        """Build the options from arguments of `ReasoningGym`. Raises `InputError` for invalid ones."""
         if grading not in get_args(Grading):
             raise unknown_name("grading", grading, get_args(Grading))
         shots = _few_shot(few_shot)
@@ -65,8 +65,8 @@ class PromptOptions:
         return cls(system_prompt, prompt_placement, preamble, shots, cast("Grading", grading))
 
     def messages(self, question: str) -> list[dict[str, Any]]:
-        """The chat that asks `question`."""
-        # With examples, a system prompt of the user's turn is in the first of them.
+        """The chat messages that pose `question`."""
+        # With few-shot examples, a system prompt placed in the user turn is part of the first example.
         folded = self.placement == "user" and not self.preamble
         placement = "system" if folded else self.placement
         messages: list[dict[str, Any]] = build_messages(question, self.system_prompt, placement, preamble=self.preamble)
@@ -99,7 +99,7 @@ def _few_shot(messages: Any) -> tuple[Mapping[str, Any], ...]:
 
 
 def check_text(name: str, text: object) -> None:
-    """Raise `InputError` unless `text` is text that can be written as UTF-8."""
+    """Raise `InputError` unless `text` is a string that UTF-8 can encode."""
     if not isinstance(text, str):
         raise InputError(f"{name} must be text, not {shortened(text)}")
     try:
@@ -109,25 +109,25 @@ def check_text(name: str, text: object) -> None:
 
 
 class Environment:
-    """Single-turn prompts and rewards from anybody's data.
+    """Single-turn prompts and rewards for any data.
 
     Args:
         train_rows, eval_rows: rows with `question` (text, prompted with `system_prompt`) or `prompt` (chat messages, or
             text that the model continues), and optionally `answer` (gold answer) and `info` (a mapping).
-        rewards: anything `rg_env.core.rewards.builtin.resolve_rewards` takes; default: correctness 1, format 0.1.
-            Answers are correct if they equal the row's `answer` as number or text.
+        rewards: anything that `rg_env.core.rewards.builtin.resolve_rewards` accepts; default: correctness 1, format
+            0.1. An answer is correct if it equals the row's `answer` as a number or as text.
         system_prompt, prompt_placement, preamble, few_shot: how a `question` becomes a prompt; see `ReasoningGym`.
 
     Raises:
-        InputError: a row without a prompt, a reward that cannot be resolved, nothing to train or evaluate on.
+        InputError: a row has no prompt, a reward cannot be resolved, or both splits are empty.
     """
 
     manifest: dict[str, Any] | None = None
     """The rows' manifest (`core.data.manifest`); None for rows that rg_env did not draw."""
     mixture: Mixture | None = None
-    """The Reasoning Gym tasks; None for rows of the user's own."""
+    """The Reasoning Gym tasks; None for the user's own rows."""
     offered: ClassVar[Sequence[str]] = OFFERED
-    """Parameter names that rewards may use."""
+    """Parameter names that reward functions may use."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Environment:
 
     @property
     def has_accuracy(self) -> bool:
-        """Whether rollouts are right or not: `metrics` of `score` then include `accuracy`."""
+        """Whether rollouts are graded as right or wrong; if so, the `metrics` from `score` include `accuracy`."""
         return any(metric.name == "accuracy" for metric in self.rubric.metrics)
 
     def rollout(
@@ -185,7 +185,7 @@ class Environment:
         completion_tokens: int | None = None,
         truncated: bool | None = None,
     ) -> Rollout:
-        """A completion for one of the rows. `completion_tokens` defaults to the number of `token_ids`, if given."""
+        """A rollout: `row` with a completion. `completion_tokens` defaults to the number of `token_ids`, if given."""
         if completion_tokens is None and token_ids:
             completion_tokens = len(token_ids)
         return Rollout(
@@ -193,10 +193,10 @@ class Environment:
         )
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Scored]:
-        """What each rollout earned, in order.
+        """Score rollouts; the results are in the same order.
 
         Raises:
-            RewardError: a reward raised, or returned no finite number; with the reward and the rollout.
+            RewardError: a reward raised or returned a non-finite value; the message names the reward and the rollout.
             InputError: a rollout's `info` is broken.
         """
         return self.rubric.score(rollouts)
@@ -208,7 +208,7 @@ _OTHER_NAMES = {
     "reward_funcs": "rewards",
     "partial_credit": "grading",
 }
-"""Parameters as other environments call them."""
+"""Names of parameters in other environments, with ours."""
 
 
 def unknown_parameter(name: str, known: Iterable[str]) -> UnknownNameError:
@@ -218,7 +218,7 @@ def unknown_parameter(name: str, known: Iterable[str]) -> UnknownNameError:
 
 
 def _checked_names(init: Callable[..., None]) -> Callable[..., None]:
-    """`init`, with an `UnknownNameError` for a keyword that it lacks."""
+    """Wrap `init` to raise `UnknownNameError` for an unknown keyword."""
     known = list(inspect.signature(init).parameters)[1:]
 
     @functools.wraps(init)
@@ -232,25 +232,26 @@ def _checked_names(init: Callable[..., None]) -> Callable[..., None]:
 
 
 class ReasoningGym(Environment):
-    """Reasoning Gym tasks, whose training and evaluation rows never share a problem.
+    """Reasoning Gym tasks, with training and evaluation rows that never share a problem.
 
     Args:
-        gym: anything `Mixture.parse` takes: a task's name, a mapping, a list of them.
-        num_train_examples, num_eval_examples: rows of each split.
-        seed, eval_seed: pick the training and the evaluation rows.
-        rewards: anything `resolve_rewards` takes; default: correctness 1, format 0.1.
+        gym: anything that `Mixture.parse` accepts: a task name, a mapping, or a list of these.
+        num_train_examples, num_eval_examples: number of rows in each split.
+        seed, eval_seed: seeds of the training and the evaluation rows.
+        rewards: anything that `resolve_rewards` accepts; default: correctness 1, format 0.1.
         system_prompt: instructions in addition to the question.
-        prompt_placement: `"system"`; `"user"` puts `system_prompt` before the question, for chat templates that reject
-            a system role, `"user_after"` after it.
+        prompt_placement: `"system"`: `system_prompt` is the system message. `"user"`: it precedes the question in the
+            user turn, for chat templates that reject a system role. `"user_after"`: it follows the question.
         preamble: an additional system message, before a `system_prompt` in the system message.
         few_shot: messages before the question.
-        grading: `"hardened"`: right or wrong; `"partial"`: real progress counts; `"upstream"`: the library's own
-            formulas (`core.grading.scoring`).
-        manifest: the `manifest.json` of a run, or its content; rows other than that run's are refused.
-        split_by: what decides the split of a row: its `"problem"`, or its `"question"` (`core.data.splits`).
+        grading: `"hardened"`: right or wrong; `"partial"`: partial credit for real progress; `"upstream"`: the
+            library's own formulas (`core.grading.scoring`).
+        manifest: the `manifest.json` of a run, or its content; rows that differ from that run's are refused.
+        split_by: whether a row's `"problem"` or its `"question"` decides its split (`core.data.splits`).
 
     Raises:
-        InputError: for arguments that cannot work. `GenerationError`: a draw takes too long.
+        InputError: an argument is invalid.
+        GenerationError: a draw takes too long.
     """
 
     mixture: Mixture
@@ -274,7 +275,7 @@ class ReasoningGym(Environment):
         manifest: str | Path | Manifest | None = None,
         split_by: SplitBy = "problem",
     ) -> None:
-        # Everything cheap is checked before rows are built.
+        # Cheap checks run before rows are built.
         self.mixture = Mixture.parse(gym)
         weighted = self._resolved(rewards)
         self.prompt_options = PromptOptions.of(
@@ -300,14 +301,14 @@ class ReasoningGym(Environment):
 
 
 load_environment = ReasoningGym
-"""What `rg_env.load_environment` is where Verifiers is not installed."""
+"""`rg_env.load_environment` without Verifiers."""
 
 
 def prompted_rows(rows: Iterable[Row], name: str, asking: PromptOptions) -> list[dict[str, Any]]:
-    """Rows in the form that environments have them: prompt, answer (text), info, example_id, and their own columns.
+    """Normalize rows to prompt, answer (text), info, example_id and their own columns.
 
     Raises:
-        InputError: a row that cannot be used, by `name` and index.
+        InputError: a row is invalid; the message has `name` and its index.
     """
     if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
         raise InputError(f"{name} must be a list of rows, not {shortened(rows)}")

@@ -1,7 +1,7 @@
-"""One event loop, in a thread of its own, for code that is not async: async rewards, and rubrics of Verifiers.
+"""An event loop in a background thread, so that synchronous code can run async rewards and Verifiers rubrics.
 
-It works in a notebook too, whose own thread has a running loop already, and clients of judges keep their connections
-from one batch to the next.
+It also works in a notebook, whose main thread already runs a loop. Clients of judge models keep their connections
+between batches.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 AT_ONCE = 64
-"""Calls that `run_each` has under way at the same time: each may ask a judge."""
+"""Maximum number of concurrent calls in `run_each`; each call may query a judge model."""
 _lock = threading.Lock()
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
-"""By process id: a fork has no thread of its parent's."""
+"""Event loops by process id, because a forked child does not inherit its parent's threads."""
 
 
 def run_each(call: Callable[[A], Awaitable[T]], items: Sequence[A]) -> list[T]:
-    """The results of `call` for each item, in order; the first exception, once all calls have ended."""
+    """The results of `call` for each item, in order. Raises the first exception after all calls have ended."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(item: A) -> T:
@@ -39,7 +39,7 @@ def run_each(call: Callable[[A], Awaitable[T]], items: Sequence[A]) -> list[T]:
 
 
 def run_async(work: Awaitable[T]) -> T:
-    """The result of `work`, or its exception."""
+    """Run `work` and return its result, or raise its exception."""
 
     async def main() -> T:
         return await work

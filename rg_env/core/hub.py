@@ -1,4 +1,4 @@
-"""What to publish on the Hugging Face Hub, and valid names there. Imports none of its library: configs use it."""
+"""Requests to publish on the Hugging Face Hub, and checks of names. Does not import huggingface_hub: configs use it."""
 
 import re
 from dataclasses import dataclass
@@ -16,18 +16,18 @@ OptimizerState = Literal["none", "full"]
 
 @dataclass(frozen=True)
 class PushRequest:
-    """What to publish, and where."""
+    """A request to publish a model on the Hub."""
 
     path: Path
-    """A run (its last checkpoint), a checkpoint, or a model folder."""
+    """Folder of a run (its last checkpoint is published), a checkpoint or a model."""
     repo_id: str
     private: bool = False
     optimizer_state: OptimizerState = "none"
-    """"full": with everything that training resumes from, of any trainer."""
+    """"full" uploads everything that training resumes from, whichever trainer wrote it."""
     revision: str | None = None
-    """A branch; default: the main one."""
+    """Branch to upload to; default: the main branch."""
     base: str | None = None
-    """The model that was trained, if the checkpoint does not name it: a folder, or a name on the Hub."""
+    """Base model, if the checkpoint does not record it: a folder, or a name on the Hub."""
 
     @property
     def full(self) -> bool:
@@ -35,7 +35,7 @@ class PushRequest:
 
     @property
     def arguments(self) -> list[str]:
-        """Those of `rg-env`."""
+        """Command-line arguments for `rg-env`."""
         words = ["push", str(self.path), "--repo-id", self.repo_id]
         words += ["--private"] if self.private else []
         words += ["--optimizer-state", "full"] if self.full else []
@@ -44,24 +44,24 @@ class PushRequest:
 
     @property
     def command(self) -> str:
-        """The same as a shell command."""
+        """The equivalent shell command."""
         return join(["rg-env", *self.arguments])
 
 
 def repo_problem(repo_id: str) -> str | None:
-    """Why this is not a name of a repository; None if it is."""
+    """The reason `repo_id` is not a valid repository name; None if it is valid."""
     parts = repo_id.split("/")
     if len(parts) != 2 or not all(map(_PART.fullmatch, parts)):
-        return "is not a repository: USER/NAME, of letters, digits, '-', '_' and '.'"
+        return "is not a repository: use USER/NAME with letters, digits, '-', '_' and '.'"
     if "--" in repo_id or ".." in repo_id or repo_id.endswith(".git") or len(repo_id) > _MOST:
-        return f"is not a valid repository: no '--' or '..', no '.git' at its end, {_MOST} characters at most"
+        return f"is not a valid repository: no '--' or '..', no '.git' at the end, at most {_MOST} characters"
     return None
 
 
 def revision_problem(revision: str) -> str | None:
-    """Why this is not a name of a branch that can be written to; None if it is."""
+    """The reason `revision` is not the name of a writable branch; None if it is."""
     if not _BRANCH.fullmatch(revision) or ".." in revision or revision.endswith((".", ".lock")):
-        return "is not a name of a branch: letters, digits, '-', '_', '.' and '/'"
+        return "is not a branch name: use letters, digits, '-', '_', '.' and '/'"
     if re.fullmatch(r"[0-9a-f]{40}", revision) or revision.startswith("refs/"):
         return "is a commit or a reference, which cannot be written to: name a branch"
     return None

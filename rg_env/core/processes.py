@@ -1,20 +1,20 @@
-"""Child processes: the one way to start, bound, watch and end them.
+"""Start, limit, watch and end child processes. Every child process of rg_env is started here.
 
-    run(["nvidia-smi"], deadline_s=10)                                # to its end: exit code and output
+    run(["nvidia-smi"], deadline_s=10)                                # wait for it: exit code and output
 
-    program = ProcessGroup(Command(("vllm", "serve")), log)           # a program that runs on, output in a file
+    program = ProcessGroup(Command(("vllm", "serve")), log)           # a background program with output in a file
     program.code, program.new_lines()
-    program.end(lambda: 15.0)                                         # SIGTERM, after the grace SIGKILL
+    program.end(lambda: 15.0)                                         # SIGTERM, then SIGKILL after 15 seconds
 
-    child = JsonProcess("my_package.worker:main", bare_environment()) # functions in an interpreter of their own
+    child = JsonProcess("my_package.worker:main", bare_environment()) # a function in a separate interpreter
     child.send({"n": 2}, deadline)
     child.receive(deadline)
     child.kill()
 
-Every child leads a session, so that a terminal's Ctrl-C does not reach it and its whole process group can be ended.
-None outlives this process, even where that is killed: a `ProcessGroup` gets SIGTERM (on Linux), a `JsonProcess` reads
-the end of its standard input. Environments: `bare_environment` for code that needs nothing of the user's,
-`environment_without` for programs. `core.child_process` is the child's side.
+Every child leads its own session: Ctrl-C in the terminal does not reach it, and its whole process group can be ended.
+No child outlives this process, even if this process is killed: a `ProcessGroup` receives SIGTERM (on Linux), a
+`JsonProcess` reads the end of its standard input. Use `bare_environment` for code that needs nothing from the user's
+environment, and `environment_without` for programs. `core.child_process` is the child's side.
 """
 
 import contextlib
@@ -49,26 +49,26 @@ _LAUNCHER_PREFIXES = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "ACCELERATE_", 
 _BARE = ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")
 
 
-# The processes that train together, by their launcher's variables; without torch
+# Distributed training, as described by the launcher's variables; without torch
 
 
 def world_size() -> int:
-    """How many there are; 1 without a launcher.
+    """The number of training processes; 1 without a launcher.
 
     Raises:
-        InputError: a launcher's variable is not a number, which would be a traceback of accelerate's later.
+        InputError: a launcher's variable is not a number, on which accelerate would fail later with a traceback.
     """
     numbers = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_RANK": -1}
     for name, least in numbers.items():
         text = os.environ.get(name, str(least))
         if not re.fullmatch(r"\s*-?\d{1,9}\s*", text) or int(text) < least:
-            raise InputError(f"the environment has {name}={text!r}: a whole number from {least} up, or unset it")
+            raise InputError(f"environment variable {name}={text!r}: must be a whole number from {least} up, or unset")
         numbers[name] = int(text)
     return numbers["WORLD_SIZE"]
 
 
 def print_once(line: str) -> None:
-    """Print a line that all of them would print, on one of them."""
+    """Print a line on the main process only."""
     if os.environ.get("RANK", "0") == "0":
         print(line, flush=True)
 
@@ -77,8 +77,10 @@ def print_once(line: str) -> None:
 
 
 def environment_without(*names: str, gpus: bool = True) -> dict[str, str]:
-    """This process's environment without the variables `names` (secrets), without what a launcher sets to make it one
-    of several processes, and on request without GPUs."""
+    """This process's environment without the variables `names` (secrets) and without the launcher's variables.
+
+    `gpus=False` also hides all GPUs.
+    """
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -88,8 +90,10 @@ def environment_without(*names: str, gpus: bool = True) -> dict[str, str]:
 
 
 def bare_environment() -> dict[str, str]:
-    """What an interpreter needs and no more, so that no secret is in it: the same results everywhere by a fixed hash
-    seed and time zone, and one thread."""
+    """The minimal environment of a Python interpreter, which therefore holds no secrets.
+
+    A fixed hash seed, a fixed time zone and a single thread make results reproducible.
+    """
     kept = {name: value for name, value in os.environ.items() if name in _BARE or name.startswith("LC_")}
     if sys.dont_write_bytecode:
         kept["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -97,12 +101,12 @@ def bare_environment() -> dict[str, str]:
     return {**kept, **threads, "PYTHONHASHSEED": "0", "TZ": "UTC"}
 
 
-# A program that is run to its end
+# Programs that we wait for
 
 
 @dataclass(frozen=True)
 class Finished:
-    """How a program ended."""
+    """The result of a program."""
 
     code: int | None
     """Exit code; -N after signal N; None if it could not start or did not end in time."""
@@ -112,7 +116,7 @@ class Finished:
 
     @property
     def reason(self) -> str:
-        """The last line that it wrote, where Python names the exception; the signal that ended it."""
+        """The signal that ended the program, or its last line of output, where Python names the exception."""
         if self.code is not None and self.code < 0:
             return f"ended by {signal_name(-self.code)}"
         lines = [line.strip() for line in f"{self.output}\n{self.errors}".splitlines() if line.strip()]
@@ -120,7 +124,7 @@ class Finished:
 
 
 def run(command: Sequence[str], deadline_s: float, environment: Mapping[str, str] | None = None) -> Finished:
-    """Run `command` without input; after `deadline_s` seconds it is killed, with all processes of its group."""
+    """Run `command` without input. After `deadline_s` seconds, kill its whole process group."""
     try:
         process = subprocess.Popen(
             command,
@@ -139,19 +143,19 @@ def run(command: Sequence[str], deadline_s: float, environment: Mapping[str, str
     except subprocess.TimeoutExpired:
         _kill_group(process)
         return Finished(None, errors=f"no answer within {deadline_s:g} s", timed_out=True)
-    except BaseException:  # Ctrl-C does not reach another session
+    except BaseException:  # the child has its own session, which Ctrl-C does not reach
         _kill_group(process)
         raise
     return Finished(process.returncode, output, errors)
 
 
 def run_python(deadline_s: float, *arguments: str) -> Finished:
-    """Run this Python; nothing in the working folder shadows what it imports."""
+    """Run this Python interpreter. Files in the working directory cannot shadow the modules that it imports."""
     return run([sys.executable, "-P", *arguments], deadline_s)
 
 
 def signal_name(number: int) -> str:
-    """Such as "SIGKILL"."""
+    """The name of a signal, such as "SIGKILL"."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -160,7 +164,7 @@ def signal_name(number: int) -> str:
 
 def _kill_group(process: subprocess.Popen[Any]) -> None:
     _signal_group(process)
-    with contextlib.suppress(subprocess.TimeoutExpired):  # one that waits for a broken driver is left behind
+    with contextlib.suppress(subprocess.TimeoutExpired):  # a process that hangs in a broken driver is left behind
         process.communicate(timeout=2)
 
 
@@ -169,32 +173,32 @@ def _signal_group(process: subprocess.Popen[Any]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-# A program that runs on, with all processes that it starts
+# Programs in the background, with all processes that they start
 
 
 @dataclass(frozen=True)
 class Command:
-    """A program's arguments, and variables in addition to its environment."""
+    """A program's arguments and additional environment variables."""
 
     arguments: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
     starts_workers: bool = False
-    """Whether its children do the work (`accelerate launch`), and not the program itself."""
+    """Whether the program only launches the processes that do the work, as `accelerate launch` does."""
 
     def shell(self) -> str:
-        """The command as it is typed into a shell."""
+        """The command as shell input."""
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*variables, shlex.join(self.arguments)])
 
 
 class ProcessGroup:
-    """A running `command` whose output goes straight to the file `log`, so that it never waits for a reader.
+    """A running `command` that writes its output directly to the file `log`, so it never blocks on a reader.
 
     Args:
-        environment: what the command's own variables are added to; default: this process's environment.
+        environment: base environment, extended by the command's own variables; default: this process's environment.
         pass_fds: file descriptors that the program inherits.
 
-    Create it in a thread that lives at least as long as the program: the kernel counts the death of the thread.
+    Create it in a thread that outlives the program: the kernel signals the program when that thread ends.
     """
 
     def __init__(
@@ -209,7 +213,7 @@ class ProcessGroup:
 
         self.command, self.log = command, log
         with log.open("ab") as output:
-            self._begin = self._read = output.tell()  # earlier output is another program's
+            self._begin = self._read = output.tell()  # earlier output belongs to another program
             self._root = subprocess.Popen(
                 [sys.executable, "-I", "-S", child_process.__file__, str(os.getpid()), *command.arguments],
                 env={
@@ -229,12 +233,12 @@ class ProcessGroup:
 
     @property
     def code(self) -> int | None:
-        """The program's exit code as a shell gives it: 128 + N after signal N. None while it runs."""
+        """The program's exit code as in a shell: 128 + N after signal N. None while it runs."""
         code = self._root.poll()
         return 128 - code if code is not None and code < 0 else code
 
     def wait(self, timeout_s: float) -> int | None:
-        """The exit code once it has ended; None if it still runs after `timeout_s` seconds."""
+        """Wait for the program and return its exit code; None if it still runs after `timeout_s` seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._root.wait(timeout_s)
         return self.code
@@ -246,41 +250,42 @@ class ProcessGroup:
         return descendants(self._process, recursive=False)
 
     def interrupt(self) -> None:
-        """Send SIGINT to each worker, once, however often this is called.
+        """Send SIGINT to each worker, only once per worker even if called repeatedly.
 
-        Not to a launcher: torch's kills workers 30 seconds after a signal of its own, in the middle of a large save.
+        A launcher gets no signal: torch's would kill the workers 30 seconds later, possibly during a large save.
         """
         if self.code is not None:
             return
         if not (workers := self.workers()) and not self._interrupted:
             self._interrupted.add(self._process)
-            _signal([self._process], signal.SIGTERM)  # a launcher that has not started any
+            _signal([self._process], signal.SIGTERM)  # a launcher without workers yet
         fresh = [process for process in workers if process not in self._interrupted]
         self._interrupted.update(fresh)
         _signal(fresh, signal.SIGINT)
 
     def end(self, grace_s: Callable[[], float]) -> None:
-        """End it and all processes below it: SIGTERM, then SIGKILL for those that are left after `grace_s()` seconds.
+        """End the program and its descendants: SIGTERM, then SIGKILL for any left after `grace_s()` seconds.
 
-        The program first: it ends its own processes properly, and would report their sudden death as an error.
+        The program gets the signal first: it shuts its own processes down cleanly, and would report their sudden death
+        as an error.
         """
         family = descendants(self._process)
         end_all(lambda: [self._process], grace_s)
         end_all(lambda: family, grace_s)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel: nothing more can be done
+        with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel; nothing more can be done
             self._root.wait(timeout=5)
 
     def new_lines(self) -> list[str]:
-        """The lines written since the last call; each state of a progress bar is a line."""
+        """Lines of output since the last call; each update of a progress bar is a line."""
         fresh = self._log_from(self._read)
         self._read += len(fresh)
         *lines, self._rest = re.split(rb"[\r\n]+", self._rest + fresh)
-        if self.code is not None:  # a last line need not end
+        if self.code is not None:  # the last line may lack a line break
             lines, self._rest = [*lines, self._rest], b""
         return [text for line in lines if (text := line.decode(errors="replace").rstrip())]
 
     def last_lines(self, count: int) -> list[str]:
-        """The end of its output."""
+        """The last `count` lines of output."""
         lines = self._log_from(max(self._begin, self._read - 2**14)).decode(errors="replace").splitlines()
         return [line for line in lines if line.strip()][-count:]
 
@@ -292,7 +297,7 @@ class ProcessGroup:
 
 
 def alive(process: "psutil.Process") -> bool:
-    """Whether it runs; a process that has ended and was not yet waited for does not."""
+    """Whether `process` is running; zombies are not."""
     import psutil
 
     try:
@@ -302,7 +307,7 @@ def alive(process: "psutil.Process") -> bool:
 
 
 def descendants(process: "psutil.Process | None" = None, *, recursive: bool = True) -> "list[psutil.Process]":
-    """All running processes below `process` (default: this one), in whatever session."""
+    """All running descendants of `process` (default: this one), in any session."""
     import psutil
 
     try:
@@ -314,7 +319,7 @@ def descendants(process: "psutil.Process | None" = None, *, recursive: bool = Tr
 def end_all(find: "Callable[[], Iterable[psutil.Process]]", grace_s: Callable[[], float]) -> None:
     """Send SIGTERM to the processes that `find` returns, then SIGKILL to those it returns after `grace_s()` seconds.
 
-    Both are called again and again: there may be new processes, and less patience.
+    Both are called repeatedly, because new processes may appear and the grace period may shrink.
     """
     _signal(find(), signal.SIGTERM)
     start = time.monotonic()
@@ -326,15 +331,14 @@ def end_all(find: "Callable[[], Iterable[psutil.Process]]", grace_s: Callable[[]
 
 
 def adopt_orphans() -> None:
-    """From now on, processes below this one whose parent dies become its children, where the system can (Linux)."""
+    """From now on, descendants whose parent dies become children of this process (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 @contextlib.contextmanager
 def ending_orphans(grace_s: Callable[[], float]) -> Iterator[None]:
-    """At the end of the block, end all processes below this one that were not there before it, also those whose parent
-    has died (Linux)."""
+    """At the end of the block, end all descendants that were started within it, including orphans (on Linux)."""
     before = set(descendants())
     adopt_orphans()
     try:
@@ -347,20 +351,24 @@ def _signal(processes: "Iterable[psutil.Process]", number: signal.Signals) -> No
     import psutil
 
     for process in processes:
-        with contextlib.suppress(psutil.Error):  # psutil also checks that the process id was not reused
+        with contextlib.suppress(psutil.Error):  # psutil also checks that the process id has not been reused
             process.send_signal(number)
 
 
-# A function in an interpreter of its own
+# Functions in a separate interpreter
 
 
 class JsonProcess:
-    """A fresh interpreter that runs `main` ("module:function") and exchanges JSON values with it, one a line.
+    """A fresh interpreter that runs `main` ("module:function") and exchanges JSON lines with this process.
 
-    No fork of a process that may hold threads and a GPU, no `if __name__ == "__main__"`, and never pickle: what a child
-    sends may be wrong, but cannot run code here. `main` uses `core.child_process.ParentPipe`. Modules are found as in
-    this process, but nothing in the working folder shadows others. `environment`: see the functions above; `folder`:
-    the working directory. One thread may use it at a time; `signal_kill` may be called by any.
+    It does not fork a process that may hold threads and a GPU, does not need `if __name__ == "__main__"`, and never
+    uses pickle: a child's message may be wrong but cannot run code here. `main` uses `core.child_process.ParentPipe`.
+    The module search path is this process's, but files in the working directory cannot shadow other modules. Only one
+    thread at a time may use it, except that any thread may call `signal_kill`.
+
+    Args:
+        environment: environment variables; see the functions above.
+        folder: the working directory.
 
     Deadlines are values of `time.monotonic()`. Raises `OSError` if the process cannot be started.
     """
@@ -373,11 +381,11 @@ class JsonProcess:
             f"from {module} import {function}; {function}()"
         )
         self.last_error = ""
-        """After `kill`: the last line that it wrote on standard error."""
+        """Last line on standard error, available after `kill`."""
         self._lock = threading.Lock()
         self._reaped = False
         self.unread = b""
-        """What has arrived and was not yet received."""
+        """Bytes that have arrived but were not yet received."""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `kill`)
         with _fork_lock:
             self._process = subprocess.Popen(
@@ -403,19 +411,19 @@ class JsonProcess:
 
     @property
     def code(self) -> int | None:
-        """Its exit code, or -N after signal N; None before `kill`."""
+        """The exit code, or -N after signal N; None before `kill`."""
         return self._process.returncode
 
     def fileno(self) -> int:
-        """What a selector watches: readable when replies have arrived, or the process has ended."""
+        """File descriptor for selectors: readable once replies have arrived or the process has ended."""
         return self._replies
 
     def send(self, value: Any, deadline: float = math.inf) -> None:
-        """Raises `TimeoutError`, and `OSError` if the process is dead."""
+        """Send a value. Raises `TimeoutError`, or `OSError` if the process is dead."""
         self.send_line(json.dumps(value).encode(), deadline)
 
     def send_line(self, line: bytes, deadline: float = math.inf) -> None:
-        """`send` a value that is JSON already."""
+        """Send a value that is already JSON; raises as `send`."""
         data = memoryview(line + b"\n")
         while data:
             try:
@@ -424,8 +432,13 @@ class JsonProcess:
                 _wait(self._writable, deadline)
 
     def receive(self, deadline: float = math.inf, max_bytes: int = 2**30) -> Any:
-        """The next reply. Raises `TimeoutError`, `EOFError` or `OSError` if the process is dead, and `ValueError` or
-        `RecursionError` if what it wrote is not JSON or has more than `max_bytes`."""
+        """The next reply.
+
+        Raises:
+            TimeoutError: the deadline has passed.
+            EOFError, OSError: the process is dead.
+            ValueError, RecursionError: the reply is not JSON, or is larger than `max_bytes`.
+        """
         while b"\n" not in self.unread:
             if len(self.unread) > max_bytes:
                 raise ValueError(f"more than {max_bytes} bytes")
@@ -435,14 +448,13 @@ class JsonProcess:
         return json.loads(line)
 
     def arrived(self) -> list[Any]:
-        """All replies that have arrived; waits for nothing where a selector has called it readable. Raises as
-        `receive`."""
+        """All replies that have arrived. Does not block if a selector reported it readable. Raises as `receive`."""
         _wait(self._readable, math.inf)
         *lines, self.unread = (self.unread + self._chunk()).split(b"\n")
         return [json.loads(line) for line in lines]
 
     def is_silent(self) -> bool:
-        """Whether there is nothing to read: no reply, and no end of file."""
+        """Whether there is nothing to read, neither a reply nor end of file."""
         return not self.unread and not self._readable.poll(0)
 
     def _chunk(self) -> bytes:
@@ -452,13 +464,13 @@ class JsonProcess:
         return chunk
 
     def signal_kill(self) -> None:
-        """Send SIGKILL to the process and its group, without waiting for the end."""
+        """Send SIGKILL to the process and its group, without waiting for them to end."""
         with self._lock:
-            if not self._reaped:  # until then its id cannot be another's
+            if not self._reaped:  # until it is reaped, its id cannot be reused
                 _signal_group(self._process)
 
     def kill(self) -> None:
-        """Kill the process and its group, wait for the end and close the pipes. May be called again."""
+        """Kill the process and its group, wait for it and close the pipes. Idempotent."""
         self.signal_kill()
         with self._lock:
             self._process.wait()
@@ -466,13 +478,13 @@ class JsonProcess:
         if not self._log.closed:
             self._log.seek(0)
             lines = self._log.read().decode(errors="replace").strip().splitlines()
-            self.last_error = lines[-1][:300] if lines else "it wrote no message"
+            self.last_error = lines[-1][:300] if lines else "no error message"
             self._log.close()
         self._close_pipes()
 
     @property
     def end(self) -> str:
-        """How it ended, after `kill`: "exit code 3", "signal 9 (Killed)"."""
+        """A description of how the process ended, after `kill`: "exit code 3", "signal 9 (Killed)"."""
         code = self._process.returncode
         return f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.strsignal(-code)})"
 
@@ -482,9 +494,10 @@ class JsonProcess:
                 pipe.close()
 
     def _abandon(self) -> None:
-        """In a forked child: it is the parent's to kill, and must see the end of file when the parent ends."""
+        """Let go of the process in a forked child: only the parent may kill it, and it must see end of file when the
+        parent ends."""
         self._close_pipes()
-        self._process.returncode = 0  # or Popen warns that it still runs
+        self._process.returncode = 0  # otherwise Popen warns that it is still running
 
 
 def _wait(poll: "select.poll", deadline: float) -> None:
@@ -495,7 +508,7 @@ def _wait(poll: "select.poll", deadline: float) -> None:
 
 _json_processes: "weakref.WeakSet[JsonProcess]" = weakref.WeakSet()
 _fork_lock = threading.Lock()
-"""Held while a process is started, so that a forked child inherits no pipe that `_forked` does not know."""
+"""Held while a process is started, so that a forked child cannot inherit a pipe unknown to `_forked`."""
 
 
 def _forked() -> None:

@@ -1,6 +1,6 @@
-"""The answer format, and how question and system prompt become chat messages.
+"""The answer format, and the chat messages built from a question and a system prompt.
 
-Tokenizers are duck-typed (`apply_chat_template`, `chat_template`): this module imports no transformers.
+Tokenizers are duck-typed (`apply_chat_template`, `chat_template`), so this module does not import transformers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,15 @@ _QUESTION = "rg-env probe: 1+1?"
 def build_messages(
     question: str, system_prompt: str | None, placement: Placement = "system", *, preamble: str | None = None
 ) -> Messages:
-    """The chat that puts `question`: `system_prompt` in a system message, or in the user turn before or after it.
+    """Build the chat messages for `question`.
 
-    Without one (None or empty) it is the question alone. `preamble`: a system message, whatever the placement; a system
-    prompt in the system message comes after it. Raises `UnknownNameError` for another `placement`.
+    Args:
+        system_prompt: goes into the system message, or into the user turn before or after the question. None or empty:
+            the user turn is the question alone.
+        preamble: always goes into the system message, before any system prompt there.
+
+    Raises:
+        UnknownNameError: `placement` is unknown.
     """
     if placement not in get_args(Placement):
         raise unknown_name("prompt placement", placement, get_args(Placement))
@@ -40,7 +45,7 @@ def build_messages(
 
 
 def fold_system(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A copy of `messages` with the system text at the head of the first user turn, a blank line between."""
+    """A copy of `messages` with the system text moved to the start of the first user turn, followed by a blank line."""
     system = "\n\n".join(message["content"] for message in messages if message["role"] == "system")
     folded = [dict(message) for message in messages if message["role"] != "system"]
     if not system:
@@ -53,7 +58,7 @@ def fold_system(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def require_chat_template(tokenizer: Any) -> None:
-    """Raise `InputError` if the tokenizer has no chat template that can put a question: one of the user's alone."""
+    """Raise `InputError` unless the tokenizer has a chat template that renders a single user message."""
     name = _name_of(tokenizer)
     if not getattr(tokenizer, "chat_template", None):
         raise InputError(
@@ -62,10 +67,10 @@ def require_chat_template(tokenizer: Any) -> None:
         )
     try:
         text = tokenizer.apply_chat_template(build_messages(_QUESTION, None), tokenize=False)
-    except Exception as error:  # templates raise whatever jinja raises
+    except Exception as error:  # templates raise anything that jinja raises
         raise InputError(f"the chat template of {name} fails on a plain question: {reason_of(error)}") from error
     if _QUESTION not in text:
-        raise InputError(f"the chat template of {name} leaves out the question: the model would never see it")
+        raise InputError(f"the chat template of {name} omits the question: the model would never see it")
 
 
 def _name_of(tokenizer: Any) -> str:
@@ -73,13 +78,13 @@ def _name_of(tokenizer: Any) -> str:
 
 
 def rejects_system_role(tokenizer: Any) -> bool:
-    """Whether the tokenizer's chat template cannot carry a system message: it raises, as Gemma's does, or drops it.
+    """Whether the tokenizer's chat template rejects system messages (as Gemma's does) or drops them.
 
-    Raises `InputError` if the tokenizer has no chat template, or one that fails on a plain question or leaves it out.
+    Raises `InputError` if the tokenizer has no chat template, or one that fails on a plain question or omits it.
     """
     require_chat_template(tokenizer)
     try:
         text = tokenizer.apply_chat_template(build_messages(_QUESTION, _PROBE), tokenize=False)
-    except Exception:  # the answer to the question asked here
+    except Exception:  # the template rejects the system role
         return True
     return _PROBE not in text

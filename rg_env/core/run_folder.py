@@ -1,22 +1,22 @@
-"""The folder of a training run: the one module that knows its files, reads them and writes them.
+"""The folder of a training run. Only this module knows its files, reads them and writes them.
 
     run = RunFolder(Path("outputs/RUN"))
     run.config()["model"], run.evaluations()[-1]["accuracy"], run.last_checkpoint()
 
-config.yaml           the resolved settings; config_from_step_N.yaml: those of a resumed run that changed them
-arguments.yaml        for runs from a config, what it resolved to: training arguments, prompt, rewards
-manifest.json         versions, machine, and the rows that it trains and evaluates on
+config.yaml           the resolved settings; config_from_step_N.yaml if the run resumed after step N with other settings
+arguments.yaml        for runs from a config: the resolved training arguments, prompt and rewards
+manifest.json         versions, machine, and the rows of training and evaluation
 metrics.jsonl         one line per step, and one per evaluation
-rollouts.jsonl        some training rollouts of each step
+rollouts.jsonl        a sample of the training rollouts of each step
 eval_results/         eval_step_N.json: scores and rollouts of each evaluation, step 0 first
 tensorboard/, wandb/  files of these trackers, if enabled
 checkpoint-N/         weights, tokenizer, optimizer state
-train_results.json    before and after
+train_results.json    results before and after training
 reward_curve.png      the learning curve
 
-Whole files are written aside and renamed, so none is ever incomplete. Reading is plain: a file that is missing reads as
-None or empty, and a damaged one is a single `InputError` that names it. Only the last line of a .jsonl file may be
-incomplete, because a killed run leaves it so; it is ignored.
+Whole files are written to a temporary file and renamed, so none is ever incomplete. A missing file reads as None or
+empty, and a damaged one raises a single `InputError` that names it. Only the last line of a .jsonl file may be
+incomplete, if the run was killed; it is ignored.
 
 Commands that write other folders (evaluations, sweeps, reports) share `free_folder`, `locked` and `write_aside`.
 """
@@ -65,14 +65,15 @@ class RunFolder:
 
     @staticmethod
     def choose(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:
-        """The folder for a run, checked but not yet created. None: a fresh one under `outputs/`.
+        """The output folder of a run, checked but not yet created.
 
         Args:
+            output_dir: None: a new folder under `outputs/`.
             resume: the checkpoint to resume from, or "auto". `output_dir` may then be the folder of that run, which is
                 the default for a checkpoint; any other folder must be as for a new run.
 
         Raises:
-            OutputFolderError: it has files already or is not writable; "auto" without `output_dir`.
+            OutputFolderError: the folder is not empty or not writable, or `resume` is "auto" without `output_dir`.
         """
         if resume is None:
             return free_folder(output_dir, name)
@@ -85,7 +86,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: str | Path) -> "RunFolder":
-        """Raises `OutputFolderError` if it cannot be created."""
+        """Create the folder. Raises `OutputFolderError` if that fails."""
         try:
             _evals(Path(path)).mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -133,11 +134,11 @@ class RunFolder:
         return read_yaml(self.config_file)
 
     def arguments(self) -> dict[str, Any]:
-        """arguments.yaml; of a run without a config, config.yaml, which then has the same sections."""
+        """arguments.yaml; for a run without a config, config.yaml, which then has the same sections."""
         return read_yaml(self.arguments_file) if self.arguments_file.is_file() else self.config()
 
     def manifest(self) -> dict[str, Any]:
-        """Empty if missing."""
+        """manifest.json; empty if missing."""
         return read_json(self.manifest_file) if self.manifest_file.is_file() else {}
 
     def results(self) -> dict[str, Any] | None:
@@ -145,11 +146,11 @@ class RunFolder:
         return read_json(self.results_file) if self.results_file.is_file() else None
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Each has its step; empty if missing."""
+        """The lines of metrics.jsonl, each with its step; empty if missing."""
         return list(_steps_in(self.metrics_file))
 
     def rollouts(self) -> Iterator[dict[str, Any]]:
-        """Training rollouts, each with its step; none if missing."""
+        """Training rollouts from rollouts.jsonl, each with its step; empty if missing."""
         return _steps_in(self.rollouts_file)
 
     def evaluation_steps(self) -> list[int]:
@@ -183,7 +184,7 @@ class RunFolder:
         return next(iter(self.checkpoints()), None)
 
     def files(self) -> list[Path]:
-        """All files of the run that are there, without checkpoints and the folders of trackers."""
+        """All existing files of the run, without checkpoints and the folders of trackers."""
         settings = [self.config_file, self.arguments_file, *sorted(self.path.glob("*_from_step_*.yaml"))]
         others = [self.manifest_file, self.metrics_file, self.rollouts_file, self.results_file, self.curve_file]
         evaluations = map(self.evaluation_file, self.evaluation_steps())
@@ -194,7 +195,7 @@ class RunFolder:
     def write_config(
         self, config: dict[str, Any], arguments: dict[str, Any] | None = None, from_step: int | None = None
     ) -> None:
-        """Write config.yaml, and arguments.yaml if given. `from_step`: those of a run that resumes after that step."""
+        """Write config.yaml, and arguments.yaml if given. `from_step`: the step after which a resumed run starts."""
         suffix = "" if from_step is None else f"_from_step_{from_step}"
         for file, values in ((self.config_file, config), (self.arguments_file, arguments)):
             if values is not None:
@@ -210,8 +211,8 @@ class RunFolder:
 
         Args:
             rows: the manifest of the training environment.
-            evaluation: manifests of other environments that are evaluated on.
-            hardware: what it runs on (`training.reporting.memory.hardware`).
+            evaluation: manifests of other evaluation environments.
+            hardware: the machine (`training.reporting.memory.hardware`).
         """
         values = {
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -226,7 +227,7 @@ class RunFolder:
         _write_json(self.manifest_file, values)
 
     def write_evaluation(self, step: int, values: dict[str, Any]) -> Path:
-        """Write an evaluation; returns its file."""
+        """Write an evaluation and return its file."""
         _write_json(self.evaluation_file(step), values)
         return self.evaluation_file(step)
 
@@ -242,7 +243,7 @@ class RunFolder:
         _append(self.rollouts_file, [{"step": step, **record} for record in records])
 
     def cut_after(self, step: int) -> None:
-        """Remove what was written after `step`, and the totals of a run that ended: a resumed run writes them again."""
+        """Remove records after `step`, and the totals of a finished run, which a resumed run writes again."""
         for file in (self.metrics_file, self.rollouts_file):
             if file.exists():
                 kept = [each for each in _steps_in(file) if each["step"] <= step and "train_runtime" not in each]
@@ -251,19 +252,19 @@ class RunFolder:
             self.evaluation_file(later).unlink()
 
     def discard(self, folders: Sequence[Path] = ()) -> None:
-        """Remove the files of a run that never began, and `folders`."""
+        """Remove the files of a run that never started, and `folders`."""
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
         for file in (self.config_file, self.arguments_file, self.manifest_file):
             file.unlink(missing_ok=True)
         for folder in (_evals(self.path), self.path):
-            with contextlib.suppress(OSError):  # something else is in it
+            with contextlib.suppress(OSError):  # the folder holds other files
                 folder.rmdir()
 
 
 @lru_cache(maxsize=1)
 def installed_commit() -> str | None:
-    """The commit of this code, if it was installed from git or is a checkout; None if that is unknown."""
+    """The git commit of this code, if it was installed from git or is a checkout; None if unknown."""
     with contextlib.suppress(OSError, ValueError, LookupError, metadata.PackageNotFoundError):
         source = json.loads(metadata.distribution("rg-env").read_text("direct_url.json") or "{}")
         if "vcs_info" in source:
@@ -274,9 +275,11 @@ def installed_commit() -> str | None:
 
 
 def evaluation_summary(results: dict[str, Any]) -> dict[str, Any]:
-    """The figures of an evaluation in a training run, as `train_results.json` has them: overall figures of the training
-    tasks, and those of each task, under `tasks`, under `held_out` (with overall figures of its own; None without such
-    tasks) and under `labelled`."""
+    """The figures of one evaluation, in the format of `train_results.json`.
+
+    The overall figures cover the training tasks. Figures for each task are under `tasks`, `held_out` and `labelled`;
+    `held_out` also has its own overall figures, and is None without held-out tasks.
+    """
 
     def tasks(part: str) -> dict[str, Any]:
         found = {name: task for name, task in results["tasks"].items() if task["part"] == part}
@@ -305,7 +308,7 @@ def checkpoint_step(folder: Path) -> int | None:
 
 
 def run_name(tasks: Sequence[str], label: str) -> str:
-    """The name of a run on `tasks`: the first three, and the number of others."""
+    """The name of a run on `tasks`: the first three tasks, and the number of others."""
     more = f"-and-{len(tasks) - 3}-more" if len(tasks) > 3 else ""
     return cut_bytes(f"{cut_bytes('+'.join(tasks[:3]), 60)}{more}-{label}")
 
@@ -345,7 +348,7 @@ def json_lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def damaged(file: Path, reason: str) -> InputError:
-    """The error for a file of ours that is not as it was written."""
+    """The error for a file of ours whose content is not what rg_env writes."""
     return InputError(f"{file} is damaged: {reason}; restore it from a copy, or remove it")
 
 
@@ -357,14 +360,14 @@ def free_folder(
     remedy: str = "choose another output folder",
     resume: str = "--resume auto",
 ) -> Path:
-    """The folder to write to, checked but not yet created. None: a fresh one under `outputs/`, from `name` and time.
+    """An output folder, checked but not yet created. None: a new one under `outputs/`, named by `name` and the time.
 
     Args:
-        remedy: the advice in errors.
-        resume: the option that continues with the files in a folder.
+        remedy: advice for the error message.
+        resume: the command-line option that resumes from the files in the folder.
 
     Raises:
-        OutputFolderError: it has files already, or is not writable.
+        OutputFolderError: the folder is not empty or not writable.
     """
     if output_dir is None:
         stem = OUTPUTS / f"{cut_bytes(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -379,7 +382,7 @@ def free_folder(
                 f"{folder} is not empty: it may hold another run; {remedy}, move it away, or resume it ({resume})"
             )
         nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-        tempfile.TemporaryFile(dir=nearest).close()  # permissions do not cover /proc, read-only and full disks
+        tempfile.TemporaryFile(dir=nearest).close()  # permission bits do not reveal /proc, read-only or full disks
     except OutputFolderError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a null byte
@@ -389,10 +392,10 @@ def free_folder(
 
 @contextmanager
 def locked(folder: Path, busy: str) -> Iterator[None]:
-    """Hold the lock of `folder`, which the system releases if the process dies. File systems without locks pass.
+    """Hold a lock on `folder`, which the system releases if the process dies. Skipped on file systems without locks.
 
     Raises:
-        OutputFolderError: another process holds it (the message is `busy`), or the folder cannot be opened.
+        OutputFolderError: another process holds the lock (the message is `busy`), or the folder cannot be opened.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY)
@@ -412,7 +415,7 @@ def locked(folder: Path, busy: str) -> Iterator[None]:
 
 @contextmanager
 def removed_on_error(folder: str | Path) -> Iterator[None]:
-    """An error within removes the folder, and parents, that did not exist before and are empty."""
+    """On an error within the block, remove the folder and its parents if they are new and empty."""
     path = Path(folder)
     missing = [each for each in (path, *path.parents) if not each.exists()]
     try:
@@ -426,7 +429,7 @@ def removed_on_error(folder: str | Path) -> Iterator[None]:
 
 @contextmanager
 def written_aside(file: Path) -> Iterator[Path]:
-    """The file to write instead, which replaces `file` at the end; on an error the old one stays."""
+    """A temporary file that replaces `file` at the end of the block. On an error the old file stays."""
     aside = file.with_name(f"{file.name}.part")
     try:
         yield aside
@@ -437,7 +440,7 @@ def written_aside(file: Path) -> Iterator[Path]:
 
 
 def write_aside(file: Path, text: str) -> None:
-    """Write a whole text file, or nothing. Lone surrogates are written as escapes."""
+    """Write a text file atomically. Lone surrogates are written as escapes."""
     with written_aside(file) as aside:
         aside.write_text(text, encoding="utf-8", errors="backslashreplace")
 
@@ -479,7 +482,7 @@ def _line(record: dict[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """`value` as JSON and YAML have it. NaN and infinity become None: neither format has them."""
+    """`value` converted for JSON and YAML. NaN and infinity become None, because neither format has them."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set):

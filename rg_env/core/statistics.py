@@ -3,15 +3,15 @@
     mean, error = mean_and_error([[1, 0, 1, 1], [0, 0, 0, 0]])    # four answers to each of two problems
     share_interval([[1, 0, 1, 1], [0, 0, 0, 0]])                  # a mean of values from 0 to 1, such as accuracies
     runs_interval([0.8, 0.9, 0.7], 100)                           # accuracies of three runs on 100 questions
-    mean_interval([[35.0, 20.0], [18.0]])                         # a mean of other values, such as tokens
-    wilson_interval(0.5, 100)                                     # a share, if only the number of answers is known
+    mean_interval([[35.0, 20.0], [18.0]])                         # a mean of other values, such as token counts
+    wilson_interval(0.5, 100)                                     # a share of a known number of answers
     paired_difference([(first, second)])                          # two models on the same problems
     pass_at_k(n=4, c=3, k=2)                                      # 1.0: of four answers, three were right
     with_interval(0.5, (0.4, 0.6))                                # "0.500 [0.400, 0.600]"
 
-Every interval that rg_env shows is one of these, a 95 % confidence interval; those of shares are within [0, 1]. Shares
-are shown as fractions, and differences are later minus earlier (trained minus base). Intervals and tests need scipy, of
-the extras "eval" and "train"; the rest needs the standard library only.
+Every interval that rg_env reports is computed here: a 95 % confidence interval, within [0, 1] for shares. Shares are
+shown as fractions, and differences are later minus earlier (trained minus base). Intervals and tests need scipy, which
+the extras "eval" and "train" install; the rest needs only the standard library.
 """
 
 import math
@@ -23,11 +23,11 @@ from typing import Any
 from rg_env.errors import InputError, MissingExtraError, how_to_install
 
 RESAMPLES = 9999
-"""Largest number of permutations; few problems are permuted in every way instead."""
+"""Maximum number of permutations. With few problems, all permutations are enumerated instead."""
 Interval = tuple[float, float]
 """Lower and upper end."""
 Answers = Mapping[str, Sequence[float]]
-"""Values of the answers by problem: 1 for right, 0 for wrong."""
+"""Values of the answers to each problem: 1 for right, 0 for wrong."""
 
 
 def mean_and_error(values_by_problem: Sequence[Sequence[float]]) -> tuple[float, float]:
@@ -35,8 +35,8 @@ def mean_and_error(values_by_problem: Sequence[Sequence[float]]) -> tuple[float,
 
     Answers to one problem resemble each other: counting them as independent makes the error too small. The clustered
     error (Liang and Zeger, 1986) adds the deviations within a problem before it squares them, with the usual
-    correction problems / (problems - 1). With one value a problem it is the sample deviation / sqrt(problems); with one
-    problem it is unknown, and 0 is returned.
+    correction problems / (problems - 1). With one value per problem, this is the sample deviation / sqrt(problems).
+    With a single problem the error is unknown, and 0 is returned.
 
     Raises:
         InputError: there are no values.
@@ -58,7 +58,7 @@ def mean_and_error(values_by_problem: Sequence[Sequence[float]]) -> tuple[float,
 def mean_interval(values_by_problem: Sequence[Sequence[float]], confidence: float = 0.95) -> Interval | None:
     """The confidence interval of a mean of any values, clustered by problem: Student's t times the standard error.
 
-    None with a single problem, whose deviation from others is unknown.
+    None for a single problem, because the deviation between problems is unknown.
 
     Raises:
         InputError: there are no values.
@@ -72,7 +72,7 @@ def mean_interval(values_by_problem: Sequence[Sequence[float]], confidence: floa
 
 
 def mean_and_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float | None]:
-    """The mean of independent values, and half the width of its `mean_interval`; None for a single value.
+    """The mean of independent values, and the half-width of its `mean_interval`; None for a single value.
 
     Raises:
         InputError: there are no values.
@@ -82,26 +82,26 @@ def mean_and_interval(values: Sequence[float], confidence: float = 0.95) -> tupl
 
 
 def t_critical(degrees: int, confidence: float = 0.95) -> float:
-    """The two-sided critical value of Student's t with these degrees of freedom at `confidence`.
+    """The two-sided critical value of Student's t with `degrees` of freedom at `confidence`.
 
     Raises:
-        InputError: there are no degrees of freedom, or the chance is not between 0 and 1.
+        InputError: `degrees` is below 1, or `confidence` is not between 0 and 1.
     """
     if degrees < 1 or not 0 < confidence < 1:
-        raise InputError(f"no t of {degrees} degrees of freedom at {confidence}: at least 1, and between 0 and 1")
+        raise InputError(f"degrees={degrees} must be at least 1, and confidence={confidence} between 0 and 1")
     return float(_stats().t.ppf((1 + confidence) / 2, degrees))
 
 
 def share_interval(values_by_problem: Sequence[Sequence[float]], confidence: float = 0.95) -> tuple[float, float]:
     """The confidence interval of a mean of values in [0, 1], answers clustered by problem, within [0, 1].
 
-    Wilson's score interval (1927) with the effective number of answers, `mean (1 - mean) / error^2`, as Korn and
-    Graubard (1998) take it for clustered samples: less than there are answers where those to one problem resemble each
-    other, never more, and corrected for the degrees of freedom. Where all are right, or all wrong, the problems count:
-    ten right answers to one problem say little of others.
+    Wilson's score interval (1927) with the effective sample size for clustered samples by Korn and Graubard (1998):
+    `mean (1 - mean) / error^2`, corrected for the degrees of freedom. It is smaller than the number of answers if
+    answers to the same problem resemble each other, and never larger. If all answers are right, or all wrong, the
+    number of problems is used, because ten right answers to one problem reveal little about other problems.
 
     Raises:
-        InputError: there are no values, or some are outside.
+        InputError: there are no values, or some are outside [0, 1].
     """
     problems = [values for values in values_by_problem if len(values)]
     answers = sum(map(len, problems))
@@ -113,15 +113,16 @@ def share_interval(values_by_problem: Sequence[Sequence[float]], confidence: flo
 def runs_interval(shares: Sequence[float], questions: int, confidence: float = 0.95) -> Interval:
     """The confidence interval of the mean share of several runs, such as accuracies of seeds, within [0, 1].
 
-    As `share_interval` with runs as the clusters: their differences decide, and the interval is never narrower than
-    Wilson's for all answers together. Runs that agree share their questions, so those of one run count.
+    Computed as in `share_interval`, with runs as the clusters: differences between runs determine the width, and the
+    interval is never narrower than Wilson's for all answers together. If all runs agree, the number of questions of one
+    run is used, because the runs share their questions.
 
     Args:
         shares: the share of each run.
         questions: the number of distinct questions behind each share.
 
     Raises:
-        InputError: there are no shares, or some are outside of [0, 1].
+        InputError: there are no shares, or some are outside [0, 1].
     """
     return _clustered_share([[share] for share in shares], len(shares) * questions, questions, confidence)
 
@@ -129,10 +130,10 @@ def runs_interval(shares: Sequence[float], questions: int, confidence: float = 0
 def _clustered_share(
     values: Sequence[Sequence[float]], most: float, without_error: float, confidence: float
 ) -> Interval:
-    """Wilson's interval with the effective number of answers, up to `most`; `without_error` if it is unknown."""
+    """Wilson's interval with the effective sample size, at most `most`; `without_error` if it is unknown."""
     mean, error = mean_and_error(values)
     if any(not 0 <= value <= 1 for of_problem in values for value in of_problem):
-        raise InputError("an interval of shares takes values from 0 to 1")
+        raise InputError("an interval of shares needs values from 0 to 1")
     z, effective = NormalDist().inv_cdf((1 + confidence) / 2), without_error
     if error:
         effective = mean * (1 - mean) / error**2 * (z / t_critical(len(values) - 1, confidence)) ** 2
@@ -143,10 +144,10 @@ def wilson_interval(share: float, n: float, confidence: float = 0.95) -> Interva
     """Wilson's score interval (1927) of a share of `n` independent values, within [0, 1].
 
     Raises:
-        InputError: the share is outside of [0, 1], or `n` is below 1.
+        InputError: the share is outside [0, 1], or `n` is below 1.
     """
     if not 0 <= share <= 1 or not n >= 1:
-        raise InputError(f"a share of {share} of {n}: must be from 0 to 1, of at least 1")
+        raise InputError(f"share={share} must be from 0 to 1, and n={n} at least 1")
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
@@ -154,9 +155,9 @@ def wilson_interval(share: float, n: float, confidence: float = 0.95) -> Interva
 
 
 def error_interval(value: float, error: float | None, n: int) -> Interval | None:
-    """The 95 % interval of a mean over `n` values of which only the standard error is known; None without an error.
+    """The 95 % interval of a mean over `n` values, from its standard error; None without an error.
 
-    From 0 to 1 it is taken as a share, whose interval is Wilson's with the number of values that has this error.
+    A mean from 0 to 1 is treated as a share: its interval is Wilson's for the sample size with this standard error.
     """
     if error is None or (not error and not 0 <= value <= 1):
         return None
@@ -167,10 +168,10 @@ def error_interval(value: float, error: float | None, n: int) -> Interval | None
 
 
 def mean_of(means: Sequence[float], intervals: Sequence[Interval]) -> tuple[float, Interval]:
-    """The plain mean of independent means (a macro average), and its interval from theirs.
+    """The unweighted mean of independent means (a macro average), with an interval derived from theirs.
 
-    By the method of variance estimates recovery (Zou and Donner, 2008): the distances to the ends add up in squares,
-    so that the interval is as lopsided as theirs are.
+    Uses the method of variance estimates recovery (Zou and Donner, 2008): squared distances from the means to their
+    bounds add up, so the interval keeps the asymmetry of its parts.
 
     Raises:
         InputError: `means` is empty.
@@ -188,9 +189,9 @@ def mean_of(means: Sequence[float], intervals: Sequence[Interval]) -> tuple[floa
 def difference_of(
     first: float, first_interval: Interval, second: float, second_interval: Interval
 ) -> tuple[float, Interval]:
-    """The first of two independent values minus the second, and its interval from theirs.
+    """The first of two independent values minus the second, with an interval derived from theirs.
 
-    Newcombe's for shares (1998, method 10), which is the method of `mean_of` for a difference.
+    For shares this is Newcombe's interval (1998, method 10): the method of `mean_of`, applied to a difference.
     """
     low = math.hypot(first - first_interval[0], second_interval[1] - second)
     high = math.hypot(first_interval[1] - first, second - second_interval[0])
@@ -198,7 +199,7 @@ def difference_of(
 
 
 def guess_adjusted(accuracy: float, floor: float) -> float | None:
-    """`(accuracy - floor) / (1 - floor)`: 0 for the best constant answer, 1 for all right; None if that gets all."""
+    """`(accuracy - floor) / (1 - floor)`: 0 for the best constant answer, 1 for all right; None if the floor is 1."""
     return (accuracy - floor) / (1 - floor) if floor < 1 else None
 
 
@@ -207,24 +208,24 @@ class Difference:
     """The comparison of two models on the same problems."""
 
     n: int
-    """Number of problems that both answered."""
+    """Number of problems that both models answered."""
     value: float
-    """The first model's mean minus the second's. Each problem counts the same, and each task."""
+    """The first model's mean minus the second's. Problems of a task have equal weight, and so do tasks."""
     interval: Interval
     p_value: float
 
 
 def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -> Difference:
-    """How much better the first model is than the second, over the problems that both answered, of each task.
+    """The difference between two models on the problems of each task that both answered.
 
-    The interval is Newcombe's for paired shares (1998, Statistics in Medicine 17, 2635, method 10): from the two
-    models' own intervals (`share_interval`) and the correlation of their problems, with its correction for continuity;
-    over several tasks combined as in `mean_of`. The p-value
-    is that of the permutation test that swaps the models' answers problem by problem: two-sided, exact where there are
-    few problems, otherwise of `RESAMPLES` draws by `seed`.
+    The interval is Newcombe's for paired shares (1998, Statistics in Medicine 17, 2635, method 10). It is derived from
+    the models' own intervals (`share_interval`) and the correlation between their problems, with his continuity
+    correction. Several tasks are combined as in `mean_of`. The p-value comes from a two-sided permutation test that
+    swaps the models' answers problem by problem. The test is exact if there are few problems; otherwise it uses
+    `RESAMPLES` draws with `seed`.
 
     Raises:
-        InputError: the models share no problem of a task; values outside of 0 to 1.
+        InputError: the models share no problem of a task, or a value is outside [0, 1].
     """
     import numpy as np
 
@@ -242,14 +243,14 @@ def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -
     if not tasks:
         raise InputError("the two models have no question in common")
     value, interval = mean_of(values, intervals)
-    # A problem that both did equally well looks the same swapped: without them, the test is exact more often.
+    # Swapping changes nothing for a problem on which the models tie; without ties, the test is exact more often.
     differing = [row for row in zip(firsts, seconds, weights, strict=True) if row[0] != row[1]]
     p_value = 1.0
     if len(differing) > 1:
         x, y, weight = np.array(differing).T
         test = _stats().permutation_test(
             (x, y),
-            lambda x, y, axis: np.round(np.sum(weight * (x - y), axis=axis), 12),  # ties are ties, whatever the order
+            lambda x, y, axis: np.round(np.sum(weight * (x - y), axis=axis), 12),  # keeps ties exact
             permutation_type="samples",
             vectorized=True,
             n_resamples=RESAMPLES,
@@ -263,7 +264,7 @@ def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -
 def _newcombe(
     first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], a: Sequence[float], b: Sequence[float]
 ) -> Interval:
-    """The interval from the answers by problem, and from their means by problem."""
+    """Newcombe's interval, from the answers to each problem and their means."""
     p, q = fmean(a), fmean(b)
     (p_low, p_high), (q_low, q_high) = share_interval(first), share_interval(second)
     products = [
@@ -271,7 +272,7 @@ def _newcombe(
         math.fsum((x - p) ** 2 for x in a),
         math.fsum((y - q) ** 2 for y in b),
     ]
-    # Half a problem less, as method 10 has it: models that answered alike on a few problems need not do so on all.
+    # Method 10 subtracts half a problem: models that agree on a few problems need not agree on all.
     together = max(products[0] - 0.5, 0.0) if products[0] > 0 else products[0]
     correlation = together / math.sqrt(products[1] * products[2]) if products[1] and products[2] else 0.0
 
@@ -291,12 +292,12 @@ def _stats() -> Any:
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """The chance that at least one of `k` answers is right, where `c` of `n` sampled ones were.
+    """The probability that at least one of `k` answers is right, given `c` right ones among `n` samples.
 
-    Unbiased: 1 - C(n-c, k) / C(n, k) (Chen et al., 2021, arXiv:2107.03374).
+    Unbiased estimator 1 - C(n-c, k) / C(n, k) (Chen et al., 2021, arXiv:2107.03374).
 
     Raises:
-        InputError: not 0 <= c <= n, or not 1 <= k <= n.
+        InputError: unless 0 <= c <= n and 1 <= k <= n.
     """
     if not 0 <= c <= n:
         raise InputError(f"c={c} right answers of n={n}: must be between 0 and n")
@@ -307,6 +308,6 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def with_interval(value: float, interval: Interval | None, digits: int = 3, *, sign: bool = False) -> str:
-    """A figure with its interval as every table shows it: "0.500 [0.400, 0.600]"; `sign`: "+0.100 [-0.020, +0.220]"."""
+    """A figure with its interval, as in all tables: "0.500 [0.400, 0.600]"; `sign`: "+0.100 [-0.020, +0.220]"."""
     form = f"{'+' if sign else ''}.{digits}f"
     return f"{value:{form}}" + ("" if interval is None else f" [{interval[0]:{form}}, {interval[1]:{form}}]")

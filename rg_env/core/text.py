@@ -1,9 +1,9 @@
-"""Text for people: one-line errors, foreign text made safe for terminals, values and names in few characters.
+"""Human-readable text: one-line errors, untrusted text made safe for terminals, short forms of values and names.
 
     raise InputError(f"cannot load {name}: {reason_of(error)}")       # another library's error in one line
-    print(without_controls(completion))                               # what a terminal would obey is shown instead
+    print(without_controls(completion))                               # control characters as escapes
 
-Also checks of values that users give.
+Also checks of user-supplied values.
 """
 
 import json
@@ -18,21 +18,23 @@ from typing import Any
 
 from rg_env.errors import RGEnvError
 
-_JOINERS = "\u200c\u200d"  # of Indic and Persian scripts, and of emoji: they change no direction and hide nothing
+_JOINERS = "\u200c\u200d"  # for Indic and Persian scripts and emoji; neither reorders nor hides text
 
 
-# Foreign text
+# Untrusted text
 
 
 def one_line(what: object, most: int = 200) -> str:
-    """Foreign text for a terminal or a log: one line of printable characters, `most` of them and "..."."""
+    """Untrusted text for a terminal or a log: one line of printable characters, cut to `most` of them and "..."."""
     text = " ".join("".join(each if each.isprintable() else " " for each in str(what)).split())
     return text if len(text) <= most else f"{text[:most]}..."
 
 
 def without_controls(text: str) -> str:
-    """`text` with everything that a terminal would obey, or that hides or turns text, shown as its escape ("\\x1b").
-    Lines stay lines, and tabs tabs."""
+    """`text` with control characters, and characters that hide or reorder text, replaced by escapes ("\\x1b").
+
+    Line breaks and tabs are kept.
+    """
     kinds = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
     return "".join(
         each.encode("unicode_escape").decode()
@@ -43,7 +45,7 @@ def without_controls(text: str) -> str:
 
 
 def visible_line(text: str) -> str:
-    """`without_controls` in one line, with line breaks shown as such."""
+    """`without_controls` in one line, with visible symbols for line breaks."""
     return without_controls(text.strip().replace("\r\n", "\n")).replace("\n", " ⏎ ").replace("\t", " ")
 
 
@@ -51,26 +53,28 @@ def visible_line(text: str) -> str:
 
 
 def reason_of(error: BaseException, most: int = 300) -> str:
-    """The message of another library's error as `one_line`; its class if it has none. An `OSError` gives its reason
-    without the file, which the message around it names."""
+    """The message of another library's error as `one_line`; its class if the message is empty.
+
+    For an `OSError`, only the reason: the surrounding message names the file.
+    """
     reason = error.strerror if isinstance(error, OSError) and error.strerror else error
     return one_line(reason, most) or type(error).__name__
 
 
 def user_error(error: BaseException) -> str:
-    """An error of the user's code in one line: "TYPE: MESSAGE (FILE, line N)"."""
+    """An error from the user's code in one line: "TYPE: MESSAGE (FILE, line N)"."""
     try:
         text = error.msg if isinstance(error, SyntaxError) else str(error)
-    except Exception:  # their class may fail, too
+    except Exception:  # str() of a user's class may fail too
         text = ""
     what = one_line(text, 300)
-    if not isinstance(error, RGEnvError):  # whose messages need no type
+    if not isinstance(error, RGEnvError):  # our own messages do not need the type
         what = f"{type(error).__name__}: {what}".rstrip(": ")
     return f"{what}{user_code_line(error)}"
 
 
 def user_code_line(error: BaseException) -> str:
-    """ " (FILE, line N)": the last line of the user's own code in the traceback, or empty."""
+    """The last line of the user's own code in the traceback, as " (FILE, line N)"; empty if there is none."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({error.filename}, line {error.lineno})"
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -80,11 +84,11 @@ def user_code_line(error: BaseException) -> str:
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
-# Values that users give
+# User-supplied values
 
 
 def is_number(value: object) -> bool:
-    """Whether `value` is a number as configs hold them: no boolean, and of a size that a float can hold."""
+    """Whether `value` is a valid number in a config: not a boolean, and within the range of a float."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:
@@ -102,23 +106,23 @@ def shortened(value: object) -> str:
     """`repr(value)` for an error message, in at most 80 characters."""
     try:
         text = repr(value)
-    except ValueError:  # Python writes no whole numbers of over 4,300 digits
+    except ValueError:  # Python refuses to print integers of over 4,300 digits
         return f"a {type(value).__name__} too long to write"
     return text if len(text) <= 80 else f"{text[:60]} ... {text[-15:]}"
 
 
 def cut_bytes(text: str, most: int = 80) -> str:
-    """The start of `text` in at most `most` bytes, for names of folders: file systems allow 255."""
+    """The start of `text`, cut to `most` bytes, for folder names: file systems allow 255 bytes."""
     return text.encode()[:most].decode(errors="ignore")
 
 
 def file_part(name: str) -> str:
-    """A name as part of a file's name."""
+    """`name` made safe for use in a file name."""
     return re.sub(r"[^\w.-]", "_", name)
 
 
 def short_keys(keys: Iterable[str]) -> dict[str, str]:
-    """The last part of each dotted key, or as many parts as make it unique."""
+    """A unique short form of each dotted key: its last part, or more parts if needed."""
     keys = list(keys)
 
     def end(key: str, count: int) -> str:
@@ -134,7 +138,7 @@ def short_keys(keys: Iterable[str]) -> dict[str, str]:
 
 
 def shown(value: object) -> str:
-    """A value of a config in one line of few characters. Different values may look the same."""
+    """A config value in one short line. Different values may look the same."""
     if isinstance(value, list):
         return "+".join(map(shown, value))
     if isinstance(value, dict):

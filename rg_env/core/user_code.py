@@ -2,13 +2,13 @@
 
     import_user_code(["my_package.rewards", "tasks/robots.py"], base=Path("configs/train"))
 
-A config names them under `imports:`, a script calls this itself. Nothing else of the user's is ever imported. What was
-imported is kept, with a hash of its source, so that the processes that draw and grade can import the very same
-(`import_same`), and cached rows are never those of an older source (`core.data.row_cache`).
+A config lists them under `imports:`; a script calls `import_user_code` itself. No other user code is ever imported. A
+hash of each imported source is recorded. With it, the processes that draw and grade import the same code
+(`import_same`), and cached rows never come from an older source (`core.data.row_cache`).
 
-A .py file becomes a module under its own name. Its folder is not put on `sys.path`: code that several files share
-belongs into a package that is installed, or on PYTHONPATH. A file that is loaded already, such as the script that runs,
-is not loaded again.
+A .py file becomes a module under its own name. Its folder is not added to `sys.path`: put code that several files share
+into an installed package, or on PYTHONPATH. A file that is already loaded, such as the running script, is not loaded
+again.
 """
 
 import hashlib
@@ -34,12 +34,13 @@ _sources: dict[str, str] = {}
 
 
 def import_user_code(names: Sequence[str], base: str | Path = ".") -> None:
-    """Import modules ("my_package.tasks") and files (a path that ends in .py, relative to the folder `base`), and take
-    note of the tasks that they register with Reasoning Gym.
+    """Import modules ("my_package.tasks") and .py files (paths relative to the folder `base`).
+
+    Tasks that they register with Reasoning Gym are added to the task table.
 
     Raises:
-        InputError: there is no such module or file, it raises (with file and line), or it registers a task that
-            cannot be one.
+        InputError: a module or file does not exist, raises an error (reported with file and line), or registers an
+            invalid task.
     """
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise InputError(f"imports must be a list of modules and .py files, not {shortened(names)}")
@@ -52,15 +53,15 @@ def import_user_code(names: Sequence[str], base: str | Path = ".") -> None:
 
 
 def sources() -> dict[str, str]:
-    """What was imported, each with the SHA-256 of its source: of the file, or of all files of its package."""
+    """The imported modules and files, each with the SHA-256 of its source: the file, or all files of its package."""
     return dict(_sources)
 
 
 def import_same(expected: Mapping[str, str]) -> None:
-    """In another process: import what `sources` of the first one returned.
+    """In a child process: import what `sources` returned in the parent.
 
     Raises:
-        InputError: as `import_user_code`, and if a source was edited since.
+        InputError: as `import_user_code`, and if a source has been edited since.
     """
     for name, source in expected.items():
         import_user_code([name])
@@ -69,7 +70,7 @@ def import_same(expected: Mapping[str, str]) -> None:
 
 
 class _Loader(SourceFileLoader):
-    """Reads the source itself: compiled files are matched by time to the second, and would be left in the folder."""
+    """A loader without bytecode files: their timestamps are only accurate to a second, and they clutter the folder."""
 
     def get_code(self, fullname: str) -> CodeType:
         code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
@@ -87,13 +88,13 @@ def _import_file(path: str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     module.__file__ = path
-    sys.modules[name] = module  # before it runs: dataclasses and pickle look there
+    sys.modules[name] = module  # before the module runs, because dataclasses and pickle look it up there
     try:
         spec.loader.exec_module(module)
     except KeyboardInterrupt:
         del sys.modules[name]
         raise
-    except BaseException as error:  # SystemExit, or a kind of the user's own
+    except BaseException as error:  # SystemExit, or a user-defined BaseException
         del sys.modules[name]
         raise _import_error(path, error) from error
     return module
@@ -124,7 +125,7 @@ def _import_error(name: str, error: BaseException) -> InputError:
 
 
 def _loaded_from(path: str) -> ModuleType | None:
-    """The module that was made from this very file, if there is one."""
+    """The loaded module of this file, if any."""
     base = os.path.basename(path)
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
@@ -138,7 +139,7 @@ def _loaded_from(path: str) -> ModuleType | None:
 
 
 def _free_name(path: str) -> str:
-    """A module name for the file: its own, unless another module has that."""
+    """A module name for the file: its stem, unless another module has that name."""
     stem = re.sub(r"\W", "_", Path(path).stem)
     if stem in sys.modules or importlib.util.find_spec(stem) is not None:
         return f"{stem}_{hashlib.sha256(path.encode()).hexdigest()[:8]}"
@@ -146,7 +147,7 @@ def _free_name(path: str) -> str:
 
 
 def _hash_of(module: ModuleType) -> str:
-    """Of all .py files of the module's outermost package, or of its own file; of nothing where it has none."""
+    """The hash of all .py files of the module's outermost package, or of its own file; of nothing without a file."""
     outermost = sys.modules.get(module.__name__.partition(".")[0], module)
     folders = [Path(folder) for folder in getattr(outermost, "__path__", ())]
     files = [file for folder in folders for file in sorted(folder.rglob("*.py")) if file.is_file()]

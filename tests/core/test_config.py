@@ -158,7 +158,7 @@ def test_no_override_makes_anything_but_an_input_error(tmp_path_factory: pytest.
         ({"main": "a: [1\n"}, "main.yaml': line 2, column 1: "),
         ({"main": "- 1\n"}, "must be a mapping of sections, not a list"),
         ({"main": "a: !!python/object/apply:os.system [true]\n"}, "line 1, column 4: the tag"),
-        ({"main": "a: &x [*x]\n"}, "nested more than 50 deep"),
+        ({"main": "a: &x [*x]\n"}, "nested more than 50 levels deep"),
         ({"main": "? [1, 2]\n: 3\n"}, "a key must be plain text"),
     ],
 )
@@ -288,8 +288,8 @@ LAUGHS = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in
         ("!!bool x", "'x' is not a valid bool"),
         ("!!timestamp 2020-01-01", "timestamp' is not supported"),
         ("!!set {a}", "set' is not supported"),
-        ("[" * 60 + "]" * 60, "nested more than 50 deep"),
-        ("[" * 2000 + "]" * 2000, "nested more than 50 deep"),
+        ("[" * 60 + "]" * 60, "nested more than 50 levels deep"),
+        ("[" * 2000 + "]" * 2000, "nested more than 50 levels deep"),
         ('"\\ud800"', "half a character"),
     ],
     ids=lambda text: text[:20],
@@ -316,7 +316,7 @@ def test_a_file_without_end_is_refused() -> None:
 
 
 def test_an_override_with_a_thousand_keys_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="nested more than 50 deep"):
+    with pytest.raises(InputError, match="nested more than 50 levels deep"):
         values(tmp_path, ".".join("a" * 1500) + "=1", main="{}")
 
 

@@ -157,7 +157,7 @@ def test_one_value_has_no_interval_and_chances_must_be_some() -> None:
     with pytest.raises(InputError, match="no values"):
         mean_and_interval([])
     for degrees, confidence in ((0, 0.95), (1, 0.0), (1, 1.0)):
-        with pytest.raises(InputError, match="no t of"):
+        with pytest.raises(InputError, match="must be at least 1"):
             t_critical(degrees, confidence)
 
 

@@ -44,7 +44,7 @@ def test_v0(
     assert said["version"] == release.version.removesuffix(".post0") or said["version"] == release.version
     assert said["light"] == []
     assert len(said["lacks"]) == (0 if "v1" in release.apis else 3)
-    assert all("is of Verifiers' v1 API, which verifiers 0.1." in told for told in said["lacks"])
+    assert all("needs the v1 API of Verifiers, which verifiers 0.1." in told for told in said["lacks"])
     for name in REWARDS:
         check(said["found"][name], expected[name])
     assert said["found"]["breaks"].startswith("RewardError: reward 'breaks' raised KeyError: 'five' (")

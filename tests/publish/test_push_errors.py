@@ -158,11 +158,11 @@ def test_bad_input_is_one_line(hub: HubServer, run: Path, rg_env: Any, tmp_path:
         ([str(damaged), *good], "manifest.json is damaged"),
         ([str(bare), *good], "is a run without a checkpoint-N"),
         ([str(POLICY_DIR), *good, "--optimizer-state", "full"], "has no state that training can resume from"),
-        ([str(run), *bad], "--repo-id 'legs' is not a repository: USER/NAME"),
+        ([str(run), *bad], "--repo-id 'legs' is not a repository: use USER/NAME"),
         ([str(run), "--repo-id", "me/../legs"], "is not a repository"),
         ([str(run), "--repo-id", "me/le\ngs"], "is not a repository"),
         ([str(run), *good, "--revision", "refs/pr/1"], "is a commit or a reference"),
-        ([str(run), *good, "--revision", "a b"], "is not a name of a branch"),
+        ([str(run), *good, "--revision", "a b"], "is not a branch name"),
     ):
         code, out, err = rg_env("push", *arguments)
         assert (code, out) == (2, ""), arguments

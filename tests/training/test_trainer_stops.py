@@ -71,7 +71,7 @@ def test_an_environment_without_training_rows_is_refused(make_trainer: Any) -> N
 @pytest.mark.parametrize(
     ("template", "words"),
     [
-        ("hello", "leaves out the question"),
+        ("hello", "omits the question"),
         ("{{ raise_exception('no\nway') }}", "fails on a plain question: no way"),
         ("{% if %}", "fails on a plain question"),
     ],

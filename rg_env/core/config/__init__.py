@@ -1,1 +1,1 @@
-"""Configuration files: parsing, where they are found, overrides, errors."""
+"""Configuration files: lookup, parsing, overrides and errors."""

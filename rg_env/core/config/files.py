@@ -1,10 +1,10 @@
-"""Config files: what extends what, what overrides what, and where each value was given.
+"""Config files: `extends:`, overrides, and the origin of each value.
 
-`extends:` names one file or several, relative to the file that names them; later ones win, and the file itself last.
-Mappings are merged key by key, anything else is replaced; null removes a key, which restores its default. An override
-replaces the value at its path. `imports:` lists add up, and a .py file in one is relative to the file that names it:
-the outcome is one list, of modules and absolute paths. There are no references to the environment: keys of services are
-read from it directly, and no config contains any.
+`extends:` names one or more files, relative to the file that names them. Later files override earlier ones, and the
+file itself overrides them all. Mappings are merged key by key; any other value is replaced. Null removes a key, which
+restores its default. An override replaces the value at its path. `imports:` lists are concatenated into one list of
+modules and absolute paths; a .py file is relative to the config that names it. Configs cannot refer to environment
+variables: API keys are read from the environment directly and never appear in a config.
 """
 
 import copy
@@ -26,23 +26,23 @@ _MAX_CHARS = 1_000_000
 
 @dataclass
 class Document:
-    """A config as read: plain values, and where each came from."""
+    """A config as read: plain values, and the origin of each."""
 
     values: dict[str, Any]
     file: Path
     origins: dict[Keys, str] = field(default_factory=dict)
     nulls: set[Keys] = field(default_factory=set)
-    """Keys that were given as null, which removes them."""
+    """Keys that were set to null, which removes them."""
 
     def origin(self, path: Keys) -> str:
-        """Where the value at `path`, or what it is part of, was given: "FILE:LINE" or "command line"."""
+        """The origin of the value at `path`, or of a value that contains it: "FILE:LINE" or "command line"."""
         for length in range(len(path), 0, -1):
             if (found := self.origins.get(path[:length])) is not None:
                 return found
         return next((origin for known, origin in self.origins.items() if known[: len(path)] == path), str(self.file))
 
     def at(self, path: Keys) -> Any:
-        """The value at `path`. Raises `KeyError` if none was given."""
+        """The value at `path`. Raises `KeyError` if it is not set."""
         value: Any = self.values
         for key in path:
             if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
@@ -54,14 +54,14 @@ class Document:
         return value
 
     def get(self, path: Keys) -> Any:
-        """The value at `path`; None if none was given."""
+        """The value at `path`; None if it is not set."""
         try:
             return self.at(path)
         except KeyError:
             return None
 
     def set(self, path: Keys, value: Any, origin: str) -> None:
-        """Set the value at `path`; None removes it. The origins of what it replaces are forgotten."""
+        """Set the value at `path`; None removes it. Origins of replaced values are dropped."""
         self.origins = {known: place for known, place in self.origins.items() if known[: len(path)] != path}
         self.origins[path] = origin
         self.nulls = {known for known in self.nulls if known[: len(path)] != path} | set(_nulls(path, value))
@@ -76,7 +76,7 @@ class Document:
             holder[path[-1]] = without_nulls(value)
 
     def without(self, paths: Iterable[Keys]) -> "Document":
-        """A copy without the values at `paths`, where there are any."""
+        """A copy without the values at `paths`; missing ones are ignored."""
         values = self.values
         for path in paths:
             values = without_key(values, path)
@@ -84,7 +84,7 @@ class Document:
 
 
 def without_key(values: Mapping[str, Any], path: Keys) -> dict[str, Any]:
-    """A copy of nested mappings without the value at `path`; where the path ends early, without what it ends at."""
+    """A copy of nested mappings without the value at `path`, or without the last existing value on that path."""
     rest = {key: value for key, value in values.items() if key != path[0]}
     if path[1:] and isinstance(values.get(path[0]), Mapping):
         rest[path[0]] = without_key(values[path[0]], path[1:])
@@ -92,7 +92,7 @@ def without_key(values: Mapping[str, Any], path: Keys) -> dict[str, Any]:
 
 
 def is_config_file(name: str) -> bool:
-    """Whether it is a config, by its name; any other file is a script."""
+    """Whether the file name is that of a config; any other file is a script."""
     return name.endswith(SUFFIXES)
 
 
@@ -106,7 +106,7 @@ def _nulls(path: Keys, value: Any) -> Iterator[Keys]:
 
 
 def without_nulls(value: Any) -> Any:
-    """`value` as a config holds it, without keys of null."""
+    """`value` without keys that are null, as a config stores it."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -115,7 +115,7 @@ def without_nulls(value: Any) -> Any:
 
 
 def read_config(file: str | Path, overrides: Sequence[str] = ()) -> Document:
-    """The values of `file`, of what it extends, and `overrides` ("a.b=value") over them.
+    """Read `file` and the files that it extends, then apply `overrides` ("a.b=value").
 
     Raises:
         InputError: a file cannot be read or is not a YAML mapping; files extend each other in a circle; an override is
@@ -127,7 +127,7 @@ def read_config(file: str | Path, overrides: Sequence[str] = ()) -> Document:
 
 
 def overridden(document: Document, overrides: Sequence[str]) -> Document:
-    """A copy of `document` with `overrides` ("a.b=value") over its values. Raises as `read_config`."""
+    """A copy of `document` with `overrides` ("a.b=value") applied. Raises as `read_config`."""
     document = copy.deepcopy(document)
     for override in overrides:
         _override(document, override)
@@ -135,7 +135,7 @@ def overridden(document: Document, overrides: Sequence[str]) -> Document:
 
 
 def _extend(document: Document, file: Path, above: tuple[Path, ...]) -> None:
-    """Merge the values of `file` into `document`, those of the files that it extends first."""
+    """Merge `file` into `document`, after the files that it extends."""
     here = file.resolve() if os.path.exists(file) else file
     if here in above:
         raise InputError(f"configs extend each other in a circle: {' -> '.join(p.name for p in (*above, here))}")
@@ -153,7 +153,7 @@ def _extend(document: Document, file: Path, above: tuple[Path, ...]) -> None:
     own, earlier = values.get("imports"), document.values.get("imports") or []
     own = [own] if isinstance(own, str) else own
     if isinstance(own, list):
-        # Absolute paths: the config that is written with a run is in another folder.
+        # Absolute paths, because the run's copy of the config is in another folder.
         located = [os.path.abspath(file.parent / name) if str(name).endswith(".py") else name for name in own]
         values["imports"] = [*earlier, *(name for name in located if name not in earlier)]
     _merge(document, values, lines, file, ())
@@ -178,7 +178,7 @@ def _override(document: Document, text: str) -> None:
     if path[0] in ("extends", "imports"):
         raise InputError(f"{shown}: {path[0]} is read from config files only")
     if len(path) > yaml12.MAX_DEPTH:
-        raise InputError(f"{shown}: it is nested more than {yaml12.MAX_DEPTH} deep")
+        raise InputError(f"{shown}: nested more than {yaml12.MAX_DEPTH} levels deep")
     try:
         parsed = yaml12.load(value)
     except ValueError as error:
@@ -188,10 +188,11 @@ def _override(document: Document, text: str) -> None:
 
 
 def _open_lists(document: Document, path: Keys, shown: str) -> None:
-    """Make a section for each name of a list, such as that of tasks, where the override sets something within one.
+    """Turn a list of names, such as tasks, into a mapping of sections if the override sets a key within one of them.
 
     Raises:
-        InputError: the list holds something else, or not this name, or there is plain text; it would be lost.
+        InputError: the value is plain text, a list of anything but names, or a list without this name, and would be
+            lost.
     """
     for length in range(1, len(path)):
         above = path[:length]
@@ -228,7 +229,7 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
 
 
 def leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each value of nested mappings with its dotted path; an empty mapping is a value."""
+    """Yield each value of nested mappings with its dotted path; an empty mapping counts as a value."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, f"{above}{key}.")

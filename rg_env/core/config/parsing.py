@@ -1,9 +1,9 @@
-"""Typed configs, whose errors give path, value, file and line, and a fix.
+"""Typed configs. Errors report path, value, file and line, and a fix.
 
     document = read_config("configs/train/tiny.yaml", ["training.learning_rate=2e-6"])    # see `core.config.files`
     config = parse_config(document, TrainConfig)                                          # a frozen pydantic model
 
-Also the sections and types of fields that configs of training and evaluation share.
+Also the sections and field types that training and evaluation configs share.
 """
 
 import contextlib
@@ -25,15 +25,15 @@ _Section = TypeVar("_Section", bound="Section")
 
 
 class Section(BaseModel):
-    """A part of a config: frozen, with typed fields and a docstring under each. A list of texts may be one text."""
+    """A section of a config: frozen, with typed, documented fields. A list of strings may be given as one string."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True)
     renamed: ClassVar[Mapping[str, str]] = {}
-    """Keys that other releases and other tools use here, and the replacement of each."""
+    """Keys from other releases and other tools, with their replacements."""
     short: ClassVar[str] = ""
-    """The key that a plain text in place of the section sets, as in `model=tiny`; empty: none."""
+    """Key that is set if the section is given as plain text, as in `model=tiny`. Empty: plain text is an error."""
     mistaken: ClassVar[Mapping[str, str]] = {}
-    """For a whole config: keys that only configs of another kind have, and what to do with such a config."""
+    """For a top-level schema: keys that only another kind of config has, and what to do with such a config."""
 
     @model_validator(mode="before")
     @classmethod
@@ -53,25 +53,25 @@ class Section(BaseModel):
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with one value, and how to fix it."""
+    """A problem with one value, and its fix."""
 
     path: Keys
     message: str
     secret: bool = False
-    """Whether the value must not be shown."""
+    """Whether to hide the value."""
 
 
 def parse_config(
     document: Document, schema: type[_Section], names: Callable[[_Section], Iterable[Problem]] = lambda config: ()
 ) -> _Section:
-    """The typed config.
+    """Parse and validate a config.
 
     Args:
-        names: the problems of names that the schema does not know, such as those of tasks. They are reported together
-            with the schema's own.
+        names: problems with names that the schema does not know, such as task names. They are reported together with
+            the schema's own.
 
     Raises:
-        ConfigError: keys or values that are refused, all of them at once.
+        ConfigError: keys or values are invalid; all of them are reported at once.
     """
     for key, message in schema.mistaken.items():
         if key in document.values and key not in schema.model_fields:
@@ -82,7 +82,7 @@ def parse_config(
     except ValidationError as error:
         problems += problems_in(schema, error)
         rest = document.without(problem.path for problem in problems)
-        with contextlib.suppress(ValidationError):  # what is required is missing
+        with contextlib.suppress(ValidationError):  # a required key is missing
             problems += names(_validated(schema, rest.values))
     if problems:
         raise config_error(document, problems)
@@ -90,12 +90,12 @@ def parse_config(
 
 
 def _validated(schema: type[_Section], values: Mapping[str, Any]) -> _Section:
-    # Through JSON, lists are valid tuples although nothing else is converted.
+    # JSON mode accepts lists as tuples but converts nothing else.
     return schema.model_validate_json(json.dumps(values))
 
 
 def _misspelt_nulls(schema: type[BaseModel], document: Document) -> Iterator[Problem]:
-    """Null removes a key: those that the schema does not have would go unnoticed."""
+    """Report unknown keys that were set to null: null removes a key, so validation would miss them."""
     for path in document.nulls:
         section = _section_at(schema, path[:-1])
         if section is not None and path[-1] not in section.model_fields:
@@ -103,7 +103,7 @@ def _misspelt_nulls(schema: type[BaseModel], document: Document) -> Iterator[Pro
 
 
 def config_error(document: Document, problems: Iterable[Problem]) -> ConfigError:
-    """All problems of a config in one error, a line each: path, value, where it was given, remedy."""
+    """One error for all problems of a config, with a line for each: path, value, origin, fix."""
     lines = list(dict.fromkeys(_line(document, problem) for problem in problems))
     head = [] if len(lines) == 1 else [f"{document.file}: {len(lines)} mistakes"]
     return ConfigError("\n  ".join([*head, *lines]))
@@ -117,7 +117,7 @@ def _line(document: Document, problem: Problem) -> str:
     if given != path:
         if isinstance(document.get(given), Mapping):
             return f"{'.'.join(path)}: {message}"
-        rest = ".".join(path[len(given) :])  # within the short form of a section
+        rest = ".".join(path[len(given) :])  # the short form of a section
         message = message if repr(rest) in message else f"{rest} {message}"
     if not given:
         return message
@@ -126,12 +126,12 @@ def _line(document: Document, problem: Problem) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value as YAML has it."""
+    """A value in YAML syntax."""
     return json.dumps(value) if value is None or isinstance(value, bool) else shortened(value)
 
 
 def problems_in(schema: type[BaseModel], error: ValidationError, *, kind: str = "section") -> Iterator[Problem]:
-    """The problems that `schema` found. `kind`: the name of its own fields in the error for an unknown one."""
+    """The problems that `schema` found. `kind`: what errors call an unknown field of the schema itself."""
     for found in error.errors(include_url=False):
         path = tuple(str(key) for key in found["loc"] if key != "[key]")
         if found["type"] == "extra_forbidden":
@@ -144,8 +144,8 @@ def problems_in(schema: type[BaseModel], error: ValidationError, *, kind: str = 
 
 
 def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
-    """The error for an unknown key, with what was likely meant: another tool's name for something, a similar key, or
-    the same key of another section."""
+    """The message for an unknown key, with a suggestion: the replacement of another tool's key, a similar key, or the
+    same key in another section."""
     section, name = _section_at(schema, path[:-1]), path[-1]
     if section is None:
         return str(unknown_name("key", name, ()))
@@ -171,7 +171,7 @@ def _renamed(section: type[BaseModel], name: str) -> str:
 
 
 def _sections(schema: type[BaseModel], above: Keys = ()) -> Iterator[tuple[Keys, type[BaseModel]]]:
-    """The sections of a schema by their path, those under a name of the user's left out."""
+    """The sections of a schema with their paths, except sections under names that the user chooses."""
     for name, field in schema.model_fields.items():
         if section := _section_at(field.annotation, ()):
             yield (*above, name), section
@@ -204,7 +204,7 @@ def _is_list_of_text(annotation: Any) -> bool:
 
 
 def problem_of(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:
-    """The error of `check`, if it raises one, as the problem of the value at `path`."""
+    """The problem of the value at `path`, if `check` raises an error."""
     try:
         check()
     except InputError as error:
@@ -214,7 +214,7 @@ def problem_of(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:
 def problems_within(
     path: Keys, spec: Mapping[str, Any], check: Callable[[Any], Any], hint: str = ""
 ) -> Iterator[Problem]:
-    """All errors of `check` about `spec`, each at its own key: it is called again without the wrong keys."""
+    """All errors that `check` raises about `spec`, each at its key. Calls `check` again without the wrong keys."""
     while True:
         try:
             check(spec)
@@ -254,7 +254,7 @@ def _message(kind: str, context: Mapping[str, Any], message: str) -> str:
     return _MESSAGES[kind].format(**context) if kind in _MESSAGES else message
 
 
-_MOST = 2**31 - 1  # what every library takes for a count
+_MOST = 2**31 - 1  # accepted as a count by every library
 Positive = Annotated[int, Field(ge=1, le=_MOST)]
 Count = Annotated[int, Field(ge=0, le=_MOST)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -276,17 +276,17 @@ class TaskOptions(Section):
     """Difficulty of a task's questions."""
 
     config: dict[str, Any] = Field(default_factory=dict)
-    """Options of the task; `rg-env tasks NAME` lists them."""
+    """Options of the task; `rg-env tasks NAME` lists them. Others keep the library's default."""
     level: Count | None = None
-    """Level of difficulty of all attributes of the task's curriculum."""
+    """Difficulty level of all attributes of the task's curriculum. Null: the library's defaults."""
     levels: dict[str, Count] = Field(default_factory=dict)
-    """Levels of single attributes; they override `level`."""
+    """Difficulty levels of single attributes, which override `level`."""
 
 
 def named(example: str, remedy: str) -> Callable[[Any], Any]:
-    """A validator that reads a name, or a list of names and of mappings with a name, as a mapping by name.
+    """A validator that converts a name, or a list of names and of mappings with a name, to a mapping by name.
 
-    Its errors show `example` of such a mapping, and `remedy` for a name that appears twice.
+    Its errors show `example`, such a mapping, and `remedy` for a duplicate name.
     """
 
     def read(value: Any) -> Any:
@@ -299,7 +299,7 @@ def named(example: str, remedy: str) -> Callable[[Any], Any]:
             rest = dict(item) if isinstance(item, Mapping) else {}
             name = rest.pop("name", None) if rest else item
             if not isinstance(name, str):
-                raise ValueError(f"a list here holds names, or mappings with a name: [a, {example}]")
+                raise ValueError(f"must be a list of names, or of mappings with a name: [a, {example}]")
             if name in entries:
                 raise ValueError(f"{name!r} appears twice: {remedy}")
             entries[name] = rest
@@ -312,11 +312,11 @@ class PromptConfig(Section):
     """How a question is prompted."""
 
     system_prompt: str = SYSTEM_PROMPT
-    """Instructions for the answer, which is read from the last <answer>...</answer> outside of thinking. Empty: the
-    prompt is the question alone."""
+    """Instructions for the answer format. The answer is read from the last <answer>...</answer> outside of thinking.
+    Empty: the prompt is the question alone."""
     placement: Placement = "system"
-    """Where `system_prompt` goes: the "system" message, or the user turn before ("user") or after ("user_after") the
-    question."""
+    """Position of `system_prompt`: in the "system" message, or in the user turn before ("user") or after
+    ("user_after") the question."""
     preamble: str = ""
     """Additional system message, before a `system_prompt` in the system message. Empty: none."""
 
@@ -325,7 +325,7 @@ class RewardConfig(Section):
     """One reward, under its name. A plain number is its weight."""
 
     weight: Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)] = 1.0
-    """Weight in the sum of rewards. Below 0 it is a penalty, 0 only measures."""
+    """Weight in the sum of rewards. A negative weight makes it a penalty; 0 only logs it."""
     when: Literal["answered", "correct", "not_correct"] | None = None
     """Restricts the reward to completions that are answered, correct or not correct. Null: all completions."""
     options: dict[str, Any] = Field(default_factory=dict)
@@ -333,7 +333,7 @@ class RewardConfig(Section):
 
 
 def _weighted(value: Any) -> Any:
-    """Reads a list of names and of mappings with a name as a mapping by name, and a plain number as a weight."""
+    """Convert a list of names and of mappings with a name to a mapping by name, and a plain number to a weight."""
     value = named("{name: b, weight: 0.5}", "name it once")(value)
     if not isinstance(value, Mapping):
         return value
@@ -345,5 +345,5 @@ Rewards = Annotated[dict[str, RewardConfig], BeforeValidator(_weighted)]
 
 
 def default_rewards() -> dict[str, RewardConfig]:
-    """The format is worth little, so that it never pays more than a correct answer."""
+    """The default rewards. The format's weight is low, so it never pays more than a correct answer."""
     return {"correctness": RewardConfig(weight=1.0), "format": RewardConfig(weight=0.1)}

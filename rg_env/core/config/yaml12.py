@@ -1,9 +1,9 @@
-"""YAML as people write it: the scalars of version 1.2 (`1e-6` is a number, `on` is text), and plain values only.
+"""YAML 1.2 scalars (`1e-6` is a number, `on` is text) and plain values only.
 
-PyYAML's parser, with our own values: PyYAML reads version 1.1, and ruamel.yaml (tried, 0.19) reads dates, underscored
-numbers, sets and keys that are not text, and bounds neither depth nor aliases. Here keys are names, dates are text, no
-key appears twice, and the numbers of levels and values are bounded. Every error is a `ValueError` of one line with the
-place. What `to_yaml` writes is read to the same values.
+Uses PyYAML's parser with our own constructors: PyYAML reads YAML 1.1, and ruamel.yaml (0.19 tried) accepts dates,
+underscored numbers, sets and non-text keys, and limits neither depth nor aliases. Here keys are names, dates are text,
+duplicate keys are errors, and nesting and the number of values are limited. Every error is a one-line `ValueError` with
+its position. `load` reads back exactly the values that `to_yaml` wrote.
 """
 
 import re
@@ -36,24 +36,24 @@ def load_with_lines(text: str) -> tuple[Any, dict[Keys, int]]:
     except yaml.YAMLError as error:
         raise ValueError(one_line(error)) from error
     except RecursionError as error:
-        raise ValueError(f"it is nested more than {MAX_DEPTH} deep") from error
+        raise ValueError(f"nested more than {MAX_DEPTH} levels deep") from error
     return (None if node is None else reader.value(node, 0, ())), reader.lines
 
 
 class _Reader:
-    """Makes plain values of YAML nodes. Aliases count each time: a few lines of them can mean billions of values."""
+    """Converts YAML nodes to plain values. Each use of an alias counts: a few lines can expand to billions."""
 
     def __init__(self) -> None:
         self.lines: dict[Keys, int] = {}
         self._count = 0
 
     def value(self, node: yaml.Node, depth: int, path: Keys | None) -> Any:
-        """`path`: None within a list."""
+        """The plain value of `node`. `path` is None within a list."""
         self._count += 1
         if self._count > _MAX_VALUES:
             raise ValueError(f"it has more than {_MAX_VALUES:,} values")
         if depth > MAX_DEPTH:
-            raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+            raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
         match node:
             case yaml.MappingNode(tag="tag:yaml.org,2002:map"):
                 return self._mapping(node, depth, path)
@@ -111,24 +111,24 @@ def _error(mark: yaml.Mark | None, problem: str) -> ValueError:
 
 
 def to_yaml(values: Mapping[str, Any]) -> str:
-    """Plain values as text that `load` reads to the same values."""
+    """Plain values as YAML text that `load` reads back unchanged."""
 
     def dumped(*, allow_unicode: bool) -> str:
         return yaml.dump(dict(values), Dumper=Dumper, sort_keys=False, allow_unicode=allow_unicode, width=120)
 
     text = dumped(allow_unicode=True)
-    # U+0085 and others are written as they are, and read as line ends.
+    # U+0085 and others would be written unescaped, but are read as line breaks.
     return text if load(text) == values else dumped(allow_unicode=False)
 
 
 class Loader(yaml.SafeLoader):
-    """The scalars of version 1.2: numbers as everyone writes them, and no words that are booleans."""
+    """YAML 1.2 scalars: common number formats, and no boolean words such as `on`."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  (PyYAML's own name)
 
 
 class Dumper(yaml.SafeDumper):
-    """Quotes text that the loader would take for something else, such as `1e5`."""
+    """Quotes text that the loader would not read as text, such as `1e5`."""
 
     yaml_implicit_resolvers = Loader.yaml_implicit_resolvers
 

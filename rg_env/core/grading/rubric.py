@@ -81,10 +81,10 @@ class Rubric:
             _ = rollout.score
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Scored]:
-        """What each rollout earned, in order.
+        """Score rollouts; the results are in the same order.
 
         Raises:
-            RewardError: a reward raised, or returned no finite number; with the reward and the rollout.
+            RewardError: a reward raised or returned a non-finite value; the message names the reward and the rollout.
             InputError: a rollout's `info` is broken.
         """
         self.grade(rollouts)

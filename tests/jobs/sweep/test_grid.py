@@ -115,7 +115,7 @@ def test_names_are_folders_anywhere_and_no_two_the_same(axes: list[Axis]) -> Non
         (["training.learning_rate=1e-6,0.000001"], "1e-06 is repeated"),
         (["tasks=[a,[b"], "is not a list of values"),
         (["seed=!!binary aGk="], "is not supported"),
-        ([f"seed={'[' * 60}{']' * 60}"], "nested more than 50 deep"),
+        ([f"seed={'[' * 60}{']' * 60}"], "nested more than 50 levels deep"),
         (["seed=0,1", "seed=2"], "seed is swept twice"),
         (["training={beta: 0.1}", "training.beta=0.2"], "one is part of the other"),
         (["seed=" + ",".join(map(str, range(1001)))], "the sweep has 1,001 points (1001), more than 1,000"),
