@@ -15,7 +15,8 @@ from rg_env.inference.vllm.client import VllmServer
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.strategy import DataParallel
 from rg_env.training.weight_sync import transfer
-from rg_env.training.weight_sync.transfer import WeightSync, model_logprobs
+from rg_env.training.weight_sync.proof import model_logprobs
+from rg_env.training.weight_sync.transfer import WeightSync
 
 PROMPT = list(range(5, 60))
 CPU = torch.device("cpu")

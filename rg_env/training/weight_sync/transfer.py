@@ -29,10 +29,8 @@ from rg_env.inference.vllm.shared_weights import ALIGNMENT, HEADER, SHAPE, mappe
 from rg_env.training.distributed import on_main
 from rg_env.training.strategy import Strategy
 from rg_env.training.weight_sync.parameters import BUCKET_BYTES, buckets, largest_bucket, sources
+from rg_env.training.weight_sync.proof import PROOF_TOKENS, TOLERANCE, checked_difference, model_logprobs
 
-PROOF_TOKENS = 64
-TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.15, torch.float16: 0.05}
-"""Largest mean absolute difference of log-probabilities that is rounding, by the type that the server computes in."""
 SLOTS = 2
 """Buckets in shared memory: one is filled while the server loads the other."""
 
@@ -281,7 +279,7 @@ class WeightSync:
             self._weights.drain()
         on_main(self._accelerator, lambda: self._finish(failure))
         ours = model_logprobs(self._model, self._proof, self._accelerator.device)  # a collective act under ZeRO-3
-        self.difference = on_main(self._accelerator, lambda: self._compare(ours))
+        self.difference = on_main(self._accelerator, lambda: self._prove(ours))
         self.count += 1
         self.seconds = time.monotonic() - start
 
@@ -312,19 +310,11 @@ class WeightSync:
         with _in_a_run():
             self._server.post("/reset_prefix_cache", timeout_s=self._timeout_s)
 
-    def _compare(self, ours: torch.Tensor) -> float:
+    def _prove(self, ours: torch.Tensor) -> float:
         assert self._server is not None
         with _in_a_run():
-            theirs = torch.tensor(self._server.logprobs(self._served, self._proof))
-        difference = float((ours - theirs).abs().mean())
-        tolerance = self.tolerance
-        if not difference <= tolerance:  # NaN included
-            raise TrainingError(
-                f"the server at {self._server} does not compute what the trainer does: after sync {self.count} "
-                f"the log-probabilities of a prompt differ by {difference:.3g} on average (tolerance {tolerance:g}): "
-                "its weights are not those that were sent"
-            )
-        return difference
+            theirs = self._server.logprobs(self._served, self._proof)
+        return checked_difference(ours, theirs, self.tolerance, server=self._server, sync=self.count)
 
 
 def _held(server: VllmServer) -> IO[str]:
@@ -354,16 +344,3 @@ def _in_a_run() -> Iterator[None]:
         yield
     except ServerError as error:
         raise TrainingError(str(error)) from error
-
-
-def model_logprobs(model: Any, ids: list[int], device: torch.device) -> torch.Tensor:
-    """Log-probabilities (L - 1,) float32 on the CPU of `ids` (L,)[1:], each given what precedes it; no temperature."""
-    tokens = torch.tensor([ids], device=device)
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            logits = model(input_ids=tokens, use_cache=False).logits[0, :-1].float()
-    finally:
-        model.train(training)
-    return torch.log_softmax(logits, dim=-1).gather(1, tokens[0, 1:, None])[:, 0].cpu()
