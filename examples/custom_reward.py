@@ -29,12 +29,12 @@ def main() -> int:
     parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
     options = parser.parse_args()
 
-    from rg_env.training import GRPOTrainer, default_config, load_policy, run_folder, train
+    from rg_env.training import GRPOTrainer, choose_folder, default_config, load_policy, train
 
     policy = load_policy(options.model)
     rewards = [("correctness", 1.0), ("format", 0.1), {"name": "shows_work", "weight": 0.2, "when": "correct"}]
     env = rg_env.ReasoningGym(gym=policy.mixture("leg_counting"), rewards=rewards)
-    args = default_config(policy, run_folder(options.output_dir, "custom_reward"), max_steps=options.max_steps)
+    args = default_config(policy, choose_folder(options.output_dir, "custom_reward"), max_steps=options.max_steps)
     trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer)
     results = train(trainer, settings=vars(options))
     return 130 if results.get("interrupted") else 0

@@ -65,12 +65,12 @@ def main() -> int:
     parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
     options = parser.parse_args()
 
-    from rg_env.training import GRPOTrainer, default_config, load_policy, run_folder, train
+    from rg_env.training import GRPOTrainer, choose_folder, default_config, load_policy, train
 
     rg_env.import_user_code([__file__])  # the processes that draw and grade will import this file too
     policy = load_policy(options.model)
     env = rg_env.ReasoningGym(gym="dice_sum")
-    args = default_config(policy, run_folder(options.output_dir, "dice_sum"), max_steps=options.max_steps)
+    args = default_config(policy, choose_folder(options.output_dir, "dice_sum"), max_steps=options.max_steps)
     trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer)
     results = train(trainer, settings=vars(options))
     return 130 if results.get("interrupted") else 0

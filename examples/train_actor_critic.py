@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 from rg_env import ReasoningGym
 from rg_env.commands import Names, positive, run_command, seed
 from rg_env.errors import InputError
-from rg_env.training import GRPOTrainer, default_config, load_policy, run_folder, run_name, token_logps, train
+from rg_env.training import GRPOTrainer, choose_folder, default_config, load_policy, run_name, token_logps, train
 
 
 def gae(rewards, values, mask, gamma, lam):
@@ -218,7 +218,7 @@ def main() -> int:
 
     if options.batch_size % (2 * options.minibatches):
         raise InputError(f"--batch-size {options.batch_size}: not divisible by 2 x {options.minibatches} minibatches")
-    folder = run_folder(options.output_dir, f"actor-critic-{run_name(options.tasks, options.model or 'default')}")
+    folder = choose_folder(options.output_dir, f"actor-critic-{run_name(options.tasks, options.model or 'default')}")
     policy = load_policy(options.model)
     env = ReasoningGym(gym=policy.mixture(options.tasks), seed=options.seed)
     if options.batch_size > len(env.train_rows):

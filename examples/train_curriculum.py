@@ -36,9 +36,9 @@ def main() -> int:
         Curriculum,
         CurriculumConfig,
         GRPOTrainer,
+        choose_folder,
         default_config,
         load_policy,
-        run_folder,
         run_name,
         train,
     )
@@ -50,12 +50,12 @@ def main() -> int:
         failure_threshold=0.1,
         window=32,
     )
-    run_folder(options.output_dir, "check", options.resume)  # raises before the model is loaded
+    choose_folder(options.output_dir, "check", options.resume)  # raises before the model is loaded
     policy = load_policy(options.model)
     env = ReasoningGym(gym=policy.mixture(options.task), seed=options.seed)
     # `gym`: the user's own options, which win over levels; the tiny policy's sizes do not.
     curriculum = Curriculum(config, env, options.seed, gym=options.task)
-    folder = run_folder(options.output_dir, f"curriculum-{run_name([options.task], policy.label)}", options.resume)
+    folder = choose_folder(options.output_dir, f"curriculum-{run_name([options.task], policy.label)}", options.resume)
     args = default_config(policy, folder, max_steps=options.max_steps, seed=options.seed)
     trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, curriculum=curriculum)
     results = train(trainer, settings=vars(options), resume=options.resume)

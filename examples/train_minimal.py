@@ -75,9 +75,9 @@ def main() -> int:
         rows = load_rows(given, options.data_config, answer_after=options.answer_after, **columns)
         train_rows, eval_rows = split_rows(rows, options.num_eval, options.seed)
 
-    from rg_env.training import EngineConfig, GRPOTrainer, default_config, load_policy, run_folder, train
+    from rg_env.training import EngineConfig, GRPOTrainer, choose_folder, default_config, load_policy, train
 
-    folder = run_folder(options.output_dir, "minimal", options.resume)
+    folder = choose_folder(options.output_dir, "minimal", options.resume)
     policy = load_policy(options.model, attention=options.attention)
     if options.tasks:
         sizes = {"num_eval_examples": options.num_eval, "seed": options.seed}

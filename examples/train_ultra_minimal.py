@@ -31,12 +31,12 @@ def main() -> int:
     options = parser.parse_args()
 
     from rg_env import ReasoningGym
-    from rg_env.training import EngineConfig, GRPOTrainer, default_config, load_policy, run_folder, run_name, train
+    from rg_env.training import EngineConfig, GRPOTrainer, choose_folder, default_config, load_policy, run_name, train
 
-    run_folder(options.output_dir, "check", options.resume)  # an error now, rather than once the model is loaded
+    choose_folder(options.output_dir, "check", options.resume)  # an error now, rather than once the model is loaded
     policy = load_policy(options.model)
     env = ReasoningGym(gym=policy.mixture(options.tasks), seed=options.seed, manifest=options.manifest)
-    folder = run_folder(options.output_dir, run_name(options.tasks, policy.label), options.resume)
+    folder = choose_folder(options.output_dir, run_name(options.tasks, policy.label), options.resume)
     sizes = {"max_steps": options.max_steps, "rollouts_per_step": options.rollouts_per_step}
     args = default_config(policy, folder, seed=options.seed, **sizes)
     engine = EngineConfig(kind=options.engine, host=options.host, port=options.port)

@@ -56,7 +56,7 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     start = check_start(config, checkpoint=checkpoint)
     print_once(f"loading {checkpoint or config.model.name} ...")
     from rg_env.inference.models import TINY, load_policy, with_adapters
-    from rg_env.training.distributed import run_folder
+    from rg_env.training.distributed import choose_folder
     from rg_env.training.evaluation import evaluate_only, step_of_model
 
     is_tiny = config.model.name == TINY
@@ -74,7 +74,7 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     policy = replace(policy, is_tiny=is_tiny)  # a checkpoint of the tiny policy gets the tiny policy's questions
     if adapters:
         policy = with_adapters(policy, adapters)
-    folder = run_folder(config.output.dir, run_name(config.trained_on, f"{policy.label}-evaluation"))
+    folder = choose_folder(config.output.dir, run_name(config.trained_on, f"{policy.label}-evaluation"))
     trainer = make_trainer(config, policy, start, folder=folder)
     evaluation = evaluation_plan(config, policy)
     result = evaluate_only(trainer, folder, evaluation, step=step_of_model(checkpoint or ""))
@@ -90,7 +90,7 @@ def make_trainer(
     """The trainer that `config` describes. `folder`: for its output; default: the config's."""
     from rg_env.core.environment import Environment, ReasoningGym
     from rg_env.training.data.curriculum import Curriculum
-    from rg_env.training.distributed import run_folder
+    from rg_env.training.distributed import choose_folder
     from rg_env.training.trainer import GRPOTrainer
 
     env: Any
@@ -99,7 +99,7 @@ def make_trainer(
     else:
         env = ReasoningGym(gym=policy.mixture(config.gym), **config.environment_arguments())
     if folder is None:
-        folder = run_folder(config.output.dir, run_name(config.trained_on, policy.label), resume)
+        folder = choose_folder(config.output.dir, run_name(config.trained_on, policy.label), resume)
     curriculum = None
     if config.curriculum is not None:
         curriculum = Curriculum(config.curriculum, env, config.seed, gym=config.gym)

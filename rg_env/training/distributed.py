@@ -70,7 +70,7 @@ def agree(accelerator: Accelerator, problem: str | None, cause: BaseException | 
         raise StoppedTogether(problems[0]) from cause
 
 
-def run_folder(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:
+def choose_folder(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:
     """`RunFolder.choose`; with several processes the first one chooses and checks for all."""
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
         clear_stale_locks()  # before processes meet: DeepSpeed compiles for that

@@ -19,7 +19,7 @@ def main():
     seed = int(RANK) if "rows" in sys.argv else 0
     env = ReasoningGym(policy.mixture("chain_sum"), num_train_examples=64, num_eval_examples=8, seed=seed)
     config = CurriculumConfig(tasks={"chain_sum": {}}, window=4, success_threshold=0.1, failure_threshold=0.0)
-    args = arguments(policy, run_folder("run", "two"), max_steps=500, rollouts_per_step=32, max_tokens=32)
+    args = arguments(policy, choose_folder("run", "two"), max_steps=500, rollouts_per_step=32, max_tokens=32)
     trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer,
                           curriculum=Curriculum(config, env, 0, gym="chain_sum"))
     return 130 if train(trainer).get("interrupted") else 0
