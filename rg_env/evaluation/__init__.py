@@ -21,11 +21,11 @@ def evaluate(
         sections: the other keys of that config, such as `num_examples=50` and `sampling={"max_tokens": 512}`.
 
     Raises:
-        ConfigError: wrong keys or values, all at once. Other errors are those of `run.run_evaluation`.
+        ConfigError: wrong keys or values, all at once. Other errors are those of `from_config.run_evaluation`.
     """
     from rg_env.core.config.files import Document
     from rg_env.evaluation.config import checked_eval_config
-    from rg_env.evaluation.run import run_evaluation
+    from rg_env.evaluation.from_config import run_evaluation
 
     own = {name: dict(each) if isinstance(each, Mapping) else list(each) for name, each in
            (("models", models), ("tasks", tasks))}  # fmt: skip

@@ -18,8 +18,8 @@ from chat_server import ChatServer
 from rg_env.core.run_folder import locked
 from rg_env.errors import OutputFolderError, how_to_install
 from rg_env.evaluation.config import EvalConfig, eval_config_of
+from rg_env.evaluation.from_config import run_evaluation
 from rg_env.evaluation.results import Results
-from rg_env.evaluation.run import run_evaluation
 
 RgEnv = Callable[..., tuple[int, str, str]]
 

@@ -18,8 +18,8 @@ from rg_env import evaluation
 from rg_env.core.data.dataset import build_rows
 from rg_env.errors import InputError, OutputFolderError, RewardError, ServerError
 from rg_env.evaluation.config import EvalConfig, eval_config_of
+from rg_env.evaluation.from_config import run_evaluation
 from rg_env.evaluation.results import Results, read_results
-from rg_env.evaluation.run import run_evaluation
 from rg_env.tiny import TASKS
 
 SIZES = json.dumps(TASKS["leg_counting"])

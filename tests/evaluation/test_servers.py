@@ -16,7 +16,7 @@ import pytest
 from rg_env.errors import MissingExtraError, ServerError
 from rg_env.evaluation import models
 from rg_env.evaluation.config import eval_config_of
-from rg_env.evaluation.run import run_evaluation
+from rg_env.evaluation.from_config import run_evaluation
 from rg_env.inference.machine import Machine
 from rg_env.tiny import POLICY_DIR
 
