@@ -1,6 +1,6 @@
-"""Training: the trainer, the policy it trains, and what a run leaves behind. Needs the `train` extra.
+"""The trainer, its configuration, and the files of a run. Needs the `train` extra.
 
-Names are resolved lazily: `import rg_env.training` costs nothing.
+Names are imported on first use, so that `import rg_env.training` is cheap.
 """
 
 from importlib import import_module

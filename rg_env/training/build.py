@@ -1,7 +1,6 @@
-"""What `rg-env train` does with a config: build the trainer that it describes, and train or evaluate.
+"""Running a config, as `rg-env train` does: build its trainer, then train or evaluate.
 
-Heavy libraries are imported after the config and what it needs have been checked (`preflight`), and the plan is printed
-before that.
+Heavy libraries are imported only after `preflight` has checked the config's requirements and the plan is printed.
 """
 
 import os
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, Any]:
-    """Train the run that `config` describes. Returns and raises as `train`."""
+    """Train as `config` describes. Returns and raises the same as `train`."""
     start = check_start(config, resume=resume)
     folder = _folder(config, resume)
     shown = config if folder is None else config.model_copy(update={"output": _output(config, folder)})
@@ -47,11 +46,11 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
 
 
 def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Results":
-    """Only the evaluation that `config` describes, of its model or of a `checkpoint`: a model folder, or adapters
+    """Run only the evaluation that `config` describes, on its model or on a `checkpoint`: a model folder, or adapters
     that were trained on that model.
 
     Raises:
-        InputError: there is no such checkpoint, or nothing to evaluate.
+        InputError: the checkpoint does not exist, or there is nothing to evaluate.
     """
     start = check_start(config, checkpoint=checkpoint)
     print_once(f"loading {checkpoint or config.model.name} ...")
@@ -71,7 +70,7 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
         }
     )
     policy = load_policy(name, attention=config.model.attention, dtype=config.model.dtype)
-    policy = replace(policy, is_tiny=is_tiny)  # a checkpoint of the tiny policy gets the tiny policy's questions
+    policy = replace(policy, is_tiny=is_tiny)  # its checkpoints get its questions, too
     if adapters:
         policy = with_adapters(policy, adapters)
     folder = choose_folder(config.output.dir, run_name(config.trained_on, f"{policy.label}-evaluation"))
@@ -87,7 +86,7 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
 def make_trainer(
     config: TrainConfig, policy: "Policy", start: Start, *, folder: Path | None = None, resume: str | None = None
 ) -> "GRPOTrainer":
-    """The trainer that `config` describes. `folder`: for its output; default: the config's."""
+    """The trainer that `config` describes. `folder` is its output folder; default: the config's."""
     from rg_env.core.environment import Environment, ReasoningGym
     from rg_env.training.data.curriculum import Curriculum
     from rg_env.training.distributed import choose_folder
@@ -115,7 +114,7 @@ def make_trainer(
 
 
 def evaluation_plan(config: TrainConfig, policy: "Policy") -> "EvaluationPlan":
-    """The section `evaluation` as a plan, with an environment for the held-out tasks and one for each label."""
+    """The plan of the section `evaluation`, with one environment for the held-out tasks and one for each label."""
     from rg_env.core.environment import ReasoningGym
     from rg_env.training.evaluation import EvaluationPlan
 
@@ -130,7 +129,7 @@ def evaluation_plan(config: TrainConfig, policy: "Policy") -> "EvaluationPlan":
 
 
 def lora(config: TrainConfig) -> Any:
-    """The `LoraConfig` that `peft` takes; None: all weights are trained."""
+    """The `peft.LoraConfig` of the section `lora`; None if all weights are trained."""
     if config.lora is None:
         return None
     from peft import LoraConfig
@@ -147,7 +146,7 @@ def lora(config: TrainConfig) -> Any:
 
 
 def _folder(config: TrainConfig, resume: str | None) -> Path | None:
-    """The output folder, before the model is loaded; None: several processes agree on it later."""
+    """The output folder, chosen before the model is loaded; None if several processes have to agree on it later."""
     if world_size() > 1 or os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
         return None
     return RunFolder.choose(config.output.dir, run_name(config.trained_on, Path(config.model.name).name), resume)

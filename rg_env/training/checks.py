@@ -1,4 +1,4 @@
-"""What the trainer checks before it starts: engine and settings, prompt lengths."""
+"""Checks that the trainer makes before it starts: settings, engine, kernels and prompt lengths."""
 
 import importlib
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from rg_env.training.config.schema import EngineConfig
 from rg_env.training.strategy import SHARDED_WEIGHTS, Sharding
 
 LIGER = "liger_kernel.transformers.monkey_patch"
-"""What transformers imports of it."""
+"""The module of liger-kernel that transformers imports."""
 
 
 def check_options(args: GRPOConfig, engine: EngineConfig, env: Environment, curriculum: Any) -> None:
@@ -33,7 +33,7 @@ def check_options(args: GRPOConfig, engine: EngineConfig, env: Environment, curr
 
 
 def check_engine(engine: EngineConfig, sharding: Sharding) -> None:
-    """Raise `InputError` if the engine cannot sample from a model that is sharded like that."""
+    """Raise `InputError` if the engine cannot sample from a model with this kind of sharding."""
     if engine.kind == "embedded" and sharding in SHARDED_WEIGHTS:
         name = {"zero3": "ZeRO-3", "fsdp2": "FSDP2"}[sharding]
         raise InputError(
@@ -43,11 +43,11 @@ def check_engine(engine: EngineConfig, sharding: Sharding) -> None:
 
 
 def check_liger(args: GRPOConfig, device: torch.device) -> None:
-    """Raise if `use_liger_kernel` cannot work: its kernels fail in the first step, or its import does.
+    """Raise if `use_liger_kernel` is set and cannot work here, rather than fail in the first step.
 
     Raises:
-        InputError: no GPU, or a liger-kernel that does not fit this transformers.
-        MissingExtraError: not installed.
+        InputError: the run is not on a GPU, or liger-kernel is incompatible with the installed transformers.
+        MissingExtraError: liger-kernel is not installed.
     """
     if not args.use_liger_kernel:
         return
@@ -74,13 +74,13 @@ def check_prompts(env: Environment, encoder: PromptEncoder, limit: int) -> None:
 
 
 def prompt_lengths(env: Environment, encoder: PromptEncoder) -> dict[str, list[int]]:
-    """Tokens of each prompt, of the splits ("training", "evaluation") that have rows."""
+    """Number of tokens of each prompt, for each split ("training", "evaluation") that has rows."""
     splits = (("training", env.train_rows), ("evaluation", env.eval_rows))
     return {split: [len(encoder(row["prompt"])) for row in rows] for split, rows in splits if rows}
 
 
 def longest_prompt(env: Environment, encoder: PromptEncoder) -> int:
-    """Tokens of the longest prompt of both splits."""
+    """Number of tokens of the longest prompt in either split."""
     return max(length for lengths in prompt_lengths(env, encoder).values() for length in lengths)
 
 

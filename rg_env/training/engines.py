@@ -1,4 +1,5 @@
-"""What a trainer's rollouts come from: an `Engine`; here the model itself (`Embedded`), in `vllm_engine` a server."""
+"""Engines, which sample the trainer's rollouts: the model in training itself (`Embedded`), or a server
+(`vllm_engine`)."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -12,48 +13,49 @@ from rg_env.inference.protocol import Completion, Sampling
 
 
 class Engine:
-    """Samples completions with the newest weights it was given. Methods without a purpose for an engine do nothing."""
+    """Samples completions with the weights of the last `sync`. Optional methods do nothing by default."""
 
     name: str
     max_context: int
-    """Most tokens of prompt and completion together."""
+    """Maximum number of tokens of prompt and completion together."""
     end_ids: frozenset[int]
-    """Tokens that end a completion."""
+    """Ids of the tokens that end a completion."""
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
         """One completion for each prompt (token ids), in order. On the main process only."""
         raise NotImplementedError
 
     def cancel(self) -> None:
-        """Make running generation end soon."""
+        """Ask running calls of `generate` to return soon."""
 
     def resume(self) -> None:
-        """Generate again after `cancel`."""
+        """Allow generation again after `cancel`."""
 
     def sync(self) -> None:
-        """Give it the model's weights. A collective operation."""
+        """Update the engine's weights to the model's. A collective operation."""
 
     def check_parity(self, difference: float) -> None:
-        """Raise `TrainingError` if log-probabilities of rollouts of the current weights differ by this on average, and
-        that is more than rounding explains. On the main process only."""
+        """Raise `TrainingError` if `difference`, the mean absolute difference between the engine's and the trainer's
+        log-probabilities of rollouts from the current weights, exceeds what rounding explains. On the main process
+        only."""
 
     def random_state(self) -> torch.Tensor | None:
-        """State of the random numbers that it samples with; None if another process has them."""
+        """State of the random number generator used for sampling; None if it is in another process."""
         return None
 
     def set_random_state(self, state: torch.Tensor | None) -> None:
-        """Continue from what `random_state` returned."""
+        """Restore a state that `random_state` returned."""
 
     def aside(self) -> AbstractContextManager[Any]:
-        """Within: sampling uses none of the random numbers of training."""
+        """Context in which sampling does not advance the random numbers of training."""
         return nullcontext()
 
     def metrics(self) -> dict[str, float]:
-        """What to log about the last `sync`."""
+        """Metrics of the last `sync`."""
         return {}
 
     def close(self) -> None:
-        """Release what it holds."""
+        """Release the engine's resources."""
 
 
 class Embedded(Engine):
@@ -88,7 +90,7 @@ class Embedded(Engine):
     def aside(self) -> Iterator[None]:
         before = self.random_state()
         if self.engine.generator is not None and self.engine.seed is not None:
-            self.engine.generator.manual_seed(self.engine.seed)  # the same for each evaluation
+            self.engine.generator.manual_seed(self.engine.seed)  # every evaluation uses the same random numbers
         try:
             yield
         finally:

@@ -1,8 +1,8 @@
-"""What a run needs from this machine, checked before anything heavy is imported: `rg-env train`, `--dry-run` too.
+"""Checks of a run's requirements before heavy imports, for `rg-env train` with and without `--dry-run`.
 
     check_start(config, resume="auto")      # raises InputError: folder, checkpoint, manifest, data, logins, server
 
-Imports no torch. What depends on the model or on a checkpoint's tensors is checked when they are loaded.
+Does not import torch. Checks that depend on the model or on a checkpoint's tensors are made when those are loaded.
 """
 
 import os
@@ -19,38 +19,41 @@ from rg_env.training.config.schema import EngineConfig, HubConfig, LoggingConfig
 from rg_env.training.data.user_rows import FILES, load_rows, split_rows
 
 AUTO = "auto"
-"""For a checkpoint to resume from: the newest one."""
+"""Value of `resume` that selects the newest checkpoint."""
 Rows = Sequence[dict[str, str]]
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a run starts from."""
+    """Result of `check_start`."""
 
     rows: tuple[Rows, Rows] | None = None
-    """Rows of the section `data` to train and to evaluate on; None without it, and before they are downloaded."""
+    """Training and evaluation rows of the section `data`; None without that section, or if they are not downloaded
+    yet."""
     notes: list[str] = field(default_factory=list)
-    """What is missing, but is needed only when the run starts."""
+    """Messages about requirements that are missing now and needed only when the run starts."""
 
     @property
     def train_rows(self) -> int | None:
-        """Number of rows to train on, if they are known."""
+        """Number of training rows; None if they are not known."""
         return len(self.rows[0]) if self.rows else None
 
 
 def check_start(
     config: TrainConfig, *, resume: str | None = None, checkpoint: str | None = None, wait: bool = True
 ) -> Start:
-    """Check everything that a run of `config` needs, apart from the model itself; on the first of several processes.
+    """Check everything that a run of `config` needs, except the model itself. With several processes, only the first
+    one checks.
 
     Args:
-        resume: the checkpoint to resume from, or "auto".
-        checkpoint: the checkpoint to evaluate.
-        wait: wait `engine.connect_timeout` for a vLLM server, and download data; otherwise a missing server is noted.
+        resume: checkpoint to resume from, or "auto".
+        checkpoint: checkpoint to evaluate.
+        wait: whether to wait up to `engine.connect_timeout` seconds for a vLLM server, and to download data. If False,
+            a missing server is only noted.
 
     Raises:
-        InputError: the output folder, a checkpoint, the manifest, the data or a login cannot work.
-        ServerError: there is no server.
+        InputError: the output folder, a checkpoint, the manifest, the data or a login is unusable.
+        ServerError: the vLLM server does not respond.
     """
     data = config.data
     read_data = data is not None and (wait or os.path.exists(data.path) or data.path.lower().endswith(FILES))
@@ -70,7 +73,7 @@ def check_start(
 
 
 def own_rows(config: TrainConfig) -> tuple[Rows, Rows]:
-    """The rows of the section `data` to train and to evaluate on. Raises `InputError`."""
+    """Training and evaluation rows of the section `data`. Raises `InputError`."""
     data = config.data
     assert data is not None
     rows = load_rows(data.path, **data.model_dump(exclude={"path"}))
@@ -84,7 +87,7 @@ def own_rows(config: TrainConfig) -> tuple[Rows, Rows]:
 
 
 def check_hub(config: HubConfig) -> None:
-    """Raise `InputError` for uploads that cannot work."""
+    """Raise `InputError` if the configured uploads cannot work."""
     if not config.enabled:
         return
     from huggingface_hub import get_token
@@ -98,7 +101,7 @@ def check_hub(config: HubConfig) -> None:
 
 
 def check_logins(config: LoggingConfig) -> None:
-    """Raise `InputError` if wandb is wanted and would ask who is there."""
+    """Raise `InputError` if wandb is configured and would prompt for a login."""
     if "wandb" not in config.report_to:
         return
     import wandb

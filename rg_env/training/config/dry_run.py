@@ -1,4 +1,4 @@
-"""What a run of a config will do, and which keys change nothing: `rg-env train CONFIG --dry-run`.
+"""The plan of a run, and the keys that have no effect: `rg-env train CONFIG --dry-run`.
 
 Imports neither torch nor reasoning_gym.
 """
@@ -43,7 +43,7 @@ _UNUSED: list[tuple[str, Callable[[TrainConfig], Any], str]] = [
      "engine.importance_sampling_cap"),
     ("training.lr_scheduler_type: constant", lambda c: c.training.lr_scheduler_type == "constant",
      "training.warmup_steps"),
-    # The old log-probabilities of the only update of a batch are its own: the ratio is 1.
+    # With one update per batch, the old log-probabilities are the update's own: the ratio is always 1.
     ("training.num_iterations: 1", lambda c: c.training.num_iterations == 1,
      "training.epsilon training.epsilon_high monitors.ratio_spike"),
     ("training.num_iterations: 1, engine.kind: embedded",
@@ -69,21 +69,21 @@ _UNUSED: list[tuple[str, Callable[[TrainConfig], Any], str]] = [
     ("the run has fewer steps than monitors.window", _is_short, "monitors.window monitors.stop_on"),
     ("data", lambda c: c.data, "splits.num_train_examples splits.by splits.seed"),
 ]  # fmt: skip
-"""Where the condition holds, the keys change nothing; with the reason as it is shown."""
+"""Reason as printed, condition, and the keys (or patterns) that have no effect if the condition holds."""
 
 _BLIND: dict[str, tuple[str, Callable[[TrainConfig], bool]]] = {
     "kl_spike": ("training.beta: 0, engine.importance_sampling_correction: false", _no_kl),
     "ratio_spike": ("training.num_iterations: 1", lambda c: c.training.num_iterations == 1),
     "format_rate": ("rewards.think_format: null", _no_format),
 }
-"""Monitors whose metrics are not logged then."""
+"""Monitors that cannot fire because their metric is not logged: reason as printed, and condition."""
 
 
 def without_effect(config: TrainConfig) -> str:
-    """One line with the keys that have no effect, and why; empty if all have.
+    """One line with the keys that have no effect and the reasons; empty if there are no such keys.
 
-    They are not mistakes: `engine.kind=embedded` over a config for a server must work. Reported are keys with another
-    value than the default; not those that turn something off, which happens anyway.
+    Such keys are not errors, so that an override like `engine.kind=embedded` works on a config for a server. Only keys
+    with a value other than the default are reported, and not those that turn off a feature that is off anyway.
     """
     given = [key for key, value in leaves(config.model_dump(mode="json", exclude_defaults=True)) if value]
     reasons: dict[str, list[str]] = {}
@@ -95,7 +95,7 @@ def without_effect(config: TrainConfig) -> str:
 
 
 def _reasons(config: TrainConfig) -> Iterator[tuple[str, str]]:
-    """The reasons that hold, and the keys that they are about."""
+    """The reasons that apply, each with the keys or patterns that it affects."""
     yield from ((reason, keys) for reason, holds, keys in _UNUSED if holds(config))
     monitors = config.monitors
     off = [name for name in monitors.rule_names() if name not in monitors.active()]
@@ -106,16 +106,16 @@ def _reasons(config: TrainConfig) -> Iterator[tuple[str, str]]:
 
 
 def describe(config: TrainConfig, own_rows: int | None = None) -> str:
-    """The resolved config, and what a run of it will do, as comments after it."""
+    """The resolved config as YAML, followed by the plan of the run as comments."""
     comments = (f"#   {line}" for line in plan(config, own_rows=own_rows))
     return "\n".join([to_yaml(config.resolved()).rstrip(), "", "# The plan", *comments])
 
 
 def plan(config: TrainConfig, processes: int | None = None, own_rows: int | None = None) -> list[str]:
-    """What a run will do, a line each.
+    """The plan of a run: one line for each aspect.
 
     Args:
-        processes: number of training processes; default: as many as the launcher has started.
+        processes: number of training processes. Default: the number that the launcher has started.
         own_rows: number of training rows in `data`, if known.
     """
     unused, config = without_effect(config), config.in_updates(own_rows)
@@ -166,8 +166,8 @@ def _upload(config: TrainConfig) -> str:
 
 
 def _rows(config: TrainConfig, drawn: list[str], own_rows: int | None) -> Iterator[str]:
-    """What is trained on: the tasks with their numbers of questions, or their share if questions are drawn during
-    training; and how often."""
+    """The training data: tasks with their numbers of questions (or their shares, if questions are drawn during
+    training), and the number of epochs."""
     training, rows = config.training, config.splits.num_train_examples
     batches = -(-training.max_steps // training.num_iterations)
     prompts = batches * training.prompts_per_step
@@ -184,7 +184,7 @@ def _rows(config: TrainConfig, drawn: list[str], own_rows: int | None) -> Iterat
     if not fixed:
         yield f"questions   drawn for each of {prompts} prompts, at its task's level"
         return
-    epochs = batches / (rows // training.prompts_per_step)  # what would not fill a batch is left out of an epoch
+    epochs = batches / (rows // training.prompts_per_step)  # rows that do not fill a batch are left out of an epoch
     times = f"{epochs:.2g}" if epochs < 10 else f"{epochs:.0f}"
     text = f"{fixed} to train on, {prompts} prompts: {times} epoch{'' if times == '1' else 's'}"
     own = f"; those of {', '.join(drawn)} drawn for each prompt, at its level" if drawn else ""

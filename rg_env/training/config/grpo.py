@@ -1,10 +1,10 @@
-"""`GRPOConfig`: how a policy is trained. It is the section `training:` of a run's config, and what `GRPOTrainer` takes.
+"""`GRPOConfig`: the training settings of `GRPOTrainer`, and the section `training:` of a run's config.
 
     args = GRPOConfig(output_dir="outputs/run", max_steps=200, learning_rate=1e-6, rollouts_per_step=128)
 
-Names are those of `vf.GRPOConfig` (verifiers 0.1.6) for what both have. The batch is global: `rollouts_per_step` counts
-the rollouts of all processes, and gradient accumulation follows from the number of processes, so that a config means
-the same experiment on any number of GPUs.
+Fields that `vf.GRPOConfig` (verifiers 0.1.6) has too carry the same names. The batch is global: `rollouts_per_step`
+counts the rollouts of all processes, and gradient accumulation follows from the number of processes, so that a config
+means the same experiment on any number of GPUs.
 """
 
 import math
@@ -63,7 +63,7 @@ ELSEWHERE = {
     "vllm_importance_sampling_cap": "use engine.importance_sampling_cap (in Python: EngineConfig(...))",
     "gradient_checkpointing_kwargs": "leave it out",
 }
-"""Names of other trainers and of earlier releases, and what replaces them."""
+"""Keys of other trainers and of earlier releases, with the remedy that the error message gives."""
 
 OWNED_ELSEWHERE = {
     "output_dir": "output.dir",
@@ -71,119 +71,130 @@ OWNED_ELSEWHERE = {
     "save_total_limit": "output.save_total_limit",
     "seed": "seed",
 }
-"""Fields of `GRPOConfig` that another section of a config file holds, and its key there."""
+"""Fields of `GRPOConfig` that are set in another section of a config file, with the key to use there."""
 
 
 class GRPOConfig(Section):
-    """GRPO and the optimizer."""
+    """The GRPO objective, the optimizer and sampling."""
 
     renamed: ClassVar = ELSEWHERE
 
     max_steps: Positive = 200
-    """Optimizer steps."""
+    """Number of optimizer steps."""
     num_train_epochs: Above0 | None = None
-    """Passes over the training rows, instead of `max_steps`. Rows that do not fill a step are left out of a pass."""
+    """Number of passes over the training rows, which replaces `max_steps`. Rows that do not fill a whole step are left
+    out of a pass. Default: `max_steps` applies."""
     rollouts_as_steps: bool = False
-    """Count rollouts instead of updates in all numbers of steps of this config, and plot over rollouts at services: to
-    compare runs with different batches."""
+    """Whether every number of steps in the config counts rollouts instead of optimizer steps, and metric services plot
+    over rollouts. This makes runs with different batch sizes comparable."""
     learning_rate: Above0 = 1e-6
-    """Peak learning rate."""
+    """Peak learning rate of the schedule."""
     lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
-    """Learning rate schedule."""
+    """Learning rate schedule. "linear" and "cosine" decay to 0 at the last step, after the warmup."""
     warmup_steps: Count = 10
-    """Steps until the peak learning rate; "constant" has none."""
+    """Number of steps over which the learning rate rises linearly to its peak. "constant" has no warmup."""
     optim: Literal[
         "adamw_torch", "adamw_torch_fused", "adamw_offload", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"
     ] = "adamw_torch_fused"
-    """Optimizer. "adamw_torch_fused" is one kernel for all parameters. "adamw_offload" keeps float32 weights and
-    moments in CPU memory, for models in bfloat16 (`model.dtype`) on a GPU that is too small for them; not with ZeRO or
-    FSDP2. The 8-bit ones need bitsandbytes."""
+    """Optimizer. "adamw_torch_fused" updates all parameters in one kernel. "adamw_offload" keeps float32 weights and
+    moments in CPU memory, for models in bfloat16 (`model.dtype`) that do not fit on the GPU otherwise; it does not work
+    with ZeRO or FSDP2. The 8-bit optimizers need bitsandbytes."""
     weight_decay: From0 = 0.0
-    """Weight decay of all weights but biases and norms."""
+    """Weight decay. It does not apply to biases and norms."""
     adam_beta1: Share = 0.9
-    """AdamW beta1."""
+    """AdamW beta1, the decay rate of the first moment."""
     adam_beta2: Share = 0.999
-    """AdamW beta2."""
+    """AdamW beta2, the decay rate of the second moment."""
     adam_epsilon: Above0 = 1e-8
-    """AdamW epsilon."""
+    """AdamW epsilon, added to the denominator for numerical stability."""
     max_grad_norm: From0 = 0.2
-    """Gradients are clipped to this norm; 0 turns clipping off."""
+    """Maximum norm of the gradient, which is clipped to it. 0 turns clipping off."""
     rollouts_per_step: Positive = 128
-    """Number of rollouts of an optimizer step, over all processes: prompts times `num_generations`."""
+    """Number of rollouts per optimizer step, over all processes: prompts times `num_generations`. It must be divisible
+    by `num_generations`, and into whole micro-batches on each process."""
     per_device_train_batch_size: Positive = 8
-    """Rollouts of a micro-batch on each process. It decides memory and speed; the step stays the same."""
+    """Number of rollouts per micro-batch on each process. It affects memory and speed, but not the size of a step."""
     num_generations: Annotated[int, Field(ge=2)] = 8
-    """Rollouts of a prompt: the group that an advantage is relative to."""
+    """Number of rollouts per prompt. They form the group to which advantages are relative (Shao et al., 2024,
+    arXiv:2402.03300)."""
     num_iterations: Positive = 1
-    """Updates made from each batch of rollouts."""
+    """Number of optimizer steps on each batch of rollouts."""
     loss_type: Literal["bnpo", "grpo", "dr_grpo", "dapo"] = "bnpo"
-    """How tokens are averaged: over the micro-batch, over each rollout, divided by a constant, or over all rollouts of
-    the step."""
+    """Averaging of the token losses. "bnpo" averages over the tokens of the micro-batch. "grpo" averages over the
+    tokens of each rollout, then over rollouts (Shao et al., 2024, arXiv:2402.03300). "dr_grpo" divides by a constant
+    length (Liu et al., 2025, arXiv:2503.20783). "dapo" averages over the tokens of all rollouts of the step (Yu et al.,
+    2025, arXiv:2503.14476, section 3.3)."""
     mask_truncated_completions: bool = False
-    """Leave rollouts that `max_tokens` cuts off out of the loss; they still count in their group's mean ("overlong
-    filtering", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.4)."""
+    """Whether rollouts that `max_tokens` cut off are left out of the loss. They still count in the mean of their group
+    ("overlong filtering", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.4)."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
-    """Divide advantages by the standard deviation of the rewards of their group, of the batch, or not at all."""
+    """Scale of the advantages. They are divided by the standard deviation of the rewards in the "group" (Shao et al.,
+    2024, arXiv:2402.03300), by that of the whole "batch" (Liu et al., 2025, arXiv:2508.08221), or not at all ("none";
+    Liu et al., 2025, arXiv:2503.20783)."""
     beta: From0 = 0.0
-    """Weight of the KL term; 0 turns it off."""
+    """Weight of the KL term in the loss. 0 turns it off."""
     kl_reference: Literal["initial", "previous"] = "initial"
-    """Reference of the KL term: the "initial" model, or the "previous" policy, before the last update. Either is kept
-    in memory; under LoRA that costs only adapters."""
+    """Reference of the KL term: the "initial" model, or the "previous" policy, from before the last update. Its weights
+    are kept in memory. With LoRA, the initial model takes no additional memory and the previous policy only that of the
+    adapters."""
     entropy_coef: From0 = 0.0
-    """Weight of the entropy bonus: the entropy of the policy's distribution (nats, at `temperature`), averaged as the
-    loss is, times this is subtracted from the loss (Schulman et al., 2017, PPO, arXiv:1707.06347, equation 9). 0 turns
-    it off; values around 0.001 slow down the collapse to a single answer."""
+    """Weight of the entropy bonus. The entropy of the policy's distribution (in nats, at `temperature`, averaged like
+    the loss) times this weight is subtracted from the loss (Schulman et al., 2017, PPO, arXiv:1707.06347, equation 9).
+    0 turns it off. Values around 0.001 slow down the collapse to a single answer."""
     off_policy_mask_threshold: Above0 | None = None
-    """Rollouts with negative advantage whose mean log-probability has fallen by more than this since they were sampled
-    have no policy loss (DeepSeek-V3.2, arXiv:2512.02556); default: all have."""
+    """Off-policy masking threshold, in nats per token. Rollouts with a negative advantage whose mean log-probability
+    has fallen by more than this since sampling get no policy loss (DeepSeek-V3.2, arXiv:2512.02556). Default: no
+    masking."""
     filter_groups: bool = False
-    """Replace groups whose answers are all right or all wrong by those of other prompts ("dynamic sampling", DAPO,
-    section 3.2)."""
+    """Whether groups whose answers are all right or all wrong are replaced with groups of other prompts ("dynamic
+    sampling", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.2)."""
     filter_groups_rounds: Annotated[int, Field(ge=1, le=100)] = 3
-    """Most rounds of replacement for a batch; groups that are still missing are left out of the loss."""
+    """Maximum number of replacement rounds per batch. Groups that are not replaced by then are left out of the loss."""
     epsilon: Share = 0.2
-    """Clipping range of the probability ratio, which is 1 throughout if `num_iterations` is 1."""
+    """Clipping range of the probability ratio, as a distance from 1. It has no effect if `num_iterations` is 1, because
+    the ratio is then always 1."""
     epsilon_high: From0 | None = None
-    """Upper clipping range; default: `epsilon`."""
+    """Clipping range above 1 ("clip-higher", DAPO, section 3.1), at least `epsilon`. Default: `epsilon`."""
     delta: Above0 | None = None
-    """Upper bound of the unclipped ratio (two-sided clipping); default: none."""
+    """Upper bound of the ratio in the unclipped term of the loss (two-sided clipping). Default: no bound."""
     temperature: Above0 = 1.0
-    """Sampling temperature."""
+    """Sampling temperature of rollouts. The loss uses log-probabilities at the same temperature."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Nucleus sampling; 1 turns it off."""
+    """Nucleus sampling: sample from the most likely tokens whose probabilities add up to this. 1 turns it off."""
     top_k: Count = 0
-    """Sample from the k likeliest tokens; 0 turns it off."""
+    """Sample from this many of the most likely tokens. 0 turns it off."""
     min_p: Share = 0.0
-    """Leave out tokens less likely than this share of the likeliest one."""
+    """Exclude tokens whose probability is below this fraction of the most likely token's. 0 turns it off."""
     repetition_penalty: Above0 = 1.0
-    """Penalty on tokens of the prompt and the completion so far; 1 turns it off."""
+    """Multiplicative penalty on tokens that occur in the prompt or in the completion so far. 1 turns it off."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
-    """Penalty on tokens that occurred in the completion."""
+    """Penalty subtracted from the logits of tokens that occur in the completion so far. 0 turns it off."""
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
-    """Penalty on tokens by their count in the completion."""
+    """Penalty subtracted from a token's logit for each of its occurrences in the completion so far. 0 turns it off."""
     max_prompt_length: Positive = 1024
-    """Most tokens of a prompt; a longer one is an error."""
+    """Maximum number of tokens of a prompt. A longer prompt is an error."""
     max_tokens: Positive = 1024
-    """Most new tokens of a completion; `max_new_tokens` is accepted too."""
+    """Maximum number of new tokens of a completion. `max_new_tokens` is accepted as another name."""
     shuffle_dataset: bool = True
-    """Take the training rows in random order."""
+    """Whether the training rows are used in random order."""
     bf16: bool | None = None
-    """Compute in bfloat16, the weights in float32 (autocast); default: if there is a GPU. On a CPU with bfloat16
+    """Whether to compute in bfloat16 with float32 weights (autocast). Default: on a GPU. On a CPU with bfloat16
     instructions it can be faster for large models."""
     gradient_checkpointing: bool = True
-    """Recompute activations in the backward pass: slower, less memory."""
+    """Whether to recompute activations in the backward pass, which saves memory and takes more time."""
     use_liger_kernel: bool = False
-    """Liger's kernels (GPU only; needs liger-kernel)."""
+    """Whether to use Liger kernels. They need a GPU and the package liger-kernel."""
     use_cpu: bool | None = None
-    """Train on the CPU; default: if there is no GPU."""
+    """Whether to train on the CPU. Default: only if there is no GPU."""
     output_dir: Text | None = None
-    """Output folder. In a config file: `output.dir`."""
+    """Output folder. In a config file, set `output.dir` instead."""
     save_steps: Count = 0
-    """Steps between checkpoints; 0: at the end only. In a config file: `output.save_every`."""
+    """Number of steps between checkpoints. 0 saves at the end only. In a config file, set `output.save_every`
+    instead."""
     save_total_limit: Positive | None = None
-    """Most checkpoints kept; default: all. In a config file: `output.save_total_limit`."""
+    """Maximum number of checkpoints to keep. Default: all. In a config file, set `output.save_total_limit` instead."""
     seed: Seed = 0
-    """Seed of row order, sampling and new weights. In a config file: `seed`."""
+    """Seed of the row order, sampling and newly initialized weights. In a config file, set `seed` instead."""
 
     @model_validator(mode="before")
     @classmethod
@@ -200,7 +211,7 @@ class GRPOConfig(Section):
             lines = [f"{each.path[0]}={shortened(values[each.path[0]])}: {each.message}" for each in problems]
             raise InputError("; ".join(lines)) from None
 
-    # As a section of a config file it is validated without `__init__`: there, each problem has a place of its own.
+    # Sections of config files are validated without `__init__`, so that each problem is reported at its own key.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @field_validator("kl_reference")
@@ -219,11 +230,11 @@ class GRPOConfig(Section):
 
     @property
     def prompts_per_step(self) -> int:
-        """Prompts of an optimizer step, over all processes."""
+        """Number of prompts per optimizer step, over all processes."""
         return self.rollouts_per_step // self.num_generations
 
     def for_rows(self, rows: int) -> "GRPOConfig":
-        """The same for a number of training rows, with `max_steps` in place of `num_train_epochs`."""
+        """The same config with `num_train_epochs` over `rows` training rows converted to `max_steps`."""
         if self.num_train_epochs is None:
             return self
         batches = self.num_train_epochs * (rows // max(1, self.prompts_per_step))
@@ -232,24 +243,24 @@ class GRPOConfig(Section):
 
     @property
     def max_seq_len(self) -> int:
-        """Most tokens of prompt and completion together."""
+        """Maximum number of tokens of a prompt and its completion together."""
         return self.max_prompt_length + self.max_tokens
 
     def accumulation(self, processes: int) -> int:
-        """Micro-batches of a step on each of `processes`. Raises `InputError` unless they divide it."""
+        """Number of micro-batches per step on each of `processes`. Raises `InputError` unless it is a whole number."""
         check_batch(self, processes)
         return self.rollouts_per_step // (self.per_device_train_batch_size * processes)
 
 
 def check_batch(args: GRPOConfig, processes: int | None = None) -> None:
-    """Raise `InputError` unless a step has whole groups and whole micro-batches on each of `processes` (default: as
-    many as this is one of). The message names the nearest sizes that fit."""
+    """Raise `InputError` unless a step consists of whole groups, and of whole micro-batches on each of `processes`
+    (default: the launcher's number). The message suggests the nearest sizes that fit."""
     for key, message in batch_problems(args, processes or world_size()):
         raise InputError(f"{key}: {message}").at(key)
 
 
 def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]]:
-    """The field that does not fit the others, and why; nothing if all fit."""
+    """The field that does not fit the others, with a message. Empty if all fit."""
     rollouts, group, micro = args.rollouts_per_step, args.num_generations, args.per_device_train_batch_size
     if rollouts % group:
         divisor = f"num_generations={group}"
@@ -270,7 +281,7 @@ def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]
 
 
 def _near(rollouts: int, args: GRPOConfig, processes: int) -> str:
-    """The nearest numbers of rollouts with whole groups and whole micro-batches."""
+    """The nearest numbers of rollouts that make whole groups and whole micro-batches."""
     step = math.lcm(args.num_generations, processes * args.per_device_train_batch_size)
     if step > 2 * rollouts:  # micro-batches do not fit anyway
         step = math.lcm(args.num_generations, processes)
@@ -283,10 +294,12 @@ def _either(sizes: list[int]) -> str:
 
 
 def default_config(policy: "Policy", output_dir: str | Path, **overrides: Any) -> GRPOConfig:
-    """Training arguments to begin with. `overrides` are fields of `GRPOConfig`; None leaves the default.
+    """A `GRPOConfig` with good starting values for `policy`. `overrides` are fields of `GRPOConfig`; None keeps the
+    default.
 
-    The tiny policy's were chosen by trial for a visible result in a minute; the others are the usual ones for
-    fine-tuning an instruction-tuned model on one GPU (16 prompts x 8 rollouts a step), to be tuned.
+    The values for the tiny policy were chosen by experiment, for a visible result in a minute. The others are common
+    values for fine-tuning an instruction-tuned model on one GPU (16 prompts x 8 rollouts per step), as a starting
+    point.
     """
     given = {name: value for name, value in overrides.items() if value is not None}
     return GRPOConfig(**{**default_fields(policy.is_tiny), "output_dir": str(output_dir), **given})

@@ -2,8 +2,8 @@
 
     config = load_train_config("configs/train/tiny.yaml", ["training.learning_rate=2e-6"])
 
-Whatever can be known without the model is checked here, once: names of tasks and rewards, and values that exclude each
-other. Neither torch nor reasoning_gym is imported.
+Everything that can be checked without the model is checked here, once: names of tasks and rewards, and values that
+exclude each other. Imports neither torch nor reasoning_gym.
 """
 
 import os
@@ -26,18 +26,18 @@ from rg_env.training.config.schema import CurriculumConfig, EngineConfig, TrainC
 
 
 def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, processes: int | None = None) -> TrainConfig:
-    """Read, resolve and check the config of a run that `processes` train together (default: the launcher's number).
+    """Read, resolve and check the config of a run with `processes` training processes (default: the launcher's number).
 
     Raises:
-        InputError: a file cannot be read; `processes` is not given, and the launcher's number is not a number.
-        ConfigError: wrong keys, types, ranges, names or combinations, all at once; or what `imports` names cannot be
-            imported.
+        InputError: a file cannot be read, or `processes` is not given and the launcher's value is not a number.
+        ConfigError: invalid keys, types, ranges, names or combinations, all of them in one error; or an entry of
+            `imports` cannot be imported.
     """
     return checked_config(read_config(file, overrides), processes=processes)
 
 
 def checked_config(document: Document, *, processes: int | None = None) -> TrainConfig:
-    """The config that `document` holds. Raises as `load_train_config`."""
+    """The config in `document`. Raises the errors of `load_train_config`."""
     config = parse_config(document, TrainConfig, _names)
     if found := [*_names(config), *problems(config, processes or world_size())]:
         raise config_error(document, found)
@@ -45,7 +45,7 @@ def checked_config(document: Document, *, processes: int | None = None) -> Train
 
 
 def _names(config: TrainConfig) -> Iterator[Problem]:
-    """Names that are unknown, and options that do not belong to them, after what the config imports."""
+    """Unknown names and invalid options of them, checked after the config's imports, which can register names."""
     try:
         import_user_code(config.imports)
     except InputError as error:
@@ -59,7 +59,7 @@ def _names(config: TrainConfig) -> Iterator[Problem]:
 
 
 def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
-    """Values that cannot work, or not together, in a run of `processes`."""
+    """Values that are invalid, alone or in combination, in a run with `processes` training processes."""
     for key, message in batch_problems(config.training, processes):
         yield Problem(("training", key), message)
     yield from _rows(config)
@@ -79,7 +79,7 @@ def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
 
 
 def contradictions(training: GRPOConfig, engine: EngineConfig, curriculum: object) -> Iterator[Problem]:
-    """Values of `training` and `engine` that exclude each other, or a `curriculum` (None: without one)."""
+    """Values of `training` and `engine` that exclude each other, or exclude a `curriculum` (None: no curriculum)."""
     if training.filter_groups and curriculum is not None:
         yield Problem(("training", "filter_groups"), "asks other prompts than the curriculum's: leave out one of them")
     if engine.kind == "embedded":
@@ -91,7 +91,7 @@ def contradictions(training: GRPOConfig, engine: EngineConfig, curriculum: objec
 
 
 def curriculum_problems(curriculum: CurriculumConfig, tasks: Mapping[str, Any]) -> Iterator[Problem]:
-    """What is wrong with a curriculum of some of `tasks`: by name, each with `level` and `levels`."""
+    """Problems of a curriculum. `tasks` are the training tasks by name, each with `level` and `levels`."""
     if not curriculum.tasks:
         yield Problem(("curriculum", "tasks"), "names no task: such as {spell_backward: {start: 0}}")
     if curriculum.failure_threshold >= curriculum.success_threshold:

@@ -1,4 +1,4 @@
-"""What a training run is: the schema of the files in `configs/train/`, and what other layers read from it.
+"""The schema of a training config (the files in `configs/train/`), and the views of it that other layers use.
 
     config = load_train_config("configs/train/tiny.yaml")    # see `load`
     env = ReasoningGym(gym=config.gym, **config.environment_arguments())
@@ -43,24 +43,24 @@ class ModelConfig(Section):
     short = "name"
 
     name: Text
-    """A folder, a name on the model hub, or "tiny": the tiny policy that ships with the package."""
+    """A folder, a model name on the Hugging Face Hub, or "tiny" for the tiny policy that ships with the package."""
     attention: Literal["auto", "flash_attention_2", "sdpa", "eager"] = "auto"
-    """Attention implementation. "auto": flash-attn where it works, otherwise PyTorch's SDPA."""
+    """Attention implementation. "auto" uses flash-attn if it works on this machine, and PyTorch's SDPA otherwise."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Data type of the weights. "bfloat16" is for LoRA, whose frozen weights then take half the memory."""
+    """Data type of the weights. "bfloat16" is meant for LoRA, where it halves the memory of the frozen weights."""
 
 
 class TaskConfig(TaskOptions):
-    """One task, under its name."""
+    """One training task. The key is the task's name."""
 
     weight: Annotated[float, Field(gt=0, le=1e100)] = 1.0
-    """Share of the questions, relative to the other tasks."""
+    """Share of the training questions, relative to the weights of the other tasks."""
 
 
 class DataConfig(Section):
-    """Questions and answers of your own, trained on instead of Reasoning Gym tasks. Plain text is the path. As many
-    questions as `splits.num_eval_examples` are for evaluation, picked by `splits.eval_seed`; the others are trained on.
-    An answer is correct if it equals the row's as number or text."""
+    """Your own questions and answers, which replace the Reasoning Gym tasks. Plain text is the path.
+    `splits.num_eval_examples` of the rows, picked by `splits.eval_seed`, are held out for evaluation; the rest are
+    trained on. An answer is correct if it equals the row's answer as a number or as text."""
 
     short = "path"
     renamed: ClassVar = {
@@ -75,40 +75,44 @@ class DataConfig(Section):
     }
 
     path: Text
-    """A .csv, .json, .jsonl or .parquet file, or the name of a dataset on the Hugging Face Hub."""
+    """Path of a .csv, .json, .jsonl or .parquet file, or the name of a dataset on the Hugging Face Hub."""
     config: Text | None = None
-    """Configuration of a dataset on the Hub, such as "main"."""
+    """Configuration of a dataset on the Hub, such as "main". Ignored for files."""
     split: Text = "train"
-    """Split of a dataset on the Hub."""
+    """Split of a dataset on the Hub. Ignored for files."""
     question_column: Text = "question"
-    """Column with the questions."""
+    """Name of the column with the questions."""
     answer_column: Text = "answer"
-    """Column with the gold answers: text or numbers."""
+    """Name of the column with the gold answers, which are text or numbers."""
     answer_after: Text | None = None
-    """The gold answer is what follows this text in the answer column, such as "####"; default: all of it."""
+    """Marker in the answer column, such as "####": the gold answer is the text after it. Default: the whole column is
+    the answer."""
 
 
 class SplitsConfig(Section):
-    """Which questions. Training and evaluation never ask the same problem, whatever the seeds."""
+    """Number and selection of questions. Training and evaluation never share a problem, whatever the seeds."""
 
     num_train_examples: Positive = 2000
-    """Number of distinct training questions, over all tasks by weight."""
+    """Number of distinct training questions, divided among the tasks by weight."""
     num_eval_examples: Count = 200
-    """Number of distinct evaluation questions of the training tasks, by weight; 0: none."""
+    """Number of distinct evaluation questions, divided among the training tasks by weight. 0: the training tasks are
+    not evaluated."""
     seed: Seed | None = None
-    """Seed of the training questions; default: the run's seed."""
+    """Seed of the training questions. Default: the run's `seed`."""
     eval_seed: Seed = 0
-    """Seed of the evaluation questions: the same for runs that differ in their seed."""
+    """Seed of the evaluation questions. It is independent of the run's `seed`, so that runs with different seeds are
+    evaluated on the same questions."""
     by: SplitBy = "problem"
-    """What decides whether a question is for training or for evaluation: its "problem", whatever the words and their
-    order, or its text alone ("question"), which lets the same problem be in both. "question" reproduces runs of earlier
-    releases, and gives more rows of tasks with few problems."""
+    """Unit that is assigned to either training or evaluation. "problem" keeps all wordings of a problem on one side.
+    "question" assigns each text by itself, so the same problem can be on both sides; it reproduces runs of earlier
+    releases and yields more rows for tasks with few problems."""
     manifest: Text | None = None
-    """The manifest.json of a run: train on exactly its rows, or refuse."""
+    """Path of the manifest.json of an earlier run. The run uses exactly the rows of that run, and fails if they cannot
+    be reproduced."""
 
 
 class EngineConfig(Section):
-    """What generates completions. Plain text is its kind: `engine: vllm`."""
+    """The engine that generates completions. Plain text is its kind: `engine: vllm`."""
 
     short = "kind"
     renamed: ClassVar = {
@@ -118,30 +122,34 @@ class EngineConfig(Section):
     }
 
     kind: Literal["embedded", "vllm"] = "embedded"
-    """"embedded": the model in training itself, in this process; "vllm": a vLLM server, as `rg-env vllm` and `rg-env
-    launch` start one."""
+    """"embedded" samples from the model being trained, in the training process. "vllm" samples from a vLLM server,
+    which `rg-env vllm` and `rg-env launch` start."""
     max_batch_size: Positive = 512
-    """Sequences that the embedded engine decodes at once; more are decoded in turns. Fewer take less memory."""
+    """Maximum number of sequences that the embedded engine decodes at once. A lower number takes less memory and more
+    time."""
     host: Text = "127.0.0.1"
     """Host of the vLLM server."""
     port: Annotated[int, Field(ge=1, le=65535)] = 8000
     """Port of the vLLM server."""
     connect_timeout: Above0 = 5.0
-    """Seconds to wait for the server at the start of a run."""
+    """Seconds to wait for the vLLM server at the start of a run."""
     generation_timeout: Above0 = 600.0
-    """Seconds that a batch of rollouts may take."""
+    """Timeout for generating one batch of rollouts, in seconds ("vllm" only)."""
     num_batches_ahead: Count = 0
-    """Batches generated while earlier ones are trained on ("vllm" only); 1 overlaps both, one step off-policy."""
+    """Number of batches that are generated while an earlier one is trained on ("vllm" only). 0 alternates generation
+    and training; 1 overlaps them, with rollouts that are one step off-policy."""
     importance_sampling_correction: bool = False
-    """Weigh each token by min(p_trainer / p_sampler, cap) ("vllm" only)."""
+    """Whether each token's policy loss is weighted by min(p_trainer / p_sampler, cap), which corrects for the
+    difference between the server's probabilities and the trainer's ("vllm" only; Yao et al., 2025, "Your Efficient RL
+    Framework Secretly Brings You Off-Policy RL Training")."""
     importance_sampling_cap: Above0 = 2.0
-    """Upper bound of these importance weights."""
+    """Upper bound (`cap`) of the importance weights."""
     weight_sync_timeout: Above0 = 120.0
-    """Seconds to wait for the server's workers in each phase of a weight sync."""
+    """Seconds to wait for the vLLM server's workers in each phase of a weight sync."""
 
     @classmethod
     def of(cls, kind: object) -> "EngineConfig":
-        """The default settings of the engine with this name. Raises `InputError` for an unknown one."""
+        """The default settings of the engine named `kind`. Raises `InputError` if it is unknown."""
         kinds = ("embedded", "vllm")
         if kind not in kinds:
             raise unknown_name("engine", kind, kinds)
@@ -149,49 +157,51 @@ class EngineConfig(Section):
 
 
 class LoraConfig(Section):
-    """Train low-rank adapters instead of all weights."""
+    """Low-rank adapters, which are trained instead of all weights."""
 
     r: Positive = 16
     """Rank of the adapters."""
     alpha: Positive = 32
-    """The update is scaled by alpha / r."""
+    """Numerator of the adapters' scale, alpha / r."""
     dropout: Share = 0.0
-    """Dropout on the adapters' input."""
+    """Dropout probability of the adapters' input. 0 turns it off."""
     target_modules: Annotated[list[Text], Field(min_length=1)] = ["all-linear"]  # noqa: RUF012
-    """Names of the layers that get an adapter; "all-linear" alone: all but the LM head."""
+    """Names of the layers that get an adapter. "all-linear", alone in the list, means all linear layers except the LM
+    head."""
     use_rslora: bool = False
-    """Scale by alpha / sqrt(r) instead."""
+    """Whether the scale is alpha / sqrt(r) instead of alpha / r (rsLoRA)."""
 
 
 class CurriculumTask(Section):
-    """A task whose level changes."""
+    """A task whose difficulty level changes during training. The key is the task's name."""
 
     attributes: list[Text] = Field(default_factory=list)
-    """Attributes of the task's curriculum that change; default: all."""
+    """Attributes of the task that change with the level. Default: all."""
     start: Count = 0
-    """First level."""
+    """Level at the start of training."""
     highest: Count | None = None
-    """Highest level to reach; default: the task's highest."""
+    """Highest level that the curriculum may reach. Default: the task's highest level."""
 
 
 class CurriculumConfig(Section):
-    """Levels that change during training: with the measured accuracy, or at given steps."""
+    """Difficulty levels that change during training, with the measured accuracy or at given steps."""
 
     tasks: dict[str, CurriculumTask]
-    """The training tasks whose level changes; the others stay as they are."""
+    """Training tasks whose level changes. The levels of other tasks stay fixed."""
     success_threshold: Share = 0.7
-    """Raise the level when the accuracy over the window is above this."""
+    """Accuracy over the window above which the level is raised."""
     failure_threshold: Share = 0.1
-    """Lower the level when the accuracy over the window is below this."""
+    """Accuracy over the window below which the level is lowered."""
     window: Positive = 20
-    """Number of prompts of the task, at its present level, over which accuracy is measured; until the window is full
-    the level does not change."""
+    """Number of prompts of the task, at its current level, over which accuracy is measured. The level does not change
+    until the window is full."""
     check_every: Positive = 1
-    """Steps between two checks of the accuracy."""
+    """Number of steps between checks of the accuracy."""
     step: Positive = 1
-    """Levels to go up or down by."""
+    """Number of levels by which a change raises or lowers the level."""
     schedule: dict[str, Count] | None = None
-    """Levels by step, such as {0: 0, 100: 1, 200: 2}, instead of thresholds."""
+    """Level by training step, such as {0: 0, 100: 1, 200: 2}. Replaces the thresholds. Default: levels follow the
+    accuracy."""
 
     _named = field_validator("tasks", mode="before")(named("{name: b, start: 1}", "name it once"))
 
@@ -208,41 +218,45 @@ class CurriculumConfig(Section):
 
 
 class LoggingConfig(Section):
-    """What a run shows and keeps. metrics.jsonl is always written."""
+    """Console output, records and metric services of a run. metrics.jsonl is always written."""
 
     report_to: Annotated[
         list[Literal["tensorboard", "wandb", "trackio"]],
         BeforeValidator(lambda names: [] if names in ("none", ["none"]) else names),
     ] = Field(default_factory=list)
-    """Services that also get the metrics, by name; "none": no service. Nothing is uploaded unless named here."""
+    """Services that receive the metrics, by name. Default, or "none": no service. Metrics are only uploaded to services
+    that are listed here."""
     project: Text = "rg-env"
-    """Project under which wandb and trackio keep the run."""
+    """Project of the run at wandb and trackio."""
     run_name: Text | None = None
-    """Name of the run at these services; default: the output folder's name."""
+    """Name of the run at wandb and trackio. Default: the name of the output folder."""
     examples_every: Count = 10
-    """Steps between two prints of questions and answers on the console; 0: none."""
+    """Number of steps between examples (questions and answers) on the console. 0 prints no examples."""
     num_examples: Positive = 2
-    """Number of questions shown then."""
+    """Number of examples printed each time."""
     rollouts_kept: Count = 32
-    """Rollouts of each step that are kept in rollouts.jsonl."""
+    """Number of rollouts per step that are written to rollouts.jsonl."""
     completion_tables: bool = True
-    """Send the questions and answers that are shown on the console to wandb and trackio as tables."""
+    """Whether the examples on the console are also sent to wandb and trackio, as tables."""
 
 
 class HubConfig(Section):
-    """Publishing on the Hugging Face Hub, with a card made from the run's files, as `rg-env push` does it. A failed
-    upload never ends a run: one line reports the command that finishes it."""
+    """Publishing on the Hugging Face Hub, with a model card made from the run's files, as by `rg-env push`. A failed
+    upload never ends a run: one line reports the command that completes the upload."""
 
     enabled: bool = False
-    """Upload the model at the end of training."""
+    """Whether the model is uploaded at the end of training."""
     repo_id: Text | None = None
-    """USER/NAME of the repository, created if it is missing. One with other contents is not overwritten."""
+    """Repository on the Hub, as USER/NAME. It is created if it does not exist. A repository with other contents is not
+    overwritten."""
     private: bool = False
-    """Create the repository as private."""
+    """Whether a new repository is private."""
     optimizer_state: Literal["none", "full"] = "none"
-    """"full": include the optimizer state, so that training can resume."""
+    """Optimizer state in the upload. "full" includes it, so that training can resume from the repository. "none" leaves
+    it out."""
     every: Count = 0
-    """Steps between uploads of checkpoints: a multiple of output.save_every; 0: at the end only."""
+    """Number of steps between uploads of checkpoints during training, a multiple of `output.save_every`. 0 uploads at
+    the end only."""
 
     renamed: ClassVar = {
         "organization": "put it into repo_id: ORGANIZATION/NAME",
@@ -252,45 +266,45 @@ class HubConfig(Section):
 
 
 class OutputConfig(Section):
-    """Where a run's files go. Plain text is the folder."""
+    """The output folder and its checkpoints. Plain text is the folder."""
 
     short = "dir"
 
     dir: Text | None = None
-    """A new folder; default: a fresh one under outputs/."""
+    """Output folder, which must not contain another run. Default: a new folder under outputs/."""
     save_every: Count = 100
-    """Steps between checkpoints; 0: at the end only."""
+    """Number of steps between checkpoints. 0 saves at the end only."""
     save_total_limit: Positive | None = None
-    """Number of checkpoints kept; default: all."""
+    """Maximum number of checkpoints to keep; older ones are deleted. Default: all are kept."""
 
 
 _LABEL = re.compile(r"\w[\w.-]{0,79}")
 _FIGURES = ("held_out", "status")
-"""Names under `eval/` that do not belong to a task."""
+"""Names under `eval/` that are reserved and cannot be labels."""
 
 
 class EvaluationSettings(Section):
-    """When the fixed evaluation is made, and how its questions are answered."""
+    """When the fixed evaluation runs, and how its answers are sampled."""
 
     every: Count | None = None
-    """Steps between evaluations; default: a fifth of the run; 0: before and after only."""
+    """Number of steps between evaluations. Default: a fifth of the run. 0 evaluates before and after training only."""
     before: bool = True
-    """Evaluate before the first step."""
+    """Whether to evaluate before the first step."""
     after: bool = True
-    """Evaluate after the last step."""
+    """Whether to evaluate after the last step."""
     rollouts_per_example: Positive = 1
-    """Sampled answers to each question; above 1, pass@k is reported."""
+    """Number of sampled answers per question. If it is above 1, pass@k is reported."""
     temperature: From0 | None = None
-    """Temperature of the sampled answers; default: that of training."""
+    """Temperature of the sampled answers. Default: `training.temperature`."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Nucleus sampling of the sampled answers; default: that of training."""
+    """Nucleus sampling threshold of the sampled answers. Default: `training.top_p`."""
     max_tokens: Positive | None = None
-    """Most new tokens of an answer; default: that of training."""
+    """Maximum number of new tokens of an answer. Default: `training.max_tokens`."""
     greedy: bool = True
-    """Answer each question once more, without sampling."""
+    """Whether each question is also answered once by greedy decoding."""
 
     def contradictions(self) -> Iterator[Problem]:
-        """Settings that exclude each other."""
+        """Problems with settings that exclude each other."""
         if self.temperature != 0:  # training's, which is the default, is above 0
             return
         if self.rollouts_per_example > 1:
@@ -300,22 +314,23 @@ class EvaluationSettings(Section):
 
 
 class EvaluationTask(TaskOptions):
-    """One entry, under the name of its task or under a label."""
+    """One evaluation task. The key is the task's name, or a label."""
 
     task: Text | None = None
-    """The task, if the entry's name is a label."""
+    """Name of the task if the key is a label. Default: the key."""
     num_examples: Positive | None = None
-    """Number of distinct questions; default: `num_held_out_examples`."""
+    """Number of distinct questions. Default: `evaluation.num_held_out_examples`."""
 
 
 class EvaluationConfig(EvaluationSettings):
-    """The fixed evaluation: the same questions before, during and after training."""
+    """The fixed evaluation, which uses the same questions before, during and after training."""
 
     tasks: dict[str, EvaluationTask] = Field(default_factory=dict)
-    """What is evaluated in addition to the training tasks: held-out tasks, each under its name; and any task, such as a
-    training task at another difficulty, under a label of your own, whose figures are in no overall figure."""
+    """Tasks that are evaluated in addition to the training tasks. A held-out task has its own name as key. Any task,
+    such as a training task at another difficulty, can have a label as key; its figures are not part of the overall
+    figures."""
     num_held_out_examples: Positive = 50
-    """Number of distinct questions of each of `tasks` without `num_examples`."""
+    """Number of distinct questions for each entry of `tasks` without `num_examples`."""
 
     _named = field_validator("tasks", mode="before")(
         named("{name: b, num_examples: 20}", "give the second one a label: {name: LABEL, task: NAME}")
@@ -323,23 +338,23 @@ class EvaluationConfig(EvaluationSettings):
 
     @property
     def held_out(self) -> list[str]:
-        """The entries of tasks under their own names."""
+        """Keys of `tasks` that are names of tasks."""
         return [name for name, entry in self.tasks.items() if entry.task in (None, name)]
 
     @property
     def labels(self) -> list[str]:
-        """The entries under labels."""
+        """Keys of `tasks` that are labels."""
         return [name for name in self.tasks if name not in self.held_out]
 
     def gym(self, name: str) -> dict[str, Any]:
-        """An entry in the form that `Mixture.parse` takes; its weight is its number of questions."""
+        """The entry `name` in the form that `Mixture.parse` takes. Its weight is its number of questions."""
         entry = self.tasks[name]
         options = entry.model_dump(exclude={"task", "num_examples"})
         return {"name": entry.task or name, "weight": entry.num_examples or self.num_held_out_examples, **options}
 
 
 def label_problem(label: str) -> str | None:
-    """Why figures cannot have the name `label`; None: they can."""
+    """Why `label` is not a valid name for figures; None if it is valid."""
     if not _LABEL.fullmatch(label):
         return "a label holds letters, digits, '_', '-' and '.', 80 at most"
     if label in _FIGURES:
@@ -350,7 +365,7 @@ def label_problem(label: str) -> str | None:
 
 
 def evaluation_steps(every: int | None, max_steps: int) -> int:
-    """Steps between two evaluations, a fifth of the run if `every` is None; 0: none during training."""
+    """Steps between evaluations: `every`, or a fifth of the run if it is None. 0 means none during training."""
     return max(1, max_steps // 5) if every is None else every
 
 
@@ -360,41 +375,44 @@ ALL = "all"
 
 
 class MonitorsConfig(Section):
-    """Rules over what a run logs, each under its name with its threshold. A rule that fires prints one line with the
-    symptom, the likely cause and the key to change, and then stays silent until all was well for a whole window."""
+    """Rules that watch the logged metrics. Each key is a rule and its value is the threshold. A rule that fires prints
+    one line with the symptom, the likely cause and the key to change. It does not fire again until its condition has
+    been false for a whole window."""
 
     window: Annotated[int, Field(ge=2, le=10_000)] = 10
-    """Number of logs, one a step, over which a rule averages; no rule fires before the first window is full."""
+    """Number of steps over which a rule averages. No rule fires before the first window is full."""
     off: list[str] = Field(default_factory=list)
-    """Rules that are turned off; [all]: every one."""
+    """Rules that are turned off. [all] turns off every rule."""
     stop_on: list[str] = Field(default_factory=list)
-    """Rules that end the run when they fire: with the last evaluation, a checkpoint, all results, and exit code 1."""
+    """Rules that end the run when they fire. The run still makes the last evaluation, saves a checkpoint and writes all
+    results; its exit code is 1."""
     zero_variance: Share = 0.9
-    """Fires at this share of groups with equal rewards, which teach nothing, or above."""
+    """Fires when at least this share of groups have equal rewards. Such groups provide no learning signal."""
     answer_rate: Share = 0.5
-    """Fires when the share of completions with a well-formed answer is below this, and not rising."""
+    """Fires when the share of completions with a well-formed answer is below this and not rising."""
     format_rate: Share = 0.5
-    """The same for the form that the reward `think_format` pays for, if it is a reward."""
+    """Fires when the share of completions with the format that the reward `think_format` pays for is below this and not
+    rising. Active only with that reward."""
     truncation: Share = 0.2
-    """Fires at this share of completions that the token limit cut off, or above."""
+    """Fires when at least this share of completions are cut off by the token limit."""
     length_drift: Factor = 2.0
-    """Fires when the mean length of completions is this many times that of the first window, or that part of it,
-    without more accuracy."""
+    """Fires when the mean length of completions has grown or shrunk by this factor since the first window, and accuracy
+    has not risen."""
     entropy_collapse: Share = 0.1
-    """Fires when the entropy is below this part of that in the first window, at an accuracy below 0.8 that does not
-    rise."""
+    """Fires when the entropy is below this fraction of its mean over the first window, accuracy is below 0.8, and
+    accuracy is not rising."""
     reward_hacking: Above0 = 0.1
-    """Fires when the mean reward has risen by this since the window before, or since the first one, beyond noise and
-    without more accuracy; half of it is enough with less accuracy."""
+    """Fires when the mean reward has risen by this much since the previous or the first window, beyond noise, and
+    accuracy has not risen. If accuracy has fallen, half of this rise is enough."""
     kl_spike: Factor = 5.0
-    """Fires when the KL divergence is this many times its median over the window, and above 0.1 nats a token."""
+    """Fires when the KL divergence is this many times its median over the window, and above 0.1 nats per token."""
     ratio_spike: Factor = 5.0
-    """Fires when the largest probability ratio of a token is this many times its median over the window, and above
+    """Fires when the largest probability ratio of any token is this many times its median over the window, and above
     10."""
     grader_timeouts: Share = 0.02
-    """Fires at this share of answers whose grading took too long, or above."""
+    """Fires when the grading of at least this share of answers timed out."""
     ungradable: Share = 0.02
-    """Fires at this share of answers that could not be graded, or above."""
+    """Fires when at least this share of answers could not be graded."""
 
     @field_validator("off", "stop_on")
     @classmethod
@@ -412,7 +430,7 @@ class MonitorsConfig(Section):
         return [name for name in cls.model_fields if name not in ("window", "off", "stop_on")]
 
     def active(self) -> list[str]:
-        """The rules that are on."""
+        """Names of the rules that are on."""
         return [] if ALL in self.off else [name for name in self.rule_names() if name not in self.off]
 
 
@@ -464,11 +482,11 @@ _ELSEWHERE = {
     "algorithm": "verl's sections are training, engine and model here",
     "trainer": "verl's sections are training, output and logging here",
 }
-"""Sections and keys of other tools, and what replaces them."""
+"""Sections and keys of other tools, with the remedy that the error message gives."""
 
 
 class TrainConfig(Section):
-    """A training run."""
+    """The config of a training run."""
 
     renamed: ClassVar = _ELSEWHERE
     mistaken: ClassVar = {
@@ -477,20 +495,21 @@ class TrainConfig(Section):
     }
 
     imports: list[Text] = Field(default_factory=list)
-    """Modules, or .py files (relative to the config that names them), that register tasks or rewards of your own."""
+    """Modules or .py files that register your own tasks or rewards. Paths are relative to the config file that lists
+    them."""
     seed: Seed = 0
-    """Seed of everything random: questions, their order, sampling, new weights."""
+    """Seed of the training questions, their order, sampling and newly initialized weights."""
     grading: Literal["hardened", "partial", "upstream"] = "hardened"
-    """"hardened": right or not; "partial": real progress counts; "upstream": the library's own formulas, for comparison
-    with published numbers."""
+    """Grading of answers. "hardened" scores an answer as right or wrong. "partial" also gives credit for real progress.
+    "upstream" uses Reasoning Gym's own formulas, for comparison with published numbers."""
     model: ModelConfig
     tasks: dict[str, TaskConfig] = Field(default_factory=dict)
-    """The tasks to train on; or else `data`."""
+    """Tasks to train on. Required unless `data` is given."""
     data: DataConfig | None = None
     splits: SplitsConfig = SplitsConfig()
     prompt: PromptConfig = PromptConfig()
     rewards: Rewards = Field(default_factory=default_rewards)
-    """What a rollout is rewarded for."""
+    """Reward functions, by name. The reward of a rollout is their weighted sum."""
     engine: EngineConfig = EngineConfig()
     training: GRPOConfig = GRPOConfig()
     lora: LoraConfig | None = None
@@ -517,11 +536,11 @@ class TrainConfig(Section):
 
     @property
     def trained_on(self) -> list[str]:
-        """Names of what is trained on, for names of runs: the tasks, or the file of your own data."""
+        """Names of the training tasks, or of the data file, for the name of the run."""
         return [Path(self.data.path).stem] if self.data else list(self.tasks)
 
     def prompt_arguments(self) -> dict[str, Any]:
-        """Arguments of any `Environment`: how questions are prompted, and what answers are rewarded for."""
+        """Keyword arguments of any `Environment`: the prompt and the rewards."""
         prompt = self.prompt
         return {
             "system_prompt": prompt.system_prompt,
@@ -531,7 +550,7 @@ class TrainConfig(Section):
         }
 
     def environment_arguments(self) -> dict[str, Any]:
-        """Arguments of `ReasoningGym`, without `gym`."""
+        """Keyword arguments of `ReasoningGym`, except `gym`."""
         splits = self.splits
         return {
             "num_train_examples": splits.num_train_examples,
@@ -545,21 +564,22 @@ class TrainConfig(Section):
         }
 
     def evaluation_environments(self) -> list[tuple[str | None, dict[str, Any]]]:
-        """What is evaluated in addition to the training tasks, an entry for each environment: its label, and all its
-        arguments of `ReasoningGym`. The held-out tasks share one, without a label."""
+        """Environments that are evaluated in addition to the training tasks: the label of each and its arguments of
+        `ReasoningGym`. The held-out tasks share one environment, whose label is None."""
         evaluation = self.evaluation
         parts: list[tuple[str | None, list[str]]] = [(None, evaluation.held_out)] if evaluation.held_out else []
         parts += [(label, [label]) for label in evaluation.labels]
         environments = []
         for label, names in parts:
             gym = [evaluation.gym(name) for name in names]
-            # By largest remainder each task gets as many rows as its weight if the weights add up to all rows.
+            # The weights add up to the number of rows, so that each task gets exactly as many rows as its weight.
             rows = {"num_train_examples": 0, "num_eval_examples": sum(spec["weight"] for spec in gym), "manifest": None}
             environments.append((label, {**self.environment_arguments(), "gym": gym, **rows}))
         return environments
 
     def grpo_config(self, folder: Path | None = None) -> GRPOConfig:
-        """The section `training` with what other sections hold: the seed, the output folder, when to save."""
+        """The section `training`, completed with the seed, the output folder and the save interval from other
+        sections."""
         return self.training.model_copy(
             update={
                 "seed": self.seed,
@@ -570,16 +590,16 @@ class TrainConfig(Section):
         )
 
     def resolved(self) -> dict[str, Any]:
-        """The whole config, defaults included, as plain values that `load_train_config` reads to the same config."""
+        """The whole config, including defaults, as plain values. `load_train_config` reads them to an equal config."""
         values: dict[str, Any] = without_nulls(self.model_dump(mode="json", exclude={"training": set(OWNED_ELSEWHERE)}))
         return values
 
     def in_updates(self, own_rows: int | None = None) -> "TrainConfig":
-        """The same run with all steps counted in updates (`training.rollouts_as_steps`); rounded up. The number of
-        steps follows from `training.num_train_epochs`, if given.
+        """The same run with all numbers of steps converted from rollouts to updates (`training.rollouts_as_steps`),
+        rounded up, and `training.num_train_epochs` converted to steps.
 
         Args:
-            own_rows: number of training rows in `data`; without it, its epochs stay epochs.
+            own_rows: number of training rows in `data`. Without it, epochs over `data` are not converted.
         """
         training = self.training
         rows = own_rows if self.data else self.splits.num_train_examples
@@ -595,7 +615,7 @@ class TrainConfig(Section):
 
         curriculum = counted(self.curriculum, "check_every")
         if curriculum is not None and curriculum.schedule is not None:
-            # The latest last: it wins where several begin with the same update.
+            # In ascending order: where several entries fall on the same update, the latest wins.
             starts = sorted((int(start), level) for start, level in curriculum.schedule.items())
             schedule = {str(updates(start)): level for start, level in starts}
             curriculum = curriculum.model_copy(update={"schedule": schedule})
