@@ -1,8 +1,7 @@
-"""Refuses wording that is not plain, idiomatic American English in the documents and, with --code, in rg_env.
+"""Refuses wording that is not plain, idiomatic American English in the documents and in the code.
 
-    python tools/check_words.py                     # README.md, CONTRIBUTING.md, benchmarks/README.md, docs/**/*.md
-    python tools/check_words.py FILE...             # these documents
-    python tools/check_words.py --code              # comments, docstrings and messages of rg_env, with counts
+    python tools/check_words.py           # all documents, and comments, docstrings and messages of all code but the tests
+    python tools/check_words.py FILE...   # these files
 
 In documents, code (fenced or between backticks), addresses and the generated part of a page are not checked: the latter
 comes from rg_env. Exit code 1: something was found.
@@ -14,7 +13,6 @@ import io
 import re
 import sys
 import tokenize
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,29 +79,29 @@ def code_prose(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, re.sub(r"`[^`]*`", " ", node.value)
 
 
-def documents() -> list[Path]:
-    """The documents that are checked."""
+def files() -> list[Path]:
+    """The documents and modules that are checked."""
     named = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md"]
-    return [*named, *sorted((ROOT / "docs").rglob("*.md"))]
+    code = [path for folder in ("rg_env", "examples", "benchmarks", "tools") for path in (ROOT / folder).rglob("*.py")]
+    return [*named, *sorted((ROOT / "docs").rglob("*.md")), *sorted(set(code) - {Path(__file__)})]
+
+
+def check(file: Path) -> Iterator[tuple[int, str, str]]:
+    """Line number, the words, and what to write instead, for a document or a module."""
+    text = file.read_text(encoding="utf-8")
+    for start, part in code_prose(text) if file.suffix == ".py" else [(1, prose(text))]:
+        for line, words, better in findings(part):
+            yield start + line - 1, " ".join(words.split()), better
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="documents; default: all of them")
-    parser.add_argument("--code", action="store_true", help="check rg_env's comments, docstrings and messages")
-    options = parser.parse_args()
-    found, counts = 0, Counter[str]()
-    for file in sorted((ROOT / "rg_env").rglob("*.py")) if options.code else options.files or documents():
-        text = file.read_text(encoding="utf-8")
-        for start, part in code_prose(text) if options.code else [(1, prose(text))]:
-            for line, words, better in findings(part):
-                print(f"{file}:{start + line - 1}: {' '.join(words.split())!r}: {better}")
-                counts[better] += 1
-                found += 1
-    if options.code:
-        for better, count in counts.most_common():
-            print(f"{count:5}  {better}", file=sys.stderr)
-        print(f"{found:5}  in all", file=sys.stderr)
+    parser.add_argument(
+        "files", nargs="*", type=Path, metavar="FILE", help="documents or modules; default: all of them"
+    )
+    found = [(file, *each) for file in parser.parse_args().files or files() for each in check(file)]
+    for file, line, words, better in found:
+        print(f"{file}:{line}: {words!r}: {better}")
     return 1 if found else 0
 
 
