@@ -1,9 +1,9 @@
-"""What the curriculum of `configs/train/tiny_curriculum.yaml` changes: the same budget with and without it, over seeds.
+"""Effect of the curriculum in `configs/train/tiny_curriculum.yaml`: the same budget with and without it, over seeds.
 
     .venv/bin/python benchmarks/curriculum.py                # three seeds, six runs, about six minutes on two cores
 
-Both sides train the tiny policy for the same steps and are asked the same evaluation questions, which have one to three
-animals. Reported are the mean difference and its 95 % interval by Student's t over seeds, whatever they are.
+Both sides train the tiny policy for the same steps and are evaluated on the same questions, which have one to three
+animals. Prints the mean difference with its 95 % confidence interval (Student's t over seeds), significant or not.
 """
 
 import argparse
@@ -21,7 +21,7 @@ CONFIG = Path(__file__).parents[1] / "configs" / "train" / "tiny_curriculum.yaml
 
 
 def run(folder: Path, seed: int, steps: int, overrides: list[str]) -> list[dict[str, Any]]:
-    """The metrics of one run, a line each."""
+    """The metrics of one run, one dict per line of its metrics file."""
     command = [
         sys.executable, "-m", "rg_env.cli.main", "train", str(CONFIG), f"output.dir={folder}", f"seed={seed}",
         f"training.max_steps={steps}", "logging.examples_every=0", "splits.num_eval_examples=100",

@@ -1,10 +1,11 @@
-"""What `rg-env eval` adds to the time that a server takes: against an endpoint of fixed latency on this machine.
+"""Overhead of `rg-env eval`, measured against a local endpoint with a fixed latency.
 
-    .venv/bin/python benchmarks/evaluate.py                # throughput and CPU time a request; --check: exit code 1
+    .venv/bin/python benchmarks/evaluate.py                # throughput and CPU time per request
     .venv/bin/python benchmarks/evaluate.py --memory       # and how memory grows over 100,000 rollouts (minutes)
+    .venv/bin/python benchmarks/evaluate.py --check        # exit code 1 if a target is missed
 
-The endpoint, a process of its own, answers each request after the same time, whatever it is asked. So many calls under
-way at once could at best be answered `concurrency / latency` times a second: that is the ideal.
+The endpoint runs in its own process and answers every request after the same delay. The ideal throughput is therefore
+`concurrency / latency` requests per second.
 """
 
 import argparse
@@ -41,7 +42,7 @@ ANSWER = json.dumps(
 
 
 def serve(port: Any, latency_s: float) -> None:
-    """The endpoint: as little HTTP as a client needs."""
+    """Run the endpoint, with only as much HTTP as a client needs."""
     head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(ANSWER)}\r\n\r\n".encode()
 
     async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -74,7 +75,7 @@ def config_of(folder: Path, port: int, questions: int, times: int, concurrency: 
 
 
 def measured(config: EvalConfig, folder: Path) -> tuple[float, float, list[tuple[int, float]]]:
-    """Seconds, CPU seconds, and the most memory (MB) by rollouts made."""
+    """Seconds, CPU seconds, and (rollouts made, peak memory in MB) over the course of the evaluation."""
     works = make_works(config)
     memory: list[tuple[int, float]] = []
 
@@ -89,11 +90,11 @@ def measured(config: EvalConfig, folder: Path) -> tuple[float, float, list[tuple
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--latency", type=float, default=0.4, help="seconds that the endpoint takes; default: 0.4")
+    parser.add_argument("--latency", type=float, default=0.4, help="seconds per answer of the endpoint; default: 0.4")
     parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--requests", type=int, default=6400, help="a multiple of 16")
-    parser.add_argument("--memory", action="store_true", help="100,000 rollouts from an endpoint that answers at once")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a target is missed")
+    parser.add_argument("--memory", action="store_true", help="100,000 rollouts from an endpoint without latency")
+    parser.add_argument("--check", action="store_true", help="exit code 1 if a target is missed")
     options = parser.parse_args()
     here, there = multiprocessing.Pipe(duplex=False)
     latency = 0.0 if options.memory else options.latency
@@ -116,8 +117,8 @@ def report_throughput(folder: Path, port: int, options: argparse.Namespace) -> i
     ideal = options.requests / options.concurrency * options.latency
     share, each = ideal / seconds, 1000 * cpu / options.requests
     print(
-        f"{options.requests} requests in {seconds:.2f} s, where {ideal:.2f} s are ideal: {share:.3f} of the ideal "
-        f"throughput (target {LEAST_SHARE}); {each:.2f} ms of CPU a request (target {MOST_CPU_MS:g})"
+        f"{options.requests} requests in {seconds:.2f} s (ideal: {ideal:.2f} s): {share:.3f} of the ideal "
+        f"throughput (target {LEAST_SHARE}); {each:.2f} ms of CPU per request (target {MOST_CPU_MS:g})"
     )
     return int(options.check and (share < LEAST_SHARE or each > MOST_CPU_MS))
 

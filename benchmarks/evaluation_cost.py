@@ -1,11 +1,11 @@
-"""Seconds a rollout of the fixed evaluation, against those of training generation in the same run, on the CPU.
+"""Time per rollout of the fixed evaluation, compared with training generation in the same run, on the CPU.
 
     .venv/bin/python benchmarks/evaluation_cost.py
 
-The tiny policy, `leg_counting`, embedded engine, 16 prompts x 8 rollouts a step. Before each step the fixed evaluation
-asks as many prompts as often, sampled as in training, from the same weights: answers are equally long on average. Both
-include scoring. The first step is warm-up and not counted. A figure is the median over steps; it depends on the
-machine: the ratio counts.
+The tiny policy, `leg_counting`, embedded engine, 16 prompts x 8 rollouts per step. Before each step, the fixed
+evaluation samples the same number of rollouts with the same weights and sampling, so answers have the same mean
+length. Both figures include scoring. They are medians over steps, without the first one (warm-up). They depend on
+the machine; only the ratio is meaningful.
 """
 
 import argparse
@@ -49,15 +49,15 @@ def main() -> None:
     assert len(evaluation) == len(training) == options.steps
 
     def cost(measured: list[tuple[Any, Any]]) -> tuple[float, float]:
-        """Microseconds a rollout, and a generated token."""
+        """Microseconds per rollout and per generated token."""
         rollouts = [1e6 * seconds / (PROMPTS * ROLLOUTS) for seconds, _ in measured[1:]]
         tokens = [each / length for each, (_, length) in zip(rollouts, measured[1:], strict=True)]
         return statistics.median(rollouts), statistics.median(tokens)
 
     ours, theirs = cost(evaluation), cost(training)
-    print(f"fixed evaluation     {ours[0]:8.0f} us a rollout   {ours[1]:6.1f} us a token")
-    print(f"training generation  {theirs[0]:8.0f} us a rollout   {theirs[1]:6.1f} us a token")
-    print(f"ratio                {ours[0] / theirs[0]:8.2f}                {ours[1] / theirs[1]:6.2f}")
+    print(f"fixed evaluation     {ours[0]:8.0f} us/rollout   {ours[1]:6.1f} us/token")
+    print(f"training generation  {theirs[0]:8.0f} us/rollout   {theirs[1]:6.1f} us/token")
+    print(f"ratio                {ours[0] / theirs[0]:8.2f}              {ours[1] / theirs[1]:6.2f}")
 
 
 if __name__ == "__main__":

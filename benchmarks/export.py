@@ -1,14 +1,14 @@
-"""Memory and time of `rg-env export`, on a ZeRO-3 checkpoint of 0.5 B parameters, beside a plain copy of the bytes.
+"""Memory and time of `rg-env export`, on a ZeRO-3 checkpoint of 0.5 B parameters, against a plain copy of the bytes.
 
     .venv/bin/python benchmarks/export.py               # makes the checkpoint first: 6 GB of disk, 8 GB of memory
     .venv/bin/python benchmarks/export.py --check       # exit code 1 if a target is missed
 
-Two processes of DeepSpeed on the CPU make the checkpoint: a model of Qwen2.5-0.5B's shape with random weights, in
-float32, before the first step (so without moments, which an export does not read). Then, each in a process of its own:
-a plain copy of a file with as many bytes as the float32 weights have; exports to float32 and to bfloat16, with and
-without verification, from when the libraries are imported (that takes seconds, whatever is exported).
-The peak is of anonymous memory (RssAnon), libraries included: mapped files, such as the checkpoint, are not counted,
-since the system can drop them at any time.
+Two DeepSpeed processes on the CPU make the checkpoint: a model of Qwen2.5-0.5B's shape with random float32 weights,
+saved before the first step (so without optimizer moments, which an export does not read). Each measurement then runs in
+its own process: a plain copy of a file as large as the float32 weights; and exports to float32 and bfloat16, with and
+without verification. Import time is reported separately, because it is the same for every export.
+Peak memory is anonymous memory (RssAnon), libraries included. Mapped files, such as the checkpoint, do not count,
+because the system can drop them at any time.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 PEAK, TIME = 2.6, 3.0
-"""At most: peak memory by the bytes of the float32 weights; seconds by those of the copy, imports not counted."""
+"""Upper bounds: peak memory / bytes of the float32 weights; seconds / seconds of the copy, without imports."""
 
 MAKE = """
 import sys
@@ -52,7 +52,7 @@ torch.distributed.destroy_process_group()
 
 
 def make(folder: Path) -> Path:
-    """The checkpoint, in a folder as transformers' trainer leaves it."""
+    """Make the checkpoint, in the folder layout of transformers' trainer."""
     from rg_env.tiny import POLICY_DIR
 
     checkpoint = folder / "checkpoint-0"
@@ -61,14 +61,14 @@ def make(folder: Path) -> Path:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*command, str(checkpoint)], cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode:
-        sys.exit(f"DeepSpeed made no checkpoint:\n{done.stderr[-3000:]}")
+        sys.exit(f"DeepSpeed failed to make the checkpoint:\n{done.stderr[-3000:]}")
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"):
         shutil.copyfile(POLICY_DIR / name, checkpoint / name)
     return checkpoint
 
 
 def measured(code: str, *arguments: str) -> tuple[float, float, int]:
-    """Seconds that a program prints, seconds of the whole process, and its peak of anonymous memory in bytes."""
+    """Seconds that a program prints, seconds of the whole process, and its peak anonymous memory in bytes."""
     begin, peak = time.monotonic(), 0
     process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
     while process.poll() is None:
@@ -83,7 +83,7 @@ def measured(code: str, *arguments: str) -> tuple[float, float, int]:
 
 
 def anonymous(process: int) -> int:
-    """Bytes of its memory that no file backs; 0 once it has ended."""
+    """Anonymous memory of a process in bytes; 0 once it has ended."""
     try:
         status = Path(f"/proc/{process}/status").read_text()
     except OSError:
@@ -113,13 +113,13 @@ print(time.monotonic() - start)
 
 
 def exported(checkpoint: Path, out: Path, **asked: Any) -> tuple[float, float, int]:
-    """As `measured`, of an export into `out`, which is made anew."""
+    """Measure an export into `out`, which is replaced. Returns what `measured` returns."""
     shutil.rmtree(out, ignore_errors=True)
     return measured(EXPORT, str(checkpoint), str(out), json.dumps(asked))
 
 
 def copied(file: Path) -> float:
-    """Seconds of a plain copy, bytes read and written by one process."""
+    """Seconds of a plain copy by one process."""
     target = file.with_name("copy")
     seconds, _, _ = measured(COPY, str(file), str(target))
     target.unlink()
@@ -128,9 +128,9 @@ def copied(file: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkpoint", type=Path, help="one that was made before; default: made anew, and removed")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="make it there, and leave it")
-    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
+    parser.add_argument("--checkpoint", type=Path, help="existing checkpoint; default: make one, and remove it")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="make the checkpoint in this folder, and keep it")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each; default: 3")
     parser.add_argument("--check", action="store_true", help="exit code 1 if a target is missed")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rg-env-export-") as name:
@@ -138,7 +138,7 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         checkpoint = (options.checkpoint or make(folder)).absolute()
         out = Path(name) / "out"
-        exported(checkpoint, out, dtype="fp32", verify=False)  # the file to copy; and the disk's cache is warm
+        exported(checkpoint, out, dtype="fp32", verify=False)  # makes the file to copy, and warms the page cache
         weights = out / "model.safetensors"
         size = weights.stat().st_size
         weights = weights.rename(Path(name) / "weights")
@@ -169,7 +169,7 @@ def main() -> None:
         missed += [kind] if seconds > TIME * copy or peak > PEAK * size else []
     print(json.dumps(results, indent=1))
     if missed:
-        print(f"missed a target: {', '.join(missed)}")
+        print(f"targets missed: {', '.join(missed)}")
     sys.exit(1 if options.check and missed else 0)
 
 

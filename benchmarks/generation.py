@@ -1,9 +1,9 @@
-"""Building 2,000 + 200 rows of a 20-task mixture: one process against one per core, and the second build from disk.
+"""Time to build 2,000 + 200 rows of a 20-task mixture: one process, one per core, and a second build from the cache.
 
     .venv/bin/python benchmarks/generation.py
 
-Each build runs in an interpreter of its own, in turns, `--rounds` times; figures are the best of the rounds, since a
-busy machine only ever adds. Seconds depend on the machine: the ratio counts.
+Each build runs in its own interpreter, in turns, `--rounds` times. Figures are the best of the rounds, because a busy
+machine only ever adds time. Seconds depend on the machine; only the ratio is meaningful.
 """
 
 import argparse
@@ -14,10 +14,10 @@ import sys
 import tempfile
 
 TASKS = [
-    # half of them slow to draw from (2 to 60 ms an item) ...
+    # Slow to draw from (2 to 60 ms per item).
     "advanced_geometry", "codeio", "countdown", "game_of_life", "polynomial_equations",
     "puzzle24", "rubiks_cube", "simple_equations", "sokoban", "sudoku",
-    # ... and half quick
+    # Fast to draw from.
     "arc_1d", "basic_arithmetic", "chain_sum", "family_relationships", "leg_counting",
     "maze", "n_queens", "number_sequence", "spell_backward", "syllogism",
 ]  # fmt: skip
@@ -42,8 +42,8 @@ def build(train: int, cache: bool, processes: int | None) -> tuple[float, list[s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train", type=int, default=2000, help="training rows; a tenth as many for evaluation")
-    parser.add_argument("--rounds", type=int, default=1, help="how often each build is timed (default: 1)")
+    parser.add_argument("--train", type=int, default=2000, help="training rows; evaluation gets a tenth of that")
+    parser.add_argument("--rounds", type=int, default=1, help="timings of each build (default: 1)")
     options = parser.parse_args()
     one, every, hashes = [], [], set()
     for _ in range(options.rounds):

@@ -1,19 +1,19 @@
-"""Does rg_env work on this machine's GPU, and how fast? One command, which fails loudly.
+"""Checks that rg_env works on this machine's GPU, and measures how fast.
 
     python benchmarks/gpu.py                  # Qwen2.5-0.5B's and 1.5B's shapes, random weights; some ten minutes
     python benchmarks/gpu.py --shapes 0.5B --steps 4
     python benchmarks/gpu.py --shapes tiny    # the policy in the package: the default without a GPU
 
-Needs torch (2.11 or later), transformers (5.16 or later), accelerate and pydantic: neither Verifiers nor Reasoning Gym.
-Each check is a line of a table for `benchmarks/README.md`; a check that fails says why, and makes the exit code 1.
+Needs torch (2.11 or later), transformers (5.16 or later), accelerate and pydantic, but neither Verifiers nor Reasoning
+Gym. Each check is a row of a table for `benchmarks/README.md`. A failed check reports why; the exit code is then 1.
 
 | check | passes if |
 |---|---|
-| attention | every kernel that can be had gives the log-probabilities of the eager one, to the type's precision |
-| engine | the log-probabilities of sampled tokens are those of a plain forward pass in the same type |
+| attention | log-probabilities of every available kernel match the eager one's, up to the dtype's precision |
+| engine | log-probabilities of sampled tokens match a plain forward pass in the same dtype |
 | trainer | GRPO steps are finite and change the weights; peak memory is near `rg-env doctor`'s estimate |
-| TRL | (where it is installed) the same steps by `trl.GRPOTrainer`: the ratio of seconds |
-| vLLM | (where it is installed) the tiny policy learns with a server on the same GPU; each sync is compared |
+| TRL | (if installed) `trl.GRPOTrainer` makes the same steps; reports the ratio of seconds |
+| vLLM | (if installed) the tiny policy learns with a server on the same GPU; log-probabilities match after each sync |
 """
 
 import argparse
@@ -49,7 +49,7 @@ CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 HALF = torch.bfloat16 if CUDA else torch.float32
 TOLERANCE = {torch.bfloat16: 0.05, torch.float32: 1e-4}
-"""Mean absolute difference of log-probabilities between two ways to compute them in a type."""
+"""Maximum mean absolute difference between two computations of log-probabilities, by dtype."""
 SHAPES = {
     "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,
              "num_key_value_heads": 2},
@@ -58,15 +58,15 @@ SHAPES = {
 }  # fmt: skip
 PROMPTS, ROLLOUTS, MICRO_BATCH = 16, 8, 16
 MEMORY_BOUNDS = (0.5, 1.5)
-"""Measured peak / estimate."""
+"""Accepted range of measured peak memory / estimate."""
 
 
 class Failed(Exception):
-    """A check that did not pass."""
+    """A check failed."""
 
 
 def policy_of(shape: str) -> tuple[Any, Any]:
-    """A model on the device, in float32, and a tokenizer. Of `tiny` the trained weights, else random ones."""
+    """A float32 model on the device, and a tokenizer. Weights are random, except for `tiny`, which is trained."""
     tiny = load_policy("tiny")
     if shape == "tiny":
         return tiny.model.to(DEVICE), tiny.tokenizer
@@ -78,7 +78,7 @@ def policy_of(shape: str) -> tuple[Any, Any]:
 
 
 def length(rollout: Any) -> float:
-    """A reward that any model earns something of, and no two rollouts of a group the same."""
+    """A reward that is positive for any model and differs between the rollouts of a group."""
     return float(len(rollout.token_ids) % 7) / 7
 
 
@@ -88,7 +88,7 @@ def environment(steps: int) -> Environment:
 
 
 def plain_logps(model: Any, ids: list[int]) -> torch.Tensor:
-    """Log-probabilities of `ids[1:]`, by a plain forward pass."""
+    """Log-probabilities of `ids[1:]`, computed by a plain forward pass."""
     tokens = torch.tensor([ids], device=DEVICE)
     with torch.no_grad(), torch.autocast(DEVICE.type, dtype=HALF, enabled=torch.float32 != HALF):
         logits = model(input_ids=tokens).logits[0, :-1].float()
@@ -96,7 +96,7 @@ def plain_logps(model: Any, ids: list[int]) -> torch.Tensor:
 
 
 def check_attention(shape: str) -> str:
-    """Each kernel against the eager one."""
+    """Compare each attention kernel with the eager one."""
     ids = torch.randint(5, 700, (512,), generator=torch.Generator().manual_seed(0)).tolist()
     expected, found = None, []
     for kind in ("eager", "sdpa", "flash_attention_2"):
@@ -105,7 +105,7 @@ def check_attention(shape: str) -> str:
             model.set_attn_implementation(kind)
             logps = plain_logps(model.to(HALF), ids[: 256 if shape == "tiny" else 512])
         except (ImportError, ValueError) as error:
-            found.append(f"{kind}: not here ({str(error).split('.')[0][:60]})")
+            found.append(f"{kind}: not available ({str(error).split('.')[0][:60]})")
             continue
         expected = logps if expected is None else expected
         difference = float((logps - expected).abs().mean())
@@ -117,7 +117,7 @@ def check_attention(shape: str) -> str:
 
 
 def check_engine(shape: str, tokens: int) -> str:
-    """Sampled log-probabilities against a plain forward pass, and tokens a second."""
+    """Compare sampled log-probabilities with a plain forward pass, and measure tokens per second."""
     model, tokenizer = policy_of(shape)
     model = model.to(HALF)
     engine = EmbeddedEngine(model, tokenizer)
@@ -150,7 +150,7 @@ def arguments(folder: str, steps: int, tokens: int) -> dict[str, Any]:
 
 
 class Clock(TrainerCallback):
-    """Notes when training begins and when each step ends."""
+    """Records when training begins and when each step ends."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
@@ -163,12 +163,12 @@ class Clock(TrainerCallback):
 
     @property
     def seconds(self) -> float:
-        """Of a step: the median without the first."""
+        """Median seconds per step, without the first step."""
         return statistics.median([end - start for start, end in itertools.pairwise(self.ends)][1:])
 
 
 def check_trainer(shape: str, steps: int, tokens: int, times: dict[str, float]) -> str:
-    """GRPO steps: they change the weights, agree with the sampler, and take as much memory as estimated."""
+    """Check that GRPO steps change the weights, agree with the sampler, and use the estimated memory."""
     model, tokenizer = policy_of(shape)
     before = next(p for p in model.parameters() if p.dim() > 1).detach().clone()
     clock = Clock()
@@ -186,7 +186,7 @@ def check_trainer(shape: str, steps: int, tokens: int, times: dict[str, float]) 
     if torch.equal(before, after.detach()):
         raise Failed("the weights did not change")
     per_step = statistics.median([line["num_tokens"] for line in steps_logged]) / len(steps_logged)
-    text = f"{clock.seconds:.2f} s a step, about {per_step / clock.seconds:,.0f} tokens/s"
+    text = f"{clock.seconds:.2f} s/step, about {per_step / clock.seconds:,.0f} tokens/s"
     if not CUDA:
         return text
     longest = max(len(prompt) for prompt in trainer.rollouts.prompt_ids) + tokens
@@ -201,12 +201,12 @@ def check_trainer(shape: str, steps: int, tokens: int, times: dict[str, float]) 
     share = peak / expected
     text += f", peak {peak / 1e9:.1f} GB ({share:.2f} of the estimate)"
     if not MEMORY_BOUNDS[0] <= share <= MEMORY_BOUNDS[1]:
-        raise Failed(f"{text}: out of {MEMORY_BOUNDS}")
+        raise Failed(f"{text}: not in {MEMORY_BOUNDS}")
     return text
 
 
 def check_trl(shape: str, steps: int, tokens: int, times: dict[str, float]) -> str:
-    """TRL's trainer on the same prompts and sizes."""
+    """Time TRL's trainer on the same prompts and sizes."""
     import trl
     from datasets import Dataset
 
@@ -230,12 +230,12 @@ def check_trl(shape: str, steps: int, tokens: int, times: dict[str, float]) -> s
             train_dataset=Dataset.from_list(rows), callbacks=[clock],
         ).train()  # fmt: skip
     if shape not in times:
-        raise Failed("our own trainer has not run: nothing to compare with")
-    return f"TRL {trl.__version__}: {clock.seconds:.2f} s a step, {clock.seconds / times[shape]:.2f} times ours"
+        raise Failed("nothing to compare with: rg_env's trainer has not run")
+    return f"TRL {trl.__version__}: {clock.seconds:.2f} s/step, {clock.seconds / times[shape]:.2f} times rg_env's"
 
 
 def check_vllm(backend: str) -> str:
-    """The tiny policy learns with a server; each sync is compared."""
+    """Check that the tiny policy learns with a server, and that log-probabilities match after each sync."""
     from vllm_servers import server
 
     from rg_env.tiny import POLICY_DIR
@@ -259,7 +259,7 @@ def check_vllm(backend: str) -> str:
     syncs = [line["weight_sync/seconds"] for line in lines]
     worst = max(line["weight_sync/logprob_difference"] for line in lines)
     if gain < 0.1:
-        raise Failed(f"it did not learn: accuracy {curve[0]:.2f} to {curve[-1]:.2f}")
+        raise Failed(f"the policy did not learn: accuracy {curve[0]:.2f} to {curve[-1]:.2f}")
     return (
         f"{backend}: accuracy {curve[0]:.2f} to {curve[-1]:.2f} in {len(curve)} steps, a sync "
         f"{statistics.median(syncs):.2f} s, log-probabilities within {worst:.1e}"
@@ -282,12 +282,12 @@ def main() -> int:
     parser.add_argument(
         "--shapes", nargs="+", choices=["tiny", *SHAPES], default=["0.5B", "1.5B"] if CUDA else ["tiny"]
     )
-    parser.add_argument("--steps", type=int, default=6, help="of each trainer; the first is not counted (default 6)")
+    parser.add_argument("--steps", type=int, default=6, help="steps of each trainer; the first is warm-up (default 6)")
     parser.add_argument("--max-tokens", type=int, default=256 if CUDA else 32)
     parser.add_argument("--without", nargs="+", choices=["trl", "vllm"], default=[])
     options = parser.parse_args()
     if options.steps < 3:
-        parser.error("--steps: at least 3")
+        parser.error("--steps must be at least 3")
     times: dict[str, float] = {}
     checks: list[tuple[str, Callable[[], str]]] = []
     for shape in options.shapes:
@@ -308,7 +308,7 @@ def main() -> int:
     for title, check in checks:
         try:
             result = check()
-        except Exception as error:  # whatever a library raises on a machine that it has not seen
+        except Exception as error:  # libraries raise anything on unfamiliar machines
             failed += 1
             if not isinstance(error, Failed):
                 traceback.print_exc()

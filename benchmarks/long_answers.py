@@ -1,7 +1,7 @@
-"""Long answers that are hard on a grader: for `scoring.py --times` and for the tests of its time.
+"""Long answers that are slow to grade, for `scoring.py --times` and for the tests of grading time.
 
-Each shape is a text of about n characters, made to be read in vain: a long run that almost matches, what is opened and
-never closed, what nests, what has many parts, and all of it around the gold answer.
+Each shape is a worst case for a parser, of about n characters: a long run that almost matches, an unclosed bracket or
+quote, deep nesting, many parts, each also around the gold answer.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ CLOSERS = ["", ".", "!", "x", "1", " ", "}", "]", ")", '"', "```", "**", "$", "\
 
 
 def shapes(gold: str) -> Iterator[tuple[str, str, str]]:
-    """Texts as opener, run and closer: the run is to be repeated."""
+    """Texts as (opener, run, closer); the run is repeated to reach a length."""
     around = list(dict.fromkeys(("", gold)))
     starts = (gold[:1], gold[:8], *gold.split()[:2], *gold.splitlines()[:1])
     pieces = [piece for piece in dict.fromkeys(starts) if piece]
@@ -51,7 +51,7 @@ def shapes(gold: str) -> Iterator[tuple[str, str, str]]:
 
 
 def answers(gold: str, length: int) -> Iterator[str]:
-    """Each shape as a text of at most `length` characters, and as deep as long: `[[[...]]]`."""
+    """Each shape as a text of at most `length` characters, and nested to the same length: `[[[...]]]`."""
     for opener, run, closer in dict.fromkeys(shapes(gold)):
         room = length - len(opener) - len(closer)
         if room > 0:

@@ -1,11 +1,11 @@
-"""What options of training do on the tiny policy: each against the plain run, over seeds, and what a step costs.
+"""Effects of training options on the tiny policy, against the plain run over seeds, and the cost of a step.
 
     .venv/bin/python benchmarks/options.py                     # three seeds of every option of the loss: ten minutes
     .venv/bin/python benchmarks/options.py --only dapo previous
 
-All runs of a study train on the same questions and are asked the same ones, each in a process of its own. Reported are
-mean differences to the plain run of the same seed, with their 95 % interval by Student's t over seeds, whatever they
-are; and mean ratios of tokens, seconds a step and memory.
+All runs of a study train and are evaluated on the same questions, each in its own process. The output has the mean
+difference from the plain run of the same seed, with its 95 % confidence interval (Student's t over seeds), significant
+or not, and mean ratios of tokens, seconds per step and memory.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from rg_env.commands import prepare_process
 
 prepare_process()
 
-import rg_env.training.trainer  # noqa: E402, F401  # what takes long to import, before processes are forked
+import rg_env.training.trainer  # noqa: E402, F401  # slow imports, before processes are forked
 from rg_env.core.statistics import mean_and_interval  # noqa: E402
 from rg_env.training.build import run_config  # noqa: E402
 from rg_env.training.config.load import load_train_config  # noqa: E402
@@ -37,7 +37,7 @@ class Study(NamedTuple):
     base: list[str]
     """Overrides of all runs, the plain one included."""
     options: dict[str, list[str]]
-    """What each option adds."""
+    """Additional overrides, by name of the option."""
 
 
 STUDIES = {
@@ -94,7 +94,7 @@ STUDIES = {
             "longer": ["training.max_tokens=90"],
         },
     ),
-    # Right once in six, in groups of four: half of the groups have nothing to compare.
+    # With one right answer in six and groups of four, half of the groups have no right answer and no signal.
     "sparse": Study(
         [
             "tasks={chain_sum: {config: {min_terms: 3, max_terms: 3, min_digits: 2, max_digits: 2}}}",
@@ -109,7 +109,7 @@ STUDIES = {
 
 
 def run(results: Connection, folder: Path, overrides: list[str], seed: int, steps: int) -> None:
-    """Sends the figures of one run: accuracy half-way and at the end, and of the last step what it logged."""
+    """Send the figures of one run: accuracy halfway and at the end, and the metrics of the last step."""
     config = load_train_config(
         CONFIG,
         [
@@ -123,7 +123,7 @@ def run(results: Connection, folder: Path, overrides: list[str], seed: int, step
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     accuracy = {line["step"]: line["eval/accuracy"] for line in lines if "eval/accuracy" in line}
     steps_made = [line for line in lines if "step_time" in line]
-    generated = [line for line in steps_made if "completions/mean_length" in line]  # not each update's, if two a batch
+    generated = [line for line in steps_made if "completions/mean_length" in line]  # one per batch, not per update
     last = steps_made[-1]
     results.send({
         "half": accuracy[steps // 2],
@@ -137,7 +137,7 @@ def run(results: Connection, folder: Path, overrides: list[str], seed: int, step
 
 
 def figures_of(folder: Path, overrides: list[str], seed: int, steps: int) -> dict[str, float]:
-    """Those of a run in a process of its own, forked: the imports, the same for all, are paid once."""
+    """The figures of a run in its own process, forked so that imports are paid for only once."""
     here, there = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=run, args=(there, folder, overrides, seed, steps))
     process.start()
@@ -176,7 +176,7 @@ def print_table(options: dict[str, list[str]], found: dict[str, list[dict[str, f
     plain = found[PLAIN]
     differences, ratios = ("half", "end", "cut off"), ("length", "tokens", "seconds", "memory")
     print(f"\n| option | accuracy after {steps // 2} steps | after {steps} | share cut off | length at the end | "
-          "tokens made | seconds a step | peak memory |\n|---|---|---|---|---|---|---|---|")  # fmt: skip
+          "tokens generated | seconds per step | peak memory |\n|---|---|---|---|---|---|---|---|")  # fmt: skip
     means = {key: statistics.fmean(each[key] for each in plain) for key in plain[0]}
     print(f"| {PLAIN} | {means['half']:.3f} | {means['end']:.3f} | {means['cut off']:.3f} | {means['length']:.0f} | "
           f"{means['tokens']:.0f} | {means['seconds']:.2f} | {means['memory']:.2f} GB |")  # fmt: skip

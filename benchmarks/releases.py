@@ -1,12 +1,13 @@
-"""What the environment costs beside each release of Verifiers: loading 1,000 rows, and scoring in v1 against v0.
+"""Cost of the environment under each release of Verifiers: loading 1,000 rows, and scoring in v1 against v0.
 
     .venv/bin/python benchmarks/releases.py                  # all releases (minutes); --check: exit code 1
     .venv/bin/python benchmarks/releases.py 0.3.1 0.4.0
 
-Each release is in an environment of its own (needs uv, and the registry or uv's cache). Loading is timed in a fresh
-process, with the rows in the cache, after all that Verifiers imports for any environment (0.3 and 0.4 import much of
-it when it is first used: up to ten seconds, which are theirs). Scoring is timed in 0.3.1, which has both APIs, in one
-process: the same answers, by what Verifiers calls for one rollout (v0 `Rubric.score_rollout`, v1 `Task.score`).
+Each release has its own virtual environment (needs uv, and the registry or uv's cache). Loading is timed in a fresh
+process, with the rows in the cache, after everything that Verifiers imports for any environment. (0.3 and 0.4 import
+lazily, which takes up to ten seconds and is not our cost.) Scoring is timed in 0.3.1, which has both APIs, in one
+process: the same answers, by the function that Verifiers calls for a rollout (v0 `Rubric.score_rollout`, v1
+`Task.score`).
 """
 
 import argparse
@@ -94,7 +95,7 @@ print(json.dumps(rates))
 
 
 def seconds(python: Path, code: str) -> float:
-    """The median of what `code` prints, over fresh processes; the first one fills the cache."""
+    """Median of the seconds that `code` prints, over fresh processes; the first one fills the cache."""
     runs = [_run(python, code) for _ in range(PROCESSES + 1)][1:]
     return statistics.median(float(run) for run in runs)
 
@@ -108,30 +109,30 @@ def _run(python: Path, code: str) -> str:
 
 
 def measure(release: Release, python: Path) -> bool:
-    """Print what was measured; whether it is within the limits."""
+    """Measure a release and print the figures; returns whether they are within the limits."""
     good = True
     for api in release.apis:
         took = seconds(python, LOAD_V0 if api == "v0" else LOAD_V1)
         good &= took <= MOST_SECONDS
         print(
-            f"{release.version:12} {api}: 1,000 rows loaded in {took:.2f} s, beyond Verifiers' own imports", flush=True
+            f"{release.version:12} {api}: 1,000 rows loaded in {took:.2f} s, without Verifiers' own imports", flush=True
         )
     if release.version == "0.3.1":
         rates = json.loads(_run(python, SCORE))
         ratio = statistics.median(one / other for one, other in zip(rates["v1"], rates["v0"], strict=True))
         good &= ratio >= LEAST_RATIO
-        print(f"{release.version:12} rollouts scored a second, v1 / v0: {ratio:.2f}", flush=True)
+        print(f"{release.version:12} rollouts scored per second, v1 / v0: {ratio:.2f}", flush=True)
     return good
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known = {release.version: release for release in RELEASES}
-    parser.add_argument("releases", nargs="*", help=f"of {', '.join(known)} (default: all)")
+    parser.add_argument("releases", nargs="*", help=f"any of {', '.join(known)} (default: all)")
     parser.add_argument("--check", action="store_true", help="exit code 1 above the limits")
     options = parser.parse_args()
     if unknown := [name for name in options.releases if name not in known]:
-        parser.error(f"no such release: {', '.join(unknown)}")
+        parser.error(f"unknown releases: {', '.join(unknown)}")
     good = True
     with tempfile.TemporaryDirectory() as folder:
         wheel = build_wheel(Path(folder) / "wheel")

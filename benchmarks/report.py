@@ -1,11 +1,12 @@
-"""How long a browser takes to open a report with 10,000 rollouts.
+"""Time that a browser takes to open a report with 10,000 rollouts.
 
     .venv/bin/python benchmarks/report.py                       # needs Chromium, chromedriver and selenium
     .venv/bin/python benchmarks/report.py --check               # exit code 1 if the median is 2 s or more
 
 Two models, 1,250 questions, 4 answers each, of about 1,300 characters. Measured in headless Chromium, from the start of
-the navigation to the second frame after the page's `load` event, when the list and the chosen rollout are drawn and
-take keys; a fresh profile each time, the file in the system's cache. What writing the page takes is told beside it.
+the navigation to the second frame after the page's `load` event, when the list and the selected rollout are drawn and
+react to keys. Each opening has a fresh profile and the file in the page cache. The time to write the report is printed,
+too.
 """
 
 import argparse
@@ -26,7 +27,7 @@ _DRAWN = "const done = arguments[0]; requestAnimationFrame(() => requestAnimatio
 
 
 def write_rollouts(file: Path, seed: int = 0) -> int:
-    """An evaluation's rollouts, as `rg-env eval` leaves them; returns how many."""
+    """Write rollouts in the format of `rg-env eval`; returns their number."""
     draw = random.Random(seed)
     count = 0
     with file.open("w", encoding="utf-8") as lines:
@@ -59,7 +60,7 @@ def write_rollouts(file: Path, seed: int = 0) -> int:
 
 
 def open_page(page: Path, times: int) -> list[float]:
-    """Seconds that each opening took."""
+    """Seconds per opening."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -103,7 +104,7 @@ def main() -> None:
         found = open_page(report.file, options.times)
     print(f"opening: median {statistics.median(found):.2f} s, {min(found):.2f} to {max(found):.2f}, of {options.times}")
     if options.check and statistics.median(found) >= TARGET_S:
-        sys.exit(f"error: not below {TARGET_S} s")
+        sys.exit(f"error: median is not below {TARGET_S} s")
 
 
 if __name__ == "__main__":

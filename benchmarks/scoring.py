@@ -8,20 +8,19 @@
 """Seconds per score over all tasks: rg_env against `ReasoningGymEnv` of Verifiers, on the same completions.
 
     uv run --script benchmarks/scoring.py                         # every task; about two minutes after the first start
-    .venv/bin/python benchmarks/scoring.py --workers              # what a worker pool adds, and whether the loop waits
-    .venv/bin/python benchmarks/scoring.py --times                # the longest that any answer takes, task by task
+    .venv/bin/python benchmarks/scoring.py --workers              # overhead of a worker pool, event loop lateness
+    .venv/bin/python benchmarks/scoring.py --times                # maximum time per answer, task by task
 
-The head above is inline script metadata (PEP 723): uv makes an environment for this file alone, because `.venv` has
-Verifiers 0.1.6, whose wheel has no `ReasoningGymEnv`, and 0.4.0 has none any more. Both sides run in one process.
+The header above is inline script metadata (PEP 723). uv makes a separate environment for this file, because neither
+Verifiers 0.1.6, which `.venv` has, nor 0.4.0 includes `ReasoningGymEnv`. Both sides run in one process.
 
-Per entry three completions: its gold answer, another entry's, and reasoning with a short wrong answer. No other text
-may reach upstream's side, for graders of nine of its tasks run it as code. Its reward function regenerates the entry
-for each score. Sides take turns in windows of equal length, and the best window counts. `--check`: exit code 1 if a
-target is missed.
+Each entry has three completions: its gold answer, another entry's, and reasoning with a short wrong answer. Upstream
+must not get any other text, because the graders of nine of its tasks run it as code. Its reward function regenerates
+the entry for each score. Sides take turns in windows of equal length, and the best window counts. `--check`: exit code
+1 if a target is missed.
 
-`--times`: CPU time of one score, for the answers of `long_answers.py` at the greatest length that is graded: at the
-default options of each task and at its highest working level. What takes long is measured five times, and the least
-counts.
+`--times`: CPU time per score, for the answers of `long_answers.py` at the maximum length that is graded, at the default
+options and the highest working level of each task. Slow answers are measured five times, and the minimum counts.
 """
 
 import argparse
@@ -58,14 +57,14 @@ from rg_env.errors import GenerationError
 
 MEAN_RATIO, LEAST_RATIO = 300.0, 0.6
 OVERHEAD_MS, GAP_MS = 0.2, 5.0
-"""Targets of the project: at least this often as fast, at most this much."""
+"""Project targets: minimum speedup (mean, and for every task); maximum overhead and lateness in ms."""
 
 ANSWER_MS, ANSWER_TO_LONG_GOLD_MS, LONG_GOLD = 50.0, 100.0, 100_000
-"""At most this much CPU time for any answer; the second where the gold answer has more characters than the third."""
+"""Maximum CPU time per answer in ms; the second if the gold answer is longer than `LONG_GOLD` characters."""
 
 WINDOWS = 5
 KINDS = 3
-"""Completions of an entry."""
+"""Number of completions per entry."""
 WRONG = "-98765"
 REASONING = "Let me go through the question once more, step by step, and check each part before I answer.\n" * 15
 
@@ -75,7 +74,7 @@ Call = Callable[[], float]
 
 @dataclass
 class Side:
-    """One side's calls for one task: a score each."""
+    """The scoring calls of one side for one task."""
 
     calls: list[Call]
     best_s: float = math.inf
@@ -89,7 +88,7 @@ class Side:
         self.best_s = min(self.best_s, (time.perf_counter() - begin) / passes / len(self.calls))
 
     def first_pass(self, limit_s: float) -> int:
-        """The calls made: kind by kind, for all entries, until `limit_s` have passed."""
+        """Call kind by kind, for all entries, until `limit_s` have passed; returns the number of calls."""
         begin = time.perf_counter()
         for done, call in enumerate(self.calls):
             if done and done % (len(self.calls) // KINDS) == 0 and time.perf_counter() - begin > limit_s:
@@ -99,10 +98,10 @@ class Side:
 
 
 def measure(ours: Side, upstream: Side, seconds: float) -> None:
-    """Time both sides on the same calls, in turns, about `seconds` each.
+    """Time both sides on the same calls, in turns, for about `seconds` each.
 
-    The first pass is warm-up, but where one of upstream's takes longer than `seconds` it is the only one; where it
-    takes ten times that, the other kinds of completions are left out.
+    The first pass is warm-up. If upstream's takes longer than `seconds`, it is the only one; if it takes ten times
+    that, the other kinds of completions are skipped.
     """
     begin = time.perf_counter()
     done = upstream.first_pass(10 * seconds)
@@ -111,7 +110,7 @@ def measure(ours: Side, upstream: Side, seconds: float) -> None:
     ours.window(1)
     our_length = ours.best_s * done
     ours.best_s = math.inf
-    # As many windows of both sides, since the best of more windows is lower.
+    # Both sides get the same number of windows, because the best of more windows is lower.
     windows = max(1, min(WINDOWS, int(seconds / length)))
     for _ in range(windows):
         if length < seconds:
@@ -122,7 +121,7 @@ def measure(ours: Side, upstream: Side, seconds: float) -> None:
 
 
 def completions_of(task: str, entries: list[dict[str, Any]]) -> list[tuple[int, str, Messages]]:
-    """Index of the entry, kind and completion, kind by kind; another's gold answer replaces an unknown one."""
+    """(entry index, kind, completion), kind by kind. If an entry has no gold answer, another entry's is used."""
     golds = [gold_answer(task, entry) for entry in entries]
     known = [gold for gold in golds if gold is not None]
     found = []
@@ -144,14 +143,14 @@ def our_call(info: dict[str, str], completion: Messages) -> Call:
 
 
 def upstream_call(reward: Callable[..., Any], index: int, completion: Messages) -> Call:
-    """What upstream's rubric does for one completion, without its event loop: the function never waits."""
+    """Call upstream's reward function as its rubric does, but without an event loop: the function never waits."""
 
     def call() -> float:
         try:
             reward(completion=completion, answer=str(index)).send(None)
         except StopIteration as end:
             return float(end.value)
-        except Exception:  # as the rubric: an error is 0.0
+        except Exception:  # like the rubric, which scores errors as 0.0
             return 0.0
         raise AssertionError("the reward function waits for something")
 
@@ -159,7 +158,7 @@ def upstream_call(reward: Callable[..., Any], index: int, completion: Messages) 
 
 
 def upstream_entries(task: str, count: int) -> list[dict[str, Any]]:
-    """The library's first entries under seed 0, unmended: those that upstream's environment makes again to score."""
+    """The library's first entries with seed 0, without our fixes: those that upstream regenerates for each score."""
     dataset = library.create(task, {}, seed=0, size=max(count, 50))
     entries = []
     with library.quiet():
@@ -170,11 +169,11 @@ def upstream_entries(task: str, count: int) -> list[dict[str, Any]]:
 
 
 def upstream_env(task: str, entries: list[dict[str, Any]]) -> tuple[Any, int]:
-    """Upstream's environment, and how many of its entries are not `entries`."""
+    """Upstream's environment, and the number of its entries that differ from `entries`."""
     from verifiers.legacy.envs.integrations.reasoninggym_env import ReasoningGymEnv
 
     for size in (len(entries) + 1, max(len(entries) + 1, 50)):
-        # In some tasks the entries depend on the dataset's size, which is 50 in `upstream_entries`; often fewer do.
+        # Entries of some tasks depend on the dataset's size, which is 50 in `upstream_entries`; often fewer suffice.
         env = ReasoningGymEnv(task, num_train_examples=len(entries), num_eval_examples=size - len(entries), seed=0)
         questions = env.get_dataset()["question"]
         others = sum(entry["question"] != question for entry, question in zip(entries, questions, strict=True))
@@ -184,7 +183,7 @@ def upstream_env(task: str, entries: list[dict[str, Any]]) -> tuple[Any, int]:
 
 
 def compare(task: str, count: int, seconds: float) -> dict[str, Any]:
-    """Both sides on the completions of one task."""
+    """Measure both sides on the completions of one task."""
     with contextlib.redirect_stdout(io.StringIO()):  # codeio prints
         entries = upstream_entries(task, count)
         env, others = upstream_env(task, entries)
@@ -195,7 +194,7 @@ def compare(task: str, count: int, seconds: float) -> dict[str, Any]:
         upstream = Side([upstream_call(reward, index, completion) for index, _, completion in completions])
         measure(ours, upstream, seconds)
         golds = [at for at, (_, kind, _) in enumerate(completions) if kind == "gold"]
-        golds = golds[: 1 if upstream.best_s > 0.1 else None]  # one will do where upstream is slow
+        golds = golds[: 1 if upstream.best_s > 0.1 else None]  # one is enough if upstream is slow
         return {
             "task": task,
             "ours": ours.best_s,
@@ -214,7 +213,7 @@ def verdict(text: str, met: bool, target: str) -> bool:
 
 
 def compare_all(tasks: list[str], count: int, seconds: float) -> bool:
-    """Print a line a task and the figures over all; whether the targets are met."""
+    """Print a line for each task and the overall figures; returns whether the targets are met."""
     print(f"{'task':<32}{'ours, us/score':>16}{'upstream, us/score':>20}{'ratio':>10}")
     results = []
     for task in tasks:
@@ -235,7 +234,7 @@ def compare_all(tasks: list[str], count: int, seconds: float) -> bool:
     below = [f"{result['task']} {result['ratio']:.2f}" for result in results if result["ratio"] < LEAST_RATIO]
     print(f"\n{len(results)} tasks, {count} entries each, mean of the tasks' seconds per score:")
     print(f"ours {1e6 * ours:.1f} us, upstream {1e6 * upstream:.1f} us")
-    # Scoring as many completions of each task takes upstream so many times as long as us; slow tasks weigh most.
+    # Speedup when every task has the same number of completions; slow tasks have the most weight.
     met = verdict(f"ratio of these means: {upstream / ours:.1f}", upstream / ours >= MEAN_RATIO, f">= {MEAN_RATIO:g}")
     if len(results) > 1:
         rest = sorted(results, key=lambda result: result["upstream"])[:-1]
@@ -250,7 +249,7 @@ def compare_all(tasks: list[str], count: int, seconds: float) -> bool:
 
 
 def answer_ms(answer: str, info: dict[str, str]) -> float:
-    """CPU time of one score; of five where the first takes more than 5 ms, the least."""
+    """CPU time of one score in ms; the minimum of five if the first takes more than 5 ms."""
     best = math.inf
     for _ in range(5):
         begin = time.process_time()
@@ -262,10 +261,9 @@ def answer_ms(answer: str, info: dict[str, str]) -> float:
 
 
 def measure_times(tasks: list[str], count: int, step: int) -> bool:
-    """Print the longest that an answer takes, for each task and level; whether all are within their limits.
+    """Print the maximum time per answer for each task and level; returns whether all are within their limits.
 
-    Of `count` entries the one with the longest gold answer is taken, and of the answers every `step`th, fewer where
-    they are very long.
+    Uses the longest gold answer among `count` entries, and every `step`th answer, or fewer if they are very long.
     """
     draws = Draws()
     met = True
@@ -277,13 +275,13 @@ def measure_times(tasks: list[str], count: int, step: int) -> bool:
             try:
                 entries = [json.loads(item.entry) for item in draws.items(task, count, 0, config)]
             except GenerationError as error:
-                print(f"{task:<28}{level!s:>8}  left out: {error}", flush=True)
+                print(f"{task:<28}{level!s:>8}  skipped: {error}", flush=True)
                 draws = Draws()
                 continue
             entry = max(entries, key=lambda entry: len(str(entry["answer"])))
             gold, length = gold_answer(task, entry) or "1", len(str(entry["answer"]))
             info = {"rg_task": task, "config": json.dumps(config), "entry": json.dumps(entry), "grading": "partial"}
-            answer_ms(gold, info)  # reads word lists, once
+            answer_ms(gold, info)  # loads word lists, which happens once
             most = max(scoring.MAX_ANSWER_CHARS, 2 * length)
             results = [
                 (answer_ms(text, info), text) for text in list(answers(gold, most))[:: step * max(1, most // 50_000)]
@@ -308,13 +306,13 @@ HOSTILE = [
     "__import__('os')._exit(3)", "__import__('os').system('true')",
     "open('/proc/self/environ').read()", "'y' * 10**6", "(" * 9000, "+".join(["1"] * 4500), "1/0",
 ]  # fmt: skip
-"""Hangs, memory, exits, system calls, a reply that is too long, deep nesting."""
+"""Expressions that hang, exhaust memory, exit, make system calls, return too much or nest deeply."""
 THREADS = ThreadPoolExecutor(8)
-"""As many wait for workers in `core.grading.scoring`."""
+"""Number of threads that wait for workers, as in `core.grading.scoring`."""
 
 
 def overhead(pool: WorkerPool, args: list[Any], batch: int, rounds: int) -> list[float]:
-    """Seconds per call in each round: `batch` calls at once."""
+    """Seconds per call in each round of `batch` concurrent calls."""
     found = []
     for _ in range(rounds):
         begin = time.perf_counter()
@@ -325,7 +323,7 @@ def overhead(pool: WorkerPool, args: list[Any], batch: int, rounds: int) -> list
 
 
 def core_wait_s() -> float:
-    """Seconds that this thread has been ready to run but had no core (Linux; elsewhere 0)."""
+    """Seconds that this thread has been runnable but without a core (Linux only; 0 elsewhere)."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except OSError:
@@ -333,8 +331,8 @@ def core_wait_s() -> float:
 
 
 async def lateness(work: "asyncio.Future[Any]") -> list[tuple[float, float]]:
-    """By how much an event loop that wakes each millisecond is late, and how much of that it waited for a core, until
-    `work` is done; in seconds."""
+    """Lateness of an event loop that wakes every millisecond until `work` is done, and the part of it spent waiting for
+    a core; in seconds."""
     found = []
     waited = core_wait_s()
     while not work.done():
@@ -349,7 +347,7 @@ async def lateness(work: "asyncio.Future[Any]") -> list[tuple[float, float]]:
 async def hostile_lateness(
     pool: WorkerPool,
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]], dict[str, int]]:
-    """Lateness while `pool` evaluates all of `HOSTILE`; of an idle loop for as long; how the calls ended."""
+    """Lateness while `pool` evaluates `HOSTILE`; lateness of an idle loop for the same time; statuses of the calls."""
     begin = time.perf_counter()
     work = asyncio.gather(*(asyncio.wrap_future(THREADS.submit(pool.call, text)) for text in HOSTILE))
     busy = await lateness(work)
@@ -359,16 +357,16 @@ async def hostile_lateness(
 
 
 def measure_workers(batch: int, rounds: int) -> bool:
-    """Print what a pool costs and how late an event loop next to it is; whether the targets are met."""
+    """Print a pool's overhead and the lateness of an event loop next to it; returns whether the targets are met."""
     task = "leg_counting"
     entry = upstream_entries(task, 1)[0]
     with WorkerPool("operator:not_", workers=2) as pool:
         times = overhead(pool, [task, {}, entry, entry["answer"]], batch, rounds)
     median, low, high = (1000 * f(times) for f in (statistics.median, min, max))
-    spread = f"median of {rounds} rounds; least {low:.3f}, most {high:.3f}"
+    spread = f"median of {rounds} rounds; min {low:.3f}, max {high:.3f}"
     text = f"overhead of 2 workers at batch {batch}: {median:.3f} ms per score ({spread})"
     met = verdict(text, median <= OVERHEAD_MS, f"<= {OVERHEAD_MS:g} ms")
-    # The harshest target there is: these texts are evaluated for good, and workers hang, die and are replaced.
+    # The harshest load: these texts really are evaluated, so workers hang, die and are replaced.
     with WorkerPool("builtins:eval", workers=2, wall_s=0.5, memory_mb=256) as pool:
         busy, idle, ends = asyncio.run(hostile_lateness(pool))
     late, own, idle_late = (
@@ -377,27 +375,27 @@ def measure_workers(batch: int, rounds: int) -> bool:
     )
     print(f"{len(HOSTILE)} hostile answers: {', '.join(f'{count} {status}' for status, count in ends.items())}")
     over = sum(gap > GAP_MS / 1000 for gap, _ in busy)
-    text = f"event loop late by at most {late:.1f} ms ({over} of {len(busy)} wakings over {GAP_MS:g} ms; not counting"
-    text += f" waits for a core at most {own:.1f} ms; the same loop alone: at most {idle_late:.1f} ms)"
+    text = f"event loop late by at most {late:.1f} ms ({over} of {len(busy)} wake-ups over {GAP_MS:g} ms; without"
+    text += f" waits for a core at most {own:.1f} ms; idle loop at most {idle_late:.1f} ms)"
     return verdict(text, late <= GAP_MS, f"<= {GAP_MS:g} ms") and met
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tasks", nargs="*", help="default: all")
-    parser.add_argument("--entries", type=int, default=8, help="entries a task")
-    parser.add_argument("--seconds", type=float, default=0.2, help="for each task and side, about")
+    parser.add_argument("tasks", nargs="*", help="tasks to measure; default: all")
+    parser.add_argument("--entries", type=int, default=8, help="entries per task")
+    parser.add_argument("--seconds", type=float, default=0.2, help="approximate seconds per task and side")
     parser.add_argument("--workers", action="store_true", help="measure the worker pool instead")
-    parser.add_argument("--times", action="store_true", help="measure the longest that any answer takes instead")
-    parser.add_argument("--step", type=int, default=10, help="with --times: measure each n-th of some 6,600 answers")
+    parser.add_argument("--times", action="store_true", help="measure the maximum time per answer instead")
+    parser.add_argument("--step", type=int, default=10, help="with --times: measure every n-th of about 6,600 answers")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=200, help="batches with --workers")
     parser.add_argument("--check", action="store_true", help="exit code 1 if a target is missed")
     options = parser.parse_args()
     if options.entries < 2 or options.seconds <= 0 or options.batch < 1 or options.rounds < 1:
-        parser.error("at least 2 entries, 1 round, a batch of 1, and more than 0 seconds")
+        parser.error("needs at least 2 entries, 1 round, a batch of 1, and more than 0 seconds")
     if unknown := sorted(set(options.tasks) - set(load_table())):
-        parser.error(f"no such tasks: {', '.join(unknown)}")
+        parser.error(f"unknown tasks: {', '.join(unknown)}")
     if options.workers:
         return 0 if measure_workers(options.batch, options.rounds) or not options.check else 1
     if options.times:
@@ -406,7 +404,7 @@ def main() -> int:
     if importlib.util.find_spec("verifiers.legacy") is None:
         parser.error("this environment's verifiers has no ReasoningGymEnv: uv run --script benchmarks/scoring.py")
     os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
-    warnings.simplefilter("ignore")  # of sympy and of the library's dependencies
+    warnings.simplefilter("ignore")  # from sympy and the library's dependencies
     met = compare_all(options.tasks or sorted(load_table()), options.entries, options.seconds)
     return 0 if met or not options.check else 1
 

@@ -1,13 +1,14 @@
-"""Seconds per GRPO step on the CPU, here and in TRL 1.16: the same policy, prompts, rewards and settings, in one run.
+"""Seconds per GRPO step on the CPU, here and in TRL 1.16, with the same policy, prompts, rewards and settings.
 
     .venv/bin/python benchmarks/train_step.py
     .venv/bin/python benchmarks/train_step.py --only ours
-    .venv/bin/python benchmarks/train_step.py --only ours --before CHECKOUT    # an earlier commit, beside this one
+    .venv/bin/python benchmarks/train_step.py --only ours --before CHECKOUT    # compared with an earlier commit
 
-    .venv/bin/python benchmarks/train_step.py --engine vllm      # ours with a vLLM server, against the embedded engine
+    .venv/bin/python benchmarks/train_step.py --engine vllm      # vLLM server against the embedded engine
 
-16 prompts x 8 rollouts of at most 90 new tokens a step, the tiny policy, `leg_counting`. Each side runs as a process of
-its own, in turns, `--rounds` times: machines have slow minutes. Figures depend on the machine: the ratio counts.
+16 prompts x 8 rollouts of at most 90 new tokens per step, the tiny policy, `leg_counting`. Each side runs in its own
+process, in turns, `--rounds` times, because machines have slow minutes. Seconds depend on the machine; only the ratio
+is meaningful.
 """
 
 import argparse
@@ -27,7 +28,7 @@ PROMPTS, ROLLOUTS, MICRO_BATCHES, MAX_NEW_TOKENS = 16, 8, 2, 90
 
 
 def step_clock() -> tuple[Any, list[float]]:
-    """A trainer callback, and the times at which training began and each step ended, as they come."""
+    """A trainer callback, and the list to which it appends the times when training began and each step ended."""
     from transformers import TrainerCallback
 
     ends: list[float] = []
@@ -42,7 +43,7 @@ def step_clock() -> tuple[Any, list[float]]:
 
 
 def train(steps: int, seed: int, engine: Any = "embedded", **changes: Any) -> dict[str, Any]:
-    """Our side: the trainer alone, without evaluations, timed as `trl_step.py` times TRL's; `changes` of its config."""
+    """Run our trainer without evaluations, timed as in `trl_step.py`; `changes` override its config."""
     from rg_env.commands import prepare_process
 
     prepare_process()  # before the libraries are imported, as all programs of rg_env do
@@ -80,7 +81,7 @@ def train(steps: int, seed: int, engine: Any = "embedded", **changes: Any) -> di
 
 
 def write_rows(path: Path, steps: int) -> None:
-    """The prompts both sides are trained on, in order."""
+    """Write the prompts that both sides train on, in order."""
     from rg_env import ReasoningGym
     from rg_env.tiny import TASKS
 
@@ -91,7 +92,7 @@ def write_rows(path: Path, steps: int) -> None:
 
 
 def run(command: list[str], out: Path, **environment: str) -> dict[str, Any]:
-    """Run one side as a process; its result is the JSON in `out`."""
+    """Run one side as a process; returns the JSON that it writes to `out`."""
     subprocess.run(
         [*command, "--out", str(out)], check=True, stdout=subprocess.DEVNULL, env={**os.environ, **environment}
     )
@@ -109,11 +110,11 @@ def report(result: dict[str, Any]) -> str:
 
 
 STILL = {"learning_rate": 1e-9}
-"""Answers keep their length, so that two engines have the same to do."""
+"""Keeps the lengths of answers constant, so that both engines have the same workload."""
 
 
 def with_a_server(options: argparse.Namespace) -> None:
-    """The trainer with a vLLM server on the same cores, in turns with the embedded engine; both learn nothing."""
+    """Time the trainer with a vLLM server on the same cores against the embedded engine; neither run learns."""
     from vllm_servers import server
 
     from rg_env.tiny import POLICY_DIR
@@ -138,15 +139,15 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=["ours", "trl"])
     parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded")
-    parser.add_argument("--before", type=Path, help="another checkout of rg_env, which takes turns with this one")
-    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)  # given: this process is our side
+    parser.add_argument("--before", type=Path, help="another checkout of rg_env to compare with")
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)  # if given, this process is our side
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--still", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.steps < 2 or options.rounds < 1:
-        parser.error("at least 2 steps (the first is warm-up and not counted) and 1 round")
+        parser.error("needs at least 2 steps (the first is warm-up) and 1 round")
     if options.before and not (options.before / "rg_env" / "__init__.py").is_file():
-        parser.error(f"--before {options.before}: no checkout of rg_env (git worktree add PATH COMMIT makes one)")
+        parser.error(f"--before {options.before}: not a checkout of rg_env; make one with git worktree add PATH COMMIT")
     if options.engine == "vllm" and not options.out:
         with_a_server(options)
         return 0
@@ -172,7 +173,7 @@ def main() -> int:
             sizes = ["--prompts", str(PROMPTS), "--rollouts", str(ROLLOUTS), "--micro-batches", str(MICRO_BATCHES),
                      "--max-new-tokens", str(MAX_NEW_TOKENS)]  # fmt: skip
             command = [sys.executable, str(script), "--model", str(POLICY_DIR), "--rows", str(rows), *sizes]
-            # Programs of rg_env shorten the time that threads spin; TRL runs as it comes, and with that setting.
+            # rg_env's commands shorten the time that threads spin; TRL runs with its defaults, and with that setting.
             sides["TRL as it comes"] = ([*command, *shared], {})
             sides["TRL, short spin"] = ([*command, *shared], {"GOMP_SPINCOUNT": "10000"})
         seconds: dict[str, list[float]] = {side: [] for side in sides}

@@ -2,12 +2,12 @@
 
     .venv/bin/python benchmarks/trl_step.py --model DIR --rows ROWS.jsonl --steps 25 --seed 0 --out RESULT.json
 
-It trains on the CPU, whatever the machine has.
+Trains on the CPU even if there is a GPU.
 
-ROWS.jsonl has one object a line: `prompt` (a list of messages) and `answer` (a string). Every step takes the next
-`--prompts` rows, in the order of the file. The result is one JSON object, written to `--out` and printed as the last
-line: `step_seconds` (from the end of one optimizer step to the end of the next) with their median and mean without the
-first step, `rewards` and `completion_tokens` (means over a step's rollouts), `peak_rss_mb`.
+ROWS.jsonl has one object per line: `prompt` (a list of messages) and `answer` (a string). Every step takes the next
+`--prompts` rows, in file order. The result is one JSON object, written to `--out` and printed as the last line:
+`step_seconds` (from the end of one optimizer step to the end of the next) with their median and mean without the first
+step, `rewards` and `completion_tokens` (means over a step's rollouts), `peak_rss_mb`.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
-# Everything needed lies on the disk; these must be set before the libraries are imported.
+# All files are local. These must be set before the libraries are imported.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
@@ -30,7 +30,7 @@ ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 def correct(completions: list, answer: list[str], **_: object) -> list[float]:
-    """1.0 where the last <answer>…</answer> of a completion equals the row's answer."""
+    """1.0 if the last <answer>…</answer> of a completion equals the row's answer."""
     found = [ANSWER.findall(completion[0]["content"]) for completion in completions]
     return [float(bool(texts) and texts[-1].strip() == gold) for texts, gold in zip(found, answer, strict=True)]
 
@@ -46,7 +46,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=Path, required=True, help="JSONL with the columns prompt and answer")
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, required=True, help="where the JSON result goes")
+    parser.add_argument("--out", type=Path, required=True, help="file for the JSON result")
     parser.add_argument("--prompts", type=int, default=16, help="prompts per step (default 16)")
     parser.add_argument("--rollouts", type=int, default=8, help="rollouts per prompt (default 8)")
     parser.add_argument("--max-new-tokens", type=int, default=90)
@@ -72,7 +72,7 @@ def train(options: argparse.Namespace, scratch: str) -> dict:
 
         on_step_end = on_train_begin
 
-    # The same settings as on our side: group-normalised advantages, no KL term, temperature 1, constant rate.
+    # The same settings as on our side: group-normalized advantages, no KL term, temperature 1, constant rate.
     config = trl.GRPOConfig(
         output_dir=scratch,
         seed=options.seed,
@@ -100,8 +100,8 @@ def train(options: argparse.Namespace, scratch: str) -> dict:
     rows = load_dataset("json", data_files=str(options.rows), split="train", cache_dir=f"{scratch}/datasets")
     trainer = trl.GRPOTrainer(
         model=str(options.model),
-        # The AutoTokenizer of transformers 5 gives every qwen2 model the splitting rules of Qwen2Tokenizer, whatever
-        # its tokenizer.json says: other tokens, and a policy that understands nothing. This class reads the file.
+        # AutoTokenizer in transformers 5 ignores tokenizer.json of qwen2 models and applies Qwen2Tokenizer's splitting
+        # rules: the tokens differ, and the policy fails. This class reads the file.
         processing_class=transformers.PreTrainedTokenizerFast.from_pretrained(options.model, padding_side="left"),
         args=config,
         reward_funcs=correct,
@@ -137,7 +137,7 @@ def main() -> int:
         return 2
     for path in (options.model / "config.json", options.rows):
         if not path.is_file():
-            print(f"no such file: {path}", file=sys.stderr)
+            print(f"{path} does not exist", file=sys.stderr)
             return 2
     with tempfile.TemporaryDirectory() as scratch:
         result = json.dumps(train(options, scratch))

@@ -1,4 +1,4 @@
-"""A vLLM server on the CPU for the benchmarks, as `rg-env vllm` starts it."""
+"""A vLLM server on the CPU for the benchmarks, started like `rg-env vllm`."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def server(model: Path, log: Path, backend: str | None = None) -> Iterator[int]:
-    """A server on a free port, which it gives; `backend` of weight transfer: by default as the machine is."""
+    """Run a server and yield its port. `backend` of weight transfer; default: chosen for the machine."""
     from rg_env.inference.vllm.client import VllmServer, serve_command
 
     with socket.create_server(("127.0.0.1", 0)) as free:

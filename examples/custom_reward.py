@@ -1,4 +1,4 @@
-"""A reward of your own: registered by name, weighed against the others.
+"""Define a custom reward, register it by name and weight it against the others.
 
     python examples/custom_reward.py                  # any machine: the tiny policy, about a minute
 
@@ -14,18 +14,18 @@ import rg_env
 from rg_env.commands import positive, run_command
 
 
-# Asks for what it needs by name: rollout, or prompt, completion, answer, task, info. Text of a model is data.
+# Parameters are filled by name: rollout, prompt, completion, answer, task, info. Never execute a model's text.
 @rg_env.reward
 def shows_work(rollout, lines=2):
-    """1 for at least so many lines before the answer, else the share of them."""
+    """1.0 for at least `lines` lines before the answer, otherwise the fraction present."""
     work = rollout.text.partition("<answer>")[0]
     return min(1.0, sum(bool(line.strip()) for line in work.splitlines()) / lines)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
-    parser.add_argument("--max-steps", type=positive, help="optimizer steps (default: by model)")
+    parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default depends on the machine)")
+    parser.add_argument("--max-steps", type=positive, help="optimizer steps (default depends on the model)")
     parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
     options = parser.parse_args()
 

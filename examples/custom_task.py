@@ -1,8 +1,8 @@
-"""A task of your own: defined, registered by name, trained on.
+"""Define a custom task, register it by name and train on it.
 
     python examples/custom_task.py                    # any machine: the tiny policy, about a minute
 
-By name it can be used everywhere, with options and levels, once this file is imported; in a run's config:
+Once this file is imported, the task can be used by name everywhere, with options and levels. In a run's config:
 
     imports: [custom_task.py]                         # relative to the config
     tasks: {dice_sum: {levels: {dice: 1}}}
@@ -23,7 +23,7 @@ from rg_env.commands import positive, run_command
 class DiceConfig:
     dice: int = 3
     sides: int = 30
-    seed: int | None = None  # these two are set by rg_env
+    seed: int | None = None  # rg_env sets seed and size
     size: int = 500
 
     def validate(self):
@@ -35,12 +35,12 @@ class DiceDataset(ProceduralDataset):
         super().__init__(config=config, seed=config.seed, size=config.size)
 
     def __getitem__(self, index):
-        rng = Random(self.seed + index)  # and nothing else: the same seeds give the same questions anywhere
+        rng = Random(self.seed + index)  # no other state: a seed must give the same questions everywhere
         rolls = [rng.randint(1, self.config.sides) for _ in range(self.config.dice)]
-        wording = "State the final answer to the following arithmetic problem: {} ="  # the tiny policy can read it
+        wording = "State the final answer to the following arithmetic problem: {} ="  # known to the tiny policy
         return {"question": wording.format(" + ".join(map(str, rolls))), "answer": str(sum(rolls))}
 
-    # Text of a model is data: never run it. Below 1.0 counts with `grading="partial"`, or as the reward "partial".
+    # Never execute a model's text. Values below 1.0 count only with `grading="partial"` or the reward "partial".
     def score_answer(self, answer, entry):
         try:
             miss = abs(int(answer) - int(entry["answer"]))
@@ -60,14 +60,14 @@ register_dataset("dice_sum", DiceDataset, DiceConfig, DiceCurriculum)
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
-    parser.add_argument("--max-steps", type=positive, help="optimizer steps (default: by model)")
+    parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default depends on the machine)")
+    parser.add_argument("--max-steps", type=positive, help="optimizer steps (default depends on the model)")
     parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
     options = parser.parse_args()
 
     from rg_env.training import GRPOTrainer, choose_folder, default_config, load_policy, train
 
-    rg_env.import_user_code([__file__])  # the processes that draw and grade will import this file too
+    rg_env.import_user_code([__file__])  # so that worker processes import this file, too
     policy = load_policy(options.model)
     env = rg_env.ReasoningGym(gym="dice_sum")
     args = default_config(policy, choose_folder(options.output_dir, "dice_sum"), max_steps=options.max_steps)
@@ -76,5 +76,5 @@ def main() -> int:
     return 130 if results.get("interrupted") else 0
 
 
-if __name__ == "__main__":  # not where it is imported
+if __name__ == "__main__":  # not when imported by a worker
     run_command(main)

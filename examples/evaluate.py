@@ -1,10 +1,10 @@
-"""Is the trained model better, where, and by how much? Two models on the same frozen questions, in Python.
+"""Compare models on the same frozen questions, from Python.
 
     python examples/evaluate.py                                             # the tiny policy on its three tasks
     python examples/evaluate.py --models tiny outputs/RUN/checkpoint-25
     python examples/evaluate.py --models NAME@http://127.0.0.1:8000/v1 --tasks maze --max-tokens 2048
 
-The same as `rg-env eval`, whose options and files docs/reference/evaluation.md describes.
+The same as `rg-env eval`; see docs/reference/evaluation.md for its options and files.
 """
 
 import argparse
@@ -16,8 +16,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["tiny"], help="folders, names on the hub, 'tiny', NAME@URL")
     parser.add_argument("--tasks", nargs="+", default=["leg_counting", "chain_sum", "simple_equations"])
-    parser.add_argument("--num-examples", type=positive, default=50, help="questions of each task; default: 50")
-    parser.add_argument("--max-tokens", type=positive, default=90, help="tokens of an answer; default: 90")
+    parser.add_argument("--num-examples", type=positive, default=50, help="questions per task; default: 50")
+    parser.add_argument("--max-tokens", type=positive, default=90, help="maximum new tokens per answer; default: 90")
     options = parser.parse_args()
 
     from rg_env.evaluation import evaluate

@@ -20,12 +20,12 @@ def main() -> None:
     parser.add_argument(
         "run", type=Path, help="a run (its last checkpoint), a checkpoint of any trainer, or a model folder"
     )
-    parser.add_argument("repo_id", help="USER/NAME, created if it is missing")
+    parser.add_argument("repo_id", help="USER/NAME, created if missing")
     parser.add_argument("--private", action="store_true")
     parser.add_argument("--optimizer-state", choices=["none", "full"], default="none")
     parser.add_argument("--base", metavar="MODEL", help="base model, if the checkpoint has no config or tokenizer")
-    parser.add_argument("--revision", metavar="BRANCH", help="a branch, created if it is missing")
-    parser.add_argument("--dry-run", action="store_true", help="send nothing")
+    parser.add_argument("--revision", metavar="BRANCH", help="branch, created if missing")
+    parser.add_argument("--dry-run", action="store_true", help="prepare the files and the card, but upload nothing")
     options = parser.parse_args()
 
     from rg_env.publish.push import PushRequest, preview, push
@@ -41,7 +41,7 @@ def main() -> None:
     if options.dry_run:
         print(preview(request).rstrip())
         return
-    print(push(request))  # reports progress, returns the address
+    print(push(request))  # reports progress, returns the URL
 
 
 if __name__ == "__main__":

@@ -1,19 +1,19 @@
-"""Actor-critic training: PPO with a value head, on the environment and engine of GRPO, with its loop in this file.
+"""Actor-critic training: PPO with a value head, on GRPO's environment and engine, with the training loop in this file.
 
     python examples/train_actor_critic.py                                # any machine: the tiny policy, about a minute
     python examples/train_actor_critic.py --value-learning-rate 0                                  # without a critic
     python examples/train_actor_critic.py --model Qwen/Qwen2.5-0.5B-Instruct --max-steps 200           # one GPU
 
-GRPO judges a rollout by the others of its prompt. Here each prompt is answered once, and a critic predicts at every
-token what the rollout will earn: a linear layer on the hidden states that the LM head reads. The advantage of a token
-is how much better the outcome was than the critic had predicted there (GAE: Schulman et al., 2016, arXiv:1506.02438).
-The policy is trained on it for a few epochs by the clipped loss of PPO (Schulman et al., 2017, arXiv:1707.06347).
+GRPO compares a rollout with the others of its prompt. Here each prompt has one rollout, and a critic predicts its
+return at every token: a linear layer on the hidden states that the LM head reads. A token's advantage is the return
+minus the critic's prediction, smoothed by GAE (Schulman et al., 2016, arXiv:1506.02438). The policy is trained on it
+for a few epochs with the clipped loss of PPO (Schulman et al., 2017, arXiv:1707.06347).
 
-The critic's loss has no gradient into the trunk: it would change features that the policy needs for its tokens, and
-would have to be weighed against the policy's loss. So features are constants while the critic is fitted, and a hundred
-of its updates cost less than one of the policy.
+The critic's loss has no gradient into the trunk, where it would change features that the policy needs and would have to
+be weighted against the policy's loss. Features are therefore constant while the critic is fitted, and a hundred of its
+updates cost less than one of the policy.
 
-Measured with the first command and seeds 0, 1 and 2, sampled accuracy on the 200 frozen problems: 0.33-0.36 before,
+Sampled accuracy on the 200 frozen problems, with the first command and seeds 0, 1 and 2: 0.33-0.36 before,
 0.79-0.85 after 3 steps, 0.94-0.96 after 15. Without a critic: 0.51-0.56 after 3 steps, 0.69-0.88 after 15.
 """
 
@@ -35,8 +35,8 @@ def gae(rewards, values, mask, gamma, lam):
     """Advantages `(B, T)`: `A_t = d_t + gamma lam A_{t+1}`, where `d_t = r_t + gamma V_{t+1} - V_t`.
 
     Args:
-        rewards, values: `(B, T) float32`; `values[:, t]` is what was expected before token t. V is 0 after the last.
-        mask: `(B, T) bool`, tokens of the completion, in each row without a gap. Elsewhere advantages are 0.
+        rewards, values: `(B, T) float32`; `values[:, t]` is the prediction before token t. V is 0 after the last token.
+        mask: `(B, T) bool`, tokens of the completion, contiguous in each row. Advantages are 0 elsewhere.
     """
     advantages = values.new_zeros(values.shape)
     value_after = advantage_after = values.new_zeros(len(values))
@@ -59,26 +59,26 @@ def forward(model, ids, mask):
     `(N, H)` before them, each divided by its root mean square and without gradient; both float32.
 
     Args:
-        ids: `(B, L) int64`, prompt and completion, padded on the right, where causal attention never looks.
-        mask: `(B, L - 1) bool`; at `t`: whether `ids[:, t + 1]` was sampled.
+        ids: `(B, L) int64`, prompt and completion, padded on the right, which causal attention never attends to.
+        mask: `(B, L - 1) bool`; `mask[:, t]` is whether `ids[:, t + 1]` was sampled.
     """
-    end = int(mask.any(dim=0).nonzero().max()) + 1  # of the longest row here
+    end = int(mask.any(dim=0).nonzero().max()) + 1  # length of the longest row in this pass
     ids, mask = ids[:, : end + 1], mask[:, :end]
     seen = []
     with model.get_output_embeddings().register_forward_pre_hook(lambda head, inputs: seen.append(inputs[0])):
-        # Logits are computed in chunks: with 150,000 tokens in the vocabulary all of them fill a GPU.
+        # Logits are computed in chunks: with a vocabulary of 150,000 tokens, all of them would fill a GPU.
         logps = token_logps(model, {"input_ids": ids[:, :-1], "use_cache": False}, mask, ids[:, 1:][mask])
     hidden = seen[-1].detach()[mask].float()
     return logps, hidden / (hidden.square().mean(dim=-1, keepdim=True).sqrt() + 1e-6)
 
 
 def judge(model, critic, ids, mask, rewards, options):
-    """What policy and critic predict of rollouts before they learn from them: log-probabilities, advantages and returns
-    `(B, L - 1) float32`, and the hidden states `(N, H)`.
+    """Evaluate rollouts with the policy and critic that sampled them: log-probabilities, advantages and returns
+    `(B, L - 1) float32`, and hidden states `(N, H)`.
 
     Args:
         ids, mask: as for `forward`.
-        rewards: `(B,) float32`. They are earned by the last token, even if `max_tokens` made it the last one.
+        rewards: `(B,) float32`, assigned to the last token, even of completions that `max_tokens` cut off.
     """
     logps, values = torch.zeros(2, *mask.shape, device=ids.device)
     with torch.no_grad():
@@ -92,10 +92,10 @@ def judge(model, critic, ids, mask, rewards, options):
 
 
 def fit_critic(critic, optimizer, hidden, returns, updates):
-    """Fit the values of `hidden (N, H)` to `returns (N,)`. Returns what to log, of the values before.
+    """Fit the values of `hidden (N, H)` to `returns (N,)`. Returns metrics of the values before the fit.
 
-    Explained variance is 1 for perfect predictions, 0 for those of a constant, below 0 for worse ones, and NaN if there
-    was nothing to predict: all returns are the same. A loss that is not finite leaves the critic unchanged.
+    Explained variance is 1 for perfect predictions, 0 for a constant, negative for worse ones, and NaN if all returns
+    are equal. A non-finite loss leaves the critic unchanged.
     """
     errors = []
     for _ in range(updates):
@@ -112,16 +112,16 @@ def fit_critic(critic, optimizer, hidden, returns, updates):
 
 
 class ActorCritic(GRPOTrainer):
-    """PPO. The engine, the optimizer and checkpoints are GRPOTrainer's; `rg_env.training.train` adds evaluations, files
-    and Ctrl-C."""
+    """PPO trainer. Engine, optimizer and checkpoints come from GRPOTrainer; `rg_env.training.train` adds evaluations,
+    output files and Ctrl-C handling."""
 
     def __init__(self, policy, env, args, options):
         super().__init__(policy.model, env, args, policy.tokenizer)
         size, self.options = policy.model.config.get_text_config().hidden_size, options
         self.critic = torch.nn.Linear(size, 1, device=self.accelerator.device)
         for parameter in self.critic.parameters():
-            torch.nn.init.zeros_(parameter)  # it expects nothing before it has seen anything
-        # By default no update moves a value by much more than 1.
+            torch.nn.init.zeros_(parameter)  # predicts 0 at first
+        # The default learning rate moves values by at most about 1 per update.
         rate = 1 / size if options.value_learning_rate is None else options.value_learning_rate
         self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), rate, betas=(0.9, 0.95))
 
@@ -130,7 +130,7 @@ class ActorCritic(GRPOTrainer):
         state.max_steps = self.args.max_steps
         self.notify("on_train_begin")
         while state.global_step < self.args.max_steps and not self.control.should_training_stop:
-            self.guard.end_if_hopeless(self.model, state.global_step)  # after three updates that were not finite
+            self.guard.end_if_hopeless(self.model, state.global_step)  # three non-finite updates in a row
             self.notify("on_step_begin")
             start = time.monotonic()
             rollouts = self.rollouts = self.sampler.sample(
@@ -158,7 +158,7 @@ class ActorCritic(GRPOTrainer):
         self.notify("on_train_end")
 
     def improve_policy(self, ids, mask, old_logps, advantages):
-        """PPO's epochs over a batch, an update for each minibatch. Returns what to log."""
+        """Run PPO's epochs over a batch, with an update per minibatch. Returns metrics."""
         advantages = (advantages - advantages[mask].mean()) / (advantages[mask].std(correction=0) + 1e-8)  # whitened
         losses, beyond = [], []
 
@@ -174,10 +174,10 @@ class ActorCritic(GRPOTrainer):
         for _ in range(self.options.epochs):
             for minibatch in torch.randperm(len(ids)).split(self.args.rollouts_per_step):
                 parts = minibatch.split(self.args.per_device_train_batch_size)
-                share = len(parts) / mask[minibatch].sum()  # the mean over parts is that over tokens
+                share = len(parts) / mask[minibatch].sum()  # so that parts average over tokens
                 rates = [self.args.learning_rate] * len(self.optimizer.param_groups)
                 result = self.strategy.step(loss_of, [(rows, share) for rows in parts], rates, nullcontext)
-                self.guard.count(result, self.state.global_step + 1)  # skipped, unless loss and gradient are finite
+                self.guard.count(result, self.state.global_step + 1)  # non-finite updates are skipped
                 losses.append(result.loss)
         return {
             "loss": sum(losses) / len(losses),
@@ -192,26 +192,26 @@ class ActorCritic(GRPOTrainer):
 
 def share(text: str) -> float:
     if not 0 <= float(text) <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not from 0 to 1")
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
     return float(text)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", action=Names, nargs="+", default=["leg_counting"], help="see `rg-env tasks`")
-    parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
-    parser.add_argument("--max-steps", type=positive, default=15, help="batches of rollouts")
-    parser.add_argument("--batch-size", type=positive, default=64, help="prompts a step, each answered once")
-    parser.add_argument("--rows-per-pass", type=positive, help="rollouts in memory at once (default: by model)")
-    parser.add_argument("--epochs", type=positive, default=2, help="passes over a batch")
-    parser.add_argument("--minibatches", type=positive, default=2, help="updates of the policy per epoch")
-    parser.add_argument("--value-updates", type=positive, default=100, help="updates of the critic per step")
+    parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default depends on the machine)")
+    parser.add_argument("--max-steps", type=positive, default=15, help="training steps, one batch of rollouts each")
+    parser.add_argument("--batch-size", type=positive, default=64, help="prompts per step, with one rollout each")
+    parser.add_argument("--rows-per-pass", type=positive, help="rollouts per pass (default depends on the model)")
+    parser.add_argument("--epochs", type=positive, default=2, help="PPO epochs per batch")
+    parser.add_argument("--minibatches", type=positive, default=2, help="policy updates per epoch")
+    parser.add_argument("--value-updates", type=positive, default=100, help="critic updates per step")
     parser.add_argument("--gamma", type=share, default=1.0, help="discount per token")
-    parser.add_argument("--lambda", type=share, default=0.95, dest="lam", metavar="LAMBDA", help="lambda of GAE")
-    parser.add_argument("--clip", type=share, default=0.2, help="clipping range of PPO")
-    parser.add_argument("--learning-rate", type=share, help="learning rate of the policy (default: by model)")
-    parser.add_argument("--value-learning-rate", type=share, help="of the critic (default: 1 / hidden size)")
-    parser.add_argument("--max-tokens", type=positive, help="most new tokens (default: by model)")
+    parser.add_argument("--lambda", type=share, default=0.95, dest="lam", metavar="LAMBDA", help="GAE lambda")
+    parser.add_argument("--clip", type=share, default=0.2, help="PPO clip range")
+    parser.add_argument("--learning-rate", type=share, help="policy learning rate (default depends on the model)")
+    parser.add_argument("--value-learning-rate", type=share, help="critic learning rate (default: 1 / hidden size)")
+    parser.add_argument("--max-tokens", type=positive, help="maximum new tokens (default depends on the model)")
     parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
     parser.add_argument("--seed", type=seed, default=0)
     options = parser.parse_args()
@@ -222,7 +222,7 @@ def main() -> int:
     policy = load_policy(options.model)
     env = ReasoningGym(gym=policy.mixture(options.tasks), seed=options.seed)
     if options.batch_size > len(env.train_rows):
-        raise InputError(f"--batch-size {options.batch_size}: there are {len(env.train_rows)} questions to train on")
+        raise InputError(f"--batch-size {options.batch_size}: only {len(env.train_rows)} training questions")
     update = options.batch_size // options.minibatches
     fields = {"max_steps": options.max_steps, "learning_rate": options.learning_rate, "max_tokens": options.max_tokens}
     fields |= {"max_grad_norm": 1.0, "adam_beta2": 0.95, "seed": options.seed, "rollouts_per_step": update}
@@ -233,7 +233,7 @@ def main() -> int:
     )
     trainer = ActorCritic(policy, env, args, options)
     if trainer.accelerator.num_processes > 1:
-        raise InputError("this example trains in one process, and a launcher has started several: start it with python")
+        raise InputError("this example trains in one process, but a launcher started several: start it with python")
     return 130 if train(trainer, settings=vars(options)).get("interrupted") else 0
 
 

@@ -1,10 +1,10 @@
-"""GRPO with a curriculum: questions get harder as soon as the model answers those of its level.
+"""GRPO with a curriculum: the level rises once the model answers enough questions of the current one.
 
     python examples/train_curriculum.py                                  # the tiny policy on sums, a minute or two
-    python examples/train_curriculum.py --schedule 0:0 10:1 20:2         # levels at given steps, whatever the accuracy
+    python examples/train_curriculum.py --schedule 0:0 10:1 20:2         # fixed schedule of STEP:LEVEL
     python examples/train_curriculum.py --task spell_backward --model Qwen/Qwen2.5-1.5B-Instruct --max-steps 200
 
-`rg-env tasks NAME` lists what the levels of a task set.
+`rg-env tasks NAME` lists a task's levels and the options that they set.
 """
 
 import argparse
@@ -22,12 +22,12 @@ def step_and_level(text: str) -> tuple[str, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", default="chain_sum", help="Reasoning Gym task with levels (`rg-env tasks`)")
-    parser.add_argument("--highest", type=positive, default=2, help="level to stop at")
-    parser.add_argument("--schedule", nargs="+", type=step_and_level, metavar="STEP:LEVEL", help="instead of accuracy")
-    parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
-    parser.add_argument("--max-steps", type=positive, help="optimizer steps (default: by model)")
+    parser.add_argument("--highest", type=positive, default=2, help="highest level")
+    parser.add_argument("--schedule", nargs="+", type=step_and_level, metavar="STEP:LEVEL", help="fixed level schedule")
+    parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default depends on the machine)")
+    parser.add_argument("--max-steps", type=positive, help="optimizer steps (default depends on the model)")
     parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
-    parser.add_argument("--resume", metavar="auto|PATH", help="resume from a checkpoint, or the newest of --output-dir")
+    parser.add_argument("--resume", metavar="auto|PATH", help="checkpoint to resume from; auto: newest in --output-dir")
     parser.add_argument("--seed", type=seed, default=0)
     options = parser.parse_args()
 
@@ -53,7 +53,7 @@ def main() -> int:
     choose_folder(options.output_dir, "check", options.resume)  # raises before the model is loaded
     policy = load_policy(options.model)
     env = ReasoningGym(gym=policy.mixture(options.task), seed=options.seed)
-    # `gym`: the user's own options, which win over levels; the tiny policy's sizes do not.
+    # `gym` has the user's own options, which override levels; levels override the tiny policy's sizes.
     curriculum = Curriculum(config, env, options.seed, gym=options.task)
     folder = choose_folder(options.output_dir, f"curriculum-{run_name([options.task], policy.label)}", options.resume)
     args = default_config(policy, folder, max_steps=options.max_steps, seed=options.seed)

@@ -1,8 +1,8 @@
-"""Train as a config says, from Python: what `rg-env train` does, with a hand on the values in between.
+"""Train from a config file, like `rg-env train`, but with access to the config and the results from Python.
 
     python examples/train_from_config.py configs/train/tiny.yaml training.max_steps=10
 
-Three learning rates, say, are a loop over `load_train_config(file, [f"training.learning_rate={rate}"])`.
+To try several learning rates, loop over `load_train_config(file, [f"training.learning_rate={rate}"])`.
 """
 
 import argparse
@@ -16,11 +16,11 @@ def main() -> int:
     parser.add_argument("config", nargs="?", default="configs/train/tiny.yaml")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value")
     options = parser.parse_args()
-    config = load_train_config(options.config, options.overrides)  # frozen; mistakes are reported at once
+    config = load_train_config(options.config, options.overrides)  # immutable; all errors are reported at once
     print(f"learning rate {config.training.learning_rate:g}")
     results = run_config(config)  # the contents of train_results.json
     before, after = results.get("eval_before"), results.get("eval_after")
-    if before and after:  # on the main process, if there are both
+    if before and after:  # main process only, if both evaluations ran
         print(f"greedy accuracy {before['greedy_accuracy']} -> {after['greedy_accuracy']}")
     return 130 if results.get("interrupted") else int(bool(results.get("stopped_by")))
 

@@ -1,4 +1,4 @@
-"""GRPO by TRL's own trainer, on the same questions, prompts and rewards. Two lines put them in:
+"""GRPO with TRL's trainer, on the same questions, prompts and rewards. Two lines connect them:
 
     env = load_environment("leg_counting")          # rg_env.adapters.trl: datasets, reward functions and their weights
     GRPOTrainer(model, env.reward_funcs, GRPOConfig(reward_weights=env.reward_weights, ...), env.train_dataset)
@@ -8,7 +8,7 @@
 
 In another project it needs rg-env (docs/index.md: Install) and trl 1.16 or later.
 
-Measured with the first of these and seeds 0, 1 and 2, sampled accuracy on the 200 frozen problems: 0.215-0.260 before,
+Sampled accuracy on the 200 frozen problems, with the first command and seeds 0, 1 and 2: 0.215-0.260 before,
 0.935-0.985 after 25 steps.
 """
 
@@ -25,14 +25,14 @@ def main() -> int:
     parser.add_argument("--tasks", action=Names, nargs="+", default=["leg_counting"], help="see `rg-env tasks`")
     parser.add_argument("--model", default="tiny", help="folder, name on the hub, or 'tiny' (default)")
     parser.add_argument(
-        "--max-steps", type=positive, help="optimizer steps (default: 25; 200 for models but the tiny one)"
+        "--max-steps", type=positive, help="optimizer steps (default: 25 for the tiny policy, 200 for other models)"
     )
-    parser.add_argument("--eval-examples", type=positive, default=200, help="frozen questions, asked before and after")
-    parser.add_argument("--output-dir", default="outputs/trl", help="for TRL's checkpoints (default: outputs/trl)")
+    parser.add_argument("--eval-examples", type=positive, default=200, help="frozen questions, before and after")
+    parser.add_argument("--output-dir", default="outputs/trl", help="TRL's checkpoint folder (default: outputs/trl)")
     parser.add_argument("--seed", type=seed, default=0)
     options = parser.parse_args()
 
-    # Checked here already: a mistake is told before libraries and model are loaded.
+    # Checked here so that errors are reported before libraries and the model are loaded.
     from rg_env.core.tasks.mixture import Mixture
 
     tasks = Mixture.parse(options.tasks)
@@ -51,12 +51,12 @@ def main() -> int:
                 print(f"step {state.global_step}: {measured}", flush=True)
 
     is_tiny = options.model == "tiny"
-    # The tiny policy knows its tasks at one size.
+    # The tiny policy was made for one size of each of its tasks.
     gym = [{"name": name, "config": TASKS.get(name, {}) if is_tiny else {}} for name in tasks.names]
     env = load_environment(gym, seed=options.seed, num_eval_examples=options.eval_examples)
     by_model = {
         "learning_rate": 1e-4,
-        "per_device_train_batch_size": 64,  # rollouts, so 16 prompts a step, with 8 answers each
+        "per_device_train_batch_size": 64,  # rollouts per micro-batch; a step has 16 prompts x 8 rollouts
         "gradient_accumulation_steps": 2,
         "adam_beta2": 0.95,
         "max_completion_length": MAX_NEW_TOKENS,
@@ -90,7 +90,7 @@ def main() -> int:
         eval_dataset=env.eval_dataset,
         callbacks=[Console()],
     )
-    trainer.remove_callback(PrinterCallback)  # it prints all there is, a kilobyte a step
+    trainer.remove_callback(PrinterCallback)  # it prints every metric, a kilobyte per step
     before = trainer.evaluate()["eval_accuracy"]
     trainer.train()
     after = trainer.evaluate()["eval_accuracy"]
@@ -100,14 +100,14 @@ def main() -> int:
 
 
 def require_trl() -> None:
-    """Raise `MissingExtraError` unless TRL 1.x is here."""
+    """Raise `MissingExtraError` unless TRL 1.x is installed."""
     try:
         version = metadata.version("trl")
     except metadata.PackageNotFoundError:
         version = ""
     if not version or int(version.split(".")[0]) < 1:
-        found = f"TRL {version} is" if version else "none is"
-        raise MissingExtraError(f"this needs TRL 1.x, and {found} installed: {sys.argv[0]} --help has the commands")
+        found = f"TRL {version} is" if version else "it is not"
+        raise MissingExtraError(f"needs TRL 1.x, but {found} installed: see {sys.argv[0]} --help for the commands")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Train a language model by GRPO on a Reasoning Gym task: environment, model, trainer, train.
+"""Train a language model with GRPO on Reasoning Gym tasks: environment, model, trainer, train.
 
     python examples/train_ultra_minimal.py                               # any machine: the tiny policy, about a minute
     python examples/train_ultra_minimal.py --tasks leg_counting chain_sum simple_equations
     python examples/train_ultra_minimal.py --model Qwen/Qwen2.5-1.5B-Instruct      # one GPU, no server
 
-On a GPU node, generation by vLLM on one GPU and training on the others (--dry-run: as commands for two terminals):
+On a GPU node, with vLLM on one GPU and training on the others (--dry-run prints the commands for two terminals):
 
     rg-env launch examples/train_ultra_minimal.py --model Qwen/Qwen2.5-7B-Instruct --vllm-gpus 0 --gpus 1,2,3 \\
         -- --rollouts-per-step 120
@@ -18,14 +18,14 @@ from rg_env.commands import Names, positive, run_command, seed
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", action=Names, nargs="+", default=["leg_counting"], help="see `rg-env tasks`")
-    parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default: by machine)")
+    parser.add_argument("--model", help="folder, name on the hub, or 'tiny' (default depends on the machine)")
     parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded")
-    parser.add_argument("--max-steps", type=positive, help="optimizer steps (default: by model)")
+    parser.add_argument("--max-steps", type=positive, help="optimizer steps (default depends on the model)")
     parser.add_argument("--rollouts-per-step", type=positive, help="over all processes (default: 128)")
     parser.add_argument("--output-dir", help="a new folder (default: a fresh one under outputs/)")
-    parser.add_argument("--resume", metavar="auto|PATH", help="resume from a checkpoint, or the newest of --output-dir")
+    parser.add_argument("--resume", metavar="auto|PATH", help="checkpoint to resume from; auto: newest in --output-dir")
     parser.add_argument("--seed", type=seed, default=0)
-    parser.add_argument("--manifest", help="manifest.json of a run: train on exactly its rows, or refuse")
+    parser.add_argument("--manifest", help="manifest.json of a run: train on exactly its rows, or fail")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     options = parser.parse_args()
@@ -33,7 +33,7 @@ def main() -> int:
     from rg_env import ReasoningGym
     from rg_env.training import EngineConfig, GRPOTrainer, choose_folder, default_config, load_policy, run_name, train
 
-    choose_folder(options.output_dir, "check", options.resume)  # an error now, rather than once the model is loaded
+    choose_folder(options.output_dir, "check", options.resume)  # fail now rather than after the model is loaded
     policy = load_policy(options.model)
     env = ReasoningGym(gym=policy.mixture(options.tasks), seed=options.seed, manifest=options.manifest)
     folder = choose_folder(options.output_dir, run_name(options.tasks, policy.label), options.resume)

@@ -1,13 +1,14 @@
-"""The replies that pay without solving the question: what a policy trained by RL would find, searched for each task.
+"""Search each task for reward hacks: replies that score without solving the question, as RL training would find them.
 
-A strategy is a function of the question's text alone. The search begins with thousands of them: constants, all that
-`question_parts` copies or computes, gold answers of other questions as templates, the gold answer of the most similar
-training question. The best on a few rows are changed, joined in pairs and changed again (`reply_changes`), each round
-keeping what pays best, with partial credit as the gradient where nothing is right yet. Last come rules that choose
-between two of the best by one feature of the text (`rules`). What wins on training rows is measured on others.
+A strategy is a function of the question's text alone. The search begins with thousands of them: constants, everything
+that `question_parts` copies or computes, gold answers of other questions as templates, and the gold answer of the most
+similar training question. The best on a few rows are mutated, joined in pairs and mutated again (`reply_changes`). Each
+round keeps those with the highest score; partial credit guides the search as long as no reply is right. The last step
+tries rules that choose between two of the best by one feature of the text (`_rule`). The winners on training rows are
+measured on held-out rows.
 
-Some strategies solve the task: the greatest common divisor of the numbers is what `gcd` asks for. `SOLUTIONS` names
-them, with the reason; they are reported apart, and not changed or joined further.
+Some strategies solve the task: `gcd`, for example, asks for the greatest common divisor of the question's numbers.
+`SOLUTIONS` names them and the reason. They are reported separately, and not mutated or joined.
 """
 
 import random
@@ -25,32 +26,32 @@ from question_parts import parts
 from reply_changes import CHANGES, JOINS, Change, templates
 
 TRIED = 12
-"""Rows that a strategy is first tried on ..."""
+"""Number of rows for the first rating of a strategy."""
 _GLANCED = 6
-"""... but for those that are paid nothing at all on so many: 1 in 60 of those that pay on every second row."""
+"""Number of rows after which a strategy that scored 0 on all is dropped; drops 1 in 60 of those that score on half."""
 _CHANGED = 16
 _MOST_CHARS = 10_000
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """A way to reply to any question of a task."""
+    """A function that replies to any question of a task."""
 
     name: str
     reply: Callable[[str], str]
     steps: int = 0
-    """Changes that it was made by."""
+    """Number of mutations and joins that it is made of."""
     solves: bool = False
-    """Whether it does what the question asks for."""
+    """Whether it solves the task."""
 
     def replies(self, questions: Iterable[str]) -> tuple[str, ...]:
-        """Replies, cut at what scoring takes."""
+        """Replies to `questions`, truncated at the length that is scored."""
         return tuple(self.reply(question)[:_MOST_CHARS] for question in questions)
 
 
 @dataclass(frozen=True)
 class Found:
-    """A strategy and what it is paid on rows that it was not chosen by."""
+    """A strategy and its score on held-out rows."""
 
     strategy: Strategy
     paid: Paid
@@ -58,20 +59,20 @@ class Found:
 
 @dataclass(frozen=True)
 class Search:
-    """What was found on one task; None where nothing is paid on the training rows."""
+    """Results of the search on one task; None where no strategy scores on the training rows."""
 
     constant: Found | None
-    """The best constant answer."""
+    """Best constant answer."""
     exploit: Found | None
-    """The best strategy that does not solve the task, a constant included."""
+    """Best strategy that does not solve the task; may be a constant."""
     partial: Found | None
-    """The same by mean value with partial credit."""
+    """Best such strategy by mean value with partial credit."""
     solution: Found | None
-    """The best of those that solve it."""
+    """Best strategy that solves the task."""
     tried: int
-    """Strategies that were graded on some rows."""
+    """Number of strategies that were graded on at least one row."""
     graded: int
-    """Answers graded."""
+    """Number of answers graded."""
 
 
 _TWO_ANSWERS = "it has two answers, equally often, and one is likelier "
@@ -85,7 +86,7 @@ SHORTCUTS: dict[str, str] = {
     "ransom_note": _TWO_ANSWERS + "the longer the texts are",
     "syllogism": _TWO_ANSWERS + "the more statements begin with it",
 }
-"""Tasks in which a cheap reply is right on more than half of the rows, and why that is not a hole in the grader."""
+"""Tasks in which a cheap reply is right on more than half of the rows, and why the grader is not at fault."""
 
 _SORTED = r"(?:sorted|ascending|descending)"
 SOLUTIONS: dict[str, tuple[str, str]] = {
@@ -100,11 +101,11 @@ SOLUTIONS: dict[str, tuple[str, str]] = {
     "word_sequence_reversal": ("in reverse|backward", "the question asks for its words in reverse"),
     "word_sorting": (_SORTED, "the question asks for its words in order"),
 }
-"""By task: a regular expression for the names of strategies that solve it, and why they do."""
+"""By task: a regular expression that matches the names of strategies that solve it, and why they do."""
 
 
 def search(task: str, train: GradedRows, held_out: GradedRows, seed: int = 0, most_graded: int = 90_000) -> Search:
-    """Search on `train`, and measure the winners on `held_out`. Grades at most about `most_graded` answers."""
+    """Search on `train`, and measure the winners on `held_out`. Grades about `most_graded` answers at most."""
     pattern = re.compile(SOLUTIONS[task][0]) if task in SOLUTIONS else None
     constants = best_constants(train, 12, most_graded // 3)
     rating = _Rating(train, pattern, train.graded + most_graded * 2 // 3)
@@ -127,7 +128,7 @@ def search(task: str, train: GradedRows, held_out: GradedRows, seed: int = 0, mo
     cheap = [item for item in final if not item[1].solves]
     constant = measured([item for item in final if item[1] in fixed])
     exploit, near = measured(cheap), measured(cheap, partial=True)
-    if constant and exploit and near:  # what won on training rows by chance may do worse than a constant
+    if constant and exploit and near:  # a winner by chance may be worse than a constant
         exploit = max(exploit, constant, key=lambda found: found.paid.strict)
         near = max(near, exploit, key=lambda found: found.paid.partial)
     return Search(
@@ -141,8 +142,8 @@ def search(task: str, train: GradedRows, held_out: GradedRows, seed: int = 0, mo
 
 
 def _winner(those: Sequence[tuple[Paid, Strategy]], rows: int, partial: bool) -> Strategy | None:
-    """The simplest within a standard error of the best: what is better by less than chance is not what it seems on
-    other rows. None where nothing is paid."""
+    """The simplest strategy within a standard error of the best, because a smaller lead may be chance. None if no
+    strategy scores."""
     rated = [(paid.partial if partial else paid.strict, strategy) for paid, strategy in those]
     most = max((value for value, _ in rated), default=0.0)
     if not most:
@@ -153,12 +154,12 @@ def _winner(those: Sequence[tuple[Paid, Strategy]], rows: int, partial: bool) ->
 
 
 def _by_paid(item: tuple[Paid, Strategy]) -> tuple[float, ...]:
-    """The better paid first, then the simpler one."""
+    """Sort key: higher score first, then fewer steps."""
     return (*item[0], -item[1].steps, -len(item[1].name))
 
 
 class _Rating:
-    """Strategies, rated on the first rows; those that reply the same count once."""
+    """Strategies rated on the first rows; those with equal replies count once."""
 
     def __init__(self, rows: GradedRows, solution: re.Pattern[str] | None, stop: int) -> None:
         self.tried = 0
@@ -184,14 +185,14 @@ class _Rating:
             self._rated.append((paid, strategy))
 
     def best(self, count: int) -> list[Strategy]:
-        """The best that do not solve the task: three quarters by what is right, the others by partial credit."""
+        """The best that do not solve the task: three quarters by accuracy, the others by partial credit."""
         cheap = [item for item in self._rated if not item[1].solves]
         right = [strategy for _, strategy in sorted(cheap, key=_by_paid, reverse=True)[: count * 3 // 4]]
         near = [s for _, s in sorted(cheap, key=lambda item: (item[0].partial, -item[1].steps), reverse=True)]
         return right + [strategy for strategy in near[:count] if strategy not in right][: count - len(right)]
 
     def solving(self) -> list[Strategy]:
-        """The three best of those that solve it."""
+        """The best three that solve the task."""
         found = sorted((item for item in self._rated if item[1].solves), key=_by_paid, reverse=True)
         return [strategy for _, strategy in found[:3]]
 
@@ -201,7 +202,7 @@ def _constant(answer: str) -> Callable[[str], str]:
 
 
 def _copied(rows: GradedRows) -> list[Strategy]:
-    """A strategy for each part that one of the first questions has."""
+    """A strategy for each part that occurs in one of the first questions."""
     names = dict.fromkeys(name for question in rows.questions[:TRIED] for name in parts(question))
 
     def part(name: str) -> Callable[[str], str]:
@@ -216,8 +217,8 @@ def _known_parts(question: str) -> dict[str, str]:
 
 
 def from_golds(rows: GradedRows, seed: int) -> list[Strategy]:
-    """Templates made of gold answers of the later rows, and the gold answer of the most similar one of them; of the
-    most similar other one, or it would be right on all rows that it is made of."""
+    """Templates made from gold answers of the later rows, and the gold answer of the most similar of these rows. A row
+    itself is excluded, or the latter would be right on all of them."""
     questions, golds = rows.questions[TRIED:], rows.golds[TRIED:]
     known = [
         (question, frozenset(question.split()), gold) for question, gold in zip(questions, golds, strict=True) if gold
@@ -263,7 +264,7 @@ def _joined(those: Sequence[Strategy]) -> list[Strategy]:
 
 
 def features(question: str) -> dict[str, float]:
-    """Numbers that a rule can look at: lengths, counts of characters, the first and last numbers, and their order."""
+    """Features for rules: lengths, character counts, the first and last numbers, and their order."""
     numbers = [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", question)[:400]]
     found: dict[str, float] = {
         "characters": len(question),
@@ -291,7 +292,7 @@ def features(question: str) -> dict[str, float]:
 
 
 def _rule(rows: GradedRows, those: Sequence[Strategy]) -> Strategy | None:
-    """The best "this reply up to a threshold of a feature, that one above" on the rows: a decision stump."""
+    """The best decision stump on the rows: one reply up to a threshold of a feature, another above it."""
     measured = [features(question) for question in rows.questions]
     known = Counter(name for own in measured for name in own)
     names = sorted(name for name, count in known.items() if count > len(rows) // 10)

@@ -1,10 +1,10 @@
-"""Refuses wording that is not plain, idiomatic American English in the documents and in the code.
+"""Find wording that is not plain, idiomatic American English in documents and code.
 
-    python tools/check_words.py           # all documents, and comments, docstrings and messages of all code but the tests
+    python tools/check_words.py           # all documents, and comments, docstrings and messages of code except tests
     python tools/check_words.py FILE...   # these files
 
-In documents, code (fenced or between backticks), addresses and the generated part of a page are not checked: the latter
-comes from rg_env. Exit code 1: something was found.
+Skips code (fenced or in backticks), URLs and the generated part of a page, whose text is checked in rg_env. The exit
+code is 1 if anything was found.
 """
 
 import argparse
@@ -45,11 +45,11 @@ PATTERNS = {
     r"\b(licence|centre|labelled|labelling|modelled|travelled|whilst|amongst|grey)\b": "American spelling",
 }
 ALLOWED = {"stand-in"}
-"""Phrases that a pattern finds but that are plain English."""
+"""Phrases that match a pattern but are plain English."""
 
 
 def findings(text: str) -> Iterator[tuple[int, str, str]]:
-    """Line number, the words, and what to write instead."""
+    """Line number, words and a better wording for each match in `text`."""
     for pattern, better in PATTERNS.items():
         for match in re.finditer(pattern, text, re.IGNORECASE if not pattern.startswith("(?m)") else 0):
             around = text[max(0, match.start() - 12) : match.end() + 12].lower()
@@ -58,7 +58,7 @@ def findings(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def prose(markdown: str) -> str:
-    """A document up to its generated part, with code and addresses blanked, line for line."""
+    """A document without its generated part, with code and URLs replaced by spaces; line numbers are kept."""
     markdown = markdown.partition("<!-- generated from here on")[0]
 
     def blank(match: re.Match[str]) -> str:
@@ -70,7 +70,7 @@ def prose(markdown: str) -> str:
 
 
 def code_prose(source: str) -> Iterator[tuple[int, str]]:
-    """Comments, and strings of several words: docstrings, messages, help texts."""
+    """Line number and text of comments and of strings with a space: docstrings, messages, help texts."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string.lstrip("# ")
@@ -80,14 +80,14 @@ def code_prose(source: str) -> Iterator[tuple[int, str]]:
 
 
 def files() -> list[Path]:
-    """The documents and modules that are checked."""
+    """Documents and modules to check by default."""
     named = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md"]
     code = [path for folder in ("rg_env", "examples", "benchmarks", "tools") for path in (ROOT / folder).rglob("*.py")]
     return [*named, *sorted((ROOT / "docs").rglob("*.md")), *sorted(set(code) - {Path(__file__)})]
 
 
 def check(file: Path) -> Iterator[tuple[int, str, str]]:
-    """Line number, the words, and what to write instead, for a document or a module."""
+    """Line number, words and a better wording for each match in a document or a module."""
     text = file.read_text(encoding="utf-8")
     for start, part in code_prose(text) if file.suffix == ".py" else [(1, prose(text))]:
         for line, words, better in findings(part):
@@ -96,9 +96,7 @@ def check(file: Path) -> Iterator[tuple[int, str, str]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "files", nargs="*", type=Path, metavar="FILE", help="documents or modules; default: all of them"
-    )
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="documents or modules; default: all")
     found = [(file, *each) for file in parser.parse_args().files or files() for each in check(file)]
     for file, line, words, better in found:
         print(f"{file}:{line}: {words!r}: {better}")

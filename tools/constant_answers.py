@@ -1,8 +1,9 @@
-"""The one answer that is right most often: searched on training rows, to be measured on others.
+"""Search for the constant answer that is right most often on training rows, to be measured on others.
 
-Tried are the gold answers, their parts, what is right in many tasks (`USUAL`), short formulas, and what the votes of
-the gold answers come to, place by place (a coloring, a board). The best are then changed token by token as long as
-that pays: a greedy search, which finds colorings that no question has for its gold answer.
+Candidates are the gold answers, their parts, answers that are common in many tasks (`USUAL`), short formulas, and the
+majority vote of the gold answers at each position (a coloring, a board). The best are then changed token by token as
+long as the score increases. This greedy search finds, for example, colorings that are not the gold answer of any
+question.
 """
 
 import itertools
@@ -24,13 +25,13 @@ _FORMULA = re.compile(r"[∧∨¬→↔]")
 _TOKEN = re.compile(r"\w+|[^\w\s]|\s+")
 _MOST_PLACES = 60
 _WORTH_CLIMBING = 0.03
-"""An answer that is right less often is some row's own, and near nothing that is right on many."""
+"""Minimum accuracy for the greedy search; answers below it are specific to a row and not worth improving."""
 _HALVINGS = ((16, 60), (60, 12))
-"""Rows to try on, and how many of the best stay."""
+"""Rounds of elimination: number of rows to grade on, and number of answers to keep."""
 
 
 def best_constants(rows: GradedRows, count: int, most_graded: int = 60_000) -> list[tuple[str, Paid]]:
-    """The best `count` answers on `rows`, best first; grades about `most_graded` answers at most."""
+    """The best `count` answers on `rows`, best first. Grades about `most_graded` answers at most."""
     stop = rows.graded + most_graded
     left = list(candidates(rows))
     for tried, kept in _HALVINGS:
@@ -45,8 +46,7 @@ def best_constants(rows: GradedRows, count: int, most_graded: int = 60_000) -> l
 
 
 def ranked(answers: Iterable[str], rows: GradedRows, tried: int, stop: int) -> list[tuple[str, Paid]]:
-    """The answers by what they are paid on the first `tried` rows; those after `rows.graded` reaches `stop` are left
-    out."""
+    """The answers by their score on the first `tried` rows; stops when `rows.graded` reaches `stop`."""
     rated = []
     for answer in answers:
         if rows.graded >= stop:
@@ -56,7 +56,7 @@ def ranked(answers: Iterable[str], rows: GradedRows, tried: int, stop: int) -> l
 
 
 def candidates(rows: GradedRows) -> Iterator[str]:
-    """What to try, each once, the likely ones first."""
+    """Distinct candidates, the likeliest first."""
     golds = [gold for gold in rows.golds if gold.strip()]
     tokens = Counter(token for gold in golds for token in set(_TOKEN.findall(gold)) if token.strip())
     lines = Counter(line for gold in golds for line in set(gold.splitlines()) if line.strip())
@@ -77,8 +77,8 @@ def candidates(rows: GradedRows) -> Iterator[str]:
 
 
 def votes(golds: Sequence[str]) -> Iterator[str]:
-    """The most frequent token in each place, among the gold answers of each number of tokens; of JSON objects the most
-    frequent value of each key."""
+    """The most frequent token at each position, among gold answers with the same number of tokens; for JSON objects,
+    the most frequent value of each key."""
     by_length: dict[int, list[list[str]]] = {}
     for gold in golds:
         tokens = _TOKEN.findall(gold)
@@ -99,7 +99,7 @@ def _json(text: str) -> object:
 
 
 def short_formulas(golds: Sequence[str]) -> Iterator[str]:
-    """Formulas of logic with up to three of the most frequent variables, and negations."""
+    """Logic formulas with up to three of the most frequent variables, and negations."""
     variables = [name for name, _ in Counter(re.findall(r"[A-Z]", "".join(golds))).most_common(4)]
     literals = [sign + name for name in variables for sign in ("", "¬")]
     pairs = [f"({a} {link} {b})" for a, b in itertools.permutations(literals, 2) for link in "∨∧→↔"]
@@ -115,7 +115,7 @@ def short_formulas(golds: Sequence[str]) -> Iterator[str]:
 
 
 def climb(answer: str, rows: GradedRows, stop: int) -> dict[str, Paid]:
-    """The answer after every change of one token that pays, and what each step is paid; ends when none does."""
+    """Improve an answer by changes of one token until none helps; returns the score after each step."""
     best = rows.paid([answer] * len(rows))
     steps = {answer: best}
     alternatives = _alternatives(rows.golds)
@@ -139,7 +139,7 @@ def climb(answer: str, rows: GradedRows, stop: int) -> dict[str, Paid]:
 
 
 def _alternatives(golds: Sequence[str]) -> Callable[[str], list[str]]:
-    """Of a token the eight most frequent others of its kind (number, word, sign) in the gold answers."""
+    """Returns alternatives for a token: the eight most frequent others of its kind (number, word, sign) in `golds`."""
     common = Counter(token for gold in golds for token in _TOKEN.findall(gold) if token.strip())
     by_kind: dict[str, list[str]] = {}
     for token, _ in common.most_common():

@@ -1,6 +1,6 @@
-"""What shows that an honest answer is of a kind on which the library's grader errs: see `disagreements`.
+"""Checks that an honest answer is of a kind on which the library's grader errs: see `disagreements`.
 
-Each takes the answer, without white space around it, and the entry. None asks a grader.
+Each takes the stripped answer and the entry. None calls a grader.
 """
 
 import functools
@@ -25,7 +25,7 @@ def _numbers(text: str) -> list[float]:
 
 
 def within(answer: str, entry: Entry, most: Callable[[float], float], separators: str = r"[\s,'\[\]]+") -> bool:
-    """As many numbers as in the gold answer, each off by no more than `most` (of the gold one), and some are off."""
+    """The answer has as many numbers as the gold answer, some are off, and each by at most `most(gold number)`."""
     gold = _numbers(entry["answer"])
     parts = [part for part in re.split(separators, answer) if part]
     if len(parts) != len(gold) or not all(_NUMBER.fullmatch(part) for part in parts):
@@ -35,7 +35,7 @@ def within(answer: str, entry: Entry, most: Callable[[float], float], separators
 
 
 def same_but_for(signs: str) -> Callable[[str, Entry], bool]:
-    """The gold answer, but for these signs, given as a regular expression."""
+    """A check that the answer equals the gold answer once matches of the regular expression `signs` are removed."""
     return lambda answer, entry: re.sub(signs, "", answer) == re.sub(signs, "", str(entry["answer"]))
 
 
@@ -48,19 +48,19 @@ def is_json(answer: str) -> bool:
 
 
 def degree_sign_inside(answer: str, entry: Entry) -> bool:
-    """The stored angle, but for a degree sign that is not behind it."""
+    """The stored angle, but with a degree sign that is not at its end."""
     near = within(answer.replace("°", ""), entry, lambda gold: 0.01)
     return "°" in answer.rstrip("°") and (near or _numbers(answer.replace("°", "")) == _numbers(entry["answer"]))
 
 
 def bracket_inside(answer: str, entry: Entry) -> bool:
-    """The stored coordinates, but for brackets that are not around them."""
+    """The stored coordinates, but with brackets that are not around them."""
     bare = re.sub(r"[()]", "", answer)
     return _numbers(bare) == _numbers(entry["answer"]) and not re.fullmatch(r"\([^()]*\)|[^()]*", answer)
 
 
 def skipped_action(answer: str, entry: Entry) -> bool:
-    """Some action is not possible, or names no agent, box or square: found by playing the plan by the rules."""
+    """Playing the plan by the rules finds an action that is impossible or does not name an agent, box or square."""
     squares = {name: list(items) for name, items in entry["metadata"]["initial_state"].items()}
     for step in json.loads(answer):
         arrivals = []
@@ -91,7 +91,7 @@ def twice_in_a_step(answer: str, entry: Entry) -> bool:
 
 
 def floats_alone_differ(answer: str, entry: Entry) -> bool:
-    """The gold value, but for floats that differ after the ninth digit."""
+    """The gold value, except for floats that differ after the ninth digit."""
     gold, given = _numbers(entry["answer"]), _numbers(answer)
     apart = [(a, b) for a, b in zip(given, gold, strict=False) if a != b]
     words = [re.sub(r"\s+", "", _NUMBER.sub("#", text)) for text in (answer, entry["answer"])]
@@ -99,7 +99,7 @@ def floats_alone_differ(answer: str, entry: Entry) -> bool:
 
 
 def prefix_of_gold(answer: str, entry: Entry) -> bool:
-    """The decimal number breaks off, or another begins with it: the library pays the share of the shorter one."""
+    """The answer is a prefix of the gold number, or the reverse: the library's score is the ratio of the lengths."""
     value, gold = forms.rational(answer), forms.rational(entry["answer"])
     if value is None or gold is None or value == gold:
         return False
@@ -108,13 +108,13 @@ def prefix_of_gold(answer: str, entry: Entry) -> bool:
 
 
 def small_probability(answer: str, entry: Entry) -> bool:
-    """Within 0.0001 of a probability below 0.002, and off by more than a twentieth of it."""
+    """The answer is within 0.0001 of a probability below 0.002, but off by more than a twentieth of it."""
     value, gold = forms.rational(answer), forms.rational(entry["answer"])
     return value is not None and gold is not None and gold < 0.002 and gold / 20 < abs(value - gold) <= 1.0001e-4
 
 
 def imaginary_first(answer: str, entry: Entry) -> bool:
-    """`bi + a` with the numbers of the stored result."""
+    """The answer is `bi + a` with the numbers of the stored result."""
     match = re.fullmatch(r"([+-]?)\s*([\d.]+)i\s*([+-])\s*(?:([+-])\s*)?([\d.]+)", answer.strip())
     found = match or re.fullmatch(r"([+-]?)\s*([\d.]+)i\s+()(-?)([\d.]+)", answer.strip())
     if not found:
@@ -125,7 +125,7 @@ def imaginary_first(answer: str, entry: Entry) -> bool:
 
 
 def near_complex(answer: str, entry: Entry) -> bool:
-    """Off by no more than 0.000001, and not equal."""
+    """The answer is off by at most 0.000001, but not equal."""
     try:
         value = complex(re.sub(r"\s", "", answer).strip("()").replace("i", "j"))
     except ValueError:
@@ -134,12 +134,12 @@ def near_complex(answer: str, entry: Entry) -> bool:
 
 
 def grid_of_digits(answer: str, entry: Entry) -> bool:
-    """The stored digits in their order, with other signs or spaces between them."""
+    """The answer has the stored digits in order, with other signs or spaces between them."""
     return re.findall(r"\d", answer) == re.findall(r"\d", entry["answer"])
 
 
 def role_of_nobody(answer: str, entry: Entry) -> bool:
-    """A right sentence, and a lone role behind it."""
+    """The answer is a correct sentence followed by a role without a person."""
     first, _, rest = answer.rpartition(".")
     return first == entry["answer"].rstrip(".") and len(rest.split()) == 1
 
@@ -150,7 +150,7 @@ def more_words(answer: str, entry: Entry) -> bool:
 
 
 def another_candidate(answer: str, entry: Entry) -> bool:
-    """Nearer to, or as near to, a candidate that is not the one asked for."""
+    """The answer is at least as near to a candidate other than the right one."""
     value, gold = float(answer.replace(",", "")), entry["metadata"]["solution"]
     others = [other for other in entry["metadata"]["candidates"] if other != gold]
     return any(abs(value - other) <= abs(value - gold) + 1e-6 for other in others)
@@ -161,7 +161,7 @@ def no_formula(answer: str, entry: Entry) -> bool:
 
 
 def restates(answer: str, entry: Entry) -> bool:
-    """One of the shortest clauses that it implies is implied by one premise alone. Found by trying all clauses."""
+    """One of the shortest clauses that the answer implies follows from one premise alone. Tries all clauses."""
     table = logic.columns(entry["metadata"]["variables"])
     always = (1 << (1 << len(table))) - 1
     value, *premises = (_column(text, table) for text in (answer, *entry["metadata"]["premises"]))
@@ -173,7 +173,7 @@ def restates(answer: str, entry: Entry) -> bool:
 
 
 def a_variable(answer: str, entry: Entry) -> bool:
-    """A single variable that follows from the premises, and from none of them alone."""
+    """The answer is a single variable that follows from the premises together, but not from any of them alone."""
     table = logic.columns(entry["metadata"]["variables"])
     name = answer.strip("() ")
     premises = [_column(text, table) for text in entry["metadata"]["premises"]]
@@ -193,7 +193,7 @@ def other_numbers(answer: str, entry: Entry) -> bool:
 
 
 def clipped_move(answer: str, entry: Entry) -> bool:
-    """Some vehicle does not get as far as the move says."""
+    """A vehicle is blocked before the end of its move."""
     board = read_board(entry["metadata"]["board_config"])
     state = list(board.start)
     for letter, steps in re.findall(r"([A-Z])([+-]\d+)", answer):
@@ -210,18 +210,18 @@ def clipped_move(answer: str, entry: Entry) -> bool:
 
 
 def days_and_more(answer: str, entry: Entry) -> bool:
-    """The right number of days, where days are asked for, and behind it what is not `days`."""
+    """The question requires days, and the answer is the right number followed by something other than `days`."""
     first, *rest = answer.split()
     return entry["metadata"]["task_type"] == "date" and first == entry["answer"].split()[0] and rest != ["days"]
 
 
 def no_clock(answer: str, entry: Entry) -> bool:
-    """Not of the form HH:MM, HH:MM:SS or HH:MM:SS.mmm, with or without days before it."""
+    """The answer is not of the form HH:MM, HH:MM:SS or HH:MM:SS.mmm, with or without days before it."""
     return ":" in answer and not re.fullmatch(r"-?(\d+ days, )?\d\d:\d\d(:\d\d(\.\d{3})?)?", answer)
 
 
 def elapsed_time(answer: str, entry: Entry) -> bool:
-    """What elapsed from start to end, by the calendar, where the stored answer is another."""
+    """The answer is the time elapsed by the calendar, and the stored answer differs."""
     match = re.fullmatch(r"(?:(\d+) days, )?(\d\d):(\d\d)(?::(\d\d(?:\.\d{3})?))?", answer)
     if match is None or answer == entry["answer"]:
         return False
@@ -232,7 +232,7 @@ def elapsed_time(answer: str, entry: Entry) -> bool:
 
 
 def time_behind_weekday(answer: str, entry: Entry) -> bool:
-    """What elapsed between two times behind `(Monday)`, to the minute where no seconds are asked for."""
+    """The answer is the time elapsed between two times after `(Monday)`, to the minute if seconds are not required."""
     edges = re.findall(r"(\d{4}-\d\d-\d\d) \(\w+day\) (\d\d:\d\d:\d\d [+-]\d{4})", entry["question"])
     match = re.fullmatch(r"(\d+) days, (\d\d):(\d\d)(?::(\d\d))?", answer)
     if match is None or len(edges) != 2:
@@ -251,79 +251,79 @@ def spacing(answer: str, entry: Entry) -> bool:
 
 
 def value_of_expression(answer: str, entry: Entry) -> bool:
-    """The exact value, where the stored answer is another."""
+    """The answer is the exact value, and the stored answer differs."""
     return forms.rational(answer) == exact_value(entry["metadata"]["expression"]) != forms.rational(entry["answer"])
 
 
 def same_words(answer: str, entry: Entry) -> bool:
-    """The words of the gold answer in another order."""
+    """The answer has the words of the gold answer in another order."""
     given, gold = answer.split(), entry["answer"].split()
     return given != gold and sorted(given) == sorted(gold)
 
 
 def unknown_vertex(answer: str, entry: Entry) -> bool:
-    """The map colors something that is not a vertex of the graph."""
+    """The map has a color for something that is not a vertex of the graph."""
     vertices = {str(vertex) for vertex in entry["metadata"]["puzzle"]["vertices"]}
     return is_json(answer) and not {str(key) for key in json.loads(answer)} <= vertices
 
 
 def ten_letters(answer: str, entry: Entry) -> bool:
-    """Ten letters are in their place, and others are not."""
+    """Ten letters are at the right position, and others are not."""
     gold = entry["answer"]
     return answer != gold and sum(a == b for a, b in zip(answer, gold, strict=False)) >= 10
 
 
 def more_roots(answer: str, entry: Entry) -> bool:
-    """More numbers than the stored roots, which are among them."""
+    """The answer has the stored roots and more numbers."""
     given, gold = _numbers(answer), _numbers(entry["answer"])
     return len(given) > len(gold) and all(any(abs(a - b) <= 1e-4 for a in given) for b in gold)
 
 
 def matches(pattern: str, flags: int = 0) -> Callable[[str, Entry], bool]:
-    """This regular expression is found in the answer."""
+    """A check that the answer contains a match of this regular expression."""
     return lambda answer, entry: bool(re.search(pattern, answer, flags))
 
 
 def other_numbers_as_many(answer: str, entry: Entry) -> bool:
-    """Other numbers than the stored ones, and as many."""
+    """The answer has the same number of numbers as the stored one, but different ones."""
     given, gold = _numbers(answer), _numbers(entry["answer"])
     return given != gold and len(given) == len(gold)
 
 
 def another_plan(answer: str, entry: Entry) -> bool:
-    """A list of moves in the form asked for, and not the stored answer."""
+    """The answer is a list of moves in the required form, but not the stored one."""
     return answer != entry["answer"] and is_json(answer) and isinstance(json.loads(answer), list)
 
 
 def moves_without_json(answer: str, entry: Entry) -> bool:
-    """Moves of jugs with brackets, quotes and commas between them, of which some are missing."""
+    """The answer has jug moves with brackets, quotes and commas between them, but is not valid JSON."""
     rest, moves = re.subn(r"(?:fill|empty) [A-Z]\b|pour [A-Z]->[A-Z]\b", "", answer)
     return moves > 0 and not rest.strip("[]\"', ") and not re.search(r"\w", rest) and not is_json(answer)
 
 
 def in_other_case(line: str) -> Callable[[str, Entry], bool]:
-    """Lines of this form, but for the letter case of some."""
+    """A check that all lines match `line` when letter case is ignored, but not all match it exactly."""
     usual, any_case = re.compile(rf"(?:{line}\s*)+"), re.compile(rf"(?:{line}\s*)+", re.IGNORECASE)
     return lambda answer, entry: bool(any_case.fullmatch(answer)) and not usual.fullmatch(answer)
 
 
 def more_terms(answer: str, entry: Entry) -> bool:
-    """Terms that the stored polynomial has collected, or a call that expands the question itself."""
+    """The answer has terms that the stored polynomial collects, or is a call that expands the question itself."""
     return "expand" in answer or len(re.findall(r"[+-]", answer)) > len(re.findall(r"[+-]", entry["answer"]))
 
 
 def stored_wrong(task: str) -> Callable[[str, Entry], bool]:
-    """The stored answer, where it is wrong by the rules of the question (`tests/solvers` prove them from its text)."""
+    """A check that the answer is the stored one, which the rules in the question's text refute (`tests/solvers`)."""
     return lambda answer, entry: answer.strip("\"'") == entry["answer"] != corrected(task, entry)["answer"]
 
 
 def by_the_rules(task: str) -> Callable[[str, Entry], bool]:
-    """The right answer, where the library stores a wrong one."""
+    """A check that the answer is right and the library stores a wrong one."""
     return lambda answer, entry: answer == corrected(task, entry)["answer"] != entry["answer"]
 
 
 def result_of_last_round(answer: str, entry: Entry) -> bool:
-    """The result by the rules of the question's text, round by round."""
+    """The answer is the result of playing the rounds by the rules in the question's text."""
     hand = list(re.findall(r"initial cards ([A-Z]+)", entry["question"])[0])
     result = ""
     for added, removed in re.findall(r"Add an? ([A-Z]) card and remove an? ([A-Z]) card", entry["question"]):
@@ -335,7 +335,7 @@ def result_of_last_round(answer: str, entry: Entry) -> bool:
 
 
 def idle_press(answer: str, entry: Entry) -> bool:
-    """A sequence of buttons, of which some is pressed while the light has the color that it is not for."""
+    """The answer is a sequence of buttons, one of which is pressed when the light does not have the button's color."""
     if not re.fullmatch(r"(?:[A-Za-z]|[\s,→>-])+", answer) or re.search(r"[A-Za-z]{2}", answer):
         return False
     colors = {button["name"]: button["active_state"] for button in entry["metadata"]["buttons"]}
@@ -348,7 +348,7 @@ def idle_press(answer: str, entry: Entry) -> bool:
 
 
 def undistributed_middle(entry: Entry) -> bool:
-    """All A are B, and some B are, or are not, C: neither premise says something about every B."""
+    """The premises are "All A are B" and "Some B are (not) C": neither makes a statement about every B."""
     metadata = entry["metadata"]
     first = re.fullmatch(r"All \w+ are (\w+)", metadata["premise1"])
     return first is not None and metadata["premise2"].startswith(f"Some {first[1]} are ")

@@ -1,4 +1,4 @@
-"""Items of tasks as rows are made of them, before any are selected: for the graders' audit, tests and benchmarks."""
+"""Items of tasks, generated as for rows but before selection: for the graders' audit, tests and benchmarks."""
 
 import atexit
 import select
@@ -13,23 +13,25 @@ from rg_env.errors import GenerationError, InputError
 
 
 class Draws:
-    """Draws items. Questions may repeat, and come from both splits.
+    """Draws items from both splits; questions may repeat.
 
-    One process, kept until the program ends: it takes a second to start, and tenths of a second for a task's imports.
+    Runs one process until the program ends, because it takes a second to start and tenths of a second to import a task.
     """
 
     def __init__(self) -> None:
         self._drawer = Drawer({})
         self._replies: list[Any] = []
         self.passed_over: Counter[str] = Counter()
-        """By task, the number of draws that gave no question; `core.tasks.library_fixes.LEFT_OUT` has the reasons."""
+        """Number of draws without a question, by task; for the reasons see `core.tasks.library_fixes.LEFT_OUT`."""
         atexit.register(self._drawer.process.kill)
         self._reply("the start of a process")
 
     def items(self, task: str, n: int, seed: int = 0, config: Mapping[str, Any] | None = None) -> list[Item]:
-        """The first `n` items of `task` under a user's `seed`; draws that give no question are passed over.
+        """The first `n` items of `task` for a user's `seed`; draws without a question are skipped.
 
-        Raises `InputError` for options that the library refuses, and `GenerationError` for a draw that takes too long.
+        Raises:
+            InputError: the library refuses the options.
+            GenerationError: a draw takes too long.
         """
         found: list[Item] = []
         first = 0

@@ -1,4 +1,4 @@
-"""Ways in which a model may dress an answer that leave its meaning alone, and which of them a grader takes."""
+"""Formats ("dresses") in which a model may write an answer without changing its meaning, and which a grader accepts."""
 
 import re
 from collections import Counter
@@ -9,11 +9,11 @@ from rg_env.core.grading.graders import gold_answer, grade
 from rg_env.core.grading.graders.gold import NO_OPTIONS
 
 Dress = Callable[[str], str | None]
-"""The answer in this dress; None where it cannot wear it: a box with unpaired braces, say."""
+"""Returns the answer in this dress; None if that is impossible, as for unpaired braces in a box."""
 
 
 def _around(start: str, end: str, never: str = "") -> Dress:
-    """Between two signs, unless the answer has one of `never` in it."""
+    """Put the answer between `start` and `end`, unless it contains a sign of `never`."""
     return lambda answer: None if any(sign in answer for sign in never) else f"{start}{answer}{end}"
 
 
@@ -26,7 +26,7 @@ def _box(start: str, end: str) -> Dress:
 
 
 def _thousands(separator: str) -> Dress:
-    """Groups of three digits in a number that is the whole answer."""
+    """Group the digits of an answer that is a number in threes."""
 
     def dressed(answer: str) -> str | None:
         number = re.fullmatch(r"(-?)(\d{4,})(\.\d+)?", answer)
@@ -38,7 +38,7 @@ def _thousands(separator: str) -> Dress:
 
 
 def _listed(quote: str) -> Dress:
-    """In a list of one element: of a value, so not of what has parts itself."""
+    """Put the answer into a list of one element, unless it has several parts itself."""
     return lambda answer: f"[{quote}{answer}{quote}]" if re.fullmatch(r"[\w./ +-]*\w", answer) else None
 
 
@@ -78,13 +78,13 @@ DRESSES: dict[str, Dress] = {
     "label of a box": _box(r"Answer: \boxed{", "}"),
 }
 LABELS = tuple(name for name in DRESSES if "answer" in name or "label" in name or "sentence" in name)
-"""Those that say what the text is: for single values only, so not for `COMPOSED` tasks."""
+"""Dresses that label the text as the answer; for single values only, so not for `COMPOSED` tasks."""
 
 
 def taken(
     task: str, entries: Sequence[Mapping[str, Any]], config: Mapping[str, Any] = NO_OPTIONS
 ) -> tuple[float, list[str]]:
-    """Share of the dressed gold answers that are right, and the dresses of those that are not."""
+    """Share of the dressed gold answers that are graded as right, and the names of the dresses that are refused."""
     tried = 0
     refused: Counter[str] = Counter()
     for entry in entries:

@@ -1,4 +1,4 @@
-"""Rows of one task, and what answers to them are paid: what the searches for constants and for cheap replies share."""
+"""Rows of one task and the scores of answers to them, for the searches for constant answers and cheap replies."""
 
 import json
 from collections.abc import Sequence
@@ -13,34 +13,38 @@ from rg_env.errors import TooFewQuestionsError
 
 
 class Paid(NamedTuple):
-    """Mean values over rows, in [0, 1]. Compared in this order."""
+    """Mean scores over rows, in [0, 1]; compared in this order."""
 
     strict: float
-    """Share of the rows that the answers are right on."""
+    """Share of rows with a right answer."""
     partial: float
     """Mean value with partial credit."""
 
 
 class GradedRows:
-    """Rows of one task, graded by the one scoring path; what no answer can be right on raises."""
+    """Rows of one task, scored as in training."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.questions = [row["question"] for row in rows]
         self.golds = [row["answer"] for row in rows]
         self._infos = [{**row["info"], "grading": "partial"} for row in rows]
         self.graded = 0
-        """Answers graded so far."""
+        """Number of answers graded so far."""
 
     def __len__(self) -> int:
         return len(self.questions)
 
     def entry(self, index: int) -> dict[str, object]:
-        """The library's entry of a row."""
+        """The library's entry for a row."""
         entry: dict[str, object] = json.loads(self._infos[index]["entry"])
         return entry
 
     def values(self, answers: Sequence[str]) -> list[Paid]:
-        """What each answer is paid, to the first rows in order: there may be fewer answers than rows."""
+        """Score the answers to the first rows, in order; there may be fewer answers than rows.
+
+        Raises:
+            ValueError: a row is ungradable.
+        """
         found = []
         for answer, info in zip(answers, self._infos, strict=False):
             answer = answer.strip()
@@ -55,13 +59,13 @@ class GradedRows:
         return found
 
     def paid(self, answers: Sequence[str]) -> Paid:
-        """Means over the rows that there are answers to."""
+        """Mean scores of the answers to the first rows."""
         values = self.values(answers)
         return Paid(fmean(value.strict for value in values), fmean(value.partial for value in values))
 
 
 def rows_of(task: str, train: int, held_out: int, seed: int = 0) -> tuple[GradedRows, GradedRows]:
-    """So many training and evaluation rows of `task`, or all that it has."""
+    """`train` training rows and `held_out` evaluation rows of `task`, or all if it has fewer."""
     try:
         drawn = build_splits(task, train, held_out, seed, seed)
         return GradedRows(drawn[0]), GradedRows(drawn[1])

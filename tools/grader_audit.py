@@ -1,13 +1,13 @@
-"""Does each task's grader do what it must? Measured, and kept in `rg_env/core/grading/task_audit.json`.
+"""Audit the grader of each task; results are stored in `rg_env/core/grading/task_audit.json`.
 
     .venv/bin/python tools/grader_audit.py --measure                      # all tasks, on all cores
-    .venv/bin/python tools/grader_audit.py --measure gcd maze --rows 100  # two of them
-    .venv/bin/python tools/grader_audit.py --measure --write              # and write the table
+    .venv/bin/python tools/grader_audit.py --measure gcd maze --rows 100  # two tasks
+    .venv/bin/python tools/grader_audit.py --measure --write              # update the table
 
-For each task: whether gold answers are right and honest answers are graded as by the library (`honest_answers`), what
-the best constant answer and the best cheap reply are paid (`constant_answers`, `cheap_replies`), and how many problems
-there are. `rg-env tasks --audit` prints the table that is shipped. The exit code is 1 where a gold answer is not right,
-or a disagreement with the library is unexplained.
+Measures for each task whether gold answers are right and honest answers are graded as by the library
+(`honest_answers`), the scores of the best constant answer and the best cheap reply (`constant_answers`,
+`cheap_replies`), and the number of distinct problems. `rg-env tasks --audit` prints the shipped table. The exit code is
+1 if a gold answer is not right, or a disagreement with the library is unexplained.
 """
 
 import argparse
@@ -43,13 +43,13 @@ SLOW = {
     "sudoku": 0.5,
     "zebra_puzzles": 0.4,
 }
-"""Share of the questions and rows that are drawn of tasks of which one takes the library 15 ms to a second."""
+"""Fraction of the usual questions and rows for tasks whose questions take the library 15 ms to a second each."""
 _MOST_SHOWN = 200
 
 
 def measure(task: str, items: int, seeds: int, rows: int) -> Audit:
-    """One task's audit, on `items` questions for each of `seeds` seeds, and `rows` rows of each split; on fewer where
-    they are `SLOW` to draw."""
+    """Audit one task on `items` questions for each of `seeds` seeds, and on `rows` rows of each split; on fewer if the
+    task is in `SLOW`."""
     share = SLOW.get(task, 1.0)
     result = compare(task, round(items * share), range(seeds))
     train, held_out = rows_of(task, round(rows * share), round(rows * share))
@@ -75,7 +75,7 @@ def _shown(found: Found | None) -> tuple[float, float, str]:
 
 
 def write(audits: Iterable[Audit], path: Path = PATH) -> None:
-    """Put these audits into the table, and leave those of other tasks."""
+    """Replace the table's entries for these tasks; keep the others."""
     table = (kept(path) if path.exists() else {}) | {result.task: result for result in audits}
     lines = []
     for task, result in sorted(table.items()):
@@ -86,18 +86,18 @@ def write(audits: Iterable[Audit], path: Path = PATH) -> None:
 
 
 def main() -> int:
-    """Measure, and print (and write) each task as soon as it is measured."""
+    """Measure the tasks, and print (and write) each result as soon as it is available."""
     parser = argparse.ArgumentParser(prog="tools/grader_audit.py", description="Measure the graders of all tasks.")
-    parser.add_argument("--measure", nargs="*", required=True, metavar="TASK", help="tasks; all, if none is named")
-    parser.add_argument("--items", type=int, default=100, help="questions a seed for honest answers; default: 100")
+    parser.add_argument("--measure", nargs="*", required=True, metavar="TASK", help="tasks; default: all")
+    parser.add_argument("--items", type=int, default=100, help="questions per seed for honest answers; default: 100")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds; default: 3")
     parser.add_argument("--rows", type=int, default=200, help="rows of each split for the searches; default: 200")
-    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: all cores")
-    parser.add_argument("--write", action="store_true", help=f"keep the figures in {PATH.name}")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: one per core")
+    parser.add_argument("--write", action="store_true", help=f"store the results in {PATH.name}")
     options = parser.parse_args()
     tasks = list(Mixture.parse(options.measure).names) if options.measure else list(shipped_table())
     before = kept()
-    tasks.sort(key=lambda task: before[task].draw_ms if task in before else 0)  # what shows soon comes first
+    tasks.sort(key=lambda task: before[task].draw_ms if task in before else 0)  # fast tasks first
     fine = True
     print(HEADER)
     with ProcessPoolExecutor(options.processes) as pool:

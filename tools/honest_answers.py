@@ -1,7 +1,7 @@
-"""Honest answers, graded by our graders and by the library's: `compare` draws questions and counts what differs.
+"""Compare our graders with the library's on honest answers.
 
-Honest answers are those that a model could give in earnest: the gold answer, gold answers a little changed, gold
-answers of other questions. The library's graders are safe on them; they are not on arbitrary text.
+Honest answers are those that a model could give in earnest: the gold answer, small edits of it, and gold answers of
+other questions. The library's graders are safe on them, but not on arbitrary text.
 """
 
 import json
@@ -26,11 +26,11 @@ from rg_env.core.grading.graders.gold import NO_OPTIONS, corrected
 from rg_env.core.grading.workers import WorkerPool
 
 CORRECT_FROM = 1 - 1e-9
-"""What counts as right, of the library's scores too: some are off by a rounding error, and 0.9999995 is no such error
-but what time_intervals pays for a wrong second."""
+"""Minimum score that counts as right, for both graders. Some of the library's scores are off by a rounding error;
+0.9999995 is not, it is the score of a wrong second in time_intervals."""
 LIBRARY_S = 20.0
 DRESSED = 100
-"""Gold answers that are tried in each dress."""
+"""Number of gold answers to try in each dress."""
 _OPPOSITES = [("True", "False"), ("Yes", "No"), ("yes", "no"), ("true", "false"), ("knight", "knave")]
 
 
@@ -44,7 +44,7 @@ class Honest:
 
 
 def changed(answer: str, rng: random.Random) -> list[str]:
-    """Variants of a gold answer, each one edit away: most are wrong, some (another order, say) may be right."""
+    """Variants of a gold answer, one edit away. Most are wrong; some, such as another order, may be right."""
     found = []
     digits = [match.start() for match in re.finditer(r"\d", answer)]
     if digits:
@@ -72,7 +72,7 @@ def changed(answer: str, rng: random.Random) -> list[str]:
 def honest_answers(
     task: str, entries: list[dict[str, Any]], seed: int = 0, config: Mapping[str, Any] = NO_OPTIONS
 ) -> Iterator[Honest]:
-    """The gold answer of each entry, changed ones, and those of two other entries."""
+    """For each entry its gold answer, variants of it, and the gold answers of two other entries."""
     rng = random.Random(f"{task}:{seed}")
     golds = [gold_answer(task, entry, config) for entry in entries]
     for entry, gold in zip(entries, golds, strict=True):
@@ -87,8 +87,8 @@ def honest_answers(
 def compare(task: str, items: int = 100, seeds: Sequence[int] = (0,), config: Mapping[str, Any] | None = None) -> Audit:
     """Draw `items` questions for each seed, and grade honest answers to them with both graders.
 
-    The library's grader gets `LIBRARY_S` seconds a task: its integrations take up to seconds an answer. What it has not
-    graded by then is graded by ours alone, and not compared.
+    The library's grader gets `LIBRARY_S` seconds per task, because its integrations can take seconds per answer. The
+    remaining answers are graded by ours only, and not compared.
     """
     result = Audit(task)
     library_s = 0.0
@@ -97,7 +97,7 @@ def compare(task: str, items: int = 100, seeds: Sequence[int] = (0,), config: Ma
     drawing = grading = 0.0
     graded = 0
     for seed in seeds:
-        entries_of(task, 1, seed, config)  # imports the task and loads word lists: no question should be charged for it
+        entries_of(task, 1, seed, config)  # imports and word lists, not to be timed
         start, passed_over = time.perf_counter(), _draws().passed_over[task]
         drawn = entries_of(task, items, seed, config)
         drawing += time.perf_counter() - start
@@ -133,7 +133,7 @@ def compare(task: str, items: int = 100, seeds: Sequence[int] = (0,), config: Ma
 
 
 def _differs(result: Audit, honest: Honest, right: bool) -> None:
-    """Count a disagreement on this answer, which we say is `right`."""
+    """Count a disagreement on this answer; `right` is our verdict."""
     result.disagreements += 1
     gold = str(gold_answer(result.task, honest.entry))
     apart = prefix(honest.answer.strip(), gold.strip())
@@ -150,7 +150,7 @@ def _differs(result: Audit, honest: Honest, right: bool) -> None:
 
 
 def _around(text: str, apart: int) -> str:
-    """A long text as what is around the place where it departs from another."""
+    """An excerpt of a long text around the position `apart`, where it differs from another."""
     text = text.strip()
     if len(text) <= 60:
         return repr(text)
@@ -170,8 +170,8 @@ def _library_pool() -> WorkerPool:
 
 
 def _library_value(task: str, config: dict[str, Any], entry: dict[str, Any], answer: str) -> float | None:
-    """The library's score; 0.0 where its grader raises, as several do on texts that they do not expect. None where it
-    takes too long: its integrations now and then take minutes."""
+    """The library's score; 0.0 if its grader raises, as several do on unexpected text; None if it takes too long, as
+    integrations sometimes do."""
     outcome = _library_pool().call(task, config, entry, answer)
     if outcome.status in ("timed_out", "died"):
         return None
@@ -184,5 +184,5 @@ def _draws() -> Draws:
 
 
 def entries_of(task: str, n: int, seed: int = 0, config: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """`n` entries as rows carry them: drawn as rows are, with the library's fixes, but none left out as a repeat."""
+    """`n` entries, drawn as for rows and with our fixes of the library, but without removing duplicates."""
     return [json.loads(item.entry) for item in _draws().items(task, n, seed, config)]

@@ -1,10 +1,10 @@
-"""Hooks of the documentation site (mkdocs.yml): pages read the same on a code host and on the site.
+"""Hooks of the documentation site (mkdocs.yml), so that pages read the same on a code host and on the site.
 
-- A line `<!-- include: ../CHANGELOG.md -->` is replaced by that file, so that nothing is written twice.
-- A relative link to a file outside of `docs/` becomes a link into the repository (`extra.repository`).
-- `::: rg_env.NAME` finds the module behind a public name, which the package resolves lazily.
+- A line `<!-- include: ../CHANGELOG.md -->` is replaced by the contents of that file.
+- A relative link to a file outside `docs/` becomes a link into the repository (`extra.repository`).
+- `::: rg_env.NAME` is resolved to the module that defines a public name, because the package resolves names lazily.
 
-Imported by mkdocs alone, whose environment does not have rg_env's dependencies: the standard library only.
+Uses only the standard library, because mkdocs' environment does not have rg_env's dependencies.
 """
 
 import ast
@@ -21,7 +21,7 @@ TABLES = {"rg_env": ("rg_env/__init__.py", "_LAZY"), "rg_env.training": ("rg_env
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """Called by mkdocs with the text of each page."""
+    """Process the text of a page; called by mkdocs."""
     source = PurePosixPath("docs", page.file.src_uri)
     markdown = _with_repository_links(markdown, source, source, config.extra["repository"])
     markdown = INCLUDE.sub(lambda match: _included(match[1], source, config.extra["repository"]), markdown)
@@ -29,7 +29,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 
 
 def address_of(package: str, name: str) -> str:
-    """Where a public name is defined, read from the package's table without importing it; other names as they are."""
+    """Full path of a public name, read from the package's table without importing it; other names are unchanged."""
     file, table = TABLES[package]
     for statement in ast.parse((ROOT / file).read_text(encoding="utf-8")).body:
         targets = statement.targets if isinstance(statement, ast.Assign) else []
@@ -46,7 +46,7 @@ def _included(name: str, source: PurePosixPath, repository: str) -> str:
 
 
 def _with_repository_links(text: str, file: PurePosixPath, page: PurePosixPath, repository: str) -> str:
-    """The text of `file`, shown on `page`, with its relative links leading where they should."""
+    """The text of `file` for `page`, with relative links adjusted."""
 
     def replaced(match: re.Match[str]) -> str:
         target = PurePosixPath(os.path.normpath(file.parent / match[2]))

@@ -1,8 +1,8 @@
-"""What a reply can copy or compute from a question's text without understanding it: `parts(question)`.
+"""Text that a reply can copy or compute from a question without understanding it: `parts(question)`.
 
-Every part is a text with a name such as "last number of the last line" or "first grid, transposed". The names mean the
-same in every question, so a name is a strategy: `cheap_replies` looks for those that are paid. Nothing here knows a
-task.
+Every part is a string with a name such as "last number of the last line" or "first grid, transposed". Names mean the
+same in every question, so a name is a strategy, and `cheap_replies` searches for those that score. This module is
+independent of tasks.
 """
 
 import json
@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 MOST_CHARS = 4_000
-"""Longer parts are left out: they are most of a long question, which is paid by nothing and slow to grade."""
+"""Maximum length of a part. Longer ones are most of a long question, which never scores and is slow to grade."""
 _MOST_VALUES = 400
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
 _KINDS = {
@@ -39,7 +39,7 @@ _KINDS = {
 
 
 def parts(question: str) -> dict[str, str]:
-    """Every part of `question` by name, none of them blank or longer than `MOST_CHARS`."""
+    """Parts of `question` by name, without blank ones and those longer than `MOST_CHARS`."""
     return dict(_parts(question))
 
 
@@ -62,7 +62,7 @@ def _parts(question: str) -> tuple[tuple[str, str], ...]:
 
 
 def _scopes(question: str) -> dict[str, str]:
-    """The whole question, and pieces of it in which what matters often is."""
+    """The whole question, and sections of it that often hold the data."""
     text = question.strip()
     paragraphs = [part for part in re.split(r"\n\s*\n", text) if part.strip()]
     lines = [line for line in text.splitlines() if line.strip()]
@@ -86,7 +86,7 @@ def _scopes(question: str) -> dict[str, str]:
 
 
 def _picked(values: list[str]) -> Iterator[tuple[str, str]]:
-    """One of the values, or all of them in some order; a name has a place for what they are."""
+    """One of the values, or all of them in some order; `{}` in a name is for the kind of value."""
     if not values:
         return
     for place, index in (("first", 0), ("second", 1), ("third", 2), ("fourth", 3), ("fifth", 4)):
@@ -174,7 +174,7 @@ def _computed(numbers: list[Fraction]) -> Iterator[tuple[str, str]]:
 
 
 def shown(value: Fraction | int | float) -> str:
-    """A number as a model would write it: whole, or with up to ten decimals."""
+    """A number as a model would write it: an integer, or with up to ten decimals."""
     exact = Fraction(value)
     if exact.denominator == 1:
         return str(exact.numerator) if abs(exact) < 10**300 else "0"
@@ -186,7 +186,7 @@ Grid = list[list[str]]
 
 
 def _of_grids(question: str) -> Iterator[tuple[str, str]]:
-    """The first, largest and last grid of the question: as it is, turned, cropped, filled."""
+    """The first, largest and last grid of the question: unchanged, rotated, cropped, filled."""
     grids = list(_grids(question))
     if not grids:
         return
@@ -249,13 +249,13 @@ def _changed_grids(grid: Grid) -> Iterator[tuple[str, Grid]]:
 
 
 def _completed(row: list[str], blank: str, values: list[str]) -> list[str]:
-    """The row with its blanks filled by the values that it lacks, in order."""
+    """The row with its blanks filled by the missing values, in order."""
     lacking = iter(sorted(set(values) - set(row)))
     return [next(lacking, values[0] if values else blank) if cell == blank else cell for cell in row]
 
 
 def _grids(question: str) -> Iterator[tuple[Grid, str]]:
-    """Runs of lines with equally many cells, and what the cells of a line are separated by."""
+    """Grids (consecutive lines with the same number of cells), and the separator of their cells."""
     run: Grid = []
     kind = ""
     for line in [*question.splitlines(), ""]:
@@ -271,7 +271,7 @@ def _grids(question: str) -> Iterator[tuple[Grid, str]]:
 
 
 def _cells(text: str) -> tuple[list[str], str]:
-    """The cells of a line, and what separates them; none if it is not a line of a grid."""
+    """Cells of a line and their separator; no cells if it is not a line of a grid."""
     separator = "," if "," in text else " "
     cells = [cell for cell in re.split(r"[,\s]+", text) if cell]
     if len(cells) > 1:

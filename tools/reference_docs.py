@@ -1,6 +1,6 @@
-"""The generated pages of `docs/reference/`: configuration, evaluation, command line, graders.
+"""Generate pages of `docs/reference/`: configuration, evaluation, command line, graders, GPU memory.
 
-python tools/reference_docs.py     # writes them; a test keeps them equal to the schemas, parsers and tables
+python tools/reference_docs.py     # writes the pages; a test checks that they are up to date
 """
 
 import argparse
@@ -58,7 +58,7 @@ def command_line() -> str:
 
 
 def graders() -> str:
-    """`graders.md`: every task with what was measured of its grader."""
+    """`graders.md`: every task with the measurements of its grader."""
     table, audits = shipped_table(), audit.kept()
     parts = []
     for category in sorted({entry["category"] for entry in table.values()}):
@@ -84,17 +84,17 @@ MODELS = {
     "Llama-3.2-1B": ("llama-3.2-1b", ModelShape(1_235_814_400, 16, 2048, 128_256, 512), 704_512),
     "Llama-3.2-3B": ("llama-3.2-3b", ModelShape(3_212_749_824, 28, 3072, 128_256, 1024), 1_519_616),
 }
-"""The config, the sizes, and the parameters of LoRA of rank 1 on all linear layers but the head."""
+"""Config file, number of parameters, and LoRA parameters per rank on all linear layers except the head."""
 LORA = ["model.dtype=bfloat16", "lora={r: 16, alpha: 32}"]
 
 
 PRESETS = sorted((ROOT / "configs" / "models").glob("*_*gb.yaml"))
 GPUS = (16, 24, 40, 80)
-"""Gigabytes."""
+"""GPU memory sizes in GB."""
 
 
 def gpu_memory() -> str:
-    """`gpu-memory.md`: what fits on GPUs of four sizes, by the estimate of `rg-env doctor`."""
+    """`gpu-memory.md`: models that fit on GPUs of four sizes, as estimated by `rg-env doctor`."""
     parts = []
     for engine, title in (("embedded", "One GPU, embedded engine"), ("vllm", "With vLLM on another GPU")):
         columns = {"all weights": _peaks(engine), "LoRA": _peaks(engine, *LORA)}
@@ -112,19 +112,19 @@ def gpu_memory() -> str:
 
 
 def _peaks(engine: str, *overrides: str) -> dict[str, float]:
-    """Gigabytes of each model, by a text about it."""
+    """Estimated peak memory of each model in GB, by its table entry."""
     peaks = {name: _peak(name, config, f"engine.kind={engine}", *overrides) for name, (config, *_) in MODELS.items()}
     return {f"{name} ({peak:.0f} GB)": peak for name, peak in peaks.items()}
 
 
 def preset_peak(preset: str) -> float:
-    """Gigabytes of a run by a preset of `configs/models`."""
+    """Estimated peak memory in GB of a run with a preset of `configs/models`."""
     (name,) = [name for name, (config, *_) in MODELS.items() if preset.startswith(f"{config}_")]
     return _peak(name, preset)
 
 
 def _peak(name: str, config: str, *overrides: str) -> float:
-    """Gigabytes of a run of 1,024 + 1,024 tokens with 200 evaluation questions."""
+    """Estimated peak memory in GB of a run with 1,024 + 1,024 tokens and 200 evaluation questions."""
     file = ROOT / "configs" / "models" / f"{config}.yaml"
     planned = PlannedRun(load_train_config(file, ["tasks=[leg_counting]", "training.bf16=true", *overrides]))
     training, (_, shape, width) = planned.config.training, MODELS[name]
@@ -150,7 +150,7 @@ def parsers() -> list[tuple[str, CommandParser, str]]:
 
 
 def _usage(parser: argparse.ArgumentParser) -> str:
-    """The usage on one line an alternative: argparse would wrap it at the width of the terminal."""
+    """Usage with one alternative per line; argparse would wrap it at the terminal's width."""
     if parser.usage:
         return parser.usage
     parts = [parser.prog]
@@ -191,7 +191,7 @@ def _metavar(action: argparse.Action) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Help text as a sentence of a table's cell."""
+    """Help text as a sentence for a table cell."""
     text = _code_safe(text).strip()
     if not text:
         return ""
@@ -200,7 +200,7 @@ def _sentence(text: str) -> str:
 
 
 def _code_safe(text: str) -> str:
-    """Plain text as Markdown: what would be read as a cell's border, a tag or emphasis is escaped outside of code."""
+    """Plain text as Markdown for a table cell: `|`, tags and emphasis are escaped outside code."""
     return "".join(_escaped(text))
 
 
@@ -210,7 +210,7 @@ def _escaped(text: str) -> Iterator[str]:
 
 
 def _code(text: str) -> str:
-    """Code in a table's cell. Code hosts and mkdocs disagree about a backslash before a bar within backticks."""
+    """Code in a table cell. Code hosts and mkdocs disagree about a backslash before a bar within backticks."""
     return f"<code>{text.replace('|', '&#124;')}</code>" if "|" in text else f"`{text}`"
 
 
@@ -274,7 +274,7 @@ def _type(annotation: Any) -> str:
 
 
 def _plain(annotation: Any) -> Any:
-    """Without bounds, and without the None of what may be missing."""
+    """The type without bounds and without None."""
     while get_origin(annotation) in (Annotated, Union, types.UnionType):
         annotation = next(each for each in get_args(annotation) if each is not type(None))
     return annotation
@@ -288,7 +288,11 @@ def _sections(annotation: Any) -> list[type[Section]]:
 
 
 def render(name: str) -> str:
-    """The page as it should be: its own head, and what is generated."""
+    """The up-to-date page: the existing text above `MARK`, then the generated part.
+
+    Raises:
+        ValueError: the page does not have the line `MARK`.
+    """
     head, mark, _ = (FOLDER / name).read_text(encoding="utf-8").partition(MARK)
     if not mark:
         raise ValueError(f"{name} does not have the line {MARK.strip()}")

@@ -1,7 +1,8 @@
-"""What a policy might do to a reply that is nearly paid: `CHANGES` of one text, `JOINS` of two, `templates` of gold
-answers with the tokens of another question in place of their own.
+"""Mutations of a reply that nearly scores: `CHANGES` of one text, `JOINS` of two, and `templates` made from gold
+answers by replacing tokens of their question with those of another.
 
-A change takes the reply and the question, and is total: what it cannot change it returns as it is, or blank.
+A change takes the reply and the question, and never raises: a reply that it cannot change is returned unchanged or
+blank.
 """
 
 import json
@@ -21,26 +22,26 @@ _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @lru_cache(maxsize=1024)
 def _variable(question: str) -> str:
-    """The letter that is most often alone in the question's first lines: the variable of its formula."""
+    """The variable of the question's formula: the most frequent single letter in its first lines."""
     letters = Counter(re.findall(r"(?<![A-Za-z])[B-HJ-Zb-z](?![A-Za-z])", question[:400]))
     return letters.most_common(1)[0][0] if letters else "x"
 
 
 def _formula(text: str, question: str) -> str:
-    """The reply as a formula without what questions put around one."""
+    """The formula in a reply, without the text that questions put around it."""
     text = re.sub(r"^.*?[∫:]\s*|\s*d[A-Za-z]\s*$", "", text.strip(), flags=re.DOTALL)
     return text.partition("=")[0].strip() or text
 
 
 def _filled(form: str) -> Change:
-    """`form` with the reply for `{a}`, its formula for `{f}`, the question's variable for `{v}`."""
+    """A change that fills `form`: `{a}` is the reply, `{f}` its formula, `{v}` the question's variable."""
     return lambda text, question: (
         form.replace("{v}", _variable(question)).replace("{f}", _formula(text, question)).replace("{a}", text)
     )
 
 
 def _fields(change: Callable[[list[str]], Sequence[str]], separator: str = " ") -> Change:
-    """`change` of the reply's fields, which are separated by commas if there are any, by white space otherwise."""
+    """A change of the reply's fields, which are separated by commas if it has any, otherwise by white space."""
 
     def changed(text: str, question: str) -> str:
         if "," in text:
@@ -51,7 +52,7 @@ def _fields(change: Callable[[list[str]], Sequence[str]], separator: str = " ") 
 
 
 def _numbers(change: Callable[[float], float]) -> Change:
-    """`change` of the reply's last number."""
+    """A change of the reply's last number."""
 
     def changed(text: str, question: str) -> str:
         found = list(re.finditer(r"-?\d+(?:\.\d+)?", text))
@@ -73,7 +74,7 @@ _FORMS = (
     *("[{a}]", "[[{a}]]", "({a})", "(({a}))", '"{a}"', "'{a}'", "{{a}}", "<{a}>", "```\n{a}\n```", "\\boxed{{a}}"),
     *("\\text{{a}}", "**{a}**", "# {a}", "- {a}", "1. {a}", "{a}.", "{a},", "{a};", "({a}", "{a})", "\ufeff{a}"),
     *("The answer is {a}", "Answer: {a}", '{"answer": {a}}', '{"0": {a}}', "\u202e{a}", "{a}\u200b", "{a}\x00"),
-    # arithmetic whose value belongs to another question, or to none
+    # arithmetic with another value, or without one
     *("{a} + 10^30 - 10^30", "({a}) + 10**30 - 10**30", "({a})*1e308*10", "0*({a})", "({a})^0", "({a})*0 + 1"),
     *("({a})/0", "0/0", "nan", "1e308*10", "inf", "-inf", "[nan]", "1e-400", "1e400", "9" * 500, "{a}e0", "{a}e-9"),
     *("{a}/1", "{a}/{a}", "{a} mod 1", "{a}%", "±{a}", "{a}i", "{a}j", "0x{a}", "{a}.0", "{a}.000000001", "0{a}"),
@@ -165,7 +166,7 @@ def _exchanged(text: str, one: str, other: str) -> str:
 
 @dataclass(frozen=True)
 class Template:
-    """A gold answer in which tokens of its question are places in any question: `6 × {number 2}`."""
+    """A gold answer with placeholders for tokens of the question: `6 × {number 2}`."""
 
     pieces: tuple[str | tuple[str, int], ...]
 
@@ -174,7 +175,7 @@ class Template:
         return text if len(text) <= 120 else text[:117] + "..."
 
     def fill(self, question: str) -> str:
-        """For this question; blank where it has no such tokens."""
+        """The template filled with tokens of `question`; blank if it lacks one."""
         tokens = _tokens(question)
         found = []
         for piece in self.pieces:
@@ -202,8 +203,8 @@ def _tokens(question: str) -> dict[str, list[str]]:
 
 
 def templates(questions: Sequence[str], golds: Sequence[str]) -> Iterator[Template]:
-    """Of each gold answer up to three: places counted from the question's start, from its end, and of names and
-    numbers alone. Tokens that half of the gold answers have stay as they are."""
+    """Up to three templates for each gold answer: positions counted from the question's start, from its end, and only
+    for names and numbers. Tokens that occur in half of the gold answers stay unchanged."""
     given = [(question, _TOKEN.findall(gold)) for question, gold in zip(questions, golds, strict=True) if gold.strip()]
     frequent = Counter(token for _, tokens in given for token in set(tokens))
     seen: set[Template] = set()

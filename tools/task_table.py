@@ -1,7 +1,7 @@
-"""Write `rg_env/core/tasks/task_table.json` anew from the installed library.
+"""Regenerate `rg_env/core/tasks/task_table.json` from the installed library.
 
-python tools/task_table.py            # levels that are broken stay those of the shipped table
-python tools/task_table.py --probe    # try every level of every task (minutes)
+python tools/task_table.py            # keeps the broken levels of the shipped table
+python tools/task_table.py --probe    # probes every level of every task (minutes)
 """
 
 import json
@@ -18,14 +18,14 @@ from rg_env.core.text import one_line
 
 PROBE_ITEMS = 4
 PROBE_S = 8.0
-"""A level that does not give `PROBE_ITEMS` items in this many seconds, after the import, counts as broken ..."""
+"""A level that takes longer than this many seconds to generate `PROBE_ITEMS` items, imports excluded, is broken."""
 PROBE_DRAWS = 500
-"""... and so does one that does not give them in this many draws."""
+"""A level that needs more draws than this to generate `PROBE_ITEMS` items is broken, too."""
 
 
 def generate_table(broken: dict[str, dict[str, str]] | None = None) -> dict[str, TaskEntry]:
-    """The table made from the installed library (imports it); `broken` levels are those of the shipped table, unless
-    given."""
+    """Generate the table from the installed library, which is imported. `broken` levels default to those of the shipped
+    table."""
     if broken is None:
         broken = {task: entry.get("broken_levels", {}) for task, entry in shipped_table().items()}
     table: dict[str, TaskEntry] = {}
@@ -36,16 +36,16 @@ def generate_table(broken: dict[str, dict[str, str]] | None = None) -> dict[str,
 
 
 def render(table: dict[str, TaskEntry]) -> str:
-    """The file's text: one task a line, so that a library update gives a readable diff."""
+    """The file's text, with one task per line so that a library update gives a readable diff."""
     lines = [f"  {json.dumps(task)}: {json.dumps(entry, ensure_ascii=False)}" for task, entry in sorted(table.items())]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def probe_levels(tasks: Iterable[str] | None = None) -> dict[str, dict[str, str]]:
-    """For each task the levels that the installed library cannot serve, with the reason.
+    """Levels of each task for which the installed library cannot generate questions, with the reason.
 
-    Each level is tried in a forked process that an alarm ends when it takes too long. About two minutes for all tasks:
-    once for a library version.
+    Each level is probed in a forked process, which an alarm ends if it takes too long. Needed once per library version;
+    all tasks take about two minutes.
     """
     library.factory()
     broken: dict[str, dict[str, str]] = {}
@@ -59,11 +59,11 @@ def probe_levels(tasks: Iterable[str] | None = None) -> dict[str, dict[str, str]
 
 
 def _probe(task: str, options: Mapping[str, Any]) -> str:
-    """Why no items come from `task` with `options`; empty if they do."""
+    """The reason why `task` generates no items with `options`; empty if it does."""
     receiver, sender = os.pipe()
     child = os.fork()
     if child == 0:
-        signal.setitimer(signal.ITIMER_REAL, PROBE_S)  # its default action ends the process, inside C code too
+        signal.setitimer(signal.ITIMER_REAL, PROBE_S)  # the default action ends the process even inside C code
         reason = ""
         try:
             dataset = library.create(task, options, seed=1, size=PROBE_DRAWS)

@@ -1,17 +1,17 @@
-"""Make the tiny policy from nothing: tokenizer, pre-training on worked solutions, then a taste for blurting.
+"""Build the tiny policy from scratch: tokenizer, pre-training on worked solutions, then on a mixture with guesses.
 
     python tools/tiny_build.py --out DIR            # minutes on two cores
-    python tools/tiny_build.py --out DIR --quick    # seconds; a policy that knows nothing
+    python tools/tiny_build.py --out DIR --quick    # smoke test in seconds; the policy learns nothing
 
 1. Draw questions of the training split for every task, and write a worked solution for each.
 2. Train a byte-level BPE tokenizer on that text.
 3. Train a Llama-shaped model of fewer than a million parameters on the worked solutions.
-4. Go on with a mixture in which most completions are guesses without work. The policy now knows both ways and mostly
-   guesses: what GRPO finds later is when to work, not how.
+4. Continue with a mixture in which most completions are guesses without work. The policy then knows both and mostly
+   guesses, so that GRPO has to learn when to work, not how.
 5. Measure it on questions of the evaluation split, and save weights, tokenizer, chat template and generation config.
 
-Nothing is downloaded. The same seed on the same machine gives the same weights. The folder appears at the end, whole;
-an existing one is refused.
+Nothing is downloaded. The same seed on the same machine gives the same weights. The folder is moved into place when it
+is complete, and must not exist before.
 """
 
 import argparse
@@ -40,14 +40,14 @@ from rg_env.errors import OutputFolderError, RGEnvError
 from rg_env.tiny import SYSTEM_PROMPT, TASKS
 
 THREADS = 2
-"""Fixed, because the weights depend to the last bit on the order of sums, and that on the number of threads."""
+"""Number of torch threads. Fixed because it determines the order of sums, and thus the exact weights."""
 
 IGNORED = -100
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides the policy besides the seed."""
+    """Settings that determine the policy, together with the seed."""
 
     vocab_size: int = 768
     hidden_size: int = 128
@@ -59,15 +59,15 @@ class Recipe:
     questions: dict[str, int] = field(
         default_factory=lambda: {"leg_counting": 24_000, "chain_sum": 36_000, "simple_equations": 18_000}
     )
-    """Training questions per task; also the tasks' shares of every batch."""
+    """Training questions per task; they also determine the task's share of every batch."""
     batch_size: int = 64
     learning_rate: float = 3e-3
     learn_steps: int = 1_300
-    """Steps on worked solutions only."""
+    """Number of steps on worked solutions only."""
     mix_steps: int = 400
-    """Steps on the mixture of worked solutions and guesses; the learning rate goes on falling."""
+    """Number of steps on the mixture of worked solutions and guesses; the learning rate continues to decay."""
     worked_share: float = 0.28
-    """Share of worked solutions in the mixture; the policy comes to work about this often."""
+    """Share of worked solutions in the mixture, and approximately in the policy's answers."""
     measured: int = 512
     """Evaluation questions per task."""
 
@@ -75,16 +75,16 @@ class Recipe:
 QUICK = Recipe(questions=dict.fromkeys(TASKS, 300), batch_size=8, learn_steps=6, mix_steps=4, measured=8)
 
 Example = tuple[list[int], list[int]]
-"""Token ids of a prompt and of its completion (END included)."""
+"""Token ids of a prompt and of its completion, including END."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder to create; must not exist")
     parser.add_argument(
-        "--seed", type=int, default=0, help="decides questions, initial weights and batches (default 0)"
+        "--seed", type=int, default=0, help="seed of questions, initial weights and batches (default 0)"
     )
-    parser.add_argument("--quick", action="store_true", help="a few steps only: tries the machinery, learns nothing")
+    parser.add_argument("--quick", action="store_true", help="run only a few steps, as a smoke test")
     args = parser.parse_args()
     try:
         build(args.out, seed=args.seed, recipe=QUICK if args.quick else Recipe())
@@ -95,10 +95,10 @@ def main() -> int:
 
 
 def build(out: Path, *, seed: int = 0, recipe: Recipe | None = None) -> None:
-    """Make the policy and save it in the new folder `out`."""
+    """Build the policy and save it in the new folder `out`."""
     recipe = recipe or Recipe()
     if out.exists():
-        raise OutputFolderError(f"{out} exists already: give --out a folder that does not")
+        raise OutputFolderError(f"{out} exists already: choose a new folder for --out")
     torch.set_num_threads(THREADS)
     torch.manual_seed(seed)
     rng = random.Random(seed)
@@ -131,7 +131,7 @@ def build(out: Path, *, seed: int = 0, recipe: Recipe | None = None) -> None:
     say(f"{recipe.learn_steps} steps on worked solutions, {recipe.mix_steps} with {recipe.worked_share:.0%} of them")
     train(model, itertools.chain(learn, mix), recipe.learn_steps + recipe.mix_steps, recipe.learning_rate, say)
 
-    # Measure what is shipped: the weights as bfloat16 keeps them.
+    # Measure the weights as they are shipped, rounded to bfloat16.
     model.to(torch.bfloat16).to(torch.float32)
     for task in TASKS:
         held_out = take(task, "eval", seed=1_000_000 + seed, count=recipe.measured)
@@ -144,14 +144,14 @@ def build(out: Path, *, seed: int = 0, recipe: Recipe | None = None) -> None:
 
 
 def training_entries(recipe: Recipe, seed: int) -> dict[str, list[dict[str, Any]]]:
-    """Task → Reasoning Gym entries, none of which asks a problem of the evaluation split."""
+    """Reasoning Gym entries by task, without problems of the evaluation split."""
     entries = {task: take(task, "train", seed=seed, count=count) for task, count in recipe.questions.items()}
     assert all(split_of(problem_of(task, entry)) == "train" for task in entries for entry in entries[task])
     return entries
 
 
 def tokenizer_texts(entries: dict[str, list[dict[str, Any]]], worked: dict[str, list[str]]) -> Iterator[str]:
-    """What the tokenizer learns from: each part of a conversation by itself, as the special tokens cut it."""
+    """Training texts of the tokenizer: each part of a conversation separately, because special tokens separate them."""
     for task in entries:
         for entry, solution in zip(entries[task][:4000], worked[task][:4000], strict=True):
             yield f"user\n{entry['question']}"
@@ -163,8 +163,8 @@ def tokenizer_texts(entries: dict[str, list[dict[str, Any]]], worked: dict[str, 
 def new_model(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> LlamaForCausalLM:
     """The model with random weights.
 
-    Llama's shape because it loads alike everywhere: for Qwen2's, transformers 5 takes a tokenizer of its own making in
-    place of ours.
+    It has Llama's architecture, which loads the same everywhere. For Qwen2's, transformers 5 would replace our
+    tokenizer with its own.
     """
     return LlamaForCausalLM(
         LlamaConfig(
@@ -187,7 +187,7 @@ def new_model(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> LlamaForCau
 def tokenize(
     tokenizer: PreTrainedTokenizerBase, entries: dict[str, list[dict[str, Any]]], completions: dict[str, list[str]]
 ) -> list[Example]:
-    """All tasks' prompts and completions as token ids."""
+    """Prompts and completions of all tasks as token ids."""
     examples: list[Example] = []
     for task in entries:
         prompts = tokenizer([render_prompt(tokenizer, entry["question"]) for entry in entries[task]])["input_ids"]
@@ -197,7 +197,7 @@ def tokenize(
 
 
 def batches(examples: Sequence[Example], size: int, rng: random.Random) -> Iterator[list[Example]]:
-    """Random batches without end, each sorted by length."""
+    """Infinite stream of random batches, each sorted by length."""
     while True:
         order = rng.sample(range(len(examples)), len(examples))
         for start in range(0, len(order) - size + 1, size):
@@ -205,7 +205,7 @@ def batches(examples: Sequence[Example], size: int, rng: random.Random) -> Itera
 
 
 def collate(batch: Sequence[Example], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`ids`, `labels`: (B, T) int64, padded on the right; the labels of prompts and padding are ignored."""
+    """`ids` and `labels`, both (B, T) int64, padded on the right; labels mask prompts and padding."""
     length = max(len(prompt) + len(completion) for prompt, completion in batch)
     ids = torch.full((len(batch), length), pad)
     labels = torch.full((len(batch), length), IGNORED)
@@ -219,14 +219,14 @@ def collate(batch: Sequence[Example], pad: int) -> tuple[torch.Tensor, torch.Ten
 def train(
     model: LlamaForCausalLM, stream: Iterable[list[Example]], steps: int, peak: float, say: Callable[[str], None]
 ) -> None:
-    """AdamW on the tokens of the completions; the learning rate warms up to `peak` and falls along a cosine."""
+    """Train on the tokens of completions with AdamW; the learning rate warms up to `peak`, then has a cosine decay."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak, weight_decay=0.01, betas=(0.9, 0.98), fused=True)
     warmup = min(100, steps // 10 + 1)
     model.train()
     for step, batch in enumerate(stream):
         cosine = 0.5 + 0.5 * math.cos(math.pi * step / steps)
         optimizer.param_groups[0]["lr"] = peak * min((step + 1) / warmup, cosine)
-        # Two halves, the shorter sequences and the longer ones, cost less padding than one batch.
+        # Splitting the batch into shorter and longer sequences saves padding.
         half = len(batch) // 2
         wanted_tokens = sum(len(completion) for _, completion in batch)
         loss = sum(backward(model, part, wanted_tokens) for part in (batch[:half], batch[half:]))
@@ -238,10 +238,10 @@ def train(
 
 
 def backward(model: LlamaForCausalLM, examples: Sequence[Example], wanted_tokens: int) -> float:
-    """Add the gradient of these examples' share in the mean loss of `wanted_tokens` tokens; the share."""
+    """Accumulate the gradient of these examples' part of the mean loss of `wanted_tokens` tokens; returns that part."""
     ids, labels = collate(examples, model.config.pad_token_id)
-    # Padding stands on the right, where causal attention never looks: no attention mask is needed. Only the
-    # positions that predict a completion go through the output layer.
+    # Causal attention never attends to padding on the right, so no attention mask is needed. Only the positions that
+    # predict a completion go through the output layer.
     hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
     wanted = labels[:, 1:] != IGNORED
     loss = F.cross_entropy(model.lm_head(hidden[wanted]), labels[:, 1:][wanted], reduction="sum") / wanted_tokens
@@ -250,7 +250,7 @@ def backward(model: LlamaForCausalLM, examples: Sequence[Example], wanted_tokens
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:
-    """Write the folder beside its place, then move it there: nobody finds half a policy."""
+    """Write to a temporary folder next to `out`, then rename it, so that `out` is never incomplete."""
     aside = out.with_name(f".{out.name}.partial")
     shutil.rmtree(aside, ignore_errors=True)
     model.to(torch.bfloat16)
@@ -263,7 +263,7 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, out: Path)
         pad_token_id=tokenizer.pad_token_id,
     )
     model.save_pretrained(aside)
-    # The file is bfloat16 to be small, but steps of 1e-4 vanish in that format: dtype "auto" shall mean float32.
+    # Weights are saved in bfloat16 to be small, but updates of 1e-4 vanish in it, so dtype "auto" must mean float32.
     config = aside / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"dtype": "float32"}, indent=2) + "\n")
     tokenizer.save_pretrained(aside)

@@ -1,4 +1,4 @@
-"""How well a policy answers one task: accuracy, format and how often it works before it answers, sampled or greedy."""
+"""Measure a policy on one task, sampled or greedy: accuracy, format, and share of answers with work before them."""
 
 import re
 from collections.abc import Sequence
@@ -15,18 +15,18 @@ _ANSWER = re.compile(r"<answer>(.*?)</answer>")
 
 @dataclass(frozen=True)
 class Measurement:
-    """Shares of the completions, each between 0 and 1, and their mean length."""
+    """Shares of the completions, in [0, 1], and their mean length."""
 
     accuracy: float
-    """The answer is the right one."""
+    """Share with the right answer."""
     well_formed: float
-    """There is exactly one answer in tags, and the completion ended by itself."""
+    """Share with exactly one answer in tags and an end-of-text token."""
     worked: float
-    """Something stands before the answer."""
+    """Share with text before the answer."""
     accuracy_when_worked: float
-    """Accuracy among those (0 if there are none)."""
+    """Accuracy of completions with text before the answer; 0 without such completions."""
     tokens: float
-    """Mean tokens of a completion, its end token included."""
+    """Mean number of tokens, including the end token."""
 
     def __str__(self) -> str:
         return (
@@ -45,7 +45,7 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, question: str) -> str:
 def measure(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, entries: Sequence[dict[str, Any]], *, greedy: bool
 ) -> Measurement:
-    """One completion per entry: the most likely tokens if `greedy`, else sampled at temperature 1."""
+    """Measure one completion per entry, greedy or sampled at temperature 1."""
     prompts = [render_prompt(tokenizer, entry["question"]) for entry in entries]
     batch = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
     was_training = model.training

@@ -1,4 +1,4 @@
-"""Questions of one task from one split, as Reasoning Gym makes them and `rg_env.core.data.splits` divides them."""
+"""Reasoning Gym questions of one task and one split, as defined by `rg_env.core.data.splits`."""
 
 import itertools
 import json
@@ -15,8 +15,8 @@ _CHUNK = 1024
 
 
 def questions(task: str, split: Split, seed: int) -> Iterator[dict[str, Any]]:
-    """Entries of `task` under its config in `TASKS`, without end, only those whose problem belongs to `split`."""
-    # Reasoning Gym draws item i of seed s from Random(s + i): chunks whose seeds are a chunk apart go on seamlessly.
+    """Infinite stream of entries of `task`, with its config in `TASKS`, whose problem belongs to `split`."""
+    # Reasoning Gym draws item i of seed s from Random(s + i), so consecutive chunks have seeds that are a chunk apart.
     for start in itertools.count(seed, _CHUNK):
         for entry in reasoning_gym.create_dataset(task, size=_CHUNK, seed=start, **TASKS[task]):
             if split_of(problem_of(task, entry)) == split:
@@ -24,7 +24,7 @@ def questions(task: str, split: Split, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def problem_of(task: str, entry: dict[str, Any]) -> str:
-    """The key of the problem that an entry asks, as rows have it."""
+    """The problem key of an entry, as in rows."""
     return problem_key(task, json.loads(json.dumps(entry)))
 
 

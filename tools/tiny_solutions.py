@@ -1,7 +1,7 @@
-"""The two ways the tiny policy knows to answer a question: a worked solution, or a blurted guess.
+"""Training completions of the tiny policy: worked solutions and blurted guesses.
 
 Pure functions from a Reasoning Gym entry (`question`, `answer`, `metadata`) to the text of a completion. Every number
-in a worked solution is computed here from the question, never taken from the entry's answer; a test says both agree.
+in a worked solution is computed from the question, not taken from the entry's answer; a test checks that both agree.
 
     >>> print(worked_solution("chain_sum", {"metadata": {"expression": "4 + 23 - 7"}, ...}))
     4 + 20 = 24
@@ -21,13 +21,13 @@ Entry = Mapping[str, Any]
 
 
 def worked_solution(task: str, entry: Entry) -> str:
-    """The steps of one question and, on the last line, its answer in the tags that the system prompt asks for."""
+    """The steps of a solution and, on the last line, the answer in the tags that the system prompt asks for."""
     lines, answer = _WORK[task](entry)
     return "\n".join([*lines, f"<answer>{answer}</answer>"])
 
 
 def blurted_guess(task: str, entry: Entry, rng: Random) -> str:
-    """An answer without work: drawn evenly from values near the right one, which is itself among them."""
+    """An answer without work, drawn uniformly from values around the right one, which is included."""
     return f"<answer>{rng.choice(_GUESSES[task](int(entry['answer'])))}</answer>"
 
 
@@ -36,7 +36,7 @@ def _count_legs(entry: Entry) -> tuple[list[str], int]:
     for animal, count in entry["metadata"]["animals"].items():
         legs = ANIMALS[animal]
         products.append(count * legs)
-        # Named as in the question ("3 cats"), so that a line begins with a copy of what it is about.
+        # Same wording as in the question ("3 cats"), so that a line begins with a copy.
         lines.append(f"{count} {animal}{'s' if count > 1 else ''}: {count} x {legs} = {count * legs}")
     total = products[0]
     for product in products[1:]:
@@ -50,7 +50,7 @@ def _sum_chain(entry: Entry) -> tuple[list[str], int]:
     lines, total = [], int(first)
     for operator, term in zip(rest[::2], rest[1::2], strict=True):
         tens, ones = int(term) // 10 * 10, int(term) % 10
-        # Tens first, then ones: steps that a small model can take without a slip.
+        # Tens first, then ones: steps that a small model can make reliably.
         for part in [part for part in (tens, ones) if part] or [0]:
             result = total + part if operator == "+" else total - part
             lines.append(f"{total} {operator} {part} = {result}")
@@ -63,7 +63,7 @@ _VARIABLE_LAST = re.compile(r"(\d+) - (?:(\d+)\*)?([a-z]) = (-?\d+)")
 
 
 def _solve_equation(entry: Entry) -> tuple[list[str], int]:
-    """Two terms, one of them a multiple of the variable: SymPy prints `a*x + b`, `a*x - b` or `b - a*x`."""
+    """Solve an equation of two terms, one with the variable: SymPy prints `a*x + b`, `a*x - b` or `b - a*x`."""
     equation = entry["metadata"]["equation"]
     if found := _VARIABLE_FIRST.fullmatch(equation):
         factor, variable, sign, constant, right = found.groups()
@@ -74,7 +74,7 @@ def _solve_equation(entry: Entry) -> tuple[list[str], int]:
     else:
         raise ValueError(f"no worked solution for the equation {equation!r}")
     multiple = left + step
-    if left < 0:  # "-2 + 5" reads, and is learnt, more easily as "5 - 2"
+    if left < 0:  # "5 - 2" is easier to learn than "-2 + 5"
         left, step = step, left
     operator = "+" if step >= 0 else "-"
     work = f"{left} {operator} {abs(step)} = {multiple}"

@@ -1,9 +1,9 @@
-"""The tiny policy's tokenizer: byte-level BPE with single digits and ChatML, in which a whole phrase may be one token.
+"""The tiny policy's tokenizer: byte-level BPE with single digits and ChatML, in which a token may be a whole phrase.
 
-Most tokenizers split text into words before they merge; this one splits only at digits, line ends and the punctuation
-that joins facts. The fixed sentences of the tasks so become one token each, and a prompt takes about a third of the
-tokens, which is a third of the time on two cores. Line ends stay alone so that the tokens of a prompt are always a
-prefix of the tokens of prompt and completion, as trainers that re-tokenize conversations need.
+Most tokenizers split text into words before merging. This one splits only at digits, line ends and the punctuation
+between facts, so each fixed sentence of a task becomes one token, and a prompt has about a third of the tokens and
+takes a third of the time on two cores. Line ends are separate tokens, so that a prompt's tokens are always a prefix of
+the tokens of prompt and completion, as required by trainers that re-tokenize conversations.
 """
 
 from collections.abc import Iterable

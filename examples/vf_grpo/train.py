@@ -1,6 +1,6 @@
-"""GRPO with Verifiers' own trainer and server, `vf.GRPOTrainer` and `vf-vllm`, on rg-env's environment.
+"""GRPO with Verifiers' trainer and server, `vf.GRPOTrainer` and `vf-vllm`, on rg-env's environment.
 
-Verifiers 0.1.6 was the last release with them, so this folder is a project of its own, with the versions of its time.
+Verifiers 0.1.6 was the last release with them, so this folder is a separate project that pins versions of that time.
 In two terminals, from the root of a clone, on a Linux machine with four NVIDIA GPUs:
 
     CUDA_VISIBLE_DEVICES=0 uv run --project examples/vf_grpo --extra vllm vf-vllm --model Qwen/Qwen2.5-1.5B-Instruct \\
@@ -20,8 +20,8 @@ import yaml
 
 class GRPOTrainer(vf.GRPOTrainer):
     def _get_per_token_logps(self, model, input_ids, attention_mask, *args, **kwargs):
-        # Upstream passes its loss mask, which is 0 on the prompt, as attention mask: the model would not see the
-        # question. Sequences are padded on the right, so ones are correct for every token that contributes to the loss.
+        # Upstream passes its loss mask, which is 0 on the prompt, as the attention mask, which hides the question.
+        # Sequences are padded on the right, so ones are correct for every token that contributes to the loss.
         return super()._get_per_token_logps(model, input_ids, torch.ones_like(attention_mask), *args, **kwargs)
 
 
@@ -32,15 +32,15 @@ def main():
     parser.add_argument("--output-dir", default="outputs/vf_grpo")
     parser.add_argument("--max-steps", type=int, default=200)
     parser.add_argument("--learning-rate", type=float, default=1e-6)
-    parser.add_argument("--batch-size", type=int, default=8, help="rollouts of a micro-batch on each process")
-    parser.add_argument("--accumulation", type=int, default=4, help="micro-batches of a step on each process")
-    parser.add_argument("--max-tokens", type=int, default=1024, help="upper bound of new tokens")
-    parser.add_argument("--port", type=int, default=8000, help="of vf-vllm, on this machine")
+    parser.add_argument("--batch-size", type=int, default=8, help="rollouts per micro-batch on each process")
+    parser.add_argument("--accumulation", type=int, default=4, help="micro-batches per step on each process")
+    parser.add_argument("--max-tokens", type=int, default=1024, help="maximum new tokens")
+    parser.add_argument("--port", type=int, default=8000, help="port of vf-vllm on this machine")
     options = parser.parse_args()
 
     gpu = torch.cuda.is_available()
     env = vf.load_environment("rg-env", gym=options.gym)
-    args = vf.GRPOConfig(  # made before the model, which ZeRO-3 then loads in shards
+    args = vf.GRPOConfig(  # created before the model so that ZeRO-3 loads it in shards
         output_dir=options.output_dir, max_steps=options.max_steps, save_only_model=True, save_steps=100,
         logging_steps=1, report_to="none", disable_tqdm=True, bf16=gpu, use_cpu=not gpu, gradient_checkpointing=gpu,
         max_data_workers=1, per_device_train_batch_size=options.batch_size,

@@ -155,7 +155,7 @@ def test_advantages_are_from_the_value_head(example: Any, rollouts: Any, model: 
     ("arguments", "words"),
     [
         (["--tasks", "leg_countin"], "unknown task 'leg_countin': did you mean 'leg_counting'"),
-        (["--lambda", "nan"], "--lambda: nan is not from 0 to 1"),
+        (["--lambda", "nan"], "--lambda: nan is not between 0 and 1"),
         (["--batch-size", "6"], "--batch-size 6: not divisible by 2 x 2 minibatches"),
     ],
 )
