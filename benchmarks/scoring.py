@@ -45,7 +45,7 @@ from typing import Any
 from long_answers import answers
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
-from draws import Draws
+from drawn_items import Draws
 
 from rg_env.core.grading import scoring
 from rg_env.core.grading.extraction import Extraction

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from answer_wrappings import taken
 from disagreements import explanation, why
-from draws import Draws
-from dresses import taken
+from drawn_items import Draws
 
 from rg_env.core.data.problem_keys import problem_key
 from rg_env.core.grading.audit import Audit

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from draws import Draws
+from drawn_items import Draws
 from worker_pools import is_running, until
 
 from rg_env.core.data import generation

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from draws import Draws
+from drawn_items import Draws
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ import json
 from functools import cache
 
 import pytest
-from draws import Draws
+from drawn_items import Draws
 
 from rg_env.core.grading.graders import forms, grade
 from rg_env.core.tasks.task_table import load_table, options_at, working_levels

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import verifiers.v1 as vf
-from additions import QUESTION, SYSTEM_PROMPT, additions, rises, stated
+from additions_task import QUESTION, SYSTEM_PROMPT, additions, rises, stated
 
 from rg_env.adapters.v1_training import TasksetEnvironment
 

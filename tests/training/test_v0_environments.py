@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from additions import QUESTION, SYSTEM_PROMPT, additions, rises, stated
+from additions_task import QUESTION, SYSTEM_PROMPT, additions, rises, stated
 from datasets import Dataset
 from v0_api import vf
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from answer_wrappings import DRESSES, LABELS, taken
 from disagreements import DISAGREEMENTS, explanation
-from dresses import DRESSES, LABELS, taken
 from grader_audit import SLOW
 from grader_cases import entries, entry
 from honest_answers import compare

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draws import Draws
+from drawn_items import Draws
 from grader_cases import entries
 
 from rg_env.core.grading.extraction import Extraction
