@@ -1,4 +1,4 @@
-"""Acting together: an error of one process never leaves the others waiting."""
+"""Collective actions of several processes. An error on one process never leaves the others waiting."""
 
 import contextlib
 import os
@@ -18,10 +18,11 @@ T = TypeVar("T")
 
 
 def on_main(accelerator: Accelerator | PartialState, act: Callable[[], T]) -> T:
-    """`act()` of the main process, as its result on all processes.
+    """Call `act()` on the main process and return its result on all processes.
 
     Raises:
-        StoppedTogether: on all of them, what it raised there. A process alone raises the error itself.
+        StoppedTogether: on all processes, with the message of the error that `act()` raised. A single process raises
+            the error itself.
     """
     if accelerator.num_processes == 1:
         return act()
@@ -42,7 +43,7 @@ def on_main(accelerator: Accelerator | PartialState, act: Callable[[], T]) -> T:
 
 
 def everywhere(accelerator: Accelerator, act: Callable[[], T]) -> T:
-    """`act()` of each process; what it raises on the main one is raised on all, as by `on_main`."""
+    """Call `act()` on each process. An error on the main process is raised on all, as by `on_main`."""
     mine: list[T] = []
     if not accelerator.is_main_process:
         mine.append(act())
@@ -51,7 +52,7 @@ def everywhere(accelerator: Accelerator, act: Callable[[], T]) -> T:
 
 
 def same_everywhere(processes: Accelerator | PartialState, value: str, complaint: str) -> None:
-    """Raise `StoppedTogether` on all processes, as bad input, unless `value` is the same on all of them."""
+    """Raise `StoppedTogether` on all processes, with the exit code of `InputError`, unless `value` is equal on all."""
     if processes.num_processes == 1:
         return
     values = gather_object([value])
@@ -60,7 +61,8 @@ def same_everywhere(processes: Accelerator | PartialState, value: str, complaint
 
 
 def agree(accelerator: Accelerator, problem: str | None, cause: BaseException | None = None) -> None:
-    """Raise the first problem that any process has, on all of them: `StoppedTogether`, alone `TrainingError`."""
+    """Raise the first `problem` of any process on all of them, as `StoppedTogether`; as `TrainingError` on a single
+    process."""
     if accelerator.num_processes == 1:
         if problem is not None:
             raise TrainingError(problem) from cause
@@ -71,9 +73,9 @@ def agree(accelerator: Accelerator, problem: str | None, cause: BaseException | 
 
 
 def choose_folder(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:
-    """`RunFolder.choose`; with several processes the first one chooses and checks for all."""
+    """`RunFolder.choose`. With several processes, the main process chooses for all."""
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
-        clear_stale_locks()  # before processes meet: DeepSpeed compiles for that
+        clear_stale_locks()  # before the processes connect, for which DeepSpeed compiles an extension
     if world_size() == 1:
         return RunFolder.choose(output_dir, name, resume)
     from rg_env.inference.models import processes
@@ -92,19 +94,19 @@ def choose_folder(output_dir: str | Path | None, name: str, resume: str | Path |
 
 
 STALE_S = 600.0
-"""Seconds without a change in the folder of a lock after which it is stale: compiling takes a minute or two."""
+"""Seconds without a change in a lock's folder after which the lock is stale. Compiling takes a minute or two."""
 
 
 def extensions_folder() -> Path:
-    """The folder in which torch keeps compiled extensions."""
+    """Folder of torch's compiled extensions."""
     if (given := os.environ.get("TORCH_EXTENSIONS_DIR")) is not None:
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch_extensions"
 
 
 def clear_stale_locks() -> None:
-    """Remove the locks of processes that were killed while DeepSpeed compiled (`torch.utils.cpp_extension`): every
-    later run would wait for them forever, without a message. All processes of a run may call it."""
+    """Remove the locks of processes that were killed while DeepSpeed compiled (`torch.utils.cpp_extension`). Otherwise,
+    every later run would wait for them forever, without a message. All processes of a run may call this."""
     now = time.time()
     root = extensions_folder()
     with contextlib.suppress(OSError):  # the folder is missing or unreadable: torch reports that

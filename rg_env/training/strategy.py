@@ -1,14 +1,15 @@
-"""How a model is distributed over processes: a copy on each (`DataParallel`), or shards of it (`Zero`, `FullySharded`).
+"""Strategies that distribute a model over processes: a copy on each (`DataParallel`) or shards (`Zero`,
+`FullySharded`).
 
-The trainer's loop is the same for all; what differs is here: gradients, their norm, the optimizer's step, whole
-weights for a checkpoint or a server, and the optimizer's part of a checkpoint. Public APIs of accelerate, torch and
-deepspeed only.
+The trainer's loop is the same for all strategies. They differ in gradients and their norm, the optimizer's step, the
+gathering of weights for a checkpoint or a server, and the optimizer's part of a checkpoint. Only public APIs of
+accelerate, torch and deepspeed are used.
 
-A step whose loss or gradient is not finite is skipped, reported and counted by `StepGuard`; three in a row end the run.
-Weights, optimizer state and learning rate stay unchanged. All processes skip together: a value on one of them that is
-not finite makes the gradient, which they share, not finite everywhere. DeepSpeed's ZeRO optimizers and the loss scaler
-of fp16 skip such steps themselves; the scaler finds its scale that way, so its steps only count if the loss itself is
-not finite.
+A step with a non-finite loss or gradient is skipped; `StepGuard` reports and counts it. Three skipped steps in a row
+end the run. Weights, optimizer state and learning rate stay unchanged. All processes skip together, because a
+non-finite value on one process makes the shared gradient non-finite on all. DeepSpeed's ZeRO optimizers and the fp16
+loss scaler skip such steps themselves. The scaler does so to find its scale, so its skipped steps only count if the
+loss itself is not finite.
 """
 
 import copy
@@ -45,17 +46,17 @@ from rg_env.training.distributed import agree
 
 OPTIMIZER_FILE = "optimizer.pt"
 OPTIMIZER_FOLDER = "optimizer"
-"""In a checkpoint of `FullySharded`: a folder of torch.distributed.checkpoint."""
+"""Folder of torch.distributed.checkpoint in a checkpoint of `FullySharded`."""
 SCALER_FILE = "scaler.pt"
 
 Sharding = Literal["none", "zero1", "zero2", "zero3", "fsdp2"]
 FSDP_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd")
-"""Those whose state consists of tensors, which a checkpoint holds without a pickle."""
+"""Optimizers whose state is tensors only, so that a checkpoint needs no pickle."""
 SHARDED_WEIGHTS = ("zero3", "fsdp2")
-"""With these no process holds the whole model."""
+"""Shardings in which no process holds the whole model."""
 
 LossOf = Callable[[Any], torch.Tensor]
-"""From a micro-batch to its loss."""
+"""Computes the loss of a micro-batch."""
 Updating = Callable[[], AbstractContextManager[Any]]
 
 
@@ -64,17 +65,17 @@ class StepResult:
     """The outcome of an optimizer step."""
 
     loss: float
-    """Mean over micro-batches and processes."""
+    """Mean loss over micro-batches and processes."""
     grad_norm: float
-    """Before clipping."""
+    """Norm of the gradient before clipping."""
     skipped: Literal["loss", "gradient"] | None
-    """What was not finite; None if the step was made."""
+    """The non-finite quantity that caused the step to be skipped; None if the step was made."""
 
 
 class DataParallel:
-    """A whole copy of the model on each process; gradients are averaged (DDP). One process is the simplest case.
+    """A full copy of the model on each process, with averaged gradients (DDP). Also used for a single process.
 
-    The other strategies have the same methods. All of them are collective operations.
+    The other strategies have the same methods. All methods are collective operations.
     """
 
     sharding: Sharding = "none"
@@ -85,17 +86,17 @@ class DataParallel:
         self._optimizer: Any = None
 
     def prepare(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
-        """Model and optimizer, wrapped for training."""
+        """Wrap the model and the optimizer for training."""
         self._model, self._optimizer = self._accelerator.prepare(model, optimizer)
         return self._model, self._optimizer
 
     def prepare_reference(self, model: Any) -> Any:
-        """A second model that is never trained, distributed in the same way."""
+        """Distribute a second model, which is not trained, in the same way."""
         return self._accelerator.prepare_model(model, evaluation_mode=True)
 
     def step(self, loss_of: LossOf, parts: list[Any], rates: Sequence[float], updating: Updating) -> StepResult:
-        """One optimizer step from micro-batches, with a learning rate for each parameter group; `updating()` is entered
-        around the update itself. Nothing changes if a loss or the gradient is not finite."""
+        """Make one optimizer step from the micro-batches `parts`, with a learning rate for each parameter group. The
+        context `updating()` surrounds the update itself. Nothing changes if a loss or the gradient is not finite."""
         losses = []
         for part in parts:
             with self._accelerator.accumulate(self._model):
@@ -105,26 +106,26 @@ class DataParallel:
         return _update(self._accelerator, self._args, self._model, self._optimizer, losses, rates, updating)
 
     def gathered(self, parameters: list[Any]) -> AbstractContextManager[Any]:
-        """Within: these parameters are whole on all processes."""
+        """Context in which these parameters are unsharded on all processes."""
         return nullcontext()
 
     def whole(self, parameter: Any) -> torch.Tensor:
-        """All of a parameter, within `gathered`."""
+        """The unsharded tensor of a parameter. Call it within `gathered`."""
         return parameter.data
 
     def state_dict(self) -> Any:
-        """All weights by name, whole, on the main process; others may get None."""
+        """All unsharded weights by name on the main process; may be None on other processes."""
         return self._accelerator.unwrap_model(self._model).state_dict()
 
     def save(self, folder: Path) -> None:
-        """Save the optimizer's state, and what else a resumed run needs of the shards."""
+        """Save the optimizer's state and other state of this strategy that a resumed run needs."""
         if self._accelerator.is_main_process:
             torch.save(self._optimizer.state_dict(), folder / OPTIMIZER_FILE)
             if self._accelerator.scaler is not None:
                 torch.save(self._accelerator.scaler.state_dict(), folder / SCALER_FILE)
 
     def load(self, folder: Path) -> None:
-        """Load the weights of a checkpoint, and what `save` wrote there."""
+        """Load the weights of a checkpoint and the state that `save` wrote."""
         load_weights(folder, self._accelerator.unwrap_model(self._model))
         self._optimizer.load_state_dict(torch.load(folder / OPTIMIZER_FILE, map_location="cpu", weights_only=True))
         if self._accelerator.scaler is not None and (folder / SCALER_FILE).exists():
@@ -132,7 +133,7 @@ class DataParallel:
 
 
 class Zero:
-    """DeepSpeed ZeRO, by accelerate's plugin: optimizer state, gradients and, at stage 3, weights are sharded."""
+    """DeepSpeed ZeRO through accelerate's plugin: optimizer state, gradients and, at stage 3, weights are sharded."""
 
     def __init__(self, accelerator: Accelerator, args: GRPOConfig) -> None:
         self._accelerator, self._args = accelerator, args
@@ -178,7 +179,7 @@ class Zero:
             with self._accelerator.accumulate(self._engine):
                 loss = loss_of(part)
                 losses.append(loss.detach())
-                # DeepSpeed clips, steps and clears gradients within the last one.
+                # The last backward pass includes DeepSpeed's clipping, optimizer step and clearing of gradients.
                 with updating() if self._accelerator.sync_gradients else nullcontext():
                     self._accelerator.backward(loss)
         norm, skipped = self._engine.get_global_grad_norm(), self._accelerator.optimizer_step_was_skipped
@@ -199,7 +200,7 @@ class Zero:
         return self._accelerator.get_state_dict(self._engine)
 
     def save(self, folder: Path) -> None:
-        # A process that cannot write must not leave the others waiting at the barrier that follows.
+        # A process that cannot write must not leave the others waiting at the barrier after the write.
         failures: list[Exception] = []
         writer = self._engine.checkpoint_engine
         write = writer.save
@@ -212,7 +213,7 @@ class Zero:
 
         writer.save = attempt
         try:
-            # Of LoRA without the frozen base, which the run has loaded from elsewhere.
+            # With LoRA, the frozen base is left out: the run loads it from elsewhere.
             lora = hasattr(self._engine.module, "peft_config")
             self._engine.save_checkpoint(str(folder), exclude_frozen_parameters=lora)
         finally:
@@ -227,7 +228,7 @@ class Zero:
 class FullySharded:
     """FSDP2: torch's `fully_shard`. Each layer's weights, gradients and optimizer state are sharded over all processes.
 
-    Prepared by torch and not by accelerate, which passes over FSDP on CPUs in silence.
+    torch prepares the model, because accelerate silently ignores FSDP on CPUs.
     """
 
     sharding: Sharding = "fsdp2"
@@ -246,7 +247,7 @@ class FullySharded:
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._model = self._sharded(model)
         sharded = dict(model.named_parameters())
-        for group in optimizer.param_groups:  # made for the parameters that the shards have replaced
+        for group in optimizer.param_groups:  # it still has the parameters that the shards replaced
             group["params"] = [sharded[names[id(parameter)]] for parameter in group["params"]]
         self._optimizer = optimizer
         return self._model, self._optimizer
@@ -255,18 +256,19 @@ class FullySharded:
         return self._sharded(model)
 
     def _sharded(self, model: Any) -> Any:
-        """Each layer is a unit, which is whole only while it computes; the rest (embedding, head) is another."""
+        """Shard `model`. Each layer is a unit that is gathered only while it computes; the rest (embedding, head) is
+        another unit."""
         half = torch.bfloat16 if self._accelerator.mixed_precision == "bf16" else None
         policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
         base = model.get_base_model() if hasattr(model, "peft_config") else model
         layers = set(base._no_split_modules or ())
-        # All processes get the weights of the main one: where accelerate is configured for FSDP, transformers loads
-        # them there alone once the processes know each other.
+        # The main process broadcasts its weights: if accelerate is configured for FSDP, transformers loads them only
+        # there once the processes are connected.
         whole = model.state_dict() if self._accelerator.is_main_process else {}
         for module in [each for each in model.modules() if type(each).__name__ in layers]:
             fully_shard(module, mesh=self._mesh, mp_policy=policy)
-        # Resharded after forward, which is not the default of the outermost one: weights that change between two
-        # passes (`PreviousPolicy`, a checkpoint that is loaded) would leave it with old ones.
+        # Resharding after forward is not the default for the outermost module. Without it, the module would keep old
+        # weights when they change between two passes (`PreviousPolicy`, loading a checkpoint).
         fully_shard(model, mesh=self._mesh, mp_policy=policy, reshard_after_forward=True)
         model.to(self._accelerator.device)  # buffers
         options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
@@ -279,19 +281,19 @@ class FullySharded:
             self._model.set_requires_gradient_sync(number == len(parts))
             loss = loss_of(part)
             losses.append(loss.detach())
-            self._model.unshard()  # the head, which `logprobs` runs again in the backward pass, outside of its hooks
+            self._model.unshard()  # for the head, which `logprobs` recomputes in the backward pass without its hooks
             (loss / len(parts)).backward()
         return _update(self._accelerator, self._args, self._model, self._optimizer, losses, rates, updating)
 
     def gathered(self, parameters: list[Any]) -> AbstractContextManager[Any]:
-        return nullcontext()  # `whole` gathers each by itself
+        return nullcontext()  # `whole` gathers each parameter
 
     def whole(self, parameter: Any) -> torch.Tensor:
         return parameter.detach().full_tensor() if isinstance(parameter, DTensor) else parameter.data
 
     def state_dict(self) -> Any:
         whole = get_model_state_dict(self._model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-        names = {name for name, _ in self._model.named_parameters()}  # tied ones once
+        names = {name for name, _ in self._model.named_parameters()}  # tied weights once
         tied = {name for name, _ in self._model.named_parameters(remove_duplicate=False)} - names
         return {name: tensor for name, tensor in whole.items() if name not in tied}
 
@@ -299,7 +301,7 @@ class FullySharded:
         state = get_optimizer_state_dict(self._model, self._optimizer)["state"]
         try:
             dcp.save({"state": state}, checkpoint_id=folder / OPTIMIZER_FOLDER)
-        except CheckpointException as error:  # the same on all processes; not an Exception
+        except CheckpointException as error:  # raised on all processes; not an Exception
             cause = next(iter(error.failures.values()))[0]
             raise cause if isinstance(cause, OSError) else RuntimeError(str(cause)) from error
 
@@ -314,10 +316,10 @@ Strategy: TypeAlias = DataParallel | Zero | FullySharded
 
 
 def make_strategy(accelerator: Accelerator, args: GRPOConfig) -> Strategy:
-    """The strategy that the launcher's configuration selects. Raises `InputError` for those that are not supported."""
+    """The strategy for the launcher's configuration. Raises `InputError` if the configuration is not supported."""
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
         return Zero(accelerator, args)
-    # From the launcher's variable: on CPUs accelerate itself ignores FSDP, and would run DDP.
+    # The launcher's variable is read because accelerate ignores FSDP on CPUs and would run DDP.
     if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
         return FullySharded(accelerator, args)
     return DataParallel(accelerator, args)
@@ -332,13 +334,13 @@ def _update(
     rates: Sequence[float],
     updating: Updating,
 ) -> StepResult:
-    """Clip the gradient and update the weights, unless it is not finite."""
+    """Clip the gradient and update the weights if it is finite."""
     set_learning_rates(optimizer, rates)
     accelerator.unscale_gradients()
     found = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm or math.inf)
-    norm = float(found.full_tensor() if isinstance(found, DTensor) else found)  # the same on all processes
+    norm = float(found.full_tensor() if isinstance(found, DTensor) else found)  # equal on all processes
     with updating():
-        if math.isfinite(norm) or accelerator.scaler is not None:  # the scaler of fp16 skips steps itself
+        if math.isfinite(norm) or accelerator.scaler is not None:  # the fp16 scaler skips steps itself
             optimizer.step()
     optimizer.zero_grad()
     return _result(accelerator, losses, norm, not math.isfinite(norm))
@@ -358,8 +360,8 @@ def set_learning_rates(optimizer: Any, rates: Sequence[float]) -> None:
 
 @torch.no_grad()
 def load_weights(folder: Path, model: Any) -> None:
-    """Load the weights in `folder` into `model`, which may be sharded by torch; of a model with an adapter, the
-    adapter's. `check_fit` has compared names and shapes."""
+    """Load the weights in `folder` into `model`, which may be sharded by torch. For a model with an adapter, only the
+    adapter's weights are loaded. `check_fit` has compared names and shapes."""
     parameters = stored_parameters(model)
     for file in weight_files(folder, weights_name(model)):
         for name, tensor in load_file(file).items():
@@ -374,27 +376,27 @@ MOST_IN_A_ROW = 3
 
 
 class StepGuard:
-    """Counts the steps that were skipped."""
+    """Counts skipped steps, and ends the run if there are too many in a row."""
 
     def __init__(self, accelerator: Accelerator, learning_rate: float, bf16: bool) -> None:
         self._accelerator, self._learning_rate, self._bf16 = accelerator, learning_rate, bf16
         self.say: Callable[[str], Any] = lambda line: print(line, flush=True)
         self.skipped = 0
-        """Steps of the run so far."""
+        """Number of skipped steps in the run so far."""
         self._in_a_row = 0
         self._what = ""
 
     def counts(self) -> list[int]:
-        """For `set_counts` of a resumed run."""
+        """The counts to pass to `set_counts` in a resumed run."""
         return [self.skipped, self._in_a_row]
 
     def set_counts(self, counts: list[int]) -> None:
-        """Continue from `counts()`."""
+        """Restore the result of `counts()`."""
         self.skipped, in_a_row = counts
-        self._in_a_row = in_a_row % MOST_IN_A_ROW  # a run that was ended gets as many again
+        self._in_a_row = in_a_row % MOST_IN_A_ROW  # a run that the guard ended starts over
 
     def count(self, result: StepResult, step: int) -> None:
-        """Count step number `step`."""
+        """Record the result of step number `step`."""
         if result.skipped is None:
             self._in_a_row = 0
             return
@@ -410,7 +412,7 @@ class StepGuard:
             )
 
     def end_if_hopeless(self, model: Any, step: int) -> None:
-        """Raise after the last skipped step that a run may have in a row, or if the weights are not finite.
+        """Raise after `MOST_IN_A_ROW` consecutive skipped steps, or if the weights are not finite.
 
         Raises:
             StoppedTogether, TrainingError: on all processes.

@@ -5,14 +5,13 @@
     trainer.train()
 
 The constructor is that of `vf.GRPOTrainer` (verifiers 0.1.6) with an `engine` and a `curriculum`. `train` is the whole
-algorithm, top to bottom. It has an engine that samples (`engines`), a sampler that turns rows into scored rollouts
-(`rollouts`), an objective that computes their loss (`objective`), a strategy that spreads the model over processes and
-makes the optimizer step (`strategy`), and `checkpointing`; transformers' callbacks watch. `run.train` adds evaluations,
-files, trackers and Ctrl-C.
+algorithm, top to bottom. A trainer has an engine that samples (`engines`), a sampler that turns rows into scored
+rollouts (`rollouts`), an objective that computes their loss (`objective`), a strategy that distributes the model over
+processes and makes the optimizer step (`strategy`), checkpoints (`checkpointing`) and transformers callbacks.
+`run.train` adds evaluations, files, trackers and the handling of Ctrl-C.
 
-Callbacks see every event but `on_predict` and `on_prediction_step`; `on_evaluate` comes with the metrics of an
-evaluation. `control.should_training_stop` and `control.should_save` have an effect, and must be the same on all
-processes.
+Callbacks receive every event except `on_predict` and `on_prediction_step`; `on_evaluate` receives the metrics of an
+evaluation. Of `control`, `should_training_stop` and `should_save` have an effect. They must be equal on all processes.
 """
 
 import dataclasses
@@ -63,21 +62,23 @@ class GRPOTrainer:
     """Group-relative policy optimization (Shao et al., 2024, arXiv:2402.03300).
 
     Args:
-        model: a causal language model of transformers; its weights are trained in place.
+        model: a causal language model of transformers, which is trained in place.
         env: a `ReasoningGym` or other `Environment` of rg_env, a `ReasoningGymEnv`, or a single-turn environment of
             Verifiers.
-        args: the settings of training.
-        processing_class: the model's tokenizer.
-        callbacks: `TrainerCallback`s of transformers.
-        optimizers: an optimizer and a learning rate scheduler of your own; None for those that `args` describe. The
-            learning rates of an optimizer without a scheduler follow the schedule of `args`, from their own peak.
+        args: training settings.
+        processing_class: tokenizer of the model.
+        callbacks: transformers callbacks (`TrainerCallback`).
+        optimizers: your own optimizer and learning rate scheduler; None selects those that `args` describes. Without a
+            scheduler, the learning rates of your optimizer are peaks that follow the schedule of `args`.
         peft_config: a PEFT `LoraConfig`, to train adapters instead of all weights.
-        engine: `"embedded"`, the model itself samples in this process; `"vllm"`, a server does; or an `EngineConfig`.
-        curriculum: changes the levels of tasks of `env` during training.
+        engine: `"embedded"` to sample from the model in this process, `"vllm"` to sample from a server, or an
+            `EngineConfig`.
+        curriculum: curriculum that changes the levels of tasks of `env` during training.
 
     Raises:
-        InputError: a combination that cannot work; prompts longer than `args.max_prompt_length`; no chat template.
-        ServerError: no usable server within `engine.connect_timeout` seconds.
+        InputError: settings exclude each other, a prompt is longer than `args.max_prompt_length`, or the tokenizer has
+            no chat template.
+        ServerError: no server is usable within `engine.connect_timeout` seconds.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class GRPOTrainer:
                 self.output_dir.mkdir(parents=True, exist_ok=True)
             self.strategy = make_strategy(self.accelerator, args)
             check_engine(self.engine_config, self.strategy.sharding)
-            set_seed(args.seed)  # for new adapters, and the order of rollouts in a step
+            set_seed(args.seed)  # for newly initialized adapters and the order of rollouts in a step
             policy = prepare_policy(model, args, peft_config, training=True)
             reference = reference_of(policy, args)
             optimizer = optimizers[0] or make_optimizer(args, policy)
@@ -151,13 +152,14 @@ class GRPOTrainer:
         )
         self.checkpoints = Checkpoints(self, self.output_dir)
         self.rollouts: Rollouts | None = None
-        """The batch in training, on the main process."""
+        """The batch being trained on; on the main process only."""
         self.updating = False
         """True while a step mutates state that must stay consistent: interrupts are deferred until it is False."""
         self.consistent = True
-        """Whether weights, step and random numbers belong together: an interrupted update cannot be saved."""
+        """Whether weights, step and random numbers match. They do not after an interrupted update, which cannot be
+        saved."""
         self.callbacks: list[TrainerCallback] = []
-        """Called in this order."""
+        """Callbacks, in the order in which they are called."""
         for callback in callbacks or []:
             self.add_callback(callback)
         self._group_filter = self._make_filter()
@@ -176,10 +178,11 @@ class GRPOTrainer:
         """Train for `args.max_steps` optimizer steps, or until a callback ends the run.
 
         Args:
-            resume_from_checkpoint: a folder that `check_fit` has accepted: continue as if the run had never stopped.
+            resume_from_checkpoint: checkpoint folder that `check_fit` has accepted. The run continues as if it had
+                never stopped.
 
         Raises:
-            TrainingError, RewardError, EngineError: what ended the run; on several processes `StoppedTogether`.
+            TrainingError, RewardError, EngineError: the run failed. With several processes, `StoppedTogether`.
         """
         args, state = self.args, self._begin(resume_from_checkpoint)
         with self._quiet_garbage_collector():
@@ -187,7 +190,7 @@ class GRPOTrainer:
             while state.global_step < args.max_steps and not self.control.should_training_stop:
                 self.guard.end_if_hopeless(self.model, state.global_step)
                 self._begin_step()
-                with self.phases("backward"):  # and everything else that is not a phase
+                with self.phases("backward"):  # counts everything that has no phase of its own
                     parts = self._next_micro_batches()
                     self._look_back(parts)
                     result = self.strategy.step(self._loss, parts, self._learning_rates(), self._updating)
@@ -196,7 +199,7 @@ class GRPOTrainer:
             self.notify("on_train_end")
 
     def _next_micro_batches(self) -> list[dict[str, Any]]:
-        """The micro-batches of this process for the next update; every `num_iterations` updates a new batch."""
+        """This process's micro-batches for the next update, from a new batch every `num_iterations` updates."""
         step, iterations = self.state.global_step, self.args.num_iterations
         if step % iterations == 0 or self._micro_batches is None:
             self.sync_weights()
@@ -206,7 +209,7 @@ class GRPOTrainer:
         return self._micro_batches
 
     def _next_batch(self, number: int) -> TokenBatch:
-        """Batch `number` of rollouts, sampled now or before ("ahead"). On the main process only."""
+        """Batch `number` of rollouts, sampled now or earlier (`num_batches_ahead`). On the main process only."""
         if self.curriculum is not None:
             self.curriculum.update_levels(self.state.global_step)
         self._batch_tokens = 0
@@ -223,7 +226,7 @@ class GRPOTrainer:
             correct = torch.tensor(rollouts.accuracies, dtype=torch.float64)
             self.curriculum.measure(number, correct.view(-1, self.args.num_generations).mean(dim=1).tolist())
             self.metrics.update(self.curriculum.metrics())
-        self.metrics.update(batch_metrics(rollouts, self.args.num_generations))  # filtered out or not
+        self.metrics.update(batch_metrics(rollouts, self.args.num_generations))  # before groups are filtered
         self.metrics.update(self.engine.metrics())
         empty: list[int] = []
         if self._group_filter is not None:
@@ -237,19 +240,19 @@ class GRPOTrainer:
         return rollouts.tokens().without_loss(empty)
 
     def _rows(self, number: int) -> list[Any]:
-        """The rows of batch `number`, each once for each of its rollouts."""
+        """The rows of batch `number`, each repeated `num_generations` times."""
         rows = [dict(self.env.train_rows[index]) for index in self._order.batch(number)]
         if self.curriculum is not None:
             rows = self.curriculum.replace(number, rows)
         return repeated(rows, self.args.num_generations)
 
     def _more(self, number: int, round_: int, prompts: int) -> Rollouts:
-        """Rollouts of prompts other than those of batch `number`."""
+        """Rollouts of prompts that are not in batch `number`."""
         rows = [self.env.train_rows[index] for index in self._order.more(number, round_, prompts)]
         return self._counted(self.sampler.sample(repeated(rows, self.args.num_generations), self.sampling))
 
     def _counted(self, rollouts: Rollouts) -> Rollouts:
-        """The same rollouts, once their tokens are counted."""
+        """Count the tokens of `rollouts` and return them."""
         tokens = sum(map(len, rollouts.prompt_ids)) + sum(len(rollout.token_ids) for rollout in rollouts.rollouts)
         self._batch_tokens += tokens
         self.state.num_input_tokens_seen += tokens
@@ -270,7 +273,7 @@ class GRPOTrainer:
         return micro_batches(tensors, parts)
 
     def _look_back(self, parts: list[dict[str, Any]]) -> None:
-        """Compute what the KL term needs of the previous policy, with its weights in the model."""
+        """Compute the previous policy's log-probabilities for the KL term, with its weights swapped into the model."""
         self.updating = self.previous_policy is not None
         self.consistent = not self.updating
         self.objective.look_back(parts)
@@ -278,11 +281,11 @@ class GRPOTrainer:
 
     def _loss(self, part: dict[str, Any]) -> torch.Tensor:
         if self._micro_batches and part is not self._micro_batches[0]:
-            self.notify("on_substep_end")  # for the one before
+            self.notify("on_substep_end")  # of the previous micro-batch
         return self.objective(part, self.metrics)
 
     def _learning_rates(self) -> list[float]:
-        """Learning rates of the optimizer's groups in the next update; a step that was skipped does not count."""
+        """Learning rates of the optimizer's groups for the next update. Skipped steps do not advance the schedule."""
         if self.scheduler is not None:
             return [float(rate) for rate in self.scheduler.get_last_lr()]
         rate = learning_rate(self.args, self.state.global_step - self.guard.skipped)
@@ -296,7 +299,7 @@ class GRPOTrainer:
         self.meter.begin_step()
 
     def _end_step(self, result: Any) -> None:
-        """Count the step, log it, and save it if that is due."""
+        """Count and log the step, and save a checkpoint if one is due."""
         state, rate = self.state, self._learning_rates()[0]
         if self.scheduler is not None and result.skipped is None:
             self.scheduler.step()
@@ -323,7 +326,7 @@ class GRPOTrainer:
             self.notify("on_epoch_end")
 
     def _check_parity(self) -> None:
-        """End the run if rollouts of the current weights were not sampled at the log-probabilities they have here."""
+        """End the run if the engine's log-probabilities of rollouts differ from the trainer's for the same weights."""
         if not self.engine_config.num_batches_ahead and self.sampling.is_plain:
             difference = self.state.log_history[-1].get("sampling/logp_difference", 0.0)
             on_main(self.accelerator, lambda: self.engine.check_parity(difference))
@@ -331,16 +334,16 @@ class GRPOTrainer:
     # --- what the loop needs ------------------------------------------------------------------------------------------
 
     def sync_weights(self) -> None:
-        """Bring the engine's weights up to those of the model, once a step. A collective operation."""
+        """Update the engine's weights to the model's, at most once per step. A collective operation."""
         if self._synced_at == self.state.global_step:
             return
-        on_main(self.accelerator, self.sampler.wait_idle)  # no group mixes two policies
+        on_main(self.accelerator, self.sampler.wait_idle)  # so that no group mixes two policies
         with self.phases("sync"):
             self.engine.sync()
         self._synced_at = self.state.global_step
 
     def log(self, logs: dict[str, float]) -> None:
-        """Log a step's metrics, with what has been measured since the last one."""
+        """Log a step's metrics, including those collected since the last call."""
         counts = {
             "skipped_steps": float(self.guard.skipped),
             "num_tokens": float(self.state.num_input_tokens_seen),
@@ -350,12 +353,12 @@ class GRPOTrainer:
         self.report({**logs, **self.metrics.take(), **self.phases.take(), **counts})
 
     def report(self, logs: dict[str, float]) -> None:
-        """Hand metrics to the callbacks and to the trainer's state."""
+        """Add metrics to the trainer's state and pass them to the callbacks."""
         self.state.log_history.append({**logs, "step": self.state.global_step})
         self.notify("on_log", logs=logs)
 
     def notify(self, event: str, **details: Any) -> None:
-        """Let the callbacks see an event of transformers' `TrainerCallback`."""
+        """Call the method `event` of all callbacks (see transformers' `TrainerCallback`)."""
         shared = {
             "model": self.model,
             "processing_class": self.processing_class,
@@ -368,37 +371,37 @@ class GRPOTrainer:
 
     @property
     def rollouts_so_far(self) -> int:
-        """Rollouts that the updates so far were made from, of all processes."""
+        """Number of rollouts that have been trained on so far, over all processes."""
         return self.state.global_step * self.args.rollouts_per_step // self.args.num_iterations
 
     def save_checkpoint(self) -> Path:
-        """Save the present step; see `Checkpoints.save`."""
+        """Save the current step; see `Checkpoints.save`."""
         return self.checkpoints.save()
 
     def batch_in_use(self) -> list[dict[str, Any]] | None:
-        """The micro-batches for the next updates; None if they need a new batch."""
+        """Micro-batches of the next update; None if it needs a new batch."""
         return self._micro_batches if self.state.global_step % self.args.num_iterations else None
 
     def use_batch(self, parts: list[dict[str, Any]]) -> None:
-        """Make the next updates from the micro-batches of a checkpoint."""
+        """Use the micro-batches of a checkpoint for the next updates."""
         self._micro_batches = parts
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
-        """Call a callback after the others."""
+        """Append a callback, or an instance of a callback class."""
         self.callbacks.append(callback() if isinstance(callback, type) else callback)
 
     def remove_callback(self, callback: TrainerCallback) -> None:
-        """Stop calling it, if it is called."""
+        """Remove a callback, if it is registered."""
         self.callbacks = [each for each in self.callbacks if each is not callback]
 
     @property
     def model_name(self) -> str:
-        """The model's name or folder."""
+        """Name or folder of the model."""
         return str(self.accelerator.unwrap_model(self.model).config._name_or_path)
 
     def _begin(self, checkpoint: str | Path | None) -> TrainerState:
-        self.accelerator.step = 0  # micro-batches of a step that was interrupted ...
-        self.model.zero_grad()  # ... and their gradients: accelerate's optimizer keeps them between two updates
+        self.accelerator.step = 0  # an interrupted step leaves its count of micro-batches ...
+        self.model.zero_grad()  # ... and their gradients, which accelerate's optimizer keeps between updates
         self.sampler.stop()
         self.engine.resume()
         self.metrics.take()
@@ -429,7 +432,7 @@ class GRPOTrainer:
 
     @contextmanager
     def _updating(self) -> Iterator[None]:
-        """Around the optimizer's update."""
+        """Context of the optimizer's update."""
         self.updating, self.consistent = True, False
         if self.previous_policy is not None:
             self.previous_policy.keep()
@@ -439,8 +442,8 @@ class GRPOTrainer:
 
     @contextmanager
     def _quiet_garbage_collector(self) -> Iterator[None]:
-        # The libraries' million objects stay: without this, each full garbage collection walks them all, about 0.2 s
-        # every other step.
+        # Exempts the million objects of the libraries from garbage collection: a full collection would walk all of
+        # them, which takes about 0.2 s every other step.
         gc.collect()
         gc.freeze()
         try:
@@ -477,25 +480,25 @@ class GRPOTrainer:
 
 
 def on_this_machine(args: GRPOConfig) -> GRPOConfig:
-    """The same arguments, with those set that depend on the machine: the CPU without a GPU, bf16 with one."""
+    """The same arguments with machine-dependent defaults resolved: `use_cpu` without a GPU, `bf16` with one."""
     cpu = not torch.cuda.is_available() if args.use_cpu is None else args.use_cpu
     return args.model_copy(update={"use_cpu": cpu, "bf16": not cpu if args.bf16 is None else args.bf16})
 
 
 def make_accelerator(args: GRPOConfig) -> Accelerator:
-    """accelerate's view of this process, on the device and in the precision that `args` name.
+    """The `Accelerator` of this process, with the device and the precision that `args` select.
 
     Raises:
-        InputError: the batch cannot be divided among the processes, or the process has another precision already.
+        InputError: the batch cannot be divided among the processes, or this process already uses another precision.
     """
     state = processes(cpu=args.use_cpu)
-    precision = "bf16" if args.bf16 else None  # None: that of the launcher's configuration
+    precision = "bf16" if args.bf16 else None  # None selects the launcher's
     deepspeed = os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
     try:
         return Accelerator(
             cpu=bool(args.use_cpu) and not deepspeed,  # with cpu=True accelerate ignores DeepSpeed
             mixed_precision=precision,
-            # As a plugin: a plain number gives way to a variable that `accelerate launch` sets.
+            # A plugin, because a variable that `accelerate launch` sets would override a plain number.
             gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=args.accumulation(state.num_processes)),
         )
     except ValueError as error:
